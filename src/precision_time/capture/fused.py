@@ -1,0 +1,175 @@
+"""Operators that run as one kernel on a GPU and that a meta device would decompose.
+
+Each is an operator of ours (namespace `precision_time`) with a shape rule and a backward, so that the trace shows what
+a GPU step shows: one attention forward, one attention backward, one recurrent layer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_library = torch.library.Library("precision_time", "DEF")
+_library.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float dropout_p, bool is_causal)"
+    " -> (Tensor, Tensor)"
+)
+_library.define(
+    "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output,"
+    " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "rnn(Tensor input, Tensor[] weights, int mode, int hidden, int layers, bool bidirectional, bool batch_first)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "rnn_backward(Tensor grad, Tensor input, Tensor[] weights, Tensor output, Tensor reserve, int mode, int hidden,"
+    " int layers, bool bidirectional, bool batch_first) -> (Tensor, Tensor[])"
+)
+
+
+def _attention_shape(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> Any:
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _attention_backward_shape(grad: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _rnn_gates(mode: int) -> int:
+    return {0: 1, 1: 1, 2: 4, 3: 3}[mode]  # relu, tanh, LSTM, GRU: cuDNN's numbering
+
+
+def _rnn_shape(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool, batch_first: bool) -> Any:
+    directions = 2 if bidirectional else 1
+    out = x.new_empty((*x.shape[:-1], hidden * directions))
+    state = x.new_empty((layers * directions, x.shape[0 if batch_first else 1], hidden))
+    # cuDNN keeps the gate activations of every step for the backward pass ("reserve space").
+    reserve = x.new_empty((*x.shape[:-1], layers * directions * hidden * (_rnn_gates(mode) + 1)))
+    return out, state, reserve
+
+
+def _rnn_backward_shape(grad: Any, x: Any, weights: Any, *rest: Any) -> Any:
+    return torch.empty_like(x), [torch.empty_like(w) for w in weights]
+
+
+_library.impl("attention", _attention_shape, "Meta")
+_library.impl("attention_backward", _attention_backward_shape, "Meta")
+_library.impl("rnn", _rnn_shape, "Meta")
+_library.impl("rnn_backward", _rnn_backward_shape, "Meta")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> Any:
+        out, logsumexp = torch.ops.precision_time.attention(query, key, value, mask, dropout_p, is_causal)
+        ctx.save_for_backward(query, key, value, mask, out, logsumexp)
+        ctx.options = (dropout_p, is_causal)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        query, key, value, mask, out, logsumexp = ctx.saved_tensors
+        grads = torch.ops.precision_time.attention_backward(
+            grad, query, key, value, mask, out, logsumexp, *ctx.options
+        )
+        return (*grads, None, None, None)
+
+
+class _Rnn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, mode: int, hidden: int, layers: int, bi: bool, batch_first: bool, *weights: Any) -> Any:
+        out, state, reserve = torch.ops.precision_time.rnn(x, list(weights), mode, hidden, layers, bi, batch_first)
+        ctx.save_for_backward(x, out, reserve, *weights)
+        ctx.options = (mode, hidden, layers, bi, batch_first)
+        return out, state
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _state_grad: Any) -> Any:
+        x, out, reserve, *weights = ctx.saved_tensors
+        grad_x, grads = torch.ops.precision_time.rnn_backward(grad, x, weights, out, reserve, *ctx.options)
+        return (grad_x, None, None, None, None, None, *grads)
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
+) -> Any:
+    """Fused attention: query (batch, heads, length, head size); one kernel forward, one operator backward."""
+    if query.dim() != 4:
+        return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal)
+    return _Attention.apply(query, key, value, attn_mask, float(dropout_p), is_causal)
+
+
+def unfused_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention as model code writes it without a fused kernel: matmul, scale, mask, softmax, dropout, matmul."""
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        repeats = query.shape[-3] // key.shape[-3]
+        key = key.repeat_interleave(repeats, -3)
+        value = value.repeat_interleave(repeats, -3)
+    scores = torch.matmul(query, key.transpose(-2, -1))
+    scores = scores * (scale if scale is not None else 1.0 / math.sqrt(query.shape[-1]))
+    if is_causal:
+        attn_mask = query.new_empty((query.shape[-2], key.shape[-2]), dtype=torch.bool)
+    if attn_mask is not None:
+        scores = scores.masked_fill(attn_mask, -1e4) if attn_mask.dtype == torch.bool else scores + attn_mask
+    weights = F.softmax(scores, dim=-1)
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
+    return torch.matmul(weights, value)
+
+
+def dropout(x: Any, p: float, train: bool) -> Any:
+    """`aten.dropout` as CUDA runs it: one kernel that also stores the mask."""
+    if not train or p == 0:
+        return x
+    return torch.native_dropout(x, p, True)[0]
+
+
+def softmax_to_float(op: Any, name: str, x: Any, dim: int) -> Any:
+    """Softmax of a half tensor with fp32 result, one kernel on CUDA (`half_to_float`)."""
+    if x.dtype == torch.float32:
+        return op(x, dim)
+    function = torch._softmax if name == "softmax.int" else torch._log_softmax
+    return function(x, dim, True)
+
+
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    return torch._weight_norm_interface(v, g, dim)[0]
+
+
+def _rnn(mode: int) -> Any:
+    def run(x: Any, hx: Any, params: Any, has_biases: bool, layers: int, dropout_p: float, train: bool,
+            bidirectional: bool, batch_first: bool) -> Any:  # fmt: skip
+        first = hx[0] if isinstance(hx, (list, tuple)) else hx
+        out, state = _Rnn.apply(x, mode, first.shape[-1], layers, bidirectional, batch_first, *params)
+        return (out, state, state) if mode == 2 else (out, state)
+
+    return run
+
+
+SOFTMAXES = ("softmax.int", "log_softmax.int")
+
+REPLACEMENTS: dict[str, tuple[Any, bool]] = {
+    # operator: (what runs instead, whether autocast casts its arguments to the low precision first)
+    "scaled_dot_product_attention": (attention, True),
+    "dropout": (dropout, False),
+    "_weight_norm": (weight_norm, False),
+    "lstm.input": (_rnn(2), True),
+    "gru.input": (_rnn(3), True),
+    "rnn_tanh.input": (_rnn(1), True),
+    "rnn_relu.input": (_rnn(0), True),
+}

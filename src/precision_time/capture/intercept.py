@@ -1,0 +1,203 @@
+"""Kernels of ours at one autocast dispatch key, so that a meta-device step dispatches as a CUDA step would.
+
+The dispatcher calls autocast kernels above autograd and inside every composite operator. Meta tensors have no autocast
+of their own, and the CUDA kernels ignore them; so the key `AutocastPrivateUse1`, unused by any device here, gets our
+kernels and is switched on while a step is captured. That reproduces autocast at exactly its own level: composite
+operators are seen from inside, nested `torch.autocast(enabled=False)` regions are obeyed, and gradients get their
+dtypes from autograd itself.
+
+The same key carries what a meta device would otherwise decompose and a GPU would not: scaled dot-product attention,
+dropout, recurrent layers and weight norm (see `fused`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from precision_time.capture import fused
+from precision_time.capture.autocast import CLASSES, CastClass
+from precision_time.errors import CaptureError
+
+_KEY = "AutocastPrivateUse1"
+_DISPATCH_KEY = torch._C.DispatchKey.AutocastPrivateUse1
+_KEY_SET = torch._C.DispatchKeySet(_DISPATCH_KEY)
+
+
+@dataclass
+class Region:
+    """One autocast region: which device's rules, to which dtype (None: no autocast), and its weight-cast cache."""
+
+    device: str = "cuda"
+    dtype: torch.dtype | None = None
+    attention: str = "flash"
+    cache: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        return self.dtype is not None and torch.is_autocast_enabled(self.device)
+
+
+_region: ContextVar[Region | None] = ContextVar("precision_time_region", default=None)
+
+
+def _eligible(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _cast(value: Any, dtype: torch.dtype, region: Region) -> Any:
+    """PyTorch's `cached_cast`: leaf fp32 weights are cast once per region."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast(item, dtype, region) for item in value)
+    if not _eligible(value) or value.dtype == dtype:
+        return value
+    leaf = value.requires_grad and value.is_leaf and not value._is_view() and value.dtype == torch.float32
+    if not (leaf and dtype == region.dtype and torch.is_autocast_cache_enabled()):
+        return value.to(dtype)
+    key = id(value)
+    if key not in region.cache:
+        region.cache[key] = value.to(dtype)
+    return region.cache[key]
+
+
+def _tensors(args: Any) -> Iterator[torch.Tensor]:
+    for item in args:
+        if isinstance(item, (list, tuple)):
+            yield from _tensors(item)
+        elif _eligible(item):
+            yield item
+
+
+def _widest(args: Any, region: Region) -> torch.dtype:
+    dtypes = {t.dtype for t in _tensors(args)}
+    if torch.float32 in dtypes:
+        return torch.float32
+    return region.dtype if not dtypes or region.dtype is None else next(iter(dtypes))
+
+
+def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
+    """The autocast kernel of one operator: cast as its class says, then run it with our key off."""
+    takes_dtype = any(a.name == "dtype" for a in op._schema.arguments)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        region = _region.get()
+        if region is None or not region.active:
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+                return op(*args, **kwargs)
+        cls = _classes(region.device).get(name, CastClass.PASS_THROUGH)
+        if cls is CastClass.BANNED:
+            raise CaptureError(
+                f"{name} is unsafe under autocast and PyTorch refuses it: use binary_cross_entropy_with_logits, "
+                "or choose a precision without autocast"
+            )
+        with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+            if cls is CastClass.LOW_PRECISION:
+                target = region.dtype
+            elif cls is CastClass.FP32:
+                target = torch.float32
+            elif cls is CastClass.PROMOTE:
+                target = _widest((*args, *kwargs.values()), region)
+            else:
+                target = None
+            if target is not None:
+                args = _cast(args, target, region)
+                kwargs = {k: _cast(v, target, region) for k, v in kwargs.items()}
+            elif cls is CastClass.FP32_OUTPUT and args and _eligible(args[0]):
+                if name in fused.SOFTMAXES and kwargs.get("dtype") is None and len(args) < 3:
+                    return fused.softmax_to_float(op, name, args[0], args[1])
+                if takes_dtype and kwargs.get("dtype") is None:
+                    kwargs["dtype"] = torch.float32
+                elif not takes_dtype:
+                    args = _cast(args, torch.float32, region)
+            return op(*args, **kwargs)
+
+    return kernel
+
+
+def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        region = _region.get()
+        if region is None:
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+                return op(*args, **kwargs)
+        if region.active and low_precision and region.dtype is not None:
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+                args = _cast(args, region.dtype, region)
+                kwargs = {k: _cast(v, region.dtype, region) for k, v in kwargs.items()}
+        if name == "scaled_dot_product_attention" and region.attention == "math":
+            return fused.unfused_attention(*args, **kwargs)  # our key stays on: each operator is cast by its own class
+        with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+            return replacement(*args, **kwargs)
+
+    return kernel
+
+
+@cache
+def registered(device: str) -> frozenset[str]:
+    """The operators for which the running build has an autocast kernel on `device`, as the dispatcher names them."""
+    key = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}[device]
+    names = torch._C._dispatch_get_all_op_names()
+    return frozenset(
+        n.removeprefix("aten::")
+        for n in names
+        if n.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(n, key)
+    )
+
+
+@cache
+def _classes(device: str) -> dict[str, CastClass]:
+    known = CLASSES[device]
+    return {name: known[name] for name in registered(device) if name in known}
+
+
+def _overload(name: str) -> Any | None:
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return None if packet is None else getattr(packet, overload or "default", None)
+
+
+@cache
+def _install() -> tuple[object, torch.library.Library]:
+    """Register our kernels, once a process; they do nothing outside a `Region`. The result keeps them alive."""
+    fallback = torch._C._dispatch_library("IMPL", "_", _KEY)
+    fallback.fallback_fallthrough()
+    library = torch.library.Library("aten", "IMPL")
+    names = {name for table in CLASSES.values() for name in table} - set(fused.REPLACEMENTS)
+    for name in sorted(names):
+        op = _overload(name)
+        if op is not None:
+            library.impl(name, _cast_kernel(op, name), _KEY)
+    for name, (replacement, low_precision) in fused.REPLACEMENTS.items():
+        op = _overload(name)
+        if op is not None:
+            library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY)
+    return fallback, library
+
+
+@contextmanager
+def region(dtype: torch.dtype | None, attention: str = "flash", device: str = "cuda") -> Iterator[Region]:
+    """Dispatch the enclosed forward pass as `device` would under autocast to `dtype` (None: no autocast)."""
+    _install()
+    current = Region(device, dtype, attention)
+    token = _region.set(current)
+    was_enabled = torch.is_autocast_enabled(device)
+    was_dtype = torch.get_autocast_dtype(device)
+    try:
+        if dtype is not None:
+            torch.set_autocast_enabled(device, True)
+            torch.set_autocast_dtype(device, dtype)
+        include = torch._C._dispatch_tls_local_include_set().add(_DISPATCH_KEY)
+        exclude = torch._C._dispatch_tls_local_exclude_set().remove(_DISPATCH_KEY)
+        with torch._C._ForceDispatchKeyGuard(include, exclude):
+            yield current
+    finally:
+        torch.set_autocast_enabled(device, was_enabled)
+        torch.set_autocast_dtype(device, was_dtype)
+        current.cache.clear()
+        _region.reset(token)

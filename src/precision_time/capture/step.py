@@ -1,0 +1,173 @@
+"""Trace one micro-step (forward, loss, backward) of a `Workload` on the meta device, in one dtype regime.
+
+Nothing is allocated and nothing is computed. The optimizer is not traced here: its operators follow from the
+parameters alone (`optimizer`), so one trace serves every optimizer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+import torch
+
+from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
+from precision_time.capture.intercept import region
+from precision_time.capture.tracer import Tracer, _dtype_name
+from precision_time.errors import CaptureError, PrecisionTimeError
+from precision_time.zoo.workload import Workload
+
+
+class Regime(str, Enum):
+    """The three ways dtypes flow through a step; every precision is one of them with a dtype filled in."""
+
+    FULL = "full"  # everything in float32 (fp64: renamed)
+    AUTOCAST = "autocast"  # float32 weights, low precision where the lists say
+    HALF = "half"  # weights and activations in the low precision
+
+
+def capture(
+    build: Callable[[], Workload],
+    regime: Regime,
+    *,
+    low_precision: torch.dtype = torch.bfloat16,
+    attention: str = "flash",
+    name: str = "model",
+    sizes: dict[str, int] | None = None,
+    device_rules: str = "cuda",
+) -> OpGraph:
+    """The `OpGraph` of one forward + loss + backward.
+
+    `build` constructs the workload; it is called under `torch.device("meta")`. Raises `CaptureError` with one sentence
+    when the model cannot run without data.
+    """
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            workload = build()
+            return _trace(workload, regime, low_precision, attention, name, sizes or {}, device_rules)
+    except PrecisionTimeError:
+        raise
+    except NotImplementedError as error:
+        raise CaptureError(
+            f"{name} runs an operator that has no shape rule on the meta device ({str(error).splitlines()[0]}): "
+            "replace it, or keep it out of the training step"
+        ) from error
+    except RuntimeError as error:
+        raise CaptureError(f"{name} could not be traced without data: {str(error).splitlines()[0]}") from error
+
+
+def _trace(
+    workload: Workload,
+    regime: Regime,
+    low: torch.dtype,
+    attention: str,
+    name: str,
+    sizes: dict[str, int],
+    device_rules: str,
+) -> OpGraph:
+    module = workload.module
+    _require_meta(module, name)
+    if regime is Regime.HALF:
+        module.to(low)
+        workload.inputs = {
+            k: v.to(low) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+            for k, v in workload.inputs.items()
+        }
+    module.train()
+    tracer = Tracer()
+    parameters = dict(module.named_parameters())
+    for tensor in (*parameters.values(), *module.buffers()):
+        tracer.storage_index(tensor, Category.WEIGHTS)
+    for value in workload.inputs.values():
+        if isinstance(value, torch.Tensor):
+            tracer.storage_index(value, Category.INPUTS)
+    buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
+    ready: dict[str, int] = {}
+    autocast_dtype = low if regime is Regime.AUTOCAST else None
+
+    def gradient_hook(param_name: str) -> Callable[[torch.Tensor], None]:
+        def hook(param: torch.Tensor) -> None:
+            ready[param_name] = len(tracer.calls) - 1
+            if param.grad is not None:
+                tracer.storage_index(param.grad, Category.GRADIENTS)
+
+        return hook
+
+    handles: list[Any] = [
+        p.register_post_accumulate_grad_hook(gradient_hook(n)) for n, p in parameters.items() if p.requires_grad
+    ]
+    updates = [u.loss for u in workload.updates] if workload.updates else [
+        lambda: workload.loss(module, workload.inputs)
+    ]  # fmt: skip
+    with _module_paths(module, tracer):
+        for loss_function in updates:
+            tracer.phase = Phase.FORWARD
+            with tracer, region(autocast_dtype, attention, device_rules):
+                loss = loss_function()
+            tracer.phase = Phase.BACKWARD
+            with tracer:
+                loss.backward()
+            del loss
+    for handle in handles:
+        handle.remove()
+    described = tuple(
+        Parameter(
+            n,
+            tuple(p.shape),
+            _dtype_name(p.dtype),
+            _dtype_name(p.grad.dtype) if p.grad is not None else _dtype_name(p.dtype),
+            ready.get(n, -1),
+            p.requires_grad,
+        )
+        for n, p in parameters.items()
+    )
+    storages = tracer.finish()
+    return OpGraph(
+        name=name,
+        kinds=tuple(tracer.kinds),
+        calls=tuple(tracer.calls),
+        modules=tuple(tracer.modules),
+        storages=tuple(storages),
+        parameters=described,
+        buffer_bytes=buffer_bytes,
+        sizes=sizes,
+        assumptions=tuple(sorted(tracer.assumptions)),
+    )
+
+
+def _require_meta(module: torch.nn.Module, name: str) -> None:
+    for parameter_name, parameter in module.named_parameters():
+        if parameter.device.type != "meta":
+            raise CaptureError(
+                f"parameter {parameter_name} of {name} lives on {parameter.device}: build the model inside the "
+                "function given to precision-time (it runs under torch.device('meta')), or call .to('meta') on it"
+            )
+
+
+@contextmanager
+def _module_paths(module: torch.nn.Module, tracer: Tracer) -> Iterator[None]:
+    """Keep `tracer.module_stack` at the module that is running; after the root module the loss begins."""
+    handles: list[Any] = []
+    for path, child in module.named_modules():
+
+        def enter(_module: Any, _args: Any, path: str = path) -> None:
+            tracer.module_stack.append(path)
+            if path == "" and tracer.phase is Phase.LOSS:
+                tracer.phase = Phase.FORWARD
+
+        def leave(_module: Any, _args: Any, _output: Any, path: str = path) -> None:
+            tracer.module_stack.pop()
+            if path == "":
+                tracer.phase = Phase.LOSS
+
+        handles.append(child.register_forward_pre_hook(enter))
+        handles.append(child.register_forward_hook(leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,304 @@
+"""A step whose tensor dimensions are polynomials of the input sizes, and the file it is stored in.
+
+Captured at a grid of sizes, the same sequence of operators appears with other dimensions. Each dimension is fitted,
+in exact rational arithmetic, by a polynomial of the symbols (batch size, sequence length, ...) and checked at another
+size, so that a named model answers for any size without torch. Floating-point never enters: a dimension that is not
+such a polynomial raises `CaptureError`.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture.graph import (
+    BYTES_PER_ELEMENT,
+    AttrValue,
+    Call,
+    Category,
+    OpGraph,
+    OpKind,
+    Parameter,
+    Phase,
+    Storage,
+    TensorSpec,
+)
+from precision_time.errors import CaptureError, DataError
+from precision_time.zoo.workload import Symbol
+
+_FORMAT = 1
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
+
+
+def fit(
+    name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph]
+) -> dict[str, Any]:
+    """The stored form of the step that `capture_at(sizes)` traces, fitted over the symbols' samples.
+
+    Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
+    """
+    basis = list(itertools.product(*(range(s.degree + 1) for s in symbols)))
+    grid = list(itertools.product(*(s.samples for s in symbols)))
+    graphs = [capture_at(dict(zip((s.name for s in symbols), point, strict=True))) for point in grid]
+    inverse = _inverse([_monomials(basis, symbols, point) for point in grid])
+    encoder = _Encoder(name, inverse)
+    encoded = encoder.encode(graphs)
+    stored = {
+        "format": _FORMAT,
+        "name": name,
+        "symbols": [[s.name, s.multiple_of, s.degree] for s in symbols],
+        **encoded,
+    }
+    check = {s.name: s.check for s in symbols}
+    evaluated, traced = evaluate(stored, check), capture_at(check)
+    if not same_step(evaluated, traced):
+        raise CaptureError(f"{name}: the fitted graph differs from a capture at {check}: its dimensions are no polynomials")
+    return stored
+
+
+def same_step(a: OpGraph, b: OpGraph) -> bool:
+    """Whether two graphs run the same operators on the same tensors with the same lifetimes."""
+    if len(a.calls) != len(b.calls) or a.parameters != b.parameters or len(a.storages) != len(b.storages):
+        return False
+    return (
+        all(
+            a.kinds[x.kind] == b.kinds[y.kind]
+            and (x.phase, x.views, x.reads, x.writes) == (y.phase, y.views, y.reads, y.writes)
+            for x, y in zip(a.calls, b.calls, strict=True)
+        )
+        and a.storages == b.storages
+    )
+
+
+def _monomials(
+    basis: Iterable[tuple[int, ...]], symbols: Sequence[Symbol], point: Sequence[int]
+) -> list[Fraction]:
+    units = [Fraction(value, s.multiple_of) for s, value in zip(symbols, point, strict=True)]
+    rows = []
+    for powers in basis:
+        term = Fraction(1)
+        for unit, power in zip(units, powers, strict=True):
+            term *= unit**power
+        rows.append(term)
+    return rows
+
+
+def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
+    size = len(matrix)
+    work = [[*row, *(Fraction(int(i == j)) for j in range(size))] for i, row in enumerate(matrix)]
+    for column in range(size):
+        pivot = next(r for r in range(column, size) if work[r][column] != 0)
+        work[column], work[pivot] = work[pivot], work[column]
+        scale = work[column][column]
+        work[column] = [value / scale for value in work[column]]
+        for row in range(size):
+            if row != column and work[row][column] != 0:
+                factor = work[row][column]
+                work[row] = [a - factor * b for a, b in zip(work[row], work[column], strict=True)]
+    return [row[size:] for row in work]
+
+
+class _Table:
+    """Values numbered in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.index: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.index.setdefault(value, len(self.index))
+
+    @property
+    def values(self) -> list[Any]:
+        return list(self.index)
+
+
+class _Encoder:
+    def __init__(self, name: str, inverse: list[list[Fraction]]) -> None:
+        self.name = name
+        self.inverse = inverse
+        self.polynomials = _Table()
+        self.specs = _Table()
+        self.kinds = _Table()
+
+    def polynomial(self, values: tuple[int, ...]) -> int:
+        coefficients = [sum((a * v for a, v in zip(row, values, strict=True)), Fraction(0)) for row in self.inverse]
+        return self.polynomials(tuple(coefficients))
+
+    def spec(self, specs: Sequence[TensorSpec]) -> int:
+        first = specs[0]
+        if any(len(s.shape) != len(first.shape) or s.dtype != first.dtype for s in specs):
+            raise CaptureError(f"{self.name}: a tensor changes rank or dtype with the input sizes")
+        dims = tuple(self.polynomial(dim) for dim in zip(*(s.shape for s in specs), strict=True))
+        return self.specs((first.dtype, dims))
+
+    def kind(self, kinds: Sequence[OpKind]) -> int:
+        first = kinds[0]
+        for other in kinds[1:]:
+            if (other.name, len(other.inputs), len(other.outputs)) != (first.name, len(first.inputs), len(first.outputs)):
+                raise CaptureError(f"{self.name}: {first.name} becomes {other.name} at another input size")
+        inputs = tuple(self.spec(column) for column in zip(*(k.inputs for k in kinds), strict=True))
+        outputs = tuple(self.spec(column) for column in zip(*(k.outputs for k in kinds), strict=True))
+        if any(k.attrs != first.attrs for k in kinds[1:]):
+            raise CaptureError(f"{self.name}: the attributes of {first.name} change with the input sizes")
+        return self.kinds((first.name, inputs, outputs, first.attrs))
+
+    def encode(self, graphs: Sequence[OpGraph]) -> dict[str, Any]:
+        first = graphs[0]
+        if any(len(g.calls) != len(first.calls) or len(g.storages) != len(first.storages) for g in graphs):
+            raise CaptureError(f"{self.name}: the sequence of operators changes with the input sizes")
+        memo: dict[tuple[int, ...], int] = {}
+        kinds = []
+        for calls in zip(*(g.calls for g in graphs), strict=True):
+            key = tuple(c.kind for c in calls)
+            if key not in memo:
+                memo[key] = self.kind([g.kinds[c.kind] for g, c in zip(graphs, calls, strict=True)])
+            kinds.append(memo[key])
+        sizes = [self.polynomial(tuple(s.nbytes for s in row)) for row in zip(*(g.storages for g in graphs), strict=True)]
+        calls_ = first.calls
+        return {
+            "modules": list(first.modules),
+            "calls": {
+                "kind": kinds,
+                "phase": [int(c.phase) for c in calls_],
+                "module": [c.module for c in calls_],
+                "views": [c.views for c in calls_],
+                "reads": [list(c.reads) for c in calls_],
+                "writes": [list(c.writes) for c in calls_],
+            },
+            "storages": {
+                "bytes": sizes,
+                "born": [s.born for s in first.storages],
+                "dies": [s.dies - s.born for s in first.storages],
+                "category": [int(s.category) for s in first.storages],
+            },
+            "parameters": [
+                [p.name, list(p.shape), p.dtype, p.grad_dtype, p.ready, int(p.trainable)] for p in first.parameters
+            ],
+            "buffer_bytes": first.buffer_bytes,
+            "assumptions": list(first.assumptions),
+            "kinds": [[n, list(i), list(o), _jsonable(a)] for n, i, o, a in self.kinds.values],
+            "specs": [[dtype, *dims] for dtype, dims in self.specs.values],
+            "polynomials": [[_number(c) for c in p] for p in self.polynomials.values],
+        }
+
+
+def _number(value: Fraction) -> int | str:
+    return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def _jsonable(attrs: tuple[tuple[str, AttrValue], ...]) -> list[Any]:
+    return [[k, list(v) if isinstance(v, tuple) else v] for k, v in attrs]
+
+
+def _attr(value: Any) -> AttrValue:
+    return tuple(_attr(v) for v in value) if isinstance(value, list) else value
+
+
+def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -> list[int]:
+    symbols = stored["symbols"]
+    powers = list(itertools.product(*(range(degree + 1) for _, _, degree in symbols)))
+    units = []
+    for name, multiple, _ in symbols:
+        value = sizes[name]
+        if value % multiple:
+            raise CaptureError(f"{name} {value} is not a multiple of {multiple}, which the stored graph of {stored['name']} needs")
+        units.append(value // multiple)
+    monomials = []
+    for power in powers:
+        term = 1
+        for unit, exponent in zip(units, power, strict=True):
+            term *= unit**exponent
+        monomials.append(term)
+    out = []
+    for coefficients in stored["polynomials"]:
+        if all(isinstance(c, int) for c in coefficients):
+            out.append(sum(c * m for c, m in zip(coefficients, monomials, strict=True)))
+        else:
+            exact = sum((Fraction(c) * m for c, m in zip(coefficients, monomials, strict=True)), Fraction(0))
+            out.append(exact.numerator // exact.denominator)
+    return out
+
+
+def evaluate(
+    stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mapping[str, str] | None = None
+) -> OpGraph:
+    """The `OpGraph` at concrete sizes; `rename` replaces dtypes (bfloat16 -> float16, float32 -> float64)."""
+    rename = rename or {}
+    values = _evaluate_polynomials(stored, sizes)
+    specs = [
+        TensorSpec(tuple(values[d] for d in dims), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]
+    ]
+    widened = {old: _width(new) / _width(old) for old, new in rename.items()}
+    factor = widened.get("float32", 1.0)
+    kinds = tuple(
+        OpKind(
+            name,
+            tuple(specs[i] for i in inputs),
+            tuple(specs[o] for o in outputs),
+            tuple((k, _attr(v)) for k, v in attrs),
+        )
+        for name, inputs, outputs, attrs in stored["kinds"]
+    )
+    phases = list(Phase)
+    calls = stored["calls"]
+    storages = stored["storages"]
+    categories = list(Category)
+    return OpGraph(
+        name=stored["name"],
+        kinds=kinds,
+        calls=tuple(
+            Call(kind, phases[phase], module, views, tuple(reads), tuple(writes))
+            for kind, phase, module, views, reads, writes in zip(
+                calls["kind"], calls["phase"], calls["module"], calls["views"], calls["reads"], calls["writes"],
+                strict=True,
+            )
+        ),
+        modules=tuple(stored["modules"]),
+        storages=tuple(
+            Storage(int(values[size] * factor), born, born + life, categories[category])
+            for size, born, life, category in zip(
+                storages["bytes"], storages["born"], storages["dies"], storages["category"], strict=True
+            )
+        ),
+        parameters=tuple(
+            Parameter(n, tuple(shape), rename.get(dtype, dtype), rename.get(grad, grad), ready, bool(trainable))
+            for n, shape, dtype, grad, ready, trainable in stored["parameters"]
+        ),
+        buffer_bytes=int(stored["buffer_bytes"] * factor),
+        sizes=dict(sizes),
+        assumptions=tuple(stored["assumptions"]),
+    )  # fmt: skip
+
+
+def _width(dtype: str) -> int:
+    return BYTES_PER_ELEMENT[dtype]
+
+
+def save(path: Path, variants: Mapping[str, Mapping[str, Any]], provenance: Mapping[str, Any]) -> None:
+    """Write the variants of one model ("autocast", "half.math", ...) into one archive, byte for byte reproducible."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        for member, content in [("provenance", provenance), *sorted(variants.items())]:
+            text = json.dumps(content, separators=(",", ":"))
+            archive.writestr(zipfile.ZipInfo(f"{member}.json", _EPOCH), text, zipfile.ZIP_LZMA)
+    path.write_bytes(buffer.getvalue())
+
+
+def load(path: Path, variant: str) -> dict[str, Any]:
+    """One variant of a stored model; `DataError` when the file is damaged or of another format."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            stored: dict[str, Any] = json.loads(archive.read(f"{variant}.json"))
+    except KeyError as error:
+        raise DataError(f"{path.name} holds no graph for {variant}: regenerate it with `python -m precision_time.zoo.ship`") from error
+    except (OSError, zipfile.BadZipFile, ValueError) as error:
+        raise DataError(f"{path.name} cannot be read ({error}): regenerate it with `python -m precision_time.zoo.ship`") from error
+    if stored.get("format") != _FORMAT:
+        raise DataError(f"{path.name} has format {stored.get('format')}, this version reads {_FORMAT}: regenerate it")
+    return stored

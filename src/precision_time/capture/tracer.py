@@ -1,0 +1,151 @@
+"""The dispatch mode that writes down every operator of a step as it passes, with dtypes, lifetimes and module path."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from precision_time.capture.graph import AttrValue, Call, Category, OpKind, Phase, Storage, TensorSpec
+
+# Arguments that change an operator's work beyond its tensor shapes.
+_ATTRS = frozenset(
+    "stride padding dilation transposed groups output_mask output_padding kernel_size dim half_to_float p is_causal "
+    "dropout_p mode hidden layers bidirectional batch_first num_layers train training".split()
+)
+# Operators that neither launch a kernel nor move a byte, beside true views (known from their schema).
+_FREE = frozenset(
+    "aten.detach aten.empty aten.empty_like aten.new_empty aten.empty_strided aten.new_empty_strided "
+    "aten._unsafe_view aten.lift_fresh aten._reshape_alias aten.alias aten.is_same_size aten.resize_ aten.set_ "
+    "aten.sym_size aten.sym_stride aten.sym_numel aten._has_compatible_shallow_copy_type".split()
+)
+
+
+def _is_view(func: Any) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _plain(value: Any) -> AttrValue:
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(v) for v in value)
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return value
+    return str(value)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Tracer(TorchDispatchMode):
+    """Records calls while active. `phase` and `module` are set from outside by hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = Phase.FORWARD
+        self.kinds: dict[OpKind, int] = {}
+        self.calls: list[Call] = []
+        self.modules: dict[str, int] = {"": 0}
+        self.module_stack: list[str] = [""]
+        self.storages: list[list[int]] = []  # nbytes, born, dies, category
+        self.assumptions: set[str] = set()
+        self._views = 0
+        self._live: dict[int, tuple[int, Any]] = {}
+        self._module_of_sequence: dict[int, int] = {}
+        self._schemas: dict[Any, tuple[str, bool, tuple[str, ...]]] = {}
+
+    def storage_index(self, tensor: torch.Tensor, category: Category | None = None) -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._live.get(key)
+        if known is not None and known[1]() is not None:
+            index = known[0]
+        else:
+            index = len(self.storages)
+            self.storages.append([storage.nbytes(), len(self.calls) - 1, -1, int(Category.ACTIVATIONS)])
+            self._live[key] = (index, weakref.ref(storage, self._on_death(key, index)))
+        if category is not None:
+            self.storages[index][3] = int(category)
+        return index
+
+    def _on_death(self, key: int, index: int) -> Any:
+        def died(reference: Any) -> None:
+            self.storages[index][2] = len(self.calls) - 1
+            if self._live.get(key, (None, None))[1] is reference:
+                del self._live[key]
+
+        return died
+
+    def finish(self) -> list[Storage]:
+        end = len(self.calls)
+        self._live.clear()
+        return [
+            Storage(nbytes, born, dies if dies >= 0 else end, Category(category))
+            for nbytes, born, dies, category in self.storages
+        ]
+
+    def _schema(self, func: Any) -> tuple[str, bool, tuple[str, ...]]:
+        known = self._schemas.get(func)
+        if known is None:
+            name = str(func).rsplit(".", 1)[0].replace("precision_time.", "pt.")
+            free = name in _FREE or _is_view(func)
+            known = self._schemas[func] = (name, free, tuple(a.name for a in func._schema.arguments))
+        return known
+
+    def _module_index(self) -> int:
+        if self.phase >= Phase.BACKWARD:
+            node = torch._C._current_autograd_node()
+            if node is not None:
+                return self._module_of_sequence.get(node._sequence_nr(), 0)
+            return 0
+        path = self.module_stack[-1]
+        index = self.modules.setdefault(path, len(self.modules))
+        self._module_of_sequence[torch.autograd._get_sequence_nr()] = index
+        return index
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name, free, arg_names = self._schema(func)
+        module = self._module_index()
+        if free:
+            self._views += 1
+            return func(*args, **kwargs)
+        if name == "aten._local_scalar_dense" and args[0].dtype == torch.bool:
+            # Model code that asks "is nothing masked?" of its data; without data the answer is the usual case.
+            self._views += 1
+            self.assumptions.add(f"a branch on data in {self.module_stack[-1] or 'the model'} was taken as true")
+            return True
+        inputs = list(_tensors((args, kwargs)))
+        reads = tuple(self.storage_index(t) for t in inputs)
+        in_specs = tuple(_spec(t) for t in inputs)
+        out = func(*args, **kwargs)
+        outputs = list(_tensors(out))
+        named = zip(arg_names, args, strict=False)
+        attrs = tuple((k, _plain(v)) for k, v in (*named, *kwargs.items()) if k in _ATTRS)
+        if name == "aten.convolution_backward" or name == "aten.convolution":
+            attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
+        kind = OpKind(name, in_specs, tuple(_spec(t) for t in outputs), attrs)
+        if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:
+            kind = OpKind("aten.clone", kind.inputs, kind.outputs)
+        index = self.kinds.setdefault(kind, len(self.kinds))
+        position = len(self.calls)
+        self.calls.append(Call(index, self.phase, module, self._views, reads))
+        writes = tuple(self.storage_index(t) for t in outputs)
+        self.calls[position] = Call(index, self.phase, module, self._views, reads, writes)
+        self._views = 0
+        return out
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype))
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    for leaf in tree_flatten(tree)[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield leaf

@@ -1,0 +1,52 @@
+"""Every exception the package raises on purpose.
+
+    PrecisionTimeError
+    ├── JobError            a field of a job is wrong (names field, value, nearest choices, fix)
+    ├── CatalogError        a GPU, node or fabric is unknown or half described
+    │   └── MissingPeakError  the device has no peak for a dtype the job needs
+    ├── CaptureError        the model could not be traced
+    │   └── MissingExtraError  an optional package (torch, matplotlib, ...) is needed and absent
+    └── DataError           a file of ours or of the user's cannot be read
+
+All messages are one sentence: what was given, what is valid, how to fix it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PrecisionTimeError(Exception):
+    """Root of the tree; the command line turns it into exit code 2."""
+
+
+class JobError(PrecisionTimeError):
+    """A job field holds something that cannot be."""
+
+
+class CatalogError(PrecisionTimeError):
+    """A hardware name is unknown, or a hardware description is incomplete."""
+
+
+class MissingPeakError(CatalogError):
+    """The device publishes no peak for a dtype that the job's operators run in."""
+
+
+class CaptureError(PrecisionTimeError):
+    """A model could not be traced into an operator graph."""
+
+
+class MissingExtraError(CaptureError):
+    """An optional dependency is needed for this question."""
+
+
+class DataError(PrecisionTimeError):
+    """A file cannot be read or does not follow its format."""
+
+
+def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:
+    """The valid choices closest to `value`, as text for an error message."""
+    known = sorted(set(choices))
+    close = difflib.get_close_matches(str(value).lower(), known, n=count, cutoff=0.4)
+    return ", ".join(close or known[:8]) + ("" if close or len(known) <= 8 else ", ...")

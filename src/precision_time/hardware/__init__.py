@@ -1,0 +1,29 @@
+"""The catalog: devices, nodes and what joins them. Plain data; a user adds a device with a file."""
+
+from precision_time.hardware.catalog import (
+    Catalog,
+    cluster,
+    default_catalog,
+    fabric,
+    gpu,
+    load_device_file,
+    node,
+)
+from precision_time.hardware.fabric import Cluster, Fabric, Group
+from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.node import Node
+
+__all__ = [
+    "Catalog",
+    "Cluster",
+    "Fabric",
+    "Gpu",
+    "Group",
+    "Node",
+    "cluster",
+    "default_catalog",
+    "fabric",
+    "gpu",
+    "load_device_file",
+    "node",
+]

@@ -1,0 +1,225 @@
+"""The catalog of GPUs, nodes and fabrics: our data files, and the device files a user adds.
+
+A catalog never changes; `with_file` gives a new one. Module functions ask the built-in catalog.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from math import ceil
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
+from precision_time.hardware.entries import (
+    Entry,
+    entries,
+    fabric_from_entry,
+    gpu_from_entry,
+    node_from_entry,
+)
+from precision_time.hardware.fabric import Cluster, Fabric
+from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.node import Node
+
+_DATA = Path(__file__).parent / "data"
+_SECTIONS = ("gpus", "nodes", "fabrics")
+
+
+@dataclass(frozen=True, eq=False)
+class Catalog:
+    """Looked up by name; names ignore case and punctuation. Later device files win over earlier ones and over ours."""
+
+    overlays: tuple[tuple[str, Entry], ...] = field(default=(), repr=False)
+    """(path, parsed document) of each device file."""
+
+    @cached_property
+    def gpus(self) -> Mapping[str, Gpu]:
+        found = dict(_builtin_gpus())
+        for where, document in self.overlays:
+            for name, entry in entries(document, "gpus", where).items():
+                base = entry.get("based_on")
+                if base is not None:
+                    base = _find(found, _gpu_names(found), plain_gpu(str(base)), "GPU", str(base))
+                found[name] = gpu_from_entry(name, entry, f"{where}: gpus: {name}", base)
+        return MappingProxyType(found)
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        found = dict(_builtin_nodes())
+        for where, document in self.overlays:
+            for name, entry in entries(document, "nodes", where).items():
+                found[name] = node_from_entry(name, entry, f"{where}: nodes: {name}")
+        return MappingProxyType(found)
+
+    @cached_property
+    def fabrics(self) -> Mapping[str, Fabric]:
+        found = dict(_builtin_fabrics())
+        for where, document in self.overlays:
+            for name, entry in entries(document, "fabrics", where).items():
+                found[name] = fabric_from_entry(name, entry, f"{where}: fabrics: {name}")
+        return MappingProxyType(found)
+
+    def with_file(self, path: str | Path) -> Catalog:
+        """This catalog with the `gpus:`, `nodes:` and `fabrics:` of a YAML (or JSON) device file added."""
+        document = _read_yaml(Path(path))
+        for section in document:
+            if section not in _SECTIONS:
+                raise CatalogError(
+                    f"{path}: unknown section {section!r}; use {', '.join(_SECTIONS)}"
+                    f" (nearest: {nearest(section, _SECTIONS, 1)})."
+                )
+        new = Catalog((*self.overlays, (str(path), document)))
+        for name, entry in entries(document, "nodes", str(path)).items():
+            for key in ("intra", "inter"):
+                if entry.get(key) is not None and entry[key] not in new.fabrics:
+                    raise CatalogError(
+                        f"{path}: nodes: {name}: {key} is {entry[key]!r}, which is no fabric;"
+                        f" nearest: {nearest(entry[key], new.fabrics)}."
+                    )
+            for gpu_name in (*new.nodes[name].gpu_names, *new.nodes[name].default_for):
+                if gpu_name not in new.gpus:
+                    raise CatalogError(
+                        f"{path}: nodes: {name}: {gpu_name!r} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
+                    )
+        _ = new.gpus, new.fabrics  # validate every entry now, not at first use
+        return new
+
+    def gpu(self, name: str) -> Gpu:
+        """The GPU of that catalog name, alias, kernel-table name or driver name."""
+        return _find(self.gpus, _gpu_names(self.gpus), plain_gpu(name), "GPU", name)
+
+    def node(self, name: str) -> Node:
+        """The node of that name or of that `system` in the measurement tables."""
+        names = {plain_system(alias): node.name for node in self.nodes.values() for alias in node.aliases}
+        return _find(self.nodes, names, plain_system(name), "node", name)
+
+    def fabric(self, name: str) -> Fabric:
+        return _find(self.fabrics, {}, plain(name), "fabric", name)
+
+    def default_node(self, gpu: Gpu, gpus: int = 1) -> Node:
+        """Where that GPU usually sits.
+
+        A job that is too large for it but exactly fills one larger box goes there: 16 x V100-32GB are a DGX-2.
+        """
+        # Latest entries first, so that a device file can take over a default.
+        usual = next((node for node in reversed(self.nodes.values()) if gpu.name in node.default_for), None)
+        if usual is None:
+            fitting = [node for node in self.nodes.values() if gpu.name in node.gpu_names]
+            if not fitting:
+                return Node(f"single-{gpu.name}", (gpu.name,), 1, "pcie4", source="assumed: a lone device")
+            usual = fitting[-1]
+        if gpus > usual.gpus_per_node and usual.domain_gpus == usual.gpus_per_node:
+            for node in self.nodes.values():
+                if gpu.name in node.gpu_names and node.gpus_per_node == gpus:
+                    return node
+        return usual
+
+    def cluster(
+        self, gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
+    ) -> Cluster:
+        """`gpus` GPUs on `nodes` nodes; what is left out is chosen: the usual node, the fewest nodes that share equally."""
+        device = gpu if isinstance(gpu, Gpu) else self.gpu(gpu)
+        if gpus < 1:
+            raise CatalogError(f"gpus is {gpus}; it must be at least 1.")
+        if node is None or node == "":
+            box = self.default_node(device, gpus if nodes in (None, 1) else 1)
+        else:
+            box = node if isinstance(node, Node) else self.node(node)
+        if not box.fits(device.name):
+            raise CatalogError(
+                f"node {box.name} does not hold {device.name}; it holds {', '.join(box.gpu_names)}."
+            )
+        if nodes is None:
+            nodes = ceil(gpus / box.gpus_per_node)
+            while gpus % nodes:
+                nodes += 1
+        inter = None if box.inter is None else self.fabric(box.inter)
+        return Cluster(device, box, self.fabric(box.intra), inter, gpus, nodes)
+
+
+@cache
+def default_catalog() -> Catalog:
+    """Our own data files, nothing else."""
+    return Catalog()
+
+
+def load_device_file(path: str | Path) -> Catalog:
+    """The built-in catalog with a user's device file added."""
+    return default_catalog().with_file(path)
+
+
+def gpu(name: str) -> Gpu:
+    return default_catalog().gpu(name)
+
+
+def node(name: str) -> Node:
+    return default_catalog().node(name)
+
+
+def fabric(name: str) -> Fabric:
+    return default_catalog().fabric(name)
+
+
+def cluster(
+    gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
+) -> Cluster:
+    return default_catalog().cluster(gpu, gpus, node, nodes)
+
+
+@cache
+def _builtin_gpus() -> Mapping[str, Gpu]:
+    with (_DATA / "gpus.csv").open(newline="", encoding="utf-8") as lines:
+        rows = csv.DictReader(lines)
+        return {row["name"]: gpu_from_entry(row["name"], row, f"gpus.csv: {row['name']}") for row in rows}
+
+
+@cache
+def _builtin_nodes() -> Mapping[str, Node]:
+    document = _read_yaml(_DATA / "nodes.yaml")
+    return {name: node_from_entry(name, entry, f"nodes.yaml: {name}") for name, entry in document.items()}
+
+
+@cache
+def _builtin_fabrics() -> Mapping[str, Fabric]:
+    document = _read_yaml(_DATA / "fabrics.yaml")
+    return {name: fabric_from_entry(name, entry, f"fabrics.yaml: {name}") for name, entry in document.items()}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml  # only nodes, fabrics and device files need it
+
+    try:
+        document = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+    except yaml.YAMLError as error:
+        raise DataError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds no `key: value` sections; see docs/hardware.md for a device file.")
+    return {str(key): value for key, value in document.items()}
+
+
+def _gpu_names(gpus: Mapping[str, Gpu]) -> dict[str, str]:
+    """Plain other name -> catalog name: kernel-table names, then the stated aliases."""
+    names = {plain_gpu(gpu.kernel_name): gpu.name for gpu in gpus.values()}
+    return {**names, **GPU_ALIASES}
+
+
+def _find(known: Mapping[str, Any], others: Mapping[str, str], name: str, kind: str, asked: str) -> Any:
+    """By exact name, then by plain name, then by other name."""
+    if asked in known:
+        return known[asked]
+    plain_names = {plain(each): each for each in known}
+    target = plain_names.get(name) or others.get(name)
+    if target is None:
+        raise CatalogError(
+            f"unknown {kind} {asked!r}; nearest: {nearest(asked, {*known, *others})};"
+            f" or describe it in a device file (docs/hardware.md)."
+        )
+    return known[target]

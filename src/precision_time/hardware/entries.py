@@ -1,0 +1,248 @@
+"""Turns one written entry (a row of gpus.csv, a section of a device file) into a noun, or says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from precision_time.errors import CatalogError, nearest
+from precision_time.hardware.fabric import INTRA_KINDS, KINDS, Fabric
+from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.node import Node
+
+Entry = Mapping[str, Any]
+
+# Column of gpus.csv -> key of Gpu.peaks. int8 is in operations per second.
+PEAK_COLUMNS = {
+    "fp64_tflops": "fp64",
+    "fp64_tensor_tflops": "fp64_matrix",
+    "fp32_tflops": "fp32",
+    "fp32_matrix_tflops": "fp32_matrix",
+    "tf32_tflops": "tf32",
+    "fp16_vector_tflops": "fp16_vector",
+    "fp16_tflops": "fp16",
+    "bf16_tflops": "bf16",
+    "fp8_tflops": "fp8",
+    "int8_tflops": "int8",
+    "fp4_tflops": "fp4",
+}
+# Column -> (field of Gpu, factor to SI, largest believable value, unit in words).
+_NUMBERS: dict[str, tuple[str, float, float, str]] = {
+    "mem_gb": ("memory_bytes", 2**30, 4096, "GiB as printed on the box"),
+    "mem_bw_gbs": ("memory_bytes_per_s", 1e9, 1e5, "GB/s"),
+    "sm_count": ("sm_count", 1, 4096, "multiprocessors"),
+    "fp32_lanes_per_sm": ("fp32_lanes_per_sm", 1, 4096, "lanes"),
+    "boost_mhz": ("boost_hz", 1e6, 1e4, "MHz"),
+    "l2_mb": ("l2_bytes", 2**20, 4096, "MiB"),
+    "tdp_w": ("tdp_w", 1, 1e4, "W"),
+    "nvlink_gbs": ("nvlink_bytes_per_s", 1e9, 1e5, "GB/s, both directions"),
+    "pcie_gen": ("pcie_gen", 1, 10, "generation"),
+    "pcie_lanes": ("pcie_lanes", 1, 64, "lanes"),
+}
+_WHOLE = {"memory_bytes", "sm_count", "fp32_lanes_per_sm", "l2_bytes", "pcie_gen", "pcie_lanes"}
+_TEXT = {"gpu": "kernel_name", "vendor": "vendor", "sources": "sources", "notes": "notes"}
+_UNUSED = {"base_mhz", "mem_type", "smem_kb_per_sm", "regfile_kb_per_sm"}
+GPU_KEYS = {*PEAK_COLUMNS, *_NUMBERS, *_TEXT, *_UNUSED, "arch", "compute_capability", "based_on", "name"}
+
+# "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15). Only these two sheets
+# count decimal gigabytes; their driver figures stand in the notes of gpus.csv.
+_DRIVER_MIB = {"b300-288gb-sxm": 275040, "gb300": 284208}
+
+
+def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None) -> Gpu:
+    """A `Gpu` from the columns of gpus.csv; with `base`, only what differs from that GPU need be given."""
+    _known_keys(entry, GPU_KEYS, where)
+    given = {key: value for key, value in entry.items() if value not in (None, "")}
+    fields: dict[str, Any] = {"name": name}
+    for column, (target, factor, largest, unit) in _NUMBERS.items():
+        if column in given:
+            value = _number(given[column], f"{where}: {column}", largest, unit) * factor
+            fields[target] = int(value) if target in _WHOLE else value
+    fields.update({target: str(given[key]) for key, target in _TEXT.items() if key in given})
+    if "arch" in given:
+        fields["arch"] = arch_family(str(given["arch"]))
+    if "compute_capability" in given:
+        fields["compute_capability"] = _capability(given["compute_capability"], where)
+    peaks = {
+        math: _number(given[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
+        for column, math in PEAK_COLUMNS.items()
+        if column in given
+    }
+    if base is not None:
+        peaks = {**base.peaks, **peaks}
+        return replace(base, **fields, peaks=MappingProxyType(peaks))
+    _required(fields, {"memory_bytes": "mem_gb", "memory_bytes_per_s": "mem_bw_gbs"}, where)
+    if not peaks:
+        raise CatalogError(f"{where}: no peak is given; add at least one of {', '.join(PEAK_COLUMNS)}.")
+    if name in _DRIVER_MIB:
+        fields["memory_bytes"] = _DRIVER_MIB[name] * 2**20
+    defaults = {"kernel_name": name, "vendor": "unknown", "arch": "unknown"}
+    return Gpu(**{**defaults, **fields}, peaks=MappingProxyType(peaks))
+
+
+def arch_family(text: str) -> str:
+    """'Ampere GA102' -> ampere; 'Blackwell Ultra' -> blackwell; 'TPU v4' -> tpu."""
+    return text.split()[0].lower()
+
+
+_NODE_NUMBERS = {"gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor"}
+NODE_KEYS = {*_NODE_NUMBERS, "gpus", "intra", "inter", "default_for", "aliases", "source"}
+
+
+def node_from_entry(name: str, entry: Entry, where: str) -> Node:
+    _known_keys(entry, NODE_KEYS, where)
+    _required(entry, {"gpus_per_node": "gpus_per_node", "intra": "intra"}, where)
+    limits = {"clock_factor": 3.0, "host_factor": 20.0}
+    number: dict[str, Any] = {}
+    for key in _NODE_NUMBERS & set(entry):
+        value = _number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count or factor")
+        if key in limits and value == 0:
+            raise CatalogError(f"{where}: {key} is 0; a factor is above 0, 1 meaning no difference.")
+        number[key] = value if key in limits else _whole(value, f"{where}: {key}")
+    if number["gpus_per_node"] < 1:
+        raise CatalogError(f"{where}: gpus_per_node is 0; it must be at least 1.")
+    number.setdefault("domain_gpus", number["gpus_per_node"])
+    if number["domain_gpus"] % number["gpus_per_node"]:
+        raise CatalogError(
+            f"{where}: domain_gpus={number['domain_gpus']} is not a multiple of"
+            f" gpus_per_node={number['gpus_per_node']}."
+        )
+    inter = entry.get("inter")
+    if inter is not None and not number.get("nics"):
+        raise CatalogError(
+            f"{where}: inter is {inter} but nics is missing; say how many ports each node has."
+        )
+    return Node(
+        name=name,
+        gpu_names=_names(entry, "gpus", where),
+        intra=str(entry["intra"]),
+        inter=None if inter is None else str(inter),
+        default_for=_names(entry, "default_for", where),
+        aliases=_names(entry, "aliases", where),
+        source=str(entry.get("source", "")),
+        **number,
+    )
+
+
+_INTRA_KEYS = {"bus_gb_per_s", "nvls_gb_per_s"}
+_NETWORK_KEYS = {"nic_gbit_per_s", "efficiency"}
+FABRIC_KEYS = {*_INTRA_KEYS, *_NETWORK_KEYS, "kind", "latency_scale", "hop_us", "ll128", "source"}
+
+
+def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
+    _known_keys(entry, FABRIC_KEYS, where)
+    kind = entry.get("kind")
+    if kind not in KINDS:
+        raise CatalogError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}.")
+    intra = kind in INTRA_KINDS
+    for key in set(entry) & (_NETWORK_KEYS if intra else _INTRA_KEYS):
+        other = "bus_gb_per_s" if intra else "nic_gbit_per_s and efficiency"
+        raise CatalogError(f"{where}: {key} does not belong to a fabric of kind {kind}; give {other}.")
+    needed = "bus_gb_per_s" if intra else "nic_gbit_per_s"
+    _required(entry, {needed: needed}, where)
+    bus: dict[int, float] = {}
+    if intra:
+        table = entry["bus_gb_per_s"]
+        for count, value in (table if isinstance(table, Mapping) else {2: table}).items():
+            bus[_whole(_number(count, f"{where}: a GPU count of bus_gb_per_s", 4096, "GPUs"), where)] = (
+                _positive(value, f"{where}: bus_gb_per_s", 1e5, "GB/s") * 1e9
+            )
+        if not bus:
+            raise CatalogError(f"{where}: bus_gb_per_s is empty; give one figure or a table by GPU count.")
+    hops = entry.get("hop_us")
+    if hops is not None:
+        hops = _mapping(hops, f"{where}: hop_us")
+        if set(hops) != {"LL", "LL128", "Simple"}:
+            raise CatalogError(f"{where}: hop_us must give microseconds for exactly LL, LL128 and Simple.")
+        hops = MappingProxyType({k: _number(v, f"{where}: hop_us {k}", 1e5, "us") for k, v in hops.items()})
+    ll128 = entry.get("ll128", True)
+    if not isinstance(ll128, bool):
+        raise CatalogError(f"{where}: ll128 is {ll128!r}; use true or false.")
+    return Fabric(
+        name=name,
+        kind=str(kind),
+        bus_bytes_per_s_by_gpus=MappingProxyType(bus),
+        nic_bytes_per_s=0.0
+        if intra
+        else _positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s") * 1e9 / 8,
+        efficiency=_positive(
+            entry.get("efficiency", 1.0), f"{where}: efficiency", 1.0, "share of the line rate"
+        ),
+        nvls_bytes_per_s=_number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
+        * 1e9,
+        latency_scale=_positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor"),
+        hop_us=hops,
+        ll128=ll128,
+        source=str(entry.get("source", "")),
+    )
+
+
+def entries(document: Entry, section: str, where: str) -> dict[str, Entry]:
+    """The named entries of one section; an absent section is empty."""
+    found = document.get(section) or {}
+    return {
+        str(name): _mapping(entry, f"{where}: {section}: {name}")
+        for name, entry in _mapping(found, f"{where}: {section}").items()
+    }
+
+
+def _mapping(value: object, where: str) -> Entry:
+    if not isinstance(value, Mapping):
+        raise CatalogError(f"{where} is {value!r}; write `key: value` lines below it.")
+    return value
+
+
+def _known_keys(entry: Entry, known: set[str], where: str) -> None:
+    for key in entry:
+        if key not in known:
+            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}.")
+
+
+def _required(entry: Entry, needed: Mapping[str, str], where: str) -> None:
+    for field, key in needed.items():
+        if entry.get(field) is None:
+            raise CatalogError(f"{where}: {key} is missing; it has no default, so add it.")
+
+
+def _number(value: object, where: str, largest: float, unit: str) -> float:
+    convert: Callable[[Any], float] = float
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = convert(value)
+    except (TypeError, ValueError):
+        raise CatalogError(f"{where} is {value!r}; give a number ({unit}).") from None
+    if not 0 <= number <= largest:  # also catches nan
+        hint = "it cannot be negative" if number < 0 else f"above {largest:g} the unit is probably wrong"
+        raise CatalogError(f"{where} is {value!r}; {hint}: give {unit}.")
+    return number
+
+
+def _positive(value: object, where: str, largest: float, unit: str) -> float:
+    number = _number(value, where, largest, unit)
+    if number == 0:
+        raise CatalogError(f"{where} is 0; it must be above 0 ({unit}).")
+    return number
+
+
+def _whole(value: float, where: str) -> int:
+    if value != int(value):
+        raise CatalogError(f"{where} is {value:g}; give a whole number.")
+    return int(value)
+
+
+def _names(entry: Entry, key: str, where: str) -> tuple[str, ...]:
+    value = entry.get(key) or []
+    if not isinstance(value, list):
+        raise CatalogError(f"{where}: {key} is {value!r}; give a list of names.")
+    return tuple(str(name) for name in value)
+
+
+def _capability(value: object, where: str) -> tuple[int, int]:
+    try:
+        major, minor = (int(part) for part in str(value).split("."))
+    except ValueError:
+        raise CatalogError(f"{where}: compute_capability is {value!r}; write it as '8.0'.") from None
+    return major, minor

@@ -1,0 +1,69 @@
+"""One device: what it can compute at most, how fast its memory is, how much of it there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from precision_time.errors import MissingPeakError
+
+# Which precision of a job to name when the asked mathematics is missing (see ARCHITECTURE, precision names).
+_PRECISION_FOR_MATH = {"bf16": "amp-bf16", "fp16": "amp-fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device of the catalog. Peaks are dense, in FLOP/s; `None` means "not established", never zero."""
+
+    name: str
+    kernel_name: str
+    """Name of the device in the kernel tables (column `gpu` of gpus.csv)."""
+    vendor: str
+    arch: str
+    """Short family: pascal, volta, turing, ampere, ada, hopper, blackwell, cdna1 ... cdna4, xe2, tpu."""
+    memory_bytes: int
+    """What the driver shows; the CUDA context and the allocator still take their share of it."""
+    memory_bytes_per_s: float
+    peaks: Mapping[str, float]
+    """fp64, fp64_matrix, fp32, fp32_matrix, tf32, fp16 (matrix units, fp32 accumulation), fp16_vector, bf16, fp8,
+    int8, fp4: only those the device has."""
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    fp32_lanes_per_sm: int | None = None
+    boost_hz: float | None = None
+    l2_bytes: int | None = None
+    tdp_w: float | None = None
+    nvlink_bytes_per_s: float = 0.0
+    """Sum of both directions; Infinity Fabric on AMD, ICI on TPU; 0 where there is none."""
+    pcie_gen: int | None = None
+    pcie_lanes: int | None = None
+    sources: str = ""
+    notes: str = field(default="", repr=False)
+
+    def peak(self, math: str) -> float:
+        """Dense FLOP/s in `math`, a key of `peaks`; a missing peak is an error, not a guess."""
+        try:
+            return self.peaks[math]
+        except KeyError:
+            has = ", ".join(sorted(self.peaks)) or "none"
+            raise MissingPeakError(
+                f"{self.name} has no {math} peak (it has {has}); {self._instead(math)}."
+            ) from None
+
+    def vector_peak(self, dtype: str) -> float:
+        """FLOP/s outside the matrix units, for pointwise work on tensors of `dtype`.
+
+        PyTorch's half-precision pointwise kernels convert to fp32, compute and convert back, so everything below
+        fp64 runs at the fp32 rate.
+        """
+        return self.peak("fp64" if dtype == "fp64" else "fp32")
+
+    def has(self, math: str) -> bool:
+        return math in self.peaks
+
+    def _instead(self, math: str) -> str:
+        order = {"fp8": "bf16 fp16 tf32", "fp4": "bf16 fp16 tf32", "bf16": "fp16 tf32", "fp16": "bf16 tf32"}
+        for other in (*order.get(math, "").split(), "fp32", "bf16", "fp16"):
+            if other in self.peaks:
+                return f"use precision {_PRECISION_FOR_MATH[other]} or another GPU"
+        return "use another GPU, or add the peak in a device file"

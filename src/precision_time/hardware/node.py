@@ -1,0 +1,32 @@
+"""One box (or rack) of GPUs: how many, joined by what inside, and by what to its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    gpu_names: tuple[str, ...]
+    """Catalog names of the GPUs it is sold with; empty means any."""
+    gpus_per_node: int
+    intra: str
+    """Fabric between the GPUs of one node."""
+    inter: str | None = None
+    """Fabric between nodes; None where the box stands alone."""
+    nics: int = 0
+    """Ports of `inter` on each node."""
+    domain_gpus: int = 0
+    """GPUs that share `intra`: more than one node's in an NVLink rack (GB200 NVL72: 4 to a tray, 72 to a domain)."""
+    clock_factor: float = 1.0
+    """Speed of the same GPU here against its catalog entry (power limit, cooling, clocks)."""
+    host_factor: float = 1.0
+    """Host time (launching, data) here against the reference host, a DGX A100."""
+    default_for: tuple[str, ...] = ()
+    """GPUs for which this is the node when the job names none."""
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+
+    def fits(self, gpu_name: str) -> bool:
+        return not self.gpu_names or gpu_name in self.gpu_names

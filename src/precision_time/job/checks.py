@@ -1,0 +1,160 @@
+"""Checks of single values: each takes the field's name and the value, returns it clean or raises a sentence.
+
+Text that holds a number ("8") passes for it, so that command-line flags and job files share these checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from precision_time.errors import JobError, nearest
+
+Check = Callable[[str, Any], Any]
+
+LARGEST_COUNT = 10**12
+_SUFFIXED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgb])\s*", re.IGNORECASE)
+_SUFFIX_VALUE = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+
+
+def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = ()) -> Any:
+    """A dataclass field that carries its check, its one-line description and its usual values."""
+    return dataclasses.field(
+        default=default, metadata={"check": check, "help": help_text, "choices": tuple(choices)}
+    )
+
+
+def apply_checks(instance: Any) -> None:
+    """Replace every field of a frozen dataclass built with `option` by its checked value."""
+    for item in dataclasses.fields(instance):
+        value = item.metadata["check"](item.name, getattr(instance, item.name))
+        object.__setattr__(instance, item.name, value)
+
+
+def show(value: object) -> str:
+    """The given value as it is quoted in an error: one line, not too long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def optional(check: Check) -> Check:
+    """None passes; anything else goes through `check`."""
+
+    def checked(field: str, value: Any) -> Any:
+        return None if value is None else check(field, value)
+
+    return checked
+
+
+def count(field: str, value: Any) -> int:
+    """A whole number from 1 to 10^12."""
+    number = value
+    if isinstance(value, str):
+        if match := _SUFFIXED.fullmatch(value):
+            whole = math.floor(float(match[1]) * _SUFFIX_VALUE[match[2].lower()])
+            raise JobError(f"{field} {show(value)} has a suffix; write the number out, for example {whole}")
+        number = int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value) else None
+    elif isinstance(value, float) and value.is_integer():
+        number = int(value)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= LARGEST_COUNT:
+        raise JobError(
+            f"{field} must be a whole number of at least 1, not {show(value)}; for example {field}: 8"
+        )
+    return number
+
+
+def count_or_zero(field: str, value: Any) -> int:
+    """A whole number from 0 to 10^12."""
+    if not isinstance(value, bool) and value in (0, "0"):
+        return 0
+    try:
+        return count(field, value)
+    except JobError as error:
+        raise JobError(str(error).replace("at least 1", "at least 0")) from None
+
+
+def _real(value: Any) -> float | None:
+    """A finite float, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def positive(field: str, value: Any) -> float:
+    """A finite number above 0."""
+    number = _real(value)
+    if number is None or number <= 0:
+        raise JobError(f"{field} must be a number above 0, not {show(value)}; for example {field}: 1.5")
+    return number
+
+
+def positive_or_zero(field: str, value: Any) -> float:
+    """A finite number of at least 0."""
+    number = _real(value)
+    if number is None or number < 0:
+        raise JobError(f"{field} must be a number of at least 0, not {show(value)}; for example {field}: 1.5")
+    return number
+
+
+def switch(field: str, value: Any) -> bool:
+    """true or false."""
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    if not isinstance(value, bool):
+        raise JobError(f"{field} must be true or false, not {show(value)}; for example {field}: true")
+    return value
+
+
+def text(field: str, value: Any) -> str:
+    """A word or a path: not empty, one line."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise JobError(f"{field} must be a non-empty line of text, not {show(value)}; give a name or a path")
+    return value.strip()
+
+
+def word(
+    choices: Iterable[str], aliases: Mapping[str, str] | None = None, later: Iterable[str] = ()
+) -> Check:
+    """One of `choices` (or an alias), in any case; words of `later` exist but are not supported yet."""
+    known, other, coming = tuple(choices), dict(aliases or {}), tuple(later)
+
+    def checked(field: str, value: Any) -> str:
+        spelled = value.strip().lower() if isinstance(value, str) else ""
+        found = next((c for c in (spelled, spelled.replace("-", "_")) if c in known or c in other), None)
+        if found is not None:
+            return other.get(found, found)
+        if spelled in coming:
+            raise JobError(
+                f"{field} {show(value)} is not supported yet; use {' or '.join(known)} for this prediction"
+            )
+        raise JobError(
+            f"{field} {show(value)} is unknown; nearest: {nearest(spelled, known)}; "
+            f"set {field} to one of {', '.join(known)}"
+        )
+
+    return checked
+
+
+def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, Any]:
+    """The fields with hyphens turned into underscores and null ones left out; an unknown one is an error."""
+    names = tuple(known)
+    clean: dict[str, Any] = {}
+    for key, value in given.items():
+        name = key.strip().replace("-", "_") if isinstance(key, str) else ""
+        if name not in names:
+            raise JobError(
+                f"unknown field {show(key)} in {where}; nearest: {nearest(name, names)}; correct or remove it"
+            )
+        if name in clean:
+            raise JobError(f"field {name} is given twice in {where}; keep one of them")
+        if value is not None:
+            clean[name] = value
+    return clean

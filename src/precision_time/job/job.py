@@ -1,0 +1,254 @@
+"""The Job: one training job in the words of the job file, checked on construction.
+
+The same words serve as Python arguments, as fields of a YAML or JSON file and, with hyphens, as flags.
+None means "the named model's default" and is resolved where the model is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import DataError, JobError
+from precision_time.job.checks import (
+    apply_checks,
+    count,
+    known_fields,
+    option,
+    optional,
+    positive_or_zero,
+    show,
+    switch,
+    text,
+    word,
+)
+from precision_time.job.fields import Value, clean_fields, parse_fields
+from precision_time.job.file import read_mapping
+from precision_time.job.layout import check_layout
+from precision_time.job.precision import PRECISIONS, Precision, parse_precision
+from precision_time.job.run import RUN_FIELDS, Run
+from precision_time.job.schedule import PrecisionFrom, parse_schedule
+
+DEFAULT_PRECISION = "fp32"
+DEFAULT_GPU = "a100-80gb-sxm"
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "lamb", "lars", "novograd", "rmsprop", "adagrad", "adafactor", "none")
+OPTIMIZER_IMPLS = ("foreach", "fused", "single")
+LOSS_SCALES = ("dynamic", "static")
+MEMORY_FORMATS = ("nchw", "nhwc")
+ATTENTIONS = ("flash", "fused", "math")
+RECOMPUTES = ("none",)
+EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+_DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+_FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
+
+
+def _mapping(field: str, value: Any) -> dict[str, Value]:
+    if isinstance(value, str):
+        return parse_fields(value, field)
+    if not isinstance(value, Mapping):
+        raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{seq_len: 128}}")
+    return clean_fields(value, field)
+
+
+def _nothing_yet(field: str, value: Any) -> dict[str, Value]:
+    if given := _mapping(field, value):
+        raise JobError(f"{field} {show(given)} is not supported yet; remove it, data loading is not modelled")
+    return {}
+
+
+def _run(field: str, value: Any) -> Run:
+    if value is None or isinstance(value, Run):
+        return value or Run()
+    if not isinstance(value, Mapping):
+        raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{epochs: 3}}")
+    return Run.from_dict(value)
+
+
+def _precision(field: str, value: Any) -> str:
+    """A label, or "" for a default or a schedule still to come."""
+    return "" if value in ("", None) else parse_precision(value, field).label
+
+
+def _schedule(field: str, value: Any) -> tuple[PrecisionFrom, ...]:
+    return parse_schedule(value, field) if value else ()
+
+
+def _as_given(field: str, value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training job. `precision` is a label, or a list: a schedule."""
+
+    model: str = option(
+        dataclasses.MISSING, text, "model name, torchvision:NAME, timm:NAME, hf:FILE or FILE.py:FUNCTION"
+    )
+    _: KW_ONLY
+    model_config: Mapping[str, Value] = option(
+        (), _mapping, "where it departs from the named model: key=value;..."
+    )
+    input: Mapping[str, Value] = option(
+        (), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;..."
+    )
+    precision: str = option(
+        "", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS
+    )
+    schedule: tuple[PrecisionFrom, ...] = option(
+        (), _schedule, "precision by step: [{from_step, precision}, ...]"
+    )
+    batch_size: int | None = option(
+        None, optional(count), "samples per GPU and micro-step (default: the model's)"
+    )
+    grad_accum: int = option(1, count, "micro-steps per optimizer step")
+    gpu: str = option(DEFAULT_GPU, text, f"GPU catalog name (default {DEFAULT_GPU})")
+    gpus: int = option(1, count, "GPUs in all")
+    node: str | None = option(None, optional(text), "node type, which decides the fabric")
+    nodes: int | None = option(None, optional(count), "nodes (default: as few as hold the GPUs)")
+    system: str | None = option(None, optional(text), "published system name, where clocks differ (DGX-2H)")
+    device: str | None = option(None, optional(text), "YAML file that adds a GPU, node or fabric")
+    layout: str = option("dp", _as_given, "parallel layout; only dp is supported yet", ("dp",))
+    optimizer: str | None = option(
+        None,
+        optional(word(OPTIMIZERS)),
+        "optimizer (default: the model's); none: forward and backward only",
+        OPTIMIZERS,
+    )
+    optimizer_impl: str = option("foreach", word(OPTIMIZER_IMPLS), "optimizer kernels", OPTIMIZER_IMPLS)
+    clip_norm: float | None = option(
+        None,
+        optional(positive_or_zero),
+        "gradient norm clipped to this (default: the model's); 0: no clipping",
+    )
+    loss_scale: str = option(
+        "dynamic", word(LOSS_SCALES), "loss scaling where the precision has it", LOSS_SCALES
+    )
+    memory_format: str = option("nchw", word(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout", MEMORY_FORMATS)
+    attention: str = option("flash", word(ATTENTIONS), "attention kernel", ATTENTIONS)
+    recompute: str = option(
+        "none",
+        word(RECOMPUTES, later=("selective", "full")),
+        "activation recomputation; only none yet",
+        RECOMPUTES,
+    )
+    execution: str = option("eager", word(EXECUTIONS), "how the step is run", EXECUTIONS)
+    no_sync: bool = option(True, switch, "reduce gradients once per step (false: after every micro-step)")
+    communication_dtype: str | None = option(
+        None,
+        optional(word(DTYPES, _DTYPE_ALIASES)),
+        "dtype of reduced gradients (default: the precision's)",
+        DTYPES,
+    )
+    data: Mapping[str, Value] = option((), _nothing_yet, "data loading; not supported yet")
+    run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if isinstance(self.precision, (list, tuple)):
+            if self.schedule:
+                raise JobError("precision is a list and schedule is given too; keep one of them")
+            object.__setattr__(self, "schedule", self.precision)
+            object.__setattr__(self, "precision", "")
+        for name in ("model_config", "input", "data"):  # the dataclass default is immutable
+            object.__setattr__(self, name, getattr(self, name) or {})
+        apply_checks(self)
+        object.__setattr__(self, "layout", check_layout(self.layout, self.gpus))
+        self._settle_precision()
+        if self.nodes is not None and self.gpus % self.nodes:
+            raise JobError(
+                f"gpus {self.gpus} cannot be shared out evenly over nodes {self.nodes}; "
+                f"set gpus to a multiple of {self.nodes} or leave nodes out"
+            )
+
+    def _settle_precision(self) -> None:
+        first = self.schedule[0].precision if self.schedule else self.precision or DEFAULT_PRECISION
+        if self.precision not in ("", first):
+            raise JobError(
+                f"precision {show(self.precision)} is not the schedule's first, {show(first)}; keep one"
+            )
+        object.__setattr__(self, "precision", first)
+        if len(self.schedule) == 1:
+            object.__setattr__(self, "schedule", ())
+
+    @property
+    def precision_spec(self) -> Precision:
+        """What the precision means for every tensor (of the first entry, where there is a schedule)."""
+        return parse_precision(self.precision)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Job:
+        """A Job of job-file words; null means not said; the words of `run` may stand beside it."""
+        clean = known_fields(given, (*JOB_FIELDS, *RUN_FIELDS), "the job")
+        beside = {name: clean.pop(name) for name in RUN_FIELDS if name in clean}
+        if beside:
+            run = clean.get("run", {})
+            inside = run.to_dict() if isinstance(run, Run) else run
+            if not isinstance(inside, Mapping):
+                _run("run", inside)
+            for name in beside:
+                if name in inside:
+                    raise JobError(f"{name} is given both in the job and in run; keep one of them")
+            clean["run"] = {**inside, **beside}
+        if "model" not in clean:
+            raise JobError("the job names no model; add the field model, for example model: resnet50")
+        return cls(**clean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values that `from_dict` reads back to an equal Job; fields not said are left out."""
+        result: dict[str, Any] = {}
+        for name in JOB_FIELDS:
+            value = getattr(self, name)
+            if name == "precision" and self.schedule:
+                value = [entry.to_dict() for entry in self.schedule]
+            elif name == "run":
+                value = self.run.to_dict()
+            elif isinstance(value, Mapping):
+                value = {key: list(v) if isinstance(v, tuple) else v for key, v in value.items()}
+            if name != "schedule" and value is not None and value != {}:
+                result[name] = value
+        return result
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Job:
+        """The Job of a YAML or JSON file."""
+        given = read_mapping(path)
+        try:
+            return cls.from_dict(given)
+        except JobError as error:
+            raise DataError(f"job file {str(path)!r}: {error}") from error
+
+    def replace(self, **changes: Any) -> Job:
+        """A copy with some words changed; run's words work here too (`epochs=3`)."""
+        run_changes = {name: changes.pop(name) for name in tuple(changes) if name in RUN_FIELDS}
+        if run_changes:
+            run = _run("run", changes.get("run", self.run))
+            if any(run_changes.get(name) is not None for name in ("epochs", "steps", "samples")):
+                run_changes = {"epochs": None, "steps": None, "samples": None, **run_changes}
+            changes["run"] = dataclasses.replace(run, **run_changes)
+        unknown = known_fields(dict.fromkeys(changes, 0), JOB_FIELDS, "the job")
+        if "precision" in unknown or "schedule" in unknown:
+            changes = {"precision": "", "schedule": (), **changes}
+        return dataclasses.replace(self, **{k.replace("-", "_"): v for k, v in changes.items()})
+
+    def signature(self) -> str:
+        """One short line for people: model, precision, GPUs and whatever departs from the defaults."""
+        parts = [self.model]
+        parts += [",".join(f"{k}={v}" for k, v in m.items()) for m in (self.model_config, self.input) if m]
+        parts.append(" then ".join(entry.precision for entry in self.schedule) or self.precision)
+        parts.append(f"{self.gpus} x {self.gpu}")
+        parts.append("default batch" if self.batch_size is None else f"batch {self.batch_size}")
+        if self.grad_accum > 1:
+            parts.append(f"grad_accum {self.grad_accum}")
+        for name in ("optimizer", "memory_format", "attention", "execution"):
+            value = getattr(self, name)
+            if value is not None and value != _DEFAULTS[name]:
+                parts.append(value)
+        return " · ".join(parts)
+
+
+JOB_FIELDS = tuple(item.name for item in dataclasses.fields(Job))
+_DEFAULTS = {item.name: item.default for item in dataclasses.fields(Job)}

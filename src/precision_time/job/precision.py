@@ -1,0 +1,100 @@
+"""The ten precision names, what each means for every tensor of a step, and the other spellings people use.
+
+The table is the vocabulary of the whole package: capture reads the dtypes, layout the gradient dtype, timing
+the math key. dtypes are PyTorch's names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from precision_time.errors import JobError, nearest
+from precision_time.job.checks import show
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a precision name decides.
+
+    `compute_dtype`: forward and backward operators that may run low. `gradient_dtype`: what data-parallel
+    ranks exchange (under autocast the leaves are fp32, so their gradients are too). `state_dtype`: optimizer
+    moments, and the master copy where `master_weights`. `math`: key of the peak that matrix multiplies have.
+    """
+
+    name: str
+    compute_dtype: str
+    parameter_dtype: str
+    gradient_dtype: str
+    state_dtype: str
+    math: str
+    master_weights: bool = False
+    autocast: bool = False
+    loss_scaling: bool = False
+    tf32: bool = False
+    fp8_scaling: str | None = None
+
+    @property
+    def matmul_dtype(self) -> str:
+        """dtype of a matrix multiply's operands in the forward pass (fp8 gradients are float8_e5m2)."""
+        return "float8_e4m3fn" if self.fp8_scaling else self.compute_dtype
+
+    @property
+    def label(self) -> str:
+        """The name, with the fp8 scaling where it is not the default: what a Job stores."""
+        return f"{self.name}-{self.fp8_scaling}" if self.fp8_scaling in ("rowwise", "block") else self.name
+
+
+_F64, _F32, _F16, _BF16 = "float64", "float32", "float16", "bfloat16"
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        # name, compute, parameters, gradients, optimizer state, math
+        Precision("fp64", _F64, _F64, _F64, _F64, "fp64"),
+        Precision("fp32", _F32, _F32, _F32, _F32, "fp32"),
+        Precision("tf32", _F32, _F32, _F32, _F32, "tf32", tf32=True),
+        Precision("amp-fp16", _F16, _F32, _F32, _F32, "fp16", autocast=True, loss_scaling=True),
+        Precision("amp-bf16", _BF16, _F32, _F32, _F32, "bf16", autocast=True),
+        Precision("fp16-master", _F16, _F16, _F16, _F32, "fp16", master_weights=True, loss_scaling=True),
+        Precision("bf16-master", _BF16, _BF16, _BF16, _F32, "bf16", master_weights=True),
+        # Pure half has no loss scaling: GradScaler refuses to unscale fp16 gradients.
+        Precision("fp16", _F16, _F16, _F16, _F16, "fp16"),
+        Precision("bf16", _BF16, _BF16, _BF16, _BF16, "bf16"),
+        # Everything but the matrix multiplies as in bf16-master: Megatron, Transformer Engine, torchao.
+        Precision("fp8", _BF16, _BF16, _BF16, _F32, "fp8", master_weights=True, fp8_scaling="tensorwise"),
+    )
+}
+
+ALIASES: dict[str, str] = {
+    "double": "fp64", "float64": "fp64", "64": "fp64", "64-true": "fp64",
+    "single": "fp32", "float32": "fp32", "32": "fp32", "32-true": "fp32",
+    "mixed": "amp-fp16", "mixed-fp16-fp32": "amp-fp16", "16-mixed": "amp-fp16",
+    "mixed-bf16-fp32": "amp-bf16", "bf16-mixed": "amp-bf16",
+    "float16": "fp16", "16-true": "fp16",
+    "bfloat16": "bf16", "bf16-true": "bf16",
+    "fp8-tensorwise": "fp8",
+}  # fmt: skip
+"""Other spellings; underscores and capitals are accepted too. HF Trainer's `fp16=True` is amp-fp16."""
+
+_FP8_SCALED = {f"fp8-{way}": replace(PRECISIONS["fp8"], fp8_scaling=way) for way in ("rowwise", "block")}
+_AMBIGUOUS = {"16": "16-mixed (autocast, amp-fp16) or 16-true (pure half, fp16)"}
+
+
+def parse_precision(text: Any, field: str = "precision") -> Precision:
+    """The precision of a name or an alias, in any case, with hyphens or underscores."""
+    if isinstance(text, Precision):
+        return text
+    given = str(text) if isinstance(text, (str, int)) and not isinstance(text, bool) else ""
+    spelled = given.strip().lower().replace("_", "-")
+    if spelled in _FP8_SCALED:
+        return _FP8_SCALED[spelled]
+    name = ALIASES.get(spelled, spelled)
+    if name in PRECISIONS:
+        return PRECISIONS[name]
+    if spelled in _AMBIGUOUS:
+        raise JobError(f"{field} {show(text)} is ambiguous; say {_AMBIGUOUS[spelled]}")
+    choices = nearest(spelled, [*PRECISIONS, *ALIASES, *_FP8_SCALED])
+    raise JobError(
+        f"{field} {show(text)} is unknown; nearest: {choices}; set {field} to one of {', '.join(PRECISIONS)}"
+    )

@@ -1,0 +1,89 @@
+"""What surrounds the steady step: length of the run, data set, evaluations, checkpoints, start-up, price."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.job.checks import (
+    apply_checks,
+    count,
+    known_fields,
+    option,
+    optional,
+    positive,
+    positive_or_zero,
+    show,
+    text,
+)
+from precision_time.job.datasets import find_dataset, samples_per_epoch
+
+LENGTHS = ("epochs", "steps", "samples")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Length (one of epochs, steps, samples) and the facts around the steps; None means not said."""
+
+    _: KW_ONLY
+    epochs: float | None = option(None, optional(positive), "epochs to train; may be a fraction")
+    steps: int | None = option(None, optional(count), "optimizer steps to train, instead of epochs")
+    samples: int | None = option(None, optional(count), "samples to train on, instead of epochs")
+    dataset: str | None = option(None, optional(text), "training set, from the catalog or with dataset_size")
+    dataset_size: int | None = option(None, optional(count), "samples in one epoch, instead of the catalog's")
+    steps_per_epoch: int | None = option(
+        None, optional(count), "optimizer steps in one epoch, if not derived"
+    )
+    evaluation_samples: int | None = option(None, optional(count), "samples of one evaluation (forward only)")
+    evaluation_every_epochs: float | None = option(
+        None, optional(positive), "epochs between evaluations (1 when evaluation_samples is given)"
+    )
+    checkpoint_every_steps: int | None = option(None, optional(count), "steps between checkpoints")
+    checkpoint_s: float | None = option(
+        None, optional(positive_or_zero), "seconds training stands still for one checkpoint"
+    )
+    start_up_s: float | None = option(
+        None, optional(positive_or_zero), "seconds from launch to the first step"
+    )
+    price_per_gpu_hour: float | None = option(None, optional(positive_or_zero), "US dollars per GPU and hour")
+
+    def __post_init__(self) -> None:
+        apply_checks(self)
+        said = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(said) > 1:
+            raise JobError(f"run gives {' and '.join(said)}; keep one of epochs, steps and samples")
+        if self.dataset is not None and self.dataset_size is None:
+            object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
+        if self.checkpoint_s and self.checkpoint_every_steps is None:
+            raise JobError(
+                f"checkpoint_s {show(self.checkpoint_s)} needs checkpoint_every_steps; say how often"
+            )
+        if self.evaluation_every_epochs is not None and self.evaluation_samples is None:
+            raise JobError(
+                f"evaluation_every_epochs {show(self.evaluation_every_epochs)} has no evaluation_samples; "
+                f"say how many samples one evaluation has"
+            )
+        if self.evaluation_samples is not None and self.evaluation_every_epochs is None:
+            object.__setattr__(self, "evaluation_every_epochs", 1.0)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Run:
+        return cls(**known_fields(given, RUN_FIELDS, "run"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that were said; `from_dict` reads them back."""
+        values = {name: getattr(self, name) for name in RUN_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def samples_per_epoch(self, default_dataset: str | None = None, seq_len: int | None = None) -> int | None:
+        """dataset_size, or the catalog's figure for the data set or the default one; None without any."""
+        if self.dataset_size is not None:
+            return self.dataset_size
+        name = self.dataset or default_dataset
+        return None if name is None else samples_per_epoch(name, seq_len)
+
+
+RUN_FIELDS = tuple(item.name for item in dataclasses.fields(Run))

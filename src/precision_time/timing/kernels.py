@@ -1,0 +1,183 @@
+"""Seconds of kernels on a device: time = max(compute floor, memory floor) / utilisation + launch.
+
+What is learned is the utilisation, which lies in (0, 1]; no kernel is ever priced below its physical floor.
+`WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` prices it on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
+from precision_time.timing.parameters import SOURCES, ParameterBook
+from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, Work
+
+__all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
+
+_DEFAULT_SM_COUNT = (
+    132  # only the quantisation in waves depends on it, where a device does not publish its count
+)
+_POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
+
+
+class Device(Protocol):
+    """What pricing needs to know of a GPU (hardware.Gpu has it all)."""
+
+    @property
+    def kernel_name(self) -> str: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def sm_count(self) -> int | None: ...
+    @property
+    def memory_bytes_per_s(self) -> float: ...
+    @property
+    def peaks(self) -> Mapping[str, float]: ...
+    def peak(self, math: str) -> float: ...
+
+
+def compute_peak(gpu: Device, math: str, dtype_class: str) -> float:
+    """Dense FLOP/s of the fastest unit that `math` may use on `gpu`; a missing one is a MissingPeakError.
+
+    Matrix units serve fp64 and fp32 where the device has them for it. Half precision without matrix units (Pascal)
+    runs on the vector units. Vector work below fp64 is computed in fp32.
+    """
+    peaks = gpu.peaks
+    if math == "vector":
+        name = "fp64" if dtype_class == "fp64" else "fp32"
+        return peaks.get(name) or max(peaks.values(), default=0.0) or gpu.peak(name)
+    if math in ("fp64", "fp32"):
+        return max(gpu.peak(math), peaks.get(f"{math}_matrix", 0.0))
+    if math == "fp16" and "fp16" not in peaks and "fp16_vector" in peaks:
+        return max(peaks["fp16_vector"], peaks.get("fp32", 0.0))
+    return gpu.peak(math)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """One entry per work: seconds, the floor under them, index into SOURCES, spread of log(seconds)."""
+
+    seconds: Array
+    floor_seconds: Array
+    source: NDArray[np.int8]
+    log_spread: Array
+
+    @property
+    def utilisation(self) -> Array:
+        """Floor over time, launch included; in [0, 1]."""
+        result: Array = self.floor_seconds / np.maximum(self.seconds, 1e-30)
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkTable:
+    """Works as a struct of arrays; works that share parameters share a class."""
+
+    classes: tuple[tuple[str, str, str, str], ...]
+    class_of: NDArray[np.intp]
+    shape: Array
+    flops: Array
+    floor_flops: Array
+    bytes: Array
+    serial_bytes: Array
+    launches: Array
+    repeats: Array
+    tiled: NDArray[np.intp]
+    attention: NDArray[np.intp]
+    rivals: NDArray[np.intp]
+    rival_shape: Array
+
+    def __len__(self) -> int:
+        return len(self.class_of)
+
+    @classmethod
+    def from_works(cls, works: Sequence[Work]) -> WorkTable:
+        keys: dict[tuple[str, str, str, str], int] = {}
+        class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
+        numbers = np.array(
+            [(w.flops, w.floor_flops, w.bytes_read + w.bytes_written, w.serial_bytes, w.launches, w.repeats, *w.shape)
+             for w in works], dtype=np.float64).reshape(len(works), 10).T  # fmt: skip
+        rivals = [i for i, w in enumerate(works) if w.alternative is not None]
+        rival_shape = (
+            np.array([works[i].alternative for i in rivals], dtype=np.float64).reshape(len(rivals), 4).T
+        )
+        return cls(
+            tuple(keys), class_of, numbers[6:], *numbers[:6],
+            tiled=np.array([i for i, w in enumerate(works) if w.family in TILE_FAMILIES], dtype=np.intp),
+            attention=np.array([i for i, w in enumerate(works) if w.family == ATTENTION], dtype=np.intp),
+            rivals=np.array(rivals, dtype=np.intp), rival_shape=rival_shape,
+        )  # fmt: skip
+
+
+class KernelModel:
+    """Prices works on a device.
+
+    `scales` maps "family|arch|dtype_class" (a part may be "*", the family may carry its variant: "conv.wgrad") to a
+    factor on the time above the launch, the most specific key wins; default: the shipped whole-step factors.
+    `fitted` replaces the shipped parameters (used by the fit itself for held-out evaluation).
+    """
+
+    def __init__(
+        self, scales: Mapping[str, float] | None = None, fitted: Mapping[str, Any] | None = None
+    ) -> None:
+        self._book = ParameterBook(fitted=fitted, scales=scales)
+
+    def seconds(self, works: Sequence[Work] | WorkTable, gpu: Device) -> KernelTimes:
+        table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)
+        if not len(table):
+            none = np.zeros(0)
+            return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none)
+        bandwidth = float(gpu.memory_bytes_per_s)
+        sms = float(gpu.sm_count or _DEFAULT_SM_COUNT)
+        found = [self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch) for f, v, _, kind in table.classes]
+        at = table.class_of
+        peaks = np.array([compute_peak(gpu, math, kind) for _, _, math, kind in table.classes])[at]
+        p = np.array([r.values for r in found]).T[:, at]
+
+        compute = np.where(
+            np.array([f == CONV_DEPTHWISE for f, *_ in table.classes])[at],
+            table.flops / (_direct_peak(gpu, peaks) * p[0]),
+            table.flops / peaks,
+        )
+        if len(table.tiled):
+            i = table.tiled
+            compute[i] = (
+                matmul_seconds(table.shape[:, i], p[:, i], peaks[i], sms, bandwidth) * table.repeats[i]
+            )
+        if len(table.rivals):
+            i = table.rivals
+            winograd = [
+                self._book.resolve("winograd", "", c[3], gpu.kernel_name, gpu.arch) for c in table.classes
+            ]
+            q = np.array([r.values for r in winograd]).T[:, at[i]]
+            compute[i] = np.minimum(
+                compute[i], matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
+            )
+        if len(table.attention):
+            i = table.attention
+            compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms)
+
+        floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
+        busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
+        busy += table.serial_bytes / (
+            bandwidth * 0.85
+        )  # NCHW transposes ran at 1.06-1.3 x peak-bandwidth time
+        busy *= np.array([r.scale for r in found])[at]
+        return KernelTimes(
+            np.maximum(busy, floor) + table.launches * p[_START],
+            floor,
+            np.array([r.source for r in found], dtype=np.int8)[at],
+            np.array([r.log_spread for r in found])[at],
+        )
+
+
+def _direct_peak(gpu: Device, peaks: Array) -> Array:
+    """Depthwise kernels run on the vector units, whatever the dtype of their operands."""
+    vector = gpu.peaks.get("fp32")
+    result: Array = np.minimum(peaks, vector) if vector else peaks
+    return result

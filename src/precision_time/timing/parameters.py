@@ -1,0 +1,181 @@
+"""Which numbers price a class of work on a device: fitted sets, hand-set priors, and where each came from.
+
+`data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve, dtype class
+and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each with its source: how a
+family without measurements departs from a curve that has them. `data/step_scales.json`, when present, holds factors
+fitted on whole training steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import DataError
+from precision_time.timing.curves import INDEX, PARAMETERS, Array
+from precision_time.timing.work import ATTENTION, CONV, CONV_GROUPED, MATMUL, RNN
+
+SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
+LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
+
+# Where to look when an architecture was never measured, nearest first; any other architecture comes after these.
+_NEAREST = {
+    "pascal": ("volta", "turing"), "volta": ("turing", "ampere", "pascal"), "turing": ("volta", "ampere"),
+    "ampere": ("ada", "hopper"), "ada": ("ampere", "hopper"), "hopper": ("ampere", "blackwell"),
+    "blackwell": ("hopper", "ampere"), "cdna1": ("cdna2",), "cdna2": ("cdna1",), "cdna3": ("cdna2", "hopper"),
+    "cdna4": ("cdna3", "cdna2", "hopper"),
+}  # fmt: skip
+_EVERY_ARCH = ("ampere", "hopper", "blackwell", "ada", "volta", "turing", "pascal", "cdna2", "cdna1")
+# A dtype class without data borrows the shape of its curve from these, at its own peak.
+_NEAREST_CLASS = {
+    "tf32": ("half", "fp32"),
+    "half": ("fp8", "fp32"),
+    "fp8": ("half",),
+    "fp64": ("fp32",),
+    "fp32": (),
+}
+
+# The curve a family rides on, before its prior adjusts it.
+_CURVE = {MATMUL: "matmul", CONV: "matmul", CONV_GROUPED: "matmul", RNN: "matmul", ATTENTION: "attention",
+          "softmax": "softmax", "layer_norm": "layer_norm"}  # fmt: skip
+_DEFAULT_CURVE = "pointwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The parameters of one class of work on one device, their source and the spread of log(time) about them."""
+
+    values: Array
+    source: int
+    log_spread: float
+    scale: float = 1.0
+
+
+@cache
+def read_data(name: str) -> dict[str, Any]:
+    """A JSON file of `timing/data`; `{}` when it does not exist."""
+    path = resources.files("precision_time.timing") / "data" / name
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{name} of the package is not valid JSON ({error}); reinstall or refit it."
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{name} of the package must hold one JSON object; reinstall or refit it.")
+    return content
+
+
+def shipped_scales() -> Mapping[str, float]:
+    """Whole-step factors "family|arch|dtype_class" -> multiplier of kernel time, as shipped."""
+    content = read_data("step_scales.json")
+    return {str(key): float(value) for key, value in content.get("scales", {}).items()}
+
+
+def _patterns(family: str, variant: str, arch: str, dtype_class: str) -> Iterator[str]:
+    """Keys that may describe a class of work, the most specific first."""
+    parts = variant.split(".") if variant else []
+    names = [".".join([family, *parts[:i]]) for i in range(len(parts), -1, -1)]
+    if len(parts) > 1:  # "conv.nhwc" without the pass
+        names.insert(-1, f"{family}.{parts[-1]}")
+    for name in names:
+        for kind in (dtype_class, "*"):
+            for chip in (arch, "*"):
+                yield f"{name}|{chip}|{kind}"
+
+
+class ParameterBook:
+    """Answers: which parameters for this (family, variant, dtype class) on this (device, architecture)?"""
+
+    def __init__(
+        self,
+        fitted: Mapping[str, Any] | None = None,
+        priors: Mapping[str, Any] | None = None,
+        scales: Mapping[str, float] | None = None,
+    ) -> None:
+        self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get(
+            "sets", {}
+        )
+        self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
+        self._scales = shipped_scales() if scales is None else scales
+        self._cache: dict[tuple[str, str, str, str, str], Resolved] = {}
+
+    def resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
+        key = (family, variant, dtype_class, kernel_name, arch)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._resolve(*key)
+        return found
+
+    def _resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
+        curve = _CURVE.get(family, _DEFAULT_CURVE)
+        base = self._curve(curve, dtype_class, kernel_name, arch)
+        for pattern in _patterns(family, variant, arch, dtype_class):
+            rule = self._priors.get("rules", {}).get(pattern)
+            if rule is not None:
+                base = _apply(base, rule)
+                break
+        else:
+            if family not in _CURVE and family != _DEFAULT_CURVE:
+                base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
+        for pattern in _patterns(family, variant, arch, dtype_class):
+            if pattern in self._scales:
+                return replace(base, scale=float(self._scales[pattern]))
+        return base
+
+    def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
+        """The fitted set nearest to the device: itself, its relative, its architecture, a near one, a near dtype."""
+        relatives = self._priors.get("relatives", {})
+        chips = [arch, *_NEAREST.get(arch, ()), *_EVERY_ARCH]
+        names = [kernel_name, f"arch:{arch}", relatives.get(f"{kernel_name}|{dtype_class}", "")]
+        names += [f"arch:{chip}" for chip in chips[1:]]
+        kinds = (dtype_class, *_NEAREST_CLASS.get(dtype_class, ()))
+        if curve not in ("matmul", "attention"):  # traffic does not care for the dtype, only for its bytes
+            kinds = (dtype_class, "fp32", "half")
+        for kind in kinds:
+            sets = self._sets.get(f"{curve}|{kind}", {})
+            for rank, name in enumerate(names):
+                if name in sets:
+                    own = rank < 2 and (kind == dtype_class)
+                    spread = float(sets[name]["log_spread"])
+                    found = Resolved(
+                        _vector(sets[name]["values"], self._default(curve)),
+                        LEARNED if own else ASSUMED,
+                        spread if own else (spread**2 + 0.15**2) ** 0.5,
+                    )
+                    penalty = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
+                    return found if own or penalty is None else _apply(found, penalty)
+        return Resolved(_vector({}, self._default(curve)), ASSUMED, 0.4)
+
+    def _default(self, curve: str) -> Mapping[str, float]:
+        defaults: Mapping[str, float] = self._priors.get("defaults", {}).get(curve, {})
+        return defaults
+
+
+def _vector(values: Mapping[str, float], defaults: Mapping[str, float]) -> Array:
+    vector = np.array([0.85, 0.8, 0.7, 0.5, 0.3, 200.0, 0.7, 0.9, 0.3, 0.8, 3e-6, 4.0, 0.0])
+    for name in PARAMETERS:
+        if name in values or name in defaults:
+            vector[INDEX[name]] = values.get(name, defaults.get(name))
+    return vector
+
+
+def _apply(base: Resolved, rule: Mapping[str, Any]) -> Resolved:
+    """A hand-set rule: multiply the efficiencies ("compute"), the bandwidth share ("memory"), or set a parameter."""
+    values = base.values.copy()
+    values[:5] = np.clip(values[:5] * float(rule.get("compute", 1.0)), 1e-4, 1.0)
+    if "traffic" in rule:  # share of bandwidth itself, in place of the curve's
+        values[INDEX["memory"]] = float(rule["traffic"])
+    values[INDEX["memory"]] = min(1.0, values[INDEX["memory"]] * float(rule.get("memory", 1.0)))
+    for name, value in rule.get("set", {}).items():
+        values[INDEX[name]] = float(value)
+    spread = float(rule.get("log_spread", 0.3))
+    return Resolved(values, ASSUMED, (base.log_spread**2 + spread**2) ** 0.5, base.scale)

@@ -1,0 +1,271 @@
+"""What a GPU kernel has to do, said without any hardware: operations, bytes, launches and the shape behind them.
+
+A `Work` is one kernel-level piece of a step (or a short chain of kernels that always run together). `flops` are the
+operations of the direct algorithm, `floor_flops` those of the cheapest algorithm known: nothing may be priced below
+the latter. A multiply-add is two FLOP. The constructors below are the only place that knows how an operator's sizes
+become a matrix product; the registry of operators calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+Feature = tuple[str, float | str]
+
+MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
+ATTENTION, RNN = "attention", "rnn"
+TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_GROUPED, RNN})
+MEMORY_FAMILIES = frozenset(
+    ["pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax", "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random", "cross_entropy", "optimizer", "other"]
+)  # fmt: skip
+
+_DTYPE_OF_MATH = {
+    "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn", "vector": "float32",
+}  # fmt: skip
+_DTYPE_CLASS = {
+    "float64": "fp64", "complex128": "fp64", "float32": "fp32", "complex64": "fp32", "float16": "half",
+    "bfloat16": "half", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kernel's work.
+
+    `math` names the unit: fp64, fp32, tf32, fp16, bf16, fp8 for the matrix path, "vector" for everything else.
+    `variant` refines the family (a pass, a layout: "fwd.nhwc"). `shape` is (batch, m, n, k) of the matrix product
+    behind it, for attention (batch x heads, queries, keys, head size). `alternative` is the shape of a cheaper
+    algorithm (Winograd) that the library may choose. `serial_bytes` is traffic of helper kernels that the algorithm
+    could avoid, so it costs time but does not raise the floor. `repeats` runs the shape that many times in sequence.
+    """
+
+    family: str
+    math: str
+    dtype: str
+    flops: float
+    floor_flops: float
+    bytes_read: float
+    bytes_written: float
+    launches: int = 1
+    variant: str = ""
+    shape: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    alternative: tuple[float, float, float, float] | None = None
+    serial_bytes: float = 0.0
+    repeats: int = 1
+    features: tuple[Feature, ...] = ()
+
+    @property
+    def bytes(self) -> float:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def dtype_class(self) -> str:
+        """fp64, fp32, tf32, half or fp8: the grain at which utilisation is learned."""
+        return "tf32" if self.math == "tf32" else _DTYPE_CLASS.get(self.dtype, "fp32")
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Works with an equal key share their parameters."""
+        return (self.family, self.variant, self.math, self.dtype_class)
+
+
+def matmul_work(
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    math: str,
+    in_bytes: float,
+    out_bytes: float | None = None,
+    *,
+    extra_bytes: float = 0.0,
+    shared_a: bool = False,
+    shared_b: bool = False,
+) -> Work:
+    """`batch` products of (m x k) by (k x n); in_bytes and out_bytes are per element (out defaults to in).
+
+    `extra_bytes` covers a bias or an accumulated output; shared_a / shared_b say that one operand serves all batches.
+    """
+    flops = 2.0 * batch * m * n * k
+    operands = (1 if shared_a else batch) * m * k + (1 if shared_b else batch) * k * n
+    return Work(
+        MATMUL, math, _DTYPE_OF_MATH[math], flops, flops, operands * in_bytes + extra_bytes,
+        float(batch * m * n) * (in_bytes if out_bytes is None else out_bytes),
+        shape=(float(batch), float(m), float(n), float(k)),
+    )  # fmt: skip
+
+
+def cheapest_convolution_gain(kernel: Sequence[int], stride: Sequence[int], groups: int) -> float:
+    """How many times fewer operations the cheapest known algorithm needs than the direct one.
+
+    Dense stride-1 convolutions: Winograd F(2, r) saves 2r/(r+1) per dimension (3x3: 2.25); FFT tiles, used for
+    kernels of 25 taps or 9 long, need about 4 operations per output and channel pair instead of 2 x taps.
+    """
+    if groups != 1 or any(s != 1 for s in stride):
+        return 1.0
+    gain = prod(2.0 * r / (r + 1.0) for r in kernel)
+    taps = prod(kernel)
+    return max(gain, taps / 2.0) if taps >= 25 or max(kernel) >= 9 else gain
+
+
+def conv_work(
+    n: int,
+    c_in: int,
+    c_out: int,
+    in_spatial: Sequence[int],
+    out_spatial: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    groups: int,
+    math: str,
+    element_bytes: float,
+    *,
+    direction: str = "fwd",
+    layout: str = "nchw",
+    out_bytes: float | None = None,
+    extra_bytes: float = 0.0,
+) -> Work:
+    """One pass ("fwd", "dgrad", "wgrad") of a 1-, 2- or 3-d convolution; sizes are always those of the forward pass.
+
+    A transposed convolution is the dgrad of the convolution that maps its output to its input, and so on.
+    Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
+    """
+    positions, pixels = n * prod(out_spatial), n * prod(in_spatial)
+    taps = prod(kernel)
+    per_in, per_out = c_in // groups, c_out // groups
+    flops = 2.0 * positions * c_out * per_in * taps
+    sizes = {
+        "x": float(pixels * c_in) * element_bytes,
+        "w": float(c_out * per_in * taps) * element_bytes,
+        "y": float(positions * c_out) * element_bytes,
+    }
+    reads, writes = {"fwd": ("xw", "y"), "dgrad": ("yw", "x"), "wgrad": ("xy", "w")}[direction]
+    written = sizes[writes] * (1.0 if out_bytes is None else out_bytes / element_bytes)
+    shape = {
+        "fwd": (groups, positions, per_out, per_in * taps),
+        "dgrad": (groups, pixels, per_in, flops / (2.0 * pixels * c_in)),
+        "wgrad": (groups, per_out, per_in * taps, positions),
+    }[direction]
+    depthwise = groups > 1 and per_in == 1
+    family = CONV if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
+    gain = cheapest_convolution_gain(kernel, stride, groups)
+    winograd = (
+        math == "fp32" and groups == 1 and all(k == 3 and s == 1 for k, s in zip(kernel, stride, strict=True))
+    )
+    alternative: tuple[float, float, float, float] | None = None
+    if winograd and len(kernel) == 2:
+        quarter = positions / 4.0
+        alternative = {
+            "fwd": (16.0, quarter, float(c_out), float(c_in)),
+            "dgrad": (16.0, quarter, float(c_in), float(c_out)),
+            "wgrad": (16.0, float(c_out), float(c_in), quarter),
+        }[direction]
+    transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
+    return Work(
+        family, math, _DTYPE_OF_MATH[math], flops, flops / gain,
+        sizes[reads[0]] + sizes[reads[1]] + extra_bytes, written,
+        launches=3 if transposes else 1, variant=f"{direction}.{layout}",
+        shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])), alternative=alternative,
+        serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
+        features=(("taps", float(taps)), ("groups", float(groups)), ("stride", float(prod(stride)))),
+    )  # fmt: skip
+
+
+def attention_work(
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    sq: int,
+    sk: int,
+    head_dim: int,
+    math: str,
+    element_bytes: float,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    direction: str = "fwd",
+    v_head_dim: int | None = None,
+) -> Work:
+    """A fused (flash or memory-efficient) attention kernel; "bwd" recomputes the scores: 2.5 x the forward FLOPs.
+
+    `window` > 0 keeps that many keys per query. Scores never reach memory; the backward pass also reads the output,
+    its gradient and the row statistics.
+    """
+    keys = float(sk)
+    if causal:
+        keys = sk - (sq - 1) / 2.0 if sk >= sq else (sk + 1) / 2.0
+    if window:
+        keys = min(keys, float(window))
+    v_dim = head_dim if v_head_dim is None else v_head_dim
+    forward = 2.0 * batch * heads * sq * keys * (head_dim + v_dim)
+    q, o = float(batch * heads * sq * head_dim), float(batch * heads * sq * v_dim)
+    kv = float(batch * kv_heads * sk * (head_dim + v_dim))
+    if direction == "fwd":
+        flops, read, written, launches = forward, q + kv, o, 1
+    else:
+        flops, read, written, launches = 2.5 * forward, q + kv + 2.0 * o, q + kv, 3
+    return Work(
+        ATTENTION, math, _DTYPE_OF_MATH[math], flops, flops, read * element_bytes, written * element_bytes,
+        launches=launches, variant=direction,
+        shape=(float(batch * heads), float(sq), float(sk), (head_dim + v_dim) / 2.0),
+        features=(("causal", float(causal)), ("kv_heads", float(kv_heads))),
+    )  # fmt: skip
+
+
+def memory_work(
+    family: str,
+    bytes_read: float,
+    bytes_written: float,
+    launches: int = 1,
+    *,
+    dtype: str = "float32",
+    flops: float = 0.0,
+    variant: str = "",
+    rows: float = 0.0,
+    cols: float = 0.0,
+) -> Work:
+    """A kernel limited by traffic; `family` is one of MEMORY_FAMILIES, bytes count every pass over the data."""
+    return Work(
+        family, "vector", dtype, flops, flops, bytes_read, bytes_written, launches=launches, variant=variant,
+        features=(("rows", rows), ("cols", cols)),
+    )  # fmt: skip
+
+
+def rnn_works(
+    timesteps: int,
+    batch: int,
+    input_size: int,
+    hidden: int,
+    gates: int,
+    math: str,
+    element_bytes: float,
+    *,
+    directions: int = 1,
+    direction: str = "fwd",
+) -> tuple[Work, ...]:
+    """One layer of a cuDNN RNN (gates: LSTM 4, GRU 3, plain 1): large products over all steps plus a serial chain.
+
+    Forward: the input product, then per step a (batch x hidden) by (hidden x gates*hidden) product. Backward: the
+    same chain transposed, the input gradient, and the two weight gradients over all steps at once.
+    """
+    rows, width = timesteps * batch, gates * hidden
+    recurrent = 2.0 * directions * rows * hidden * width
+    weights = directions * hidden * width * element_bytes
+    state = directions * rows * (width + 2 * hidden) * element_bytes
+    n, k = (width, hidden) if direction == "fwd" else (hidden, width)
+    chain = Work(
+        RNN, math, _DTYPE_OF_MATH[math], recurrent, recurrent, weights + state,
+        directions * rows * hidden * element_bytes, launches=timesteps, variant=direction,
+        shape=(float(directions), float(batch), float(n), float(k)), repeats=timesteps,
+    )  # fmt: skip
+    if direction == "fwd":
+        return (matmul_work(directions, rows, width, input_size, math, element_bytes, shared_a=True), chain)
+    return (
+        chain,
+        matmul_work(directions, rows, input_size, width, math, element_bytes),
+        matmul_work(directions, width, input_size, rows, math, element_bytes),
+        matmul_work(directions, width, hidden, rows, math, element_bytes),
+    )

@@ -1,0 +1,12 @@
+"""All named workloads, one line each, gathered from the tables of the domains. Imports no torch."""
+
+from __future__ import annotations
+
+from precision_time.zoo.tables import decoders, language, speech_and_tables, vision
+from precision_time.zoo.workload import ZooEntry
+
+ENTRIES: dict[str, ZooEntry] = {
+    entry.name: entry
+    for table in (vision.ENTRIES, language.ENTRIES, speech_and_tables.ENTRIES, decoders.ENTRIES)
+    for entry in table
+}

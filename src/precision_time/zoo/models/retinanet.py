@@ -1,0 +1,93 @@
+"""RetinaNet on ResNeXt-50 32x4d, the single-stage detector of MLPerf training 2.0 and later.
+
+Lin et al. 2017 (arXiv:1708.02002) as in the MLPerf reference: frozen batch norm, stem and first stage frozen, P3..P7.
+The reference loops over the images of a batch in its loss; here the same arithmetic is done on the whole batch at once, with
+masks where it selects rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from precision_time.zoo.models.pyramid import (
+    FeaturePyramid,
+    corner_boxes,
+    encode,
+    flatten_head,
+    pairwise_iou,
+    take,
+)
+from precision_time.zoo.models.resnet import ResNet
+from precision_time.zoo.models.vision_common import FrozenBatchNorm2d, image, spatial
+from precision_time.zoo.workload import Config, Sizes, Workload
+
+ANCHORS_PER_CELL = 9
+STRIDES = (8, 16, 32, 64, 128)
+
+
+def head(values: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Conv2d(256, ANCHORS_PER_CELL * values, 3, padding=1))
+
+
+class RetinaNet(nn.Module):
+    """Gives class logits (batch, anchors, classes) and box offsets (batch, anchors, 4)."""
+
+    def __init__(self, classes: int, groups: int, group_width: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.body = ResNet(50, groups=groups, group_width=group_width, norm=FrozenBatchNorm2d)
+        self.body.freeze(1)
+        self.pyramid = FeaturePyramid(self.body.widths[1:], extra="convs")
+        self.score = head(classes)
+        self.box = head(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        levels = self.pyramid(self.body(x)[1:])
+        scores = [flatten_head(self.score(level), self.classes) for level in levels]
+        boxes = [flatten_head(self.box(level), 4) for level in levels]
+        return torch.cat(scores, 1), torch.cat(boxes, 1)
+
+
+def focal_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Sigmoid focal loss with alpha 0.25 and gamma 2, per element."""
+    chance = logits.sigmoid()
+    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    right = chance * target + (1 - chance) * (1 - target)
+    weight = 0.25 * target + 0.75 * (1 - target)
+    return weight * entropy * (1 - right) ** 2
+
+
+def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    scores, boxes = model(inputs["image"])
+    overlap, matched = pairwise_iou(inputs["anchors"], inputs["box"]).max(dim=2)
+    positive = (overlap >= 0.5).float()
+    counted = positive + (overlap < 0.4).float()
+    count = positive.sum(dim=1).clamp(min=1)
+
+    label = inputs["label"].gather(1, matched)
+    target = torch.zeros_like(scores).scatter_(2, label.unsqueeze(-1), positive.unsqueeze(-1))
+    score_loss = (focal_loss(scores, target) * counted.unsqueeze(-1)).sum(dim=(1, 2)) / count
+
+    wanted = encode(take(inputs["box"], matched), inputs["anchors"])
+    distance = F.l1_loss(boxes, wanted, reduction="none") * positive.unsqueeze(-1)
+    return (score_loss + distance.sum(dim=(1, 2)) / count).mean()
+
+
+def build(config: Config, sizes: Sizes) -> Workload:
+    classes = int(config.get("classes", 264))
+    batch, objects = int(sizes["batch_size"]), int(config.get("objects", 8))
+    height, width = spatial(sizes, default=800)
+    anchors = ANCHORS_PER_CELL * sum(-(-height // s) * -(-width // s) for s in STRIDES)
+    inputs = {
+        "image": image(sizes, default=800),
+        "anchors": corner_boxes(1, anchors),
+        "box": corner_boxes(batch, objects),
+        "label": torch.zeros(batch, objects, dtype=torch.int64),
+    }
+    module = RetinaNet(classes, int(config.get("groups", 32)), int(config.get("group_width", 4)))
+    return Workload(module, inputs, detection_loss)

@@ -1,0 +1,79 @@
+"""The two nouns of the zoo: `ZooEntry`, a line of the catalog that needs no torch, and `Workload`, the live thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+Config = Mapping[str, Any]
+"""`model_config` of the job over the entry's defaults: shape and options of the model, keys as in the measurement tables."""
+Sizes = Mapping[str, Any]
+"""Input sizes: `batch_size`, and `image_size`, `seq_len`, `audio_frames` ... as ints (or tuples of ints)."""
+
+
+@dataclass(slots=True)
+class Update:
+    """One forward, loss, backward and optimizer update. Most workloads have one; a GAN has two."""
+
+    loss: Callable[[], torch.Tensor]
+    parameters: list[torch.nn.Parameter]
+
+
+@dataclass(slots=True)
+class Workload:
+    """A model ready to be traced: everything in it was created under `torch.device("meta")`.
+
+    `inputs` are the tensors of one micro-batch of one rank; `loss(module, inputs)` runs forward and loss and returns
+    a scalar. `updates`, where given, replaces the single update (adversarial training).
+    """
+
+    module: torch.nn.Module
+    inputs: dict[str, torch.Tensor]
+    loss: Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
+    updates: list[Update] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An input size that may vary without a new capture: every tensor dimension is a polynomial of it.
+
+    `samples` are the sizes captured, one more than `degree`; `multiple_of` is the grid on which the polynomial holds.
+    """
+
+    name: str
+    samples: tuple[int, ...]
+    check: int
+    degree: int = 1
+    multiple_of: int = 1
+
+
+BATCH = Symbol("batch_size", (4, 6), 10)
+SEQ = Symbol("seq_len", (64, 96), 160)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """One named workload. `builder` is "module:function" below `precision_time.zoo`, imported only for capture.
+
+    `parameters` is the published count (0 where none is published), with its source; `family` groups models that
+    share an architecture, for held-out evaluation. `input` holds default input sizes.
+    """
+
+    name: str
+    builder: str
+    family: str
+    input: Mapping[str, Any]
+    optimizer: str
+    dataset: str
+    batch_size: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    symbols: tuple[Symbol, ...] = (BATCH,)
+    clip_norm: float | None = None
+    attention: bool = False
+    parameters: int = 0
+    parameters_source: str = ""
+    samples_unit: str = "samples"

@@ -1,0 +1,300 @@
+"""The job: reading, checking, writing back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_time.errors import DataError, JobError
+from precision_time.job import PRECISIONS, Job, Run
+from precision_time.job import job as job_module
+from precision_time.job.datasets import DATASETS, samples_per_epoch
+from precision_time.job.fields import clean_fields, format_fields, parse_fields
+
+counts = st.integers(1, 10**6)
+amounts = st.floats(0.001, 1e6, allow_nan=False)
+words = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True).filter(lambda w: w not in ("true", "false"))
+scalars = st.one_of(st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9, allow_nan=False), st.booleans(), words)
+values = st.one_of(scalars, st.lists(scalars, max_size=4).map(tuple).filter(len))
+mappings = st.dictionaries(words, values, max_size=4)
+runs = st.one_of(
+    st.builds(Run, epochs=amounts, dataset=st.sampled_from(sorted(DATASETS)), price_per_gpu_hour=amounts),
+    st.builds(Run, steps=counts, checkpoint_every_steps=counts, checkpoint_s=amounts, start_up_s=amounts),
+    st.builds(Run, samples=counts, dataset=words, dataset_size=counts, evaluation_samples=counts),
+)
+precisions = st.sampled_from([*PRECISIONS, "fp8-block"])
+schedules = st.lists(precisions, min_size=2, max_size=3).map(
+    lambda names: [{"from_step": 10 * at, "precision": name} for at, name in enumerate(names)]
+)
+jobs = st.builds(
+    Job,
+    words,
+    model_config=mappings,
+    input=mappings,
+    precision=st.one_of(precisions, schedules),
+    batch_size=st.none() | counts,
+    grad_accum=counts,
+    gpu=words,
+    gpus=counts,
+    node=st.none() | words,
+    optimizer=st.sampled_from([None, *job_module.OPTIMIZERS]),
+    optimizer_impl=st.sampled_from(job_module.OPTIMIZER_IMPLS),
+    clip_norm=st.none() | amounts,
+    execution=st.sampled_from(job_module.EXECUTIONS),
+    no_sync=st.booleans(),
+    communication_dtype=st.sampled_from([None, "bf16", "float32"]),
+    run=runs,
+)
+
+
+@given(jobs)
+def test_round_trip_through_json(job: Job) -> None:
+    again = Job.from_dict(json.loads(json.dumps(job.to_dict(), allow_nan=False)))
+    assert again == job
+    assert job.replace() == job
+    assert "\n" not in job.signature()
+
+
+@given(mappings)
+def test_fields_text_round_trip(mapping: dict[str, Any]) -> None:
+    assert parse_fields(format_fields(clean_fields(mapping, "input")), "input") == clean_fields(
+        mapping, "input"
+    )
+
+
+def test_defaults_are_stated() -> None:
+    job = Job("resnet50")
+    assert (job.precision, job.gpu, job.gpus, job.grad_accum, job.layout) == (
+        "fp32",
+        "a100-80gb-sxm",
+        1,
+        1,
+        "dp",
+    )
+    assert job.batch_size is None
+    assert job.optimizer is None
+    assert job.run == Run()
+    assert pickle.loads(pickle.dumps(job)) == job
+
+
+def test_the_issue_s_example() -> None:
+    job = Job.from_dict({"model": "resnet50", "precision": "mixed_fp16_fp32", "gpus": 8, "batch_size": 256})
+    assert job.precision == "amp-fp16"
+    assert job.precision_spec.autocast
+    assert job.signature() == "resnet50 · amp-fp16 · 8 x a100-80gb-sxm · batch 256"
+
+
+def test_hyphens_nulls_and_run_words_beside_run() -> None:
+    job = Job.from_dict(
+        {"model": "m", "batch-size": "32", "node": None, "epochs": 3, "run": {"dataset": "coco"}}
+    )
+    assert job.batch_size == 32
+    assert job.run == Run(epochs=3, dataset="coco")
+    with pytest.raises(JobError, match="epochs is given both"):
+        Job.from_dict({"model": "m", "epochs": 3, "run": {"epochs": 3}})
+    with pytest.raises(JobError, match="batch_size is given twice"):
+        Job.from_dict({"model": "m", "batch-size": 1, "batch_size": 1})
+
+
+def test_measurement_table_strings() -> None:
+    job = Job(
+        "m", input="image_size=192x160;channels=4", model_config="cutoffs=19997,39997;drop=.1;variant=v1.5"
+    )
+    assert job.input == {"image_size": (192, 160), "channels": 4}
+    assert job.model_config == {"cutoffs": (19997, 39997), "drop": 0.1, "variant": "v1.5"}
+
+
+def test_schedule_in_the_precision_word() -> None:
+    entries = [{"from_step": 0, "precision": "fp32"}, {"from_step": 9, "precision": "mixed"}]
+    job = Job("m", precision=entries)  # type: ignore[arg-type]
+    assert job.precision == "fp32"
+    assert [entry.precision for entry in job.schedule] == ["fp32", "amp-fp16"]
+    assert Job("m", precision=entries[:1]) == Job("m")  # type: ignore[arg-type]
+    assert job.replace(precision="bf16") == Job("m", precision="bf16")
+    assert job.replace(gpus=2).schedule == job.schedule
+    with pytest.raises(JobError, match="not the schedule's first"):
+        Job.from_dict({"model": "m", "precision": "bf16", "schedule": entries})
+
+
+def test_replace_reaches_into_run() -> None:
+    job = Job("m", run={"epochs": 3, "dataset": "coco"})  # type: ignore[arg-type]
+    assert job.replace(epochs=5).run == Run(epochs=5, dataset="coco")
+    assert job.replace(steps=10).run == Run(steps=10, dataset="coco")
+    with pytest.raises(JobError, match="nearest: gpus"):
+        job.replace(gpuss=3)
+
+
+def test_layout_spellings_of_data_parallel() -> None:
+    for layout in (
+        "dp",
+        "DDP",
+        {"dp": 8},
+        "dp=8",
+        {"dp": 8, "tp": 1, "sp": False, "zero": 0},
+        "tp=1,pp=1,dp=8",
+    ):
+        assert Job("m", gpus=8, layout=layout).layout == "dp"  # type: ignore[arg-type]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": "256k"}, "suffix; write the number out, for example 256000"),
+    ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
+    ({"batch_size": -4}, "whole number"),
+    ({"batch_size": 2.5}, "whole number"),
+    ({"batch_size": True}, "whole number"),
+    ({"batch_size": [1]}, "whole number"),
+    ({"batch_size": 10**13}, "whole number"),
+    ({"batch_size": "x" * 1000}, "whole number"),
+    ({"gpus": math.nan}, "whole number"),
+    ({"gpus": "eight"}, "gpus must be a whole number"),
+    ({"gpus": 6, "nodes": 4}, "cannot be shared out evenly over nodes 4"),
+    ({"gpus": 8, "layout": {"dp": 4}}, "does not make up gpus 8"),
+    ({"layout": "fsdp"}, "layout fsdp is not supported yet"),
+    ({"layout": {"tp": 8, "dp": 1}}, "layout tp=8 is not supported yet"),
+    ({"layout": {"sp": 1}}, "layout sp is not supported yet"),
+    ({"layout": {"zero": 1}}, "zero=1 is not supported"),
+    ({"layout": {"td": 8}}, "nearest: tp"),
+    ({"layout": "fdsp"}, "nearest: fsdp"),
+    ({"layout": 4}, "layout 4 is unknown"),
+    ({"optimizer": "adamm"}, "nearest: adam"),
+    ({"optimizer_impl": "fussed"}, "nearest: fused"),
+    ({"execution": "cuda-graph"}, "nearest: cuda_graphs"),
+    ({"recompute": "full"}, "recompute 'full' is not supported yet"),
+    ({"memory_format": "nhcw"}, "nearest: n"),
+    ({"attention": 3}, "attention 3 is unknown"),
+    ({"loss_scale": "constant"}, "set loss_scale to one of dynamic, static"),
+    ({"communication_dtype": "fp17"}, "communication_dtype 'fp17' is unknown"),
+    ({"no_sync": "maybe"}, "true or false"),
+    ({"clip_norm": -1}, "at least 0"),
+    ({"clip_norm": "inf"}, "at least 0"),
+    ({"precision": "fp17"}, "nearest: "),
+    ({"model": ""}, "model must be"),
+    ({"model": "a\nb"}, "model must be"),
+    ({"gpu": 3}, "gpu must be"),
+    ({"data": {"workers": 4}}, "data .* not supported yet"),
+    ({"input": 3}, "input must be a mapping"),
+    ({"input": "seq_len"}, "no key=value"),
+    ({"input": "seq_len="}, "no key=value"),
+    ({"input": "a=1;a=2"}, "twice"),
+    ({"input": {"a": {"b": 1}}}, "input.a holds"),
+    ({"input": {"a": [[1, 2]]}}, "flat list"),
+    ({"input": {"a b": 1}}, "has the key 'a b'"),
+    ({"input": {"a": math.inf}}, "finite"),
+    ({"input": {"a": "x;y=2"}}, "semicolons"),
+    ({"num_gpus": 8}, "unknown field 'num_gpus' in the job; nearest: gpus"),
+    ({3: 8}, "unknown field 3"),
+    ({"run": 3}, "run must be a mapping"),
+    ({"run": {"epoch": 3}}, "unknown field 'epoch' in run; nearest: epochs"),
+    ({"run": {"epochs": 0}}, "epochs must be a number above 0"),
+    ({"run": {"epochs": "ninety"}}, "epochs must be a number above 0"),
+    ({"run": {"epochs": 3, "steps": 10}}, "epochs and steps; keep one"),
+    ({"run": {"dataset": "imagnet"}}, "nearest: imagenet"),
+    ({"run": {"checkpoint_s": 3}}, "needs checkpoint_every_steps"),
+    ({"run": {"evaluation_every_epochs": 1}}, "evaluation_samples"),
+    ({"run": {"price_per_gpu_hour": "cheap"}}, "price_per_gpu_hour must be a number"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), BAD, ids=[str(words)[:40] for words, _ in BAD])
+def test_bad_words_get_one_sentence(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobError, match=says) as caught:
+        Job.from_dict({"model": "resnet50", **words})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_a_job_without_model() -> None:
+    with pytest.raises(JobError, match="names no model"):
+        Job.from_dict({"gpus": 3})
+
+
+def test_every_field_has_a_check_and_a_description() -> None:
+    for noun in (Job, Run):
+        for item in dataclasses.fields(noun):
+            assert callable(item.metadata["check"])
+            assert item.metadata["help"]
+
+
+def test_yaml_and_json_files(tmp_path: Path) -> None:
+    text = """
+model: bert-large
+model_config: {max_predictions: 20}
+input: {seq_len: 128}
+precision: [{from_step: 0, precision: fp32}, {from_step: 1000, precision: amp-bf16}]
+batch_size: 32
+optimizer: none
+run: {epochs: 3, dataset: squad}
+"""
+    (tmp_path / "job.yaml").write_text(text)
+    job = Job.from_file(tmp_path / "job.yaml")
+    assert job.optimizer == "none"
+    assert len(job.schedule) == 2
+    (tmp_path / "job.json").write_text(json.dumps(job.to_dict()))
+    assert Job.from_file(str(tmp_path / "job.json")) == job
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.yaml", "model: [", r"not valid YAML at line \d"),
+        ("a.yaml", "model: a\n\tgpus: 3", "line 2"),
+        ("a.yaml", "model: a\ngpus: 3\ngpus: 4\n", "gives 'gpus' twice, at line 3"),
+        ("a.yaml", "", "holds nothing"),
+        ("a.yaml", "- model", "holds a list"),
+        ("a.yaml", "a: !!python/object:os.system x", "not valid YAML"),
+        ("a.yaml", "a: 2020-99-99", "not valid YAML"),
+        ("a.yaml", "a: \x00", "not valid YAML"),
+        ("a.yaml", "[" * 5000, "nested too deeply|not valid YAML"),
+        ("a.yaml", "model: a\ngpuss: 3", "job file .*nearest: gpus"),
+        ("a.json", '{"model": "a",\n "gpus" 3}', "not valid JSON at line 2"),
+        ("a.json", '{"model": "a", "model": "b"}', "'model' twice"),
+        ("a.json", "[1]", "holds a list"),
+        ("a.json", '{"model": "a", "gpus": ' + "9" * 5000 + "}", "job file"),
+        ("a.json", b"\xff\xfe{}", "not UTF-8"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=says) as caught:
+        Job.from_file(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(DataError, match="cannot be read"):
+            Job.from_file(path)
+
+
+def test_data_sets() -> None:
+    assert samples_per_epoch("ImageNet_1k") == 1_281_167
+    assert samples_per_epoch("librispeech") == 28_539 + 104_014 + 148_688
+    assert samples_per_epoch("movielens-20m-ncf") == (20_000_263 - 138_493) * 5
+    assert samples_per_epoch("wikitext-103", seq_len=512) == 103_227_021 // 512
+    with pytest.raises(JobError, match="seq_len"):
+        samples_per_epoch("wikitext-103")
+    assert all(entry.source for entry in DATASETS.values())
+    assert Run(dataset="my own", dataset_size=10).samples_per_epoch() == 10
+    assert Run().samples_per_epoch("cifar10") == 50_000
+    assert Run().samples_per_epoch() is None
+
+
+def test_the_job_room_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, precision_time.job; "
+        "print([m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
