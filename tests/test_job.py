@@ -6,12 +6,14 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from precision_time.job import PRECISIONS, Job, Run
 from precision_time.job import job as job_module
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.fields import clean_fields, format_fields, parse_fields
+from precision_time.job.precision import ALIASES
 
 counts = st.integers(1, 10**6)
 amounts = st.floats(0.001, 1e6, allow_nan=False)
@@ -281,7 +284,7 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 def test_data_sets() -> None:
     assert samples_per_epoch("ImageNet_1k") == 1_281_167
     assert samples_per_epoch("librispeech") == 28_539 + 104_014 + 148_688
-    assert samples_per_epoch("movielens-20m-ncf") == (20_000_263 - 138_493) * 5
+    assert samples_per_epoch("movielens20m") == (20_000_263 - 138_493) * 5
     assert samples_per_epoch("wikitext-103", seq_len=512) == 103_227_021 // 512
     with pytest.raises(JobError, match="seq_len"):
         samples_per_epoch("wikitext-103")
@@ -289,6 +292,7 @@ def test_data_sets() -> None:
     assert Run(dataset="my own", dataset_size=10).samples_per_epoch() == 10
     assert Run().samples_per_epoch("cifar10") == 50_000
     assert Run().samples_per_epoch() is None
+    assert Run().samples_per_epoch("text of some kind") is None
 
 
 def test_the_job_room_imports_nothing_heavy() -> None:
@@ -298,3 +302,18 @@ def test_the_job_room_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_page_names_every_field_and_alias_and_its_examples_run() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "job.md").read_text()
+    for name in (*job_module.JOB_FIELDS, *job_module.RUN_FIELDS):
+        assert f"\n| `{name}` | " in page
+    for name in (*PRECISIONS, *ALIASES, "fp8-rowwise", "fp8-block"):
+        assert f"`{name}`" in page.replace("_", "-")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)
+    for kind, block in blocks:
+        if kind == "yaml":
+            assert Job.from_dict(yaml.safe_load(block)).batch_size == 32
+        if kind == "python":
+            exec(block, {})
+    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python"]

@@ -123,7 +123,7 @@ class Parameter:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OpGraph:
     """One forward + loss + backward at concrete sizes, with the parameters an optimizer then updates."""
 

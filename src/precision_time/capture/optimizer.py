@@ -105,7 +105,7 @@ def sweep_kind(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tail:
     """Everything of a step after the last backward."""
 

@@ -13,6 +13,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,27 @@ def evaluate(
         sizes=dict(sizes),
         assumptions=tuple(stored["assumptions"]),
     )  # fmt: skip
+
+
+def rename_dtypes(graph: OpGraph, rename: Mapping[str, str]) -> OpGraph:
+    """A traced graph in another dtype of the same regime, storages scaled to its width."""
+    if not rename:
+        return graph
+    factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
+
+    def specs(given: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(s.shape, rename.get(s.dtype, s.dtype)) for s in given)
+
+    return replace(
+        graph,
+        kinds=tuple(OpKind(k.name, specs(k.inputs), specs(k.outputs), k.attrs) for k in graph.kinds),
+        storages=tuple(replace(s, nbytes=int(s.nbytes * factor)) for s in graph.storages),
+        parameters=tuple(
+            replace(p, dtype=rename.get(p.dtype, p.dtype), grad_dtype=rename.get(p.grad_dtype, p.grad_dtype))
+            for p in graph.parameters
+        ),
+        buffer_bytes=int(graph.buffer_bytes * factor),
+    )
 
 
 def _width(dtype: str) -> int:

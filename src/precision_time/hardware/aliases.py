@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-# What people write -> catalog name. A short name means the commonest part: the SXM module with the larger memory for
-# A100, the 16 GB module for V100. Names of the kernel tables and of the driver (with "NVIDIA", "Tesla" ... cut off)
-# are recognised as well.
+# What people write -> catalog name. A short name means the commonest part: the SXM module with the larger
+# memory for A100, the 16 GB module for V100. Names of the kernel tables and of the driver (with "NVIDIA",
+# "Tesla" ... cut off) are recognised as well.
 GPU_ALIASES = {
     "p100": "p100-16gb-sxm",
     "p100-pcie": "p100-16gb-pcie",
@@ -59,6 +59,6 @@ def plain_gpu(name: str) -> str:
 
 
 def plain_system(name: str) -> str:
-    """As `plain`, without counts and remarks: '2x RTX 3090' -> rtx-3090; 'ND A100 v4 (nccl 2.18)' -> nd-a100-v4."""
+    """As `plain`, without counts and remarks: '2x RTX 3090' -> rtx-3090; 'Selene (DGX A100)' -> selene."""
     text = re.sub(r"\(.*?\)", " ", name.lower())
     return plain(re.sub(r"\b\d+\s*x\s*(?=[a-z])", " ", text))

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
@@ -28,12 +28,13 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 
 _DATA = Path(__file__).parent / "data"
+T = TypeVar("T")
 _SECTIONS = ("gpus", "nodes", "fabrics")
 
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Looked up by name; names ignore case and punctuation. Later device files win over earlier ones and over ours."""
+    """Looked up by name, case and punctuation aside. Later device files win over earlier ones and ours."""
 
     overlays: tuple[tuple[str, Entry], ...] = field(default=(), repr=False)
     """(path, parsed document) of each device file."""
@@ -85,7 +86,8 @@ class Catalog:
             for gpu_name in (*new.nodes[name].gpu_names, *new.nodes[name].default_for):
                 if gpu_name not in new.gpus:
                     raise CatalogError(
-                        f"{path}: nodes: {name}: {gpu_name!r} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
+                        f"{path}: nodes: {name}: {gpu_name!r} is no GPU;"
+                        f" nearest: {nearest(gpu_name, new.gpus)}."
                     )
         _ = new.gpus, new.fabrics  # validate every entry now, not at first use
         return new
@@ -105,10 +107,12 @@ class Catalog:
     def default_node(self, gpu: Gpu, gpus: int = 1) -> Node:
         """Where that GPU usually sits.
 
-        A job that is too large for it but exactly fills one larger box goes there: 16 x V100-32GB are a DGX-2.
+        A job too large for it that exactly fills one larger box goes there: 16 x V100-32GB are a DGX-2.
         """
         # Latest entries first, so that a device file can take over a default.
-        usual = next((node for node in reversed(self.nodes.values()) if gpu.name in node.default_for), None)
+        usual = next(
+            (node for node in reversed(list(self.nodes.values())) if gpu.name in node.default_for), None
+        )
         if usual is None:
             fitting = [node for node in self.nodes.values() if gpu.name in node.gpu_names]
             if not fitting:
@@ -123,7 +127,7 @@ class Catalog:
     def cluster(
         self, gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
     ) -> Cluster:
-        """`gpus` GPUs on `nodes` nodes; what is left out is chosen: the usual node, the fewest nodes that share equally."""
+        """`gpus` GPUs on `nodes` nodes; left out, the usual node and the fewest nodes that share equally."""
         device = gpu if isinstance(gpu, Gpu) else self.gpu(gpu)
         if gpus < 1:
             raise CatalogError(f"gpus is {gpus}; it must be at least 1.")
@@ -211,7 +215,7 @@ def _gpu_names(gpus: Mapping[str, Gpu]) -> dict[str, str]:
     return {**names, **GPU_ALIASES}
 
 
-def _find(known: Mapping[str, Any], others: Mapping[str, str], name: str, kind: str, asked: str) -> Any:
+def _find(known: Mapping[str, T], others: Mapping[str, str], name: str, kind: str, asked: str) -> T:
     """By exact name, then by plain name, then by other name."""
     if asked in known:
         return known[asked]

@@ -1,4 +1,4 @@
-"""Turns one written entry (a row of gpus.csv, a section of a device file) into a noun, or says what is wrong with it."""
+"""Turns one written entry (of gpus.csv or a device file) into a noun, or says what is wrong."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _TEXT = {"gpu": "kernel_name", "vendor": "vendor", "sources": "sources", "notes"
 _UNUSED = {"base_mhz", "mem_type", "smem_kb_per_sm", "regfile_kb_per_sm"}
 GPU_KEYS = {*PEAK_COLUMNS, *_NUMBERS, *_TEXT, *_UNUSED, "arch", "compute_capability", "based_on", "name"}
 
-# "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15). Only these two sheets
-# count decimal gigabytes; their driver figures stand in the notes of gpus.csv.
+# "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15 GiB). Only these
+# two sheets count decimal gigabytes; their driver figures stand in the notes of gpus.csv.
 _DRIVER_MIB = {"b300-288gb-sxm": 275040, "gb300": 284208}
 
 
@@ -160,19 +160,18 @@ def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
     ll128 = entry.get("ll128", True)
     if not isinstance(ll128, bool):
         raise CatalogError(f"{where}: ll128 is {ll128!r}; use true or false.")
+    rate = 0.0 if intra else _positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s")
+    share = entry.get("efficiency", 1.0)
+    nvls = _number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
+    scale = _positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor")
     return Fabric(
         name=name,
         kind=str(kind),
         bus_bytes_per_s_by_gpus=MappingProxyType(bus),
-        nic_bytes_per_s=0.0
-        if intra
-        else _positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s") * 1e9 / 8,
-        efficiency=_positive(
-            entry.get("efficiency", 1.0), f"{where}: efficiency", 1.0, "share of the line rate"
-        ),
-        nvls_bytes_per_s=_number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
-        * 1e9,
-        latency_scale=_positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor"),
+        nic_bytes_per_s=rate * 1e9 / 8,
+        efficiency=_positive(share, f"{where}: efficiency", 1.0, "share of the line rate"),
+        nvls_bytes_per_s=nvls * 1e9,
+        latency_scale=scale,
         hop_us=hops,
         ll128=ll128,
         source=str(entry.get("source", "")),

@@ -17,9 +17,9 @@ KINDS = (*INTRA_KINDS, *NETWORK_KINDS)
 
 @dataclass(frozen=True)
 class Fabric:
-    """A link type. Inside a node: a bus bandwidth per GPU. Between nodes: a line rate per port and an efficiency.
+    """A link type: a bus bandwidth per GPU inside a node; a line rate and an efficiency between nodes.
 
-    Bus bandwidth is the nccl-tests figure (bytes each GPU really sends per second in one direction), for large messages.
+    Bus bandwidth is the nccl-tests figure for very large messages: what each GPU really sends, one direction.
     """
 
     name: str
@@ -71,17 +71,18 @@ class Cluster:
             raise CatalogError(f"{self.nodes} nodes for {self.gpus} GPUs: use at most one node per GPU.")
         if self.gpus > self.nodes * self.node.gpus_per_node:
             raise CatalogError(
-                f"{self.gpus} GPUs do not fit on {self.nodes} x {self.node.name} with {self.node.gpus_per_node} GPUs"
-                f" each; use nodes={ceil(self.gpus / self.node.gpus_per_node)} or leave nodes out."
+                f"{self.gpus} GPUs do not fit on {self.nodes} x {self.node.name}"
+                f" with {self.node.gpus_per_node} GPUs each;"
+                f" use nodes={ceil(self.gpus / self.node.gpus_per_node)} or leave nodes out."
             )
         if self.gpus % self.nodes:
             raise CatalogError(
-                f"{self.gpus} GPUs cannot be shared equally by {self.nodes} nodes; use a multiple of the nodes."
+                f"{self.gpus} GPUs cannot be shared equally by {self.nodes} nodes; use a multiple of nodes."
             )
         if self.domains > 1 and self.inter is None:
             raise CatalogError(
-                f"node {self.node.name} has no network between nodes, so {self.gpus} GPUs on {self.nodes} nodes cannot"
-                f" talk; use at most {self.node.gpus_per_node} GPUs or a node with an `inter` fabric."
+                f"node {self.node.name} has no network between nodes, so {self.gpus} GPUs on {self.nodes}"
+                f" nodes cannot talk; use at most {self.node.gpus_per_node} GPUs or a node with `inter`."
             )
 
     @property
@@ -107,7 +108,7 @@ class Cluster:
         return self.group(self.gpus)
 
     def group(self, size: int, stride: int = 1) -> Group:
-        """The communicator of `size` ranks, `stride` apart (tensor parallel: stride 1; data parallel outside it: tp).
+        """The communicator of `size` ranks, `stride` apart (tensor parallel: 1; data parallel: tp).
 
         The groups like it run at the same time and share the network ports of each domain.
         """

@@ -25,8 +25,8 @@ class Gpu:
     """What the driver shows; the CUDA context and the allocator still take their share of it."""
     memory_bytes_per_s: float
     peaks: Mapping[str, float]
-    """fp64, fp64_matrix, fp32, fp32_matrix, tf32, fp16 (matrix units, fp32 accumulation), fp16_vector, bf16, fp8,
-    int8, fp4: only those the device has."""
+    """fp64, fp64_matrix, fp32, fp32_matrix, tf32, fp16 (matrix units, fp32 accumulation), fp16_vector, bf16,
+    fp8, int8, fp4: only those the device has."""
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     fp32_lanes_per_sm: int | None = None
@@ -53,8 +53,8 @@ class Gpu:
     def vector_peak(self, dtype: str) -> float:
         """FLOP/s outside the matrix units, for pointwise work on tensors of `dtype`.
 
-        PyTorch's half-precision pointwise kernels convert to fp32, compute and convert back, so everything below
-        fp64 runs at the fp32 rate.
+        PyTorch's half-precision pointwise kernels convert to fp32, compute and convert back, so everything
+        below fp64 runs at the fp32 rate.
         """
         return self.peak("fp64" if dtype == "fp64" else "fp32")
 

@@ -18,7 +18,7 @@ class Node:
     nics: int = 0
     """Ports of `inter` on each node."""
     domain_gpus: int = 0
-    """GPUs that share `intra`: more than one node's in an NVLink rack (GB200 NVL72: 4 to a tray, 72 to a domain)."""
+    """GPUs that share `intra`: more than one node's in a rack (GB200 NVL72: 4 to a tray, 72 to a domain)."""
     clock_factor: float = 1.0
     """Speed of the same GPU here against its catalog entry (power limit, cooling, clocks)."""
     host_factor: float = 1.0

@@ -46,8 +46,10 @@ DATASETS: dict[str, Dataset] = {
             "openimages-mlperf", 1_170_301, "images", "MLPerf RetinaNet logs, train_samples", "264 classes"
         ),
         Dataset("msd-brain-tumour", 484, "volumes", "Medical Segmentation Decathlon task 01, training"),
+        Dataset("msd-hippocampus", 260, "volumes", "Medical Segmentation Decathlon task 04, training"),
         Dataset("kits19", 168, "volumes", "MLPerf 3D U-Net, train_samples", "of 210 published cases"),
         Dataset("isbi-2012-em", 30, "images", "ISBI 2012 EM segmentation challenge, training stack"),
+        Dataset("dagm2007", 575, "images", "DAGM 2007, train half of class 1", "one of ten classes"),
         Dataset("librispeech", 281_241, "utterances", "openslr.org/12: the three train sets, 960 h"),
         Dataset("ljspeech", 13_100, "clips", "keithito.com/LJ-Speech-Dataset", "before a validation split"),
         Dataset("squad", 87_599, "questions", f"{_TFDS}, squad v1.1", "long contexts split into a few more"),
@@ -59,10 +61,9 @@ DATASETS: dict[str, Dataset] = {
         Dataset("wikitext-2", 2_088_628, "tokens", "Merity et al. 2016, table 1", "words"),
         Dataset("openwebtext", 9_035_582_198, "tokens", "nanoGPT data/openwebtext", "GPT-2 BPE"),
         Dataset("c4", 156_000_000_000, "tokens", "Dodge et al. 2021, C4.EN", "rounded by the source"),
-        Dataset("movielens-20m", 20_000_263, "ratings", "grouplens.org ML-20M README"),
         Dataset(
-            "movielens-20m-ncf", 99_308_850, "user-item pairs", "grouplens.org ML-20M README",
-            "one rating of each of 138,493 users held out, the rest with four negatives each",
+            "movielens-20m", 99_308_850, "user-item pairs", "grouplens.org ML-20M: 20,000,263 ratings",
+            "as NCF trains: one rating of each of 138,493 users held out, four negatives per rating",
         ),
         Dataset("criteo-1tb", 4_195_197_692, "impressions", "MLPerf DLRM training samples (days 0 to 22)"),
         Dataset("criteo-kaggle", 45_840_617, "impressions", "Criteo challenge 2014, train.txt"),
@@ -75,19 +76,32 @@ DATASETS: dict[str, Dataset] = {
 }  # fmt: skip
 
 ALIASES: dict[str, str] = {
-    "imagenet-1k": "imagenet", "ilsvrc2012": "imagenet", "coco2017": "coco", "cifar-10": "cifar10",
-    "cifar-100": "cifar100", "lj-speech": "ljspeech", "ml-20m": "movielens-20m", "squad-v1.1": "squad",
-    "criteo": "criteo-1tb", "openimages": "openimages-mlperf", "cnn-dm": "cnn-dailymail",
+    "imagenet-1k": "imagenet", "ilsvrc2012": "imagenet", "coco2017": "coco",
+    "openimages": "openimages-mlperf",
+    "brats": "msd-brain-tumour", "isbi-em": "isbi-2012-em", "ml-20m": "movielens-20m", "squad-v1.1": "squad",
+    "criteo": "criteo-1tb", "cnn-dm": "cnn-dailymail",
 }  # fmt: skip
 
 
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+_BY_PLAIN_NAME = {_plain(name): DATASETS[name] for name in DATASETS} | {
+    _plain(alias): DATASETS[name] for alias, name in ALIASES.items()
+}
+
+
+def is_known(name: str) -> bool:
+    return _plain(name) in _BY_PLAIN_NAME
+
+
 def find_dataset(name: str) -> Dataset:
-    """The catalog entry of a name or alias, in any case."""
-    spelled = name.strip().lower().replace("_", "-")
-    found = DATASETS.get(ALIASES.get(spelled, spelled))
+    """The catalog entry of a name or alias; case, hyphens and underscores aside."""
+    found = _BY_PLAIN_NAME.get(_plain(name))
     if found is None:
         raise JobError(
-            f"dataset {show(name)} is unknown; nearest: {nearest(spelled, [*DATASETS, *ALIASES])}; "
+            f"dataset {show(name)} is unknown; nearest: {nearest(name.strip(), [*DATASETS, *ALIASES])}; "
             f"correct it or give its number of samples as dataset_size"
         )
     return found

@@ -1,8 +1,10 @@
-"""Reading a YAML or JSON file that holds one mapping. Used for job files and for users' device files."""
+"""Reading a YAML or JSON file that holds one mapping (jobs, devices), and writing files whole."""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +77,23 @@ def _read_yaml(text: str, name: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} is not valid YAML: {reason}; correct it") from None
+
+
+def write_whole(path: str | Path, content: bytes) -> None:
+    """Write a file at once or not at all."""
+    target = Path(path)
+    try:
+        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(part, 0o666 & ~umask)
+            os.replace(part, target)
+        except BaseException:
+            os.unlink(part)
+            raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"file {str(path)!r} cannot be written: {reason}; give another path") from None

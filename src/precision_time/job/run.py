@@ -19,7 +19,7 @@ from precision_time.job.checks import (
     show,
     text,
 )
-from precision_time.job.datasets import find_dataset, samples_per_epoch
+from precision_time.job.datasets import find_dataset, is_known, samples_per_epoch
 
 LENGTHS = ("epochs", "steps", "samples")
 
@@ -79,11 +79,11 @@ class Run:
         return {name: value for name, value in values.items() if value is not None}
 
     def samples_per_epoch(self, default_dataset: str | None = None, seq_len: int | None = None) -> int | None:
-        """dataset_size, or the catalog's figure for the data set or the default one; None without any."""
+        """dataset_size, or the catalog's figure for the (default) data set; None where it has none."""
         if self.dataset_size is not None:
             return self.dataset_size
         name = self.dataset or default_dataset
-        return None if name is None else samples_per_epoch(name, seq_len)
+        return samples_per_epoch(name, seq_len) if name is not None and is_known(name) else None
 
 
 RUN_FIELDS = tuple(item.name for item in dataclasses.fields(Run))

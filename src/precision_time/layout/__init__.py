@@ -1,0 +1,1 @@
+"""layout: a traced step and the parallel degrees become one `RankProgram` per distinct rank. Knows no seconds."""

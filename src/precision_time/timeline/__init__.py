@@ -1,0 +1,1 @@
+"""timeline: a priced program becomes intervals on streams. Does not know where the seconds came from."""

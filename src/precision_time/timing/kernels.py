@@ -6,7 +6,7 @@ What is learned is the utilisation, which lies in (0, 1]; no kernel is ever pric
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.parameters import SOURCES, ParameterBook
-from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, Work
+from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, WINOGRAD, Work
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
-_DEFAULT_SM_COUNT = (
-    132  # only the quantisation in waves depends on it, where a device does not publish its count
-)
+TRANSPOSE_SHARE = 0.85  # NCHW transposes on tensor cores ran at 1.06-1.3 x peak-bandwidth time
+DEFAULT_SM_COUNT = 132  # only the quantisation in waves depends on it; for devices that publish none
 _POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
 
 
@@ -91,6 +90,7 @@ class WorkTable:
     attention: NDArray[np.intp]
     rivals: NDArray[np.intp]
     rival_shape: Array
+    rival_bytes: Array
 
     def __len__(self) -> int:
         return len(self.class_of)
@@ -99,19 +99,33 @@ class WorkTable:
     def from_works(cls, works: Sequence[Work]) -> WorkTable:
         keys: dict[tuple[str, str, str, str], int] = {}
         class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
-        numbers = np.array(
-            [(w.flops, w.floor_flops, w.bytes_read + w.bytes_written, w.serial_bytes, w.launches, w.repeats, *w.shape)
-             for w in works], dtype=np.float64).reshape(len(works), 10).T  # fmt: skip
         rivals = [i for i, w in enumerate(works) if w.alternative is not None]
-        rival_shape = (
-            np.array([works[i].alternative for i in rivals], dtype=np.float64).reshape(len(rivals), 4).T
-        )
+
+        def column(values: Iterable[float]) -> Array:
+            return np.fromiter(values, dtype=np.float64)
+
+        def shapes(rows: Sequence[Sequence[float] | None]) -> Array:
+            return np.array(rows, dtype=np.float64).reshape(len(rows), 4).T.copy()
+
+        def positions(families: frozenset[str]) -> NDArray[np.intp]:
+            return np.array([i for i, w in enumerate(works) if w.family in families], dtype=np.intp)
+
         return cls(
-            tuple(keys), class_of, numbers[6:], *numbers[:6],
-            tiled=np.array([i for i, w in enumerate(works) if w.family in TILE_FAMILIES], dtype=np.intp),
-            attention=np.array([i for i, w in enumerate(works) if w.family == ATTENTION], dtype=np.intp),
-            rivals=np.array(rivals, dtype=np.intp), rival_shape=rival_shape,
-        )  # fmt: skip
+            classes=tuple(keys),
+            class_of=class_of,
+            shape=shapes([w.shape for w in works]),
+            flops=column(w.flops for w in works),
+            floor_flops=column(w.floor_flops for w in works),
+            bytes=column(w.bytes_read + w.bytes_written for w in works),
+            serial_bytes=column(w.serial_bytes for w in works),
+            launches=column(w.launches for w in works),
+            repeats=column(w.repeats for w in works),
+            tiled=positions(TILE_FAMILIES),
+            attention=positions(frozenset({ATTENTION})),
+            rivals=np.array(rivals, dtype=np.intp),
+            rival_shape=shapes([works[i].alternative for i in rivals]),
+            rival_bytes=column(works[i].alternative_bytes for i in rivals),
+        )
 
 
 class KernelModel:
@@ -133,40 +147,31 @@ class KernelModel:
             none = np.zeros(0)
             return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none)
         bandwidth = float(gpu.memory_bytes_per_s)
-        sms = float(gpu.sm_count or _DEFAULT_SM_COUNT)
+        sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
         found = [self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch) for f, v, _, kind in table.classes]
         at = table.class_of
         peaks = np.array([compute_peak(gpu, math, kind) for _, _, math, kind in table.classes])[at]
         p = np.array([r.values for r in found]).T[:, at]
 
-        compute = np.where(
-            np.array([f == CONV_DEPTHWISE for f, *_ in table.classes])[at],
-            table.flops / (_direct_peak(gpu, peaks) * p[0]),
-            table.flops / peaks,
-        )
-        if len(table.tiled):
-            i = table.tiled
-            compute[i] = (
-                matmul_seconds(table.shape[:, i], p[:, i], peaks[i], sms, bandwidth) * table.repeats[i]
+        direct = np.array([family == CONV_DEPTHWISE for family, *_ in table.classes])[at]
+        compute = table.flops / np.where(direct, _direct_peak(gpu, peaks) * p[0], peaks)
+        if len(i := table.tiled):
+            compute[i] = table.repeats[i] * matmul_seconds(
+                table.shape[:, i], p[:, i], peaks[i], sms, bandwidth
             )
-        if len(table.rivals):
-            i = table.rivals
-            winograd = [
-                self._book.resolve("winograd", "", c[3], gpu.kernel_name, gpu.arch) for c in table.classes
-            ]
-            q = np.array([r.values for r in winograd]).T[:, at[i]]
-            compute[i] = np.minimum(
-                compute[i], matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
-            )
-        if len(table.attention):
-            i = table.attention
+        if len(i := table.attention):
             compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms)
+        busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
+        busy += table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
+        if len(i := table.rivals):
+            rival = [
+                self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch) for _, v, _, c in table.classes
+            ]
+            q = np.array([r.values for r in rival]).T[:, at[i]]
+            products = matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
+            busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth * q[_MEMORY]))
 
         floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
-        busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
-        busy += table.serial_bytes / (
-            bandwidth * 0.85
-        )  # NCHW transposes ran at 1.06-1.3 x peak-bandwidth time
         busy *= np.array([r.scale for r in found])[at]
         return KernelTimes(
             np.maximum(busy, floor) + table.launches * p[_START],

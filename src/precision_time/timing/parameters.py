@@ -19,15 +19,15 @@ import numpy as np
 
 from precision_time.errors import DataError
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
-from precision_time.timing.work import ATTENTION, CONV, CONV_GROUPED, MATMUL, RNN
+from precision_time.timing.work import ATTENTION, CONV, CONV_GROUPED, MATMUL, RNN, WINOGRAD
 
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
 
 # Where to look when an architecture was never measured, nearest first; any other architecture comes after these.
 _NEAREST = {
-    "pascal": ("volta", "turing"), "volta": ("turing", "ampere", "pascal"), "turing": ("volta", "ampere"),
-    "ampere": ("ada", "hopper"), "ada": ("ampere", "hopper"), "hopper": ("ampere", "blackwell"),
+    "pascal": ("volta", "turing"), "volta": ("ampere", "turing", "pascal"), "turing": ("volta", "ampere"),
+    "ampere": ("hopper", "ada"), "ada": ("ampere", "hopper"), "hopper": ("ampere", "blackwell"),
     "blackwell": ("hopper", "ampere"), "cdna1": ("cdna2",), "cdna2": ("cdna1",), "cdna3": ("cdna2", "hopper"),
     "cdna4": ("cdna3", "cdna2", "hopper"),
 }  # fmt: skip
@@ -41,10 +41,17 @@ _NEAREST_CLASS = {
     "fp32": (),
 }
 
-# The curve a family rides on, before its prior adjusts it.
-_CURVE = {MATMUL: "matmul", CONV: "matmul", CONV_GROUPED: "matmul", RNN: "matmul", ATTENTION: "attention",
-          "softmax": "softmax", "layer_norm": "layer_norm"}  # fmt: skip
-_DEFAULT_CURVE = "pointwise"
+# The curves a family rides on, in order of preference, before its prior adjusts it.
+_CURVES = {
+    MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_GROUPED: ("matmul",), RNN: ("matmul",),
+    WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
+    "layer_norm": ("layer_norm", "pointwise"), "pointwise": ("pointwise",),
+}  # fmt: skip
+_COMPUTE_CURVES = frozenset({"matmul", "conv", "winograd", "attention"})
+
+
+# What another architecture or dtype adds to the spread of log(time); the held-out errors of the fit are of this size.
+_TRANSFER_SPREAD = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +123,16 @@ class ParameterBook:
         return found
 
     def _resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
-        curve = _CURVE.get(family, _DEFAULT_CURVE)
+        curves = _CURVES.get(family, ("pointwise",))
+        curve = next((c for c in curves if f"{c}|{dtype_class}" in self._sets), curves[-1])
         base = self._curve(curve, dtype_class, kernel_name, arch)
         for pattern in _patterns(family, variant, arch, dtype_class):
             rule = self._priors.get("rules", {}).get(pattern)
-            if rule is not None:
+            if rule is not None and not (curve == family and rule.get("unless_fitted")):
                 base = _apply(base, rule)
                 break
         else:
-            if family not in _CURVE and family != _DEFAULT_CURVE:
+            if family not in _CURVES:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
         for pattern in _patterns(family, variant, arch, dtype_class):
             if pattern in self._scales:
@@ -132,27 +140,29 @@ class ParameterBook:
         return base
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
-        """The fitted set nearest to the device: itself, its relative, its architecture, a near one, a near dtype."""
-        relatives = self._priors.get("relatives", {})
-        chips = [arch, *_NEAREST.get(arch, ()), *_EVERY_ARCH]
-        names = [kernel_name, f"arch:{arch}", relatives.get(f"{kernel_name}|{dtype_class}", "")]
-        names += [f"arch:{chip}" for chip in chips[1:]]
+        """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one, a near dtype."""
+        relative = self._priors.get("relatives", {}).get(f"{kernel_name}|{dtype_class}", {})
+        transfer = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
+        names = [kernel_name]
+        if curve in _COMPUTE_CURVES and relative:
+            names.append(relative["like"])
+        names += [f"arch:{chip}" for chip in (arch, *_NEAREST.get(arch, ()), *_EVERY_ARCH)]
         kinds = (dtype_class, *_NEAREST_CLASS.get(dtype_class, ()))
-        if curve not in ("matmul", "attention"):  # traffic does not care for the dtype, only for its bytes
+        if curve not in _COMPUTE_CURVES:  # traffic does not care for the dtype, only for its bytes
             kinds = (dtype_class, "fp32", "half")
         for kind in kinds:
             sets = self._sets.get(f"{curve}|{kind}", {})
-            for rank, name in enumerate(names):
-                if name in sets:
-                    own = rank < 2 and (kind == dtype_class)
-                    spread = float(sets[name]["log_spread"])
-                    found = Resolved(
-                        _vector(sets[name]["values"], self._default(curve)),
-                        LEARNED if own else ASSUMED,
-                        spread if own else (spread**2 + 0.15**2) ** 0.5,
-                    )
-                    penalty = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
-                    return found if own or penalty is None else _apply(found, penalty)
+            for name in names:
+                if name not in sets:
+                    continue
+                values = _vector(sets[name]["values"], self._default(curve))
+                spread = float(sets[name]["log_spread"])
+                if kind == dtype_class and name in (kernel_name, f"arch:{arch}"):
+                    return Resolved(values, LEARNED, spread)
+                far = Resolved(values, ASSUMED, (spread**2 + _TRANSFER_SPREAD**2) ** 0.5)
+                if relative and name == relative["like"]:
+                    return _apply(far, relative)
+                return far if transfer is None else _apply(far, transfer)
         return Resolved(_vector({}, self._default(curve)), ASSUMED, 0.4)
 
     def _default(self, curve: str) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from math import prod
 Feature = tuple[str, float | str]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
-ATTENTION, RNN = "attention", "rnn"
+ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_GROUPED, RNN})
 MEMORY_FAMILIES = frozenset(
     ["pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax", "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random", "cross_entropy", "optimizer", "other"]
@@ -53,6 +53,7 @@ class Work:
     variant: str = ""
     shape: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     alternative: tuple[float, float, float, float] | None = None
+    alternative_bytes: float = 0.0
     serial_bytes: float = 0.0
     repeats: int = 1
     features: tuple[Feature, ...] = ()
@@ -152,26 +153,39 @@ def conv_work(
     depthwise = groups > 1 and per_in == 1
     family = CONV if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, stride, groups)
-    winograd = (
-        math == "fp32" and groups == 1 and all(k == 3 and s == 1 for k, s in zip(kernel, stride, strict=True))
-    )
     alternative: tuple[float, float, float, float] | None = None
-    if winograd and len(kernel) == 2:
-        quarter = positions / 4.0
-        alternative = {
-            "fwd": (16.0, quarter, float(c_out), float(c_in)),
-            "dgrad": (16.0, quarter, float(c_in), float(c_out)),
-            "wgrad": (16.0, float(c_out), float(c_in), quarter),
-        }[direction]
+    alternative_bytes = 0.0
+    if math == "fp32" and gain == 2.25:
+        alternative, transforms = _winograd(n, c_in, c_out, out_spatial, direction)
+        alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
     return Work(
         family, math, _DTYPE_OF_MATH[math], flops, flops / gain,
         sizes[reads[0]] + sizes[reads[1]] + extra_bytes, written,
         launches=3 if transposes else 1, variant=f"{direction}.{layout}",
         shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])), alternative=alternative,
+        alternative_bytes=alternative_bytes,
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
         features=(("taps", float(taps)), ("groups", float(groups)), ("stride", float(prod(stride)))),
     )  # fmt: skip
+
+
+def _winograd(
+    n: int, c_in: int, c_out: int, out_spatial: Sequence[int], direction: str
+) -> tuple[tuple[float, float, float, float], float]:
+    """The products of a non-fused Winograd F(4x4, 3x3) and the traffic of its three fp32 transforms.
+
+    36 products over the 6x6 tiles; every transformed operand is written once and read once. This structure fits
+    NeuSight's convolution rows on every device there, the fused F(2x2) does not.
+    """
+    tiles = n * prod(-(-size // 4) for size in out_spatial)
+    rows, columns, depth = {
+        "fwd": (tiles, c_out, c_in),
+        "dgrad": (tiles, c_in, c_out),
+        "wgrad": (c_out, c_in, tiles),
+    }[direction]
+    traffic = 4.0 * 2.0 * 36.0 * (tiles * (c_in + c_out) + c_in * c_out)
+    return (36.0, float(rows), float(columns), float(depth)), traffic
 
 
 def attention_work(

@@ -1,8 +1,9 @@
 """Encoder-decoder transformers: BART and T5.
 
-BART: Lewis et al. 2019 (arXiv:1910.13461). T5: Raffel et al. 2019 (arXiv:1910.10683), version 1.0 of the published
-checkpoints: ReLU feed-forward, RMS norm without bias, relative position buckets shared by all layers of a stack, no
-scaling of the attention scores, one embedding for source, target and (scaled by hidden ** -0.5) logits.
+BART: Lewis et al. 2019 (arXiv:1910.13461). T5: Raffel et al. 2019 (arXiv:1910.10683), version 1.0 of the
+published checkpoints: ReLU feed-forward, RMS norm without bias, relative position buckets shared by all
+layers of a stack, no scaling of the attention scores, one embedding for source, target and (scaled by hidden
+** -0.5) logits.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class BartLayer(nn.Module):
 
 
 class BartStack(nn.Module):
-    """Shared word embedding + learned positions, normalised, then the layers (and a last norm when pre-LN)."""
+    """Shared word embedding + learned positions, normalised, then the layers (and a last norm when
+    pre-LN).
+    """
 
     def __init__(self, config: Config, word: nn.Embedding, cross: bool) -> None:
         super().__init__()

@@ -1,13 +1,16 @@
-"""Dense decoder-only transformers: GPT-2 and GPT-3, MPT, Llama 2 and 3, Nemotron; one definition for all of them.
+"""Dense decoder-only transformers (GPT, MPT, Llama, Nemotron): one definition for all of them.
 
 GPT-2: Radford et al. 2019; MPT: the llm-foundry repository; Llama: Touvron et al. 2023 (arXiv:2307.09288) and
-arXiv:2407.21783; Nemotron: arXiv:2402.16819. Pre-LN blocks. The shape is the `model_config` of the measurement tables:
+arXiv:2407.21783; Nemotron: arXiv:2402.16819. Pre-LN blocks. The shape is the `model_config` of the
+measurement tables:
 
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab
-    norm = layernorm | rmsnorm          act = gelu | gelu_tanh | relu | relu2 | swiglu
-    pos = learned | rope | none         bias, tied_embeddings, qk_norm = 0 | 1
-    dropout                             max_positions (rows of the learned position table)
-    fused_qkv = 0 | 1                   one projection for query, key and value, as GPT-2, MPT and Megatron have
+    norm = layernorm | rmsnorm
+    act = gelu | gelu_tanh | relu | relu2 | swiglu
+    pos = learned | rope | none
+    bias, tied_embeddings, qk_norm = 0 | 1
+    dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
+    fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
 
 Labels come already shifted, so the loss covers every position.
 """
@@ -31,7 +34,9 @@ def norm(kind: str, size: int) -> nn.Module:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (arXiv:2104.09864) on the first `cos.shape[-1]` channels of each head, the rest unchanged."""
+    """Rotary embedding (arXiv:2104.09864) on the first `cos.shape[-1]` channels of each head, the rest
+    unchanged.
+    """
     width = cos.shape[-1]
     rotary, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
     first, second = rotary.chunk(2, dim=-1)

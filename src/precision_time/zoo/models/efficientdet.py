@@ -1,15 +1,16 @@
 """EfficientDet-D0: EfficientNet-B0, three BiFPN cells of 64 channels, separable heads.
 
-Tan et al. 2019 (arXiv:1911.09070) in the TensorFlow form (redundant biases, asymmetric "same" padding of strided layers),
-as the PyTorch port in NVIDIA DeepLearningExamples reproduces it. Focal and box loss run there in fused kernels; here they are
-written out. Batch norm is synchronised across GPUs there and local here.
+Tan et al. 2019 (arXiv:1911.09070) in the TensorFlow form (redundant biases, asymmetric "same" padding of
+strided layers), as the PyTorch port in NVIDIA DeepLearningExamples reproduces it. The focal loss runs
+there in a fused kernel; here it is written out. Batch norm is synchronised across GPUs there and local
+here.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from precision_time.errors import JobError
 from precision_time.zoo.models.efficientnet import Features, norm
@@ -37,7 +38,7 @@ class SamePad(nn.Module):
 
 def pad_strided(module: nn.Module) -> None:
     """Give every stride-2 convolution below `module` TensorFlow's padding."""
-    for child in module.modules():
+    for child in list(module.modules()):
         if isinstance(child, nn.Sequential):
             for index, layer in enumerate(child):
                 if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
@@ -78,7 +79,9 @@ class Node(nn.Module):
         inputs = [layer(known[source]) for layer, source in zip(self.resample, self.sources, strict=True)]
         weight = F.relu(self.weight.to(inputs[0].dtype))
         total = weight.sum() + 1e-4
-        return self.out(torch.stack([x * weight[i] / total for i, x in enumerate(inputs)], dim=-1).sum(dim=-1))
+        return self.out(
+            torch.stack([x * weight[i] / total for i, x in enumerate(inputs)], dim=-1).sum(dim=-1)
+        )
 
 
 class BiFpnCell(nn.Module):
@@ -94,7 +97,7 @@ class BiFpnCell(nn.Module):
 
 
 class Head(nn.Module):
-    """Three separable convolutions shared by the levels, each level with its own norms, then the prediction."""
+    """Three separable convolutions shared by the levels, norms of each level's own, then the prediction."""
 
     def __init__(self, channels: int, values: int) -> None:
         super().__init__()
@@ -136,7 +139,7 @@ class EfficientDet(nn.Module):
 
 
 def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Focal loss (alpha 0.25, gamma 1.5) plus 50 x Huber loss (delta 0.1), over the number of matched anchors."""
+    """Focal loss (alpha 0.25, gamma 1.5) plus 50 x Huber loss (delta 0.1), per matched anchor."""
     scores, boxes = model(inputs["image"])
     count = inputs["matched"].sum() + 1.0
     score_losses, box_losses = [], []
@@ -159,7 +162,9 @@ def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.T
 def build(config: Config, sizes: Sizes) -> Workload:
     height, width = spatial(sizes, default=512)
     if height % 128 or width % 128:
-        raise JobError(f"EfficientDet halves its input seven times: image_size {height}x{width} must divide by 128")
+        raise JobError(
+            f"EfficientDet halves its input seven times: image_size {height}x{width} must divide by 128"
+        )
     batch = int(sizes["batch_size"])
     inputs = {"image": image(sizes, default=512), "matched": torch.ones(batch)}
     for level in range(LEVELS):

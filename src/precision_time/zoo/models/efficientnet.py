@@ -1,12 +1,15 @@
 """EfficientNet B0..B7, their wide-SE variants and EfficientNetV2-S.
 
-Tan and Le 2019 (arXiv:1905.11946) and 2021 (arXiv:2104.00298); wide SE squeezes to a quarter of the expanded width instead
-of the block's input (NVIDIA DeepLearningExamples).
+Tan and Le 2019 (arXiv:1905.11946) and 2021 (arXiv:2104.00298); wide SE squeezes to a quarter of the
+expanded width instead of the block's input (NVIDIA DeepLearningExamples). V2 was trained in TensorFlow,
+whose asymmetric padding gives the same shapes as the symmetric padding here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import torch
@@ -14,6 +17,8 @@ from torch import nn
 
 from precision_time.zoo.models.vision_common import SqueezeExcite, classify, drop_path, option
 from precision_time.zoo.workload import Config, Sizes, Workload
+
+Activation = Callable[[], nn.Module]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def conv_norm(
 
 
 class MBConv(nn.Module):
-    """Inverted residual: expand, depthwise convolution, squeeze-excite, project; `fused` merges the first two.
+    """Inverted residual: expand, depthwise, squeeze-excite, project; `fused` merges the first two.
 
     `squeeze` is the number of squeezed channels, 0 for no gate; `padding` is that of the spatial convolution.
     """
@@ -83,9 +88,8 @@ class MBConv(nn.Module):
         stage: Stage,
         squeeze: int,
         drop: float = 0.0,
-        activation: type[nn.Module] = nn.SiLU,
+        activation: Activation = nn.SiLU,
         padding: int | None = None,
-        se_conv: bool = False,
     ) -> None:
         super().__init__()
         hidden = round_width(inputs * stage.expansion)
@@ -99,7 +103,7 @@ class MBConv(nn.Module):
                 layers += [*conv_norm(inputs, hidden, 1), activation()]
             layers += [*conv_norm(hidden, hidden, stage.kernel, stage.stride, hidden, padding), activation()]
         self.spatial = nn.Sequential(*layers)
-        self.gate = SqueezeExcite(hidden, squeeze, activation(), conv=se_conv) if squeeze else None
+        self.gate = SqueezeExcite(hidden, squeeze, activation()) if squeeze else None
         direct = stage.fused and stage.expansion == 1
         self.project = nn.Identity() if direct else nn.Sequential(*conv_norm(hidden, stage.outputs, 1))
         self.residual = stage.stride == 1 and inputs == stage.outputs
@@ -114,13 +118,19 @@ class MBConv(nn.Module):
 
 
 class Features(nn.Module):
-    """Stem and stages; `forward` gives the output of every stage."""
+    """Stem and stages; `forward` gives the output of every stage.
 
-    def __init__(self, variant: str, wide_squeeze: bool = False, drop: float = 0.0) -> None:
+    SiLU `inplace` copies its input for the backward pass (autograd does), as the published PyTorch runs did.
+    """
+
+    def __init__(
+        self, variant: str, wide_squeeze: bool = False, drop: float = 0.0, inplace: bool = False
+    ) -> None:
         super().__init__()
         plan, width, depth = option({"variant": variant}, "variant", VARIANTS, "b0")
         stem = 24 if variant.startswith("v2") else round_width(32 * width)
-        self.stem = nn.Sequential(*conv_norm(3, stem, 3, 2), nn.SiLU())
+        self.activation: Activation = partial(nn.SiLU, inplace=inplace)
+        self.stem = nn.Sequential(*conv_norm(3, stem, 3, 2), self.activation())
         stages = [
             replace(s, outputs=round_width(s.outputs * width), repeats=ceil(s.repeats * depth)) for s in plan
         ]
@@ -134,7 +144,7 @@ class Features(nn.Module):
                 shape = stage if repeat == 0 else replace(stage, stride=1)
                 wide = inputs * stage.expansion if wide_squeeze else inputs
                 squeeze = max(1, wide // 4) if stage.squeeze else 0
-                blocks.append(MBConv(inputs, shape, squeeze, drop * index / total))
+                blocks.append(MBConv(inputs, shape, squeeze, drop * index / total, self.activation))
                 inputs, index = stage.outputs, index + 1
             self.stages.append(nn.Sequential(*blocks))
             self.widths.append(inputs)
@@ -155,7 +165,7 @@ class EfficientNet(nn.Module):
         self.features = features
         self.head = nn.Sequential(
             *conv_norm(features.widths[-1], features.head, 1),
-            nn.SiLU(),
+            features.activation(),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Dropout(dropout),
@@ -171,6 +181,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
         str(config.get("variant", "b0")),
         wide_squeeze=bool(config.get("wide_squeeze", 0)),
         drop=1.0 - float(config.get("survival", 1.0)),
+        inplace=bool(config.get("inplace", 0)),
     )
     model = EfficientNet(features, int(config.get("classes", 1000)), float(config.get("dropout", 0.2)))
     return classify(model, config, sizes)

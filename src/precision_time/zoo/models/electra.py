@@ -1,8 +1,8 @@
 """ELECTRA: a small generator fills masked tokens, a discriminator finds the replaced ones.
 
-Clark et al. 2020 (arXiv:2003.10555). The generator is `generator_size` of the discriminator's width and shares its word
-embedding. It predicts only the masked positions; a Gumbel sample of its logits replaces them in the discriminator's
-input. head=squad trains the discriminator alone on answer spans.
+Clark et al. 2020 (arXiv:2003.10555). The generator is `generator_size` of the discriminator's width and
+shares its word embedding. It predicts only the masked positions; a Gumbel sample of its logits replaces them
+in the discriminator's input. head=squad trains the discriminator alone on answer spans.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Electra(nn.Module):
 def build(config: Config, sizes: Sizes) -> Workload:
     if str(config["head"]) != "pretrain":
         # SQuAD and the like use the discriminator as a plain encoder, without the generator.
-        return Workload(EncoderModel(config), encoder_inputs(config, sizes), lambda module, inputs: module(inputs))
+        return Workload(
+            EncoderModel(config), encoder_inputs(config, sizes), lambda module, inputs: module(inputs)
+        )
     batch, seq, masked = int(sizes["batch_size"]), int(sizes["seq_len"]), int(config["max_predictions"])
     inputs = {name: tokens(batch, seq) for name in ("input_ids", "segment_ids", "attention_mask")}
     inputs |= {name: tokens(batch, masked) for name in ("masked_positions", "masked_labels")}

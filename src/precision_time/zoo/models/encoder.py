@@ -1,8 +1,8 @@
 """BERT and RoBERTa encoders with their training heads.
 
-BERT: Devlin et al. 2018 (arXiv:1810.04805); RoBERTa: Liu et al. 2019 (arXiv:1907.11692). Post-LN blocks, learned
-positions. `head` is one of pretrain (masked tokens gathered + next sentence), mlm (every position), squad (span),
-ner (a class per token) and classify (a class per sequence).
+BERT: Devlin et al. 2018 (arXiv:1810.04805); RoBERTa: Liu et al. 2019 (arXiv:1907.11692). Post-LN blocks,
+learned positions. `head` is one of pretrain (masked tokens gathered + next sentence), mlm (every position),
+squad (span), ner (a class per token) and classify (a class per sequence).
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class Encoder(nn.Module):
         ffn = ffn or int(config["ffn"])
         embedding = embedding or hidden
         self.embeddings = Embeddings(config, embedding, hidden if hidden != embedding else None)
-        self.layers = nn.ModuleList(
-            Layer(config, hidden, heads, ffn) for _ in range(int(config["layers"]))
-        )
+        self.layers = nn.ModuleList(Layer(config, hidden, heads, ffn) for _ in range(int(config["layers"])))
 
     def forward(self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor) -> Tensor:
         x = self.embeddings(input_ids, segment_ids)

@@ -1,29 +1,40 @@
 """GPUNet-0, -1 and -2: networks found by search for low latency on NVIDIA GPUs.
 
-Wang et al. 2022 (arXiv:2205.00841); shapes from NVIDIA DeepLearningExamples, PyTorch/Classification/GPUNet, configs
-batch1/GV100 0.65ms, 0.85ms and 1.75ms.
+Wang et al. 2022 (arXiv:2205.00841); shapes from NVIDIA DeepLearningExamples, PyTorch/Classification/GPUNet,
+configs batch1/GV100 0.65ms, 0.85ms and 1.75ms.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
 
-from precision_time.zoo.models.efficientnet import MBConv, Stage, conv_norm
+from precision_time.zoo.models.efficientnet import Activation, MBConv, Stage, conv_norm
 from precision_time.zoo.models.vision_common import classify, option
 from precision_time.zoo.workload import Config, Sizes, Workload
 
-Run = tuple[Stage, type[nn.Module]]
+Run = tuple[Stage, Activation]
+RELU: Activation = partial(nn.ReLU, inplace=True)
+SILU: Activation = partial(nn.SiLU, inplace=True)
 
 
-def fused(repeats: int, expansion: int, outputs: int, act: type[nn.Module], kernel: int = 3, se: bool = False) -> Run:
+def fused(
+    repeats: int, expansion: int, outputs: int, act: Activation, kernel: int = 3, se: bool = False
+) -> Run:
     return Stage(kernel, repeats, expansion, 2, outputs, fused=True, squeeze=se), act
 
 
 def irb(
-    repeats: int, expansion: int, outputs: int, act: type[nn.Module], stride: int, kernel: int = 3, se: bool = False
+    repeats: int,
+    expansion: int,
+    outputs: int,
+    act: Activation,
+    stride: int,
+    kernel: int = 3,
+    se: bool = False,
 ) -> Run:
     return Stage(kernel, repeats, expansion, stride, outputs, squeeze=se), act
 
@@ -33,33 +44,33 @@ PLANS: dict[str, tuple[int, int, tuple[Run, ...]]] = {
         32,
         2,
         (
-            fused(2, 5, 32, nn.ReLU),
-            fused(3, 5, 64, nn.ReLU),
-            irb(3, 5, 256, nn.SiLU, 2),
-            irb(2, 5, 704, nn.ReLU, 2, se=True),
+            fused(2, 5, 32, RELU),
+            fused(3, 5, 64, RELU),
+            irb(3, 5, 256, SILU, 2),
+            irb(2, 5, 704, RELU, 2, se=True),
         ),
     ),
     "1": (
         24,
         1,
         (
-            fused(2, 4, 64, nn.SiLU),
-            fused(2, 4, 96, nn.SiLU),
-            irb(1, 2, 160, nn.SiLU, 2, se=True),
-            irb(4, 5, 288, nn.ReLU, 1),
-            irb(4, 4, 448, nn.ReLU, 2, se=True),
+            fused(2, 4, 64, SILU),
+            fused(2, 4, 96, SILU),
+            irb(1, 2, 160, SILU, 2, se=True),
+            irb(4, 5, 288, RELU, 1),
+            irb(4, 4, 448, RELU, 2, se=True),
         ),
     ),
     "2": (
         32,
         3,
         (
-            fused(1, 6, 32, nn.SiLU, kernel=5, se=True),
-            fused(3, 3, 112, nn.SiLU),
-            irb(6, 6, 144, nn.SiLU, 2),
-            irb(4, 3, 160, nn.ReLU, 1, kernel=5),
-            irb(8, 3, 224, nn.SiLU, 2, se=True),
-            irb(7, 2, 832, nn.ReLU, 1, kernel=5),
+            fused(1, 6, 32, SILU, kernel=5, se=True),
+            fused(3, 3, 112, SILU),
+            irb(6, 6, 144, SILU, 2),
+            irb(4, 3, 160, RELU, 1, kernel=5),
+            irb(8, 3, 224, SILU, 2, se=True),
+            irb(7, 2, 832, RELU, 1, kernel=5),
         ),
     ),
 }
@@ -70,23 +81,23 @@ class GpuNet(nn.Module):
     def __init__(self, variant: str, classes: int, drop: float, dropout: float) -> None:
         super().__init__()
         stem, plain, runs = option({"variant": variant}, "variant", PLANS, "0")
-        layers: list[nn.Module] = [nn.Sequential(*conv_norm(3, stem, 3, 2), nn.SiLU())]
-        layers += [nn.Sequential(*conv_norm(stem, stem, 3), nn.ReLU(inplace=True)) for _ in range(plain)]
+        layers: list[nn.Module] = [nn.Sequential(*conv_norm(3, stem, 3, 2), SILU())]
+        layers += [nn.Sequential(*conv_norm(stem, stem, 3), RELU()) for _ in range(plain)]
         total = plain + sum(stage.repeats for stage, _ in runs) + 2
         inputs = stem
         for stage, activation in runs:
             for repeat in range(stage.repeats):
                 shape = stage if repeat == 0 else replace(stage, stride=1)
-                # The repository asks for "same" padding of strided fused blocks and drops it on the way: they run unpadded.
+                # "same" padding of strided fused blocks is lost in the repository: they run unpadded.
                 padding = 0 if shape.fused and shape.stride == 2 else None
                 squeeze = inputs // 4 if stage.squeeze else 0
                 rate = drop * (len(layers) + 1) / total
-                layers.append(MBConv(inputs, shape, squeeze, rate, activation, padding, se_conv=True))
+                layers.append(MBConv(inputs, shape, squeeze, rate, activation, padding))
                 inputs = stage.outputs
         self.body = nn.Sequential(*layers)
         self.head = nn.Sequential(
             *conv_norm(inputs, 1280, 1),
-            nn.ReLU(inplace=True),
+            RELU(),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Dropout(dropout),

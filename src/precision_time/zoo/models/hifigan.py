@@ -1,12 +1,13 @@
 """HiFi-GAN V1: a convolutional vocoder trained against period and scale discriminators.
 
-Kong et al. 2020 (arXiv:2010.05646). One step is two updates: the discriminators on real and detached generated audio, then
-the generator on mel L1 (x45), feature matching (x2) and adversarial losses. The generator runs once per step: the second
-update reuses the first one's output, as the training loop does.
+Kong et al. 2020 (arXiv:2010.05646). One step is two updates: the discriminators on real and detached
+generated audio, then the generator on mel L1 (x45), feature matching (x2) and adversarial losses. The
+generator runs once per step: the second update reuses the first one's output, as the training loop does.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -79,7 +80,7 @@ class PeriodDiscriminator(nn.Module):
         widths = (1, 32, 128, 512, 1024, 1024)
         self.convs = nn.ModuleList(
             weight_norm(nn.Conv2d(a, b, (5, 1), (3 if i < 4 else 1, 1), padding=(2, 0)))
-            for i, (a, b) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+            for i, (a, b) in enumerate(itertools.pairwise(widths))
         )
         self.last = weight_norm(nn.Conv2d(1024, 1, (3, 1), padding=(1, 0)))
 
@@ -180,29 +181,31 @@ class HifiGan(nn.Module):
         return mel_loss + torch.stack(adversarial).sum() + 2 * torch.stack(matching).sum()
 
 
+def joint_loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """Both losses at once, for a reader that ignores the separate updates."""
+    fake = module.generator(inputs["mel"])
+    adversary = module.discriminator_loss(inputs["audio"], fake)
+    return adversary + module.generator_loss(inputs["audio"], inputs["mel"], fake)
+
+
 def build(config: Config, sizes: Sizes) -> Workload:
     batch, samples, mels = int(sizes["batch_size"]), int(sizes["audio_samples"]), int(sizes["n_mels"])
     module = HifiGan(config, mels)
-    inputs = {"mel": torch.zeros(batch, mels, samples // HOP), "audio": torch.zeros(batch, 1, samples)}
+    tensors = {"mel": torch.zeros(batch, mels, samples // HOP), "audio": torch.zeros(batch, 1, samples)}
+    workload = Workload(module, tensors, joint_loss)
     shared: dict[str, Tensor] = {}
 
     def discriminator_update() -> Tensor:
-        shared["fake"] = module.generator(inputs["mel"])
-        return module.discriminator_loss(inputs["audio"], shared["fake"])
+        shared["fake"] = module.generator(workload.inputs["mel"])
+        return module.discriminator_loss(workload.inputs["audio"], shared["fake"])
 
     def generator_update() -> Tensor:
-        fake = shared.pop("fake", None)
-        if fake is None:
-            fake = module.generator(inputs["mel"])
+        inputs = workload.inputs
+        fake = shared.pop("fake") if shared else module.generator(inputs["mel"])
         return module.generator_loss(inputs["audio"], inputs["mel"], fake)
 
-    def both(gan: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
-        fake = gan.generator(tensors["mel"])
-        adversary = gan.discriminator_loss(tensors["audio"], fake)
-        return adversary + gan.generator_loss(tensors["audio"], tensors["mel"], fake)
-
-    updates = [
+    workload.updates = [
         Update(discriminator_update, list(module.discriminators.parameters())),
         Update(generator_update, list(module.generator.parameters())),
     ]
-    return Workload(module, inputs, both, updates)
+    return workload

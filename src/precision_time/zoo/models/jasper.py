@@ -1,9 +1,10 @@
 """Jasper and QuartzNet: 1-D convolutional speech recognition with CTC.
 
-Jasper: Li et al. 2019 (arXiv:1904.03288), 10x5 with dense residuals. QuartzNet: Kriman et al. 2019 (arXiv:1910.10261),
-15x5, time-channel separable convolutions with plain residuals. Layout of the NVIDIA DeepLearningExamples configurations.
-Every convolution first zeroes what lies beyond each clip's length. The CTC loss is a stand-in operator (see `standins`);
-`target_len` characters per clip is the padded transcript, a round number for LibriSpeech utterances.
+Jasper: Li et al. 2019 (arXiv:1904.03288), 10x5 with dense residuals. QuartzNet: Kriman et al. 2019
+(arXiv:1910.10261), 15x5, time-channel separable convolutions with plain residuals. Layout of the NVIDIA
+DeepLearningExamples configurations. Every convolution first zeroes what lies beyond each clip's length. The
+CTC loss is a stand-in operator (see `ctc`); `target_len` characters per clip is the padded transcript, a
+round number for LibriSpeech utterances.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.standins import ctc_loss
+from precision_time.zoo.models.ctc import ctc_loss
 from precision_time.zoo.models.text import dropout, tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -23,7 +24,9 @@ BATCH_NORM = {"eps": 1e-3, "momentum": 0.1}
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A block: `repeat` convolutions to `channels`, and whether a residual joins before its last activation."""
+    """A block: `repeat` convolutions to `channels`, and whether a residual joins before its last
+    activation.
+    """
 
     channels: int
     kernel: int

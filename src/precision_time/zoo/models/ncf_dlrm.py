@@ -6,6 +6,8 @@ DeepLearningExamples versions.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,7 +27,7 @@ class NeuMF(nn.Module):
         self.mf_item = nn.Embedding(items, factors)
         self.mlp_user = nn.Embedding(users, widths[0] // 2)
         self.mlp_item = nn.Embedding(items, widths[0] // 2)
-        self.mlp = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.mlp = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.dropout = dropout(float(config["dropout"]))
         self.final = nn.Linear(widths[-1] + factors, 1)
 
@@ -50,7 +52,7 @@ def build_ncf(config: Config, sizes: Sizes) -> Workload:
 
 def mlp(widths: list[int], last_relu: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for index, (a, b) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for index, (a, b) in enumerate(itertools.pairwise(widths)):
         layers.append(nn.Linear(a, b))
         if last_relu or index < len(widths) - 2:
             layers.append(nn.ReLU(inplace=True))
@@ -60,9 +62,9 @@ def mlp(widths: list[int], last_relu: bool) -> nn.Sequential:
 class Tables(nn.Module):
     """All embedding tables in one, looked up with an offset per feature.
 
-    sparse: the rows' gradients are applied to the table inside the backward pass (SGD: one scatter-add), so the table
-    has no dense gradient and stays out of the optimizer, as the fused embedding kernels of the source do. Otherwise
-    the table is an ordinary weight with a dense gradient as large as itself.
+    sparse: the rows' gradients are applied to the table inside the backward pass (SGD: one scatter-add), so
+    the table has no dense gradient and stays out of the optimizer, as the fused embedding kernels of the
+    source do. Otherwise the table is an ordinary weight with a dense gradient as large as itself.
     """
 
     offsets: Tensor
@@ -104,7 +106,9 @@ class Dlrm(nn.Module):
         # One zero column keeps the top layer's input a multiple of 8, as the source pads it.
         self.padding = -(width + interactions) % 8
         self.register_buffer("pairs", tokens(interactions), persistent=False)
-        self.top = mlp([width + interactions + self.padding, *(int(w) for w in config["top"]), 1], last_relu=False)
+        self.top = mlp(
+            [width + interactions + self.padding, *(int(w) for w in config["top"]), 1], last_relu=False
+        )
 
     def forward(self, dense: Tensor, features: Tensor) -> Tensor:
         x = self.bottom(dense)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class FeaturePyramid(nn.Module):
-    """Top-down pyramid over the given stages, extended by `extra`: "pool" (P6 of Faster R-CNN) or "convs" (P6, P7)."""
+    """Top-down pyramid over the given stages.
+
+    `extra` is what extends it: "pool" (P6 of Faster R-CNN) or "convs" (P6 and P7 of RetinaNet).
+    """
 
     def __init__(self, widths: list[int], extra: str, channels: int = 256) -> None:
         super().__init__()
@@ -63,7 +66,9 @@ def decode(offsets: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """The inverse of `encode`."""
     extent = reference[..., 2:] - reference[..., :2]
     centre = reference[..., :2] + 0.5 * extent + offsets[..., :2] * extent
-    half = 0.5 * offsets[..., 2:].clamp(max=4.135).exp() * extent  # 4.135 = log(1000 / 16), as in the R-CNN codes
+    half = (
+        0.5 * offsets[..., 2:].clamp(max=4.135).exp() * extent
+    )  # 4.135 = log(1000 / 16), as in the R-CNN codes
     return torch.cat((centre - half, centre + half), dim=-1)
 
 

@@ -1,13 +1,15 @@
 """Faster R-CNN and Mask R-CNN with a feature pyramid, at fixed shapes.
 
-Ren et al. 2015 (arXiv:1506.01497), He et al. 2017 (arXiv:1703.06870) with the settings of maskrcnn-benchmark: stem and first
-stage frozen, frozen batch norm, 3 anchors on P2..P6, 512 sampled regions per image, a quarter of them objects.
+Ren et al. 2015 (arXiv:1506.01497), He et al. 2017 (arXiv:1703.06870) with the settings of
+maskrcnn-benchmark: stem and first stage frozen, frozen batch norm, 3 anchors on P2..P6, 512 sampled
+regions per image, a quarter of them objects.
 
 What a graph of fixed shapes cannot hold, and what stands in for it:
 
-* Region sizes depend on the data. RoIAlign on the level that fits a region becomes bilinear sampling (`grid_sample`) of the
-  same 2x2 points per bin followed by their mean, with a fixed share of the regions on each level (`LEVEL_SHARE`, assumed). It
-  writes the samples that the fused RoIAlign kernel keeps in registers: about 4x its output.
+* Region sizes depend on the data. RoIAlign on the level that fits a region becomes bilinear sampling
+  (`grid_sample`) of the same 2x2 points per bin followed by their mean, with a fixed share of the regions on
+  each level (`LEVEL_SHARE`, assumed). It writes the samples that the fused RoIAlign kernel keeps in
+  registers: 4x its output.
 * Non-maximum suppression is left out: the best `PROPOSALS` of all levels are kept.
 * The code base loops over images in matching and sampling; here they are batched.
 * Every image has `objects` boxes, and mask targets arrive cropped to 28x28.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from precision_time.zoo.models.pyramid import (
     FeaturePyramid,
@@ -59,7 +61,10 @@ class RegionProposal(nn.Module):
 
 
 def pool_regions(levels: list[torch.Tensor], boxes: torch.Tensor, size: int) -> torch.Tensor:
-    """Features of `boxes` (batch, regions, 4), size x size bins of 2x2 samples: (batch x regions, channels, size, size)."""
+    """RoIAlign in plain operators: `size` x `size` bins of 2x2 samples for `boxes` (batch, regions, 4).
+
+    Gives (batch x regions, channels, size, size).
+    """
     regions = boxes.shape[1]
     parts = boxes.split([regions // share for share in LEVEL_SHARE], dim=1)
     steps = (torch.arange(2 * size, device=boxes.device) + 0.5) / (2 * size)
@@ -87,7 +92,11 @@ class MaskHead(nn.Sequential):
         layers: list[nn.Module] = []
         for _ in range(4):
             layers += [nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True)]
-        layers += [nn.ConvTranspose2d(256, 256, 2, stride=2), nn.ReLU(inplace=True), nn.Conv2d(256, classes, 1)]
+        layers += [
+            nn.ConvTranspose2d(256, 256, 2, stride=2),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(256, classes, 1),
+        ]
         super().__init__(*layers)
 
 

@@ -1,7 +1,8 @@
 """ResNet, ResNeXt and SE-ResNeXt.
 
-He et al. 2015 (arXiv:1512.03385), Xie et al. 2016 (arXiv:1611.05431), Hu et al. 2017 (arXiv:1709.01507). `variant` v1.5
-strides in the 3x3 convolution of a bottleneck (torchvision, NVIDIA DeepLearningExamples), v1 in the first 1x1.
+He et al. 2015 (arXiv:1512.03385), Xie et al. 2016 (arXiv:1611.05431), Hu et al. 2017 (arXiv:1709.01507).
+`variant` v1.5 strides in the 3x3 convolution of a bottleneck (torchvision, NVIDIA DeepLearningExamples),
+v1 in the first 1x1.
 """
 
 from __future__ import annotations

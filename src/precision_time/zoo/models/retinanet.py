@@ -1,15 +1,15 @@
 """RetinaNet on ResNeXt-50 32x4d, the single-stage detector of MLPerf training 2.0 and later.
 
-Lin et al. 2017 (arXiv:1708.02002) as in the MLPerf reference: frozen batch norm, stem and first stage frozen, P3..P7.
-The reference loops over the images of a batch in its loss; here the same arithmetic is done on the whole batch at once, with
-masks where it selects rows.
+Lin et al. 2017 (arXiv:1708.02002) as in the MLPerf reference: frozen batch norm, stem and first stage
+frozen, P3..P7. The reference loops over the images of a batch in its loss; here the same arithmetic is
+done on the whole batch at once, with masks where it selects rows. Every image has `objects` boxes.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from precision_time.zoo.models.pyramid import (
     FeaturePyramid,

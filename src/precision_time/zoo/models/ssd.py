@@ -1,14 +1,14 @@
 """SSD at 300 pixels on a ResNet whose third stage keeps its resolution.
 
-Liu et al. 2015 (arXiv:1512.02325) as in NVIDIA DeepLearningExamples (ResNet-50, batch norm in the extra blocks) and in the
-MLPerf reference (ResNet-34, biases instead).
+Liu et al. 2015 (arXiv:1512.02325) as in NVIDIA DeepLearningExamples (ResNet-50, batch norm in the extra
+blocks) and in the MLPerf reference (ResNet-34, biases instead).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from precision_time.errors import JobError
 from precision_time.zoo.models.resnet import ResNet
@@ -55,7 +55,9 @@ class Ssd300(nn.Module):
             features.append(block(features[-1]))
         batch = x.shape[0]
         boxes = [conv(f).reshape(batch, 4, -1) for conv, f in zip(self.box, features, strict=True)]
-        scores = [conv(f).reshape(batch, self.classes, -1) for conv, f in zip(self.score, features, strict=True)]
+        scores = [
+            conv(f).reshape(batch, self.classes, -1) for conv, f in zip(self.score, features, strict=True)
+        ]
         return torch.cat(boxes, 2), torch.cat(scores, 2)
 
 

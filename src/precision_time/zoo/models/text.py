@@ -1,4 +1,4 @@
-"""What the builders of text models share: token inputs, padding masks, activations, the loss over a vocabulary."""
+"""What the builders of text models share: token inputs, masks, activations, the vocabulary loss."""
 
 from __future__ import annotations
 

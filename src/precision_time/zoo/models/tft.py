@@ -1,8 +1,7 @@
 """Temporal Fusion Transformer for interpretable forecasting.
 
-Lim et al. 2019 (arXiv:1912.09363); sizes of the NVIDIA DeepLearningExamples electricity and traffic configurations. The
-attention shares one value head and averages the heads, so it is written out. The LSTMs are a stand-in operator
-(see `standins`).
+Lim et al. 2019 (arXiv:1912.09363); sizes of the NVIDIA DeepLearningExamples electricity and traffic
+configurations. The attention shares one value head and averages the heads, so it is written out.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.standins import lstm
 from precision_time.zoo.models.text import dropout, tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -66,22 +64,6 @@ class VariableSelection(nn.Module):
         return torch.matmul(transformed, weights.unsqueeze(-1)).squeeze(-1)
 
 
-class Lstm(nn.Module):
-    """One batch-first layer."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.input_weight = nn.Parameter(torch.empty(4 * hidden, hidden))
-        self.hidden_weight = nn.Parameter(torch.empty(4 * hidden, hidden))
-        self.input_bias = nn.Parameter(torch.empty(4 * hidden))
-        self.hidden_bias = nn.Parameter(torch.empty(4 * hidden))
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights = (self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)
-        y, h, c, _ = lstm(x, h, c, *weights)
-        return y, h, c
-
-
 class InterpretableAttention(nn.Module):
     mask: Tensor
 
@@ -119,7 +101,8 @@ class Tft(nn.Module):
         self.contexts = nn.ModuleList(GatedResidual(hidden, hidden, drop=drop) for _ in range(4))
         self.past_selection = VariableSelection(hidden, known + 1, drop)
         self.future_selection = VariableSelection(hidden, known, drop)
-        self.past_lstm, self.future_lstm = Lstm(hidden), Lstm(hidden)
+        self.past_lstm = nn.LSTM(hidden, hidden, batch_first=True)
+        self.future_lstm = nn.LSTM(hidden, hidden, batch_first=True)
         self.input_gate, self.input_norm = Gate(hidden, hidden), nn.LayerNorm(hidden, eps=EPS)
         self.enrichment = GatedResidual(hidden, hidden, context=True, drop=drop)
         self.attention = InterpretableAttention(hidden, int(config["heads"]), steps, drop)
@@ -139,8 +122,8 @@ class Tft(nn.Module):
         past_inputs = torch.cat((known_inputs[:, :past], observed[:, :past]), dim=-2)
         past_features = self.past_selection(past_inputs, choose)
         future_features = self.future_selection(known_inputs[:, past:], choose)
-        history, h, c = self.past_lstm(past_features, h, c)
-        future, _, _ = self.future_lstm(future_features, h, c)
+        history, state = self.past_lstm(past_features, (h.unsqueeze(0), c.unsqueeze(0)))
+        future, _ = self.future_lstm(future_features, state)
 
         features = torch.cat((past_features, future_features), dim=1)
         temporal = self.input_norm(self.input_gate(torch.cat((history, future), dim=1)) + features)
@@ -153,7 +136,9 @@ class Tft(nn.Module):
 
 def quantile_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Pinball loss of the quantiles 0.1, 0.5 and 0.9, summed over quantiles."""
-    levels = torch.arange(1, 2 * predictions.shape[-1], 2, device=predictions.device) / (2 * predictions.shape[-1])
+    levels = torch.arange(1, 2 * predictions.shape[-1], 2, device=predictions.device) / (
+        2 * predictions.shape[-1]
+    )
     error = predictions - targets
     return torch.maximum((1 - levels) * error, -levels * error).mean(dim=(0, 1)).sum()
 

@@ -1,15 +1,17 @@
 """Transformer-XL: attention over a cached segment with relative positions, adaptive embedding and softmax.
 
-Dai et al. 2019 (arXiv:1901.02860); sizes and time-first layout of the NVIDIA DeepLearningExamples version. The
-attention is written out, for no fused kernel computes its shifted position term.
+Dai et al. 2019 (arXiv:1901.02860); sizes and time-first layout of the NVIDIA DeepLearningExamples version.
+The attention is written out, for no fused kernel computes its shifted position term.
 
-The adaptive softmax sends each target to the head or to one of the tail clusters, so its shapes depend on the data. Here
-a fixed share of every sequence's tokens, `cluster_shares`, goes to each tail: an estimate from Zipf-like word
-frequencies, not a measurement (of WikiText-103 tokens about 93 % are among the 20,000 most frequent words). The shares
-are rounded to whole tokens of a sequence; finding them (`nonzero`, a device synchronisation) is not modelled.
+The adaptive softmax sends each target to the head or to one of the tail clusters, so its shapes depend on the
+data. Here a fixed share of every sequence's tokens, `cluster_shares`, goes to each tail: an estimate from
+a power law of word frequencies, not a measurement (it leaves 93 % of the tokens to the 19,997 words of the head). The shares are rounded to whole tokens of a sequence; finding them (`nonzero`, a device
+synchronisation) is not modelled.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +24,7 @@ from precision_time.zoo.workload import Config, Sizes, Workload
 def cluster_edges(config: Config) -> list[tuple[int, int]]:
     """(first, last + 1) word of the head and of each tail cluster."""
     edges = [0, *(int(c) for c in config["cutoffs"]), int(config["vocab"])]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def shift(x: Tensor) -> Tensor:
@@ -82,8 +84,10 @@ class Layer(nn.Module):
 
 
 class AdaptiveVocabulary(nn.Module):
-    """Embedding and output weights of the clusters, tied. div_val = 1: one table as wide as the model; otherwise
-    cluster i has hidden / div_val ** i channels and a projection, shared by input and output except the head's."""
+    """Embedding and output weights of the clusters, tied. div_val = 1: one table as wide as the model;
+    otherwise cluster i has hidden / div_val ** i channels and a projection, shared by input and output except
+    the head's.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from precision_time.errors import JobError, nearest
 from precision_time.zoo.workload import Config, Sizes, Workload
@@ -69,22 +69,17 @@ def drop_path(rate: float) -> nn.Module:
 
 
 class SqueezeExcite(nn.Module):
-    """The gate of squeeze-and-excitation (Hu et al. 2018), of shape (batch, channels, 1, 1).
+    """The gate of squeeze-and-excitation (Hu et al. 2018), of shape (batch, channels, 1, 1)."""
 
-    Written with linear layers, or with 1x1 convolutions as timm does.
-    """
-
-    def __init__(self, channels: int, squeeze: int, activation: nn.Module, conv: bool = False) -> None:
+    def __init__(self, channels: int, squeeze: int, activation: nn.Module) -> None:
         super().__init__()
-        self.reduce = nn.Conv2d(channels, squeeze, 1) if conv else nn.Linear(channels, squeeze)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.reduce = nn.Conv2d(channels, squeeze, 1)
         self.activation = activation
-        self.expand = nn.Conv2d(squeeze, channels, 1) if conv else nn.Linear(squeeze, channels)
-        self.conv = conv
+        self.expand = nn.Conv2d(squeeze, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        pooled = x.mean((2, 3), keepdim=self.conv)
-        gate = self.expand(self.activation(self.reduce(pooled))).sigmoid()
-        return gate if self.conv else gate[:, :, None, None]
+        return self.expand(self.activation(self.reduce(self.pool(x)))).sigmoid()
 
 
 class FrozenBatchNorm2d(nn.Module):

@@ -1,7 +1,7 @@
 """WaveGlow: a flow from audio to noise, conditioned on a mel spectrogram.
 
-Prenger et al. 2018 (arXiv:1811.00002); layer sizes of the NVIDIA DeepLearningExamples version. Convolutions carry the
-older (hook) weight norm's work: one `_weight_norm` per forward.
+Prenger et al. 2018 (arXiv:1811.00002); layer sizes of the NVIDIA DeepLearningExamples version. Weight norm
+runs at every convolution of the networks inside the flows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class WaveNet(nn.Module):
             )
             for i in range(layers)
         )
-        self.condition = nn.ModuleList(
-            weight_norm(nn.Conv1d(mels, 2 * channels, 1)) for _ in range(layers)
-        )
+        self.condition = nn.ModuleList(weight_norm(nn.Conv1d(mels, 2 * channels, 1)) for _ in range(layers))
         self.merge = nn.ModuleList(
             weight_norm(nn.Conv1d(channels, 2 * channels if i < layers - 1 else channels, 1))
             for i in range(layers)

@@ -1,0 +1,32 @@
+"""precision-time: how long a training job takes, what it costs and whether it fits, in any precision, before launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from precision_time.errors import PrecisionTimeError
+
+if TYPE_CHECKING:
+    from precision_time.compare import compare
+    from precision_time.estimate.estimate import Estimate
+    from precision_time.job.job import Job
+    from precision_time.predict import predict, predict_time
+
+__version__ = "0.1.0"
+__all__ = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
+
+_HOMES = {
+    "Estimate": "estimate.estimate", "Job": "job.job", "compare": "compare", "predict": "predict",
+    "predict_time": "predict",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for, so that `import precision_time` stays instant."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'precision_time' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"precision_time.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

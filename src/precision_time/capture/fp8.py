@@ -1,0 +1,74 @@
+"""Matrix multiplies in scaled fp8: what Transformer Engine and torchao do to a bf16 step.
+
+Every product of two matrices whose dimensions are multiples of 16 (the tensor cores' requirement) runs in fp8;
+both operands are scaled and cast first, once per tensor and micro-step. Activations and weights become e4m3,
+gradients e5m2; results stay bf16. Attention's own products stay bf16.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
+
+_PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2)}
+
+
+def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
+    """The same step with its large products in fp8 and the casts they need."""
+    kinds = list(graph.kinds)
+    index = {kind: i for i, kind in enumerate(kinds)}
+
+    def enter(kind: OpKind) -> int:
+        if kind not in index:
+            index[kind] = len(kinds)
+            kinds.append(kind)
+        return index[kind]
+
+    calls: list[Call] = []
+    moved: list[int] = []  # new position of each old call
+    quantised: set[int] = set()
+    for call in graph.calls:
+        kind = graph.kinds[call.kind]
+        where = _PRODUCTS.get(kind.name)
+        if where is None or not _fits(kind, where):
+            moved.append(len(calls))
+            calls.append(call)
+            continue
+        operands = []
+        for position in where:
+            spec = kind.inputs[position]
+            storage = call.reads[position]
+            gradient = call.phase is Phase.BACKWARD and position == where[0]
+            low = TensorSpec(spec.shape, "float8_e5m2" if gradient else "float8_e4m3fn")
+            operands.append(low)
+            if storage not in quantised:
+                quantised.add(storage)
+                cast = OpKind("pt.quantize", (spec,), (low,), (("scaling", scaling),))
+                calls.append(Call(enter(cast), call.phase, call.module, 0, (storage,), ()))
+        product = OpKind("pt.scaled_mm", tuple(operands), kind.outputs)
+        moved.append(len(calls))
+        calls.append(dataclasses.replace(call, kind=enter(product)))
+    return moved_graph(graph, kinds, calls, moved)
+
+
+def moved_graph(graph: OpGraph, kinds: list[OpKind], calls: list[Call], moved: list[int]) -> OpGraph:
+    """`graph` with other calls; `moved[i]` is the new position of old call i, for lifetimes and gradients."""
+    end = len(calls)
+
+    def at(old: int) -> int:
+        return -1 if old < 0 else moved[old] if old < len(moved) else end
+
+    return dataclasses.replace(
+        graph,
+        kinds=tuple(kinds),
+        calls=tuple(calls),
+        storages=tuple(dataclasses.replace(s, born=at(s.born), dies=at(s.dies)) for s in graph.storages),
+        parameters=tuple(dataclasses.replace(p, ready=at(p.ready)) for p in graph.parameters),
+    )
+
+
+def _fits(kind: OpKind, where: tuple[int, int]) -> bool:
+    a, b = (kind.inputs[p] for p in where)
+    half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and len(b.shape) == 2
+    return half and all(dim % 16 == 0 and dim > 0 for dim in (*a.shape, *b.shape))

@@ -1,0 +1,101 @@
+"""A model of what a fusing compiler (torch.compile, nvFuser under TorchScript, XLA) does: pointwise chains as one kernel.
+
+Runs of neighbouring pointwise operators, casts, dropout, softmax and layer norms of one size become one kernel that reads
+what came from outside and writes what is still needed afterwards. It is a model: compilers also fuse reductions into
+producers and choose by heuristics; the estimate says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from precision_time.capture.fp8 import moved_graph
+from precision_time.capture.graph import Call, OpGraph, OpKind, TensorSpec
+
+_POINTWISE = frozenset(
+    "add sub mul div neg relu threshold_backward gelu gelu_backward silu silu_backward sigmoid sigmoid_backward tanh "
+    "tanh_backward leaky_relu leaky_relu_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward elu "
+    "pow sqrt rsqrt exp log clamp where masked_fill eq ne lt le gt ge addcmul _to_copy native_dropout "
+    "native_dropout_backward _softmax _softmax_backward_data native_layer_norm square reciprocal abs minimum maximum "
+    "bitwise_not logical_not rsub ones_like zeros_like full_like".split()
+)
+
+
+def _fusable(kind: OpKind) -> bool:
+    name = kind.name.removeprefix("aten.")
+    return kind.name.startswith("aten.") and (name in _POINTWISE or name.rstrip("_") in _POINTWISE)
+
+
+def fuse_pointwise(graph: OpGraph) -> OpGraph:
+    """The step with chains of pointwise operators joined."""
+    last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
+    kinds: list[OpKind] = []
+    index: dict[OpKind, int] = {}
+    calls: list[Call] = []
+    moved: list[int] = []
+
+    def enter(kind: OpKind) -> int:
+        if kind not in index:
+            index[kind] = len(kinds)
+            kinds.append(kind)
+        return index[kind]
+
+    group: list[int] = []
+
+    def flush() -> None:
+        if not group:
+            return
+        position = len(calls)
+        moved.extend([position] * len(group))
+        members = [graph.calls[i] for i in group]
+        if len(members) == 1:
+            calls.append(_renumbered(members[0], enter(graph.kinds[members[0].kind])))
+        else:
+            calls.append(_fused(graph, group, last_read, enter))
+        group.clear()
+
+    for i, call in enumerate(graph.calls):
+        kind = graph.kinds[call.kind]
+        if _fusable(kind) and (not group or _joins(graph, group, call, kind)):
+            group.append(i)
+            continue
+        flush()
+        if _fusable(kind):
+            group.append(i)
+        else:
+            moved.append(len(calls))
+            calls.append(_renumbered(call, enter(kind)))
+    flush()
+    return moved_graph(graph, kinds, calls, moved)
+
+
+def _renumbered(call: Call, kind: int) -> Call:
+    return Call(kind, call.phase, call.module, call.views, call.reads, call.writes)
+
+
+def _size(kind: OpKind) -> int:
+    return max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
+
+
+def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpKind) -> bool:
+    first = graph.calls[group[0]]
+    if call.phase != first.phase or _size(kind) != _size(graph.kinds[first.kind]):
+        return False
+    touched = {s for i in group for s in (*graph.calls[i].writes, *graph.calls[i].reads)}
+    return bool(touched.intersection(call.reads))
+
+
+def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpKind], int]) -> Call:
+    reads: dict[int, TensorSpec] = {}
+    writes: dict[int, TensorSpec] = {}
+    for i in group:
+        call, kind = graph.calls[i], graph.kinds[graph.calls[i].kind]
+        for storage, spec in zip(call.reads, kind.inputs, strict=False):
+            if storage not in writes:
+                reads.setdefault(storage, spec)
+        for storage, spec in zip(call.writes, kind.outputs, strict=False):
+            writes[storage] = spec
+    kept = {s: spec for s, spec in writes.items() if last_read.get(s, 0) > group[-1] or graph.storages[s].dies >= len(graph.calls)}
+    kind = OpKind("pt.fused_pointwise", tuple(reads.values()), tuple(kept.values()), (("operators", len(group)),))
+    first = graph.calls[group[0]]
+    return Call(enter(kind), first.phase, first.module, 0, tuple(reads), tuple(kept))

@@ -1,0 +1,181 @@
+"""A user's own model: `path/to/file.py:function` returns the module, example inputs, loss and optimizer.
+
+The function runs under `torch.device("meta")`, so it allocates nothing. It returns a `Workload`, or a mapping (or a
+tuple in this order) of
+
+    model      the torch.nn.Module
+    inputs     a tensor, a tuple of positional or a dict of keyword arguments of the model
+    loss       function of (output, targets), of (output,) without targets, or None when the model returns its loss
+    targets    optional: what the loss compares with
+    optimizer  optional: a torch.optim.Optimizer, or its name
+
+It may take `batch_size` and the job's input sizes as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.optimizer import OPTIMIZERS
+from precision_time.errors import CaptureError, JobError, nearest
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision
+from precision_time.zoo.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+_FIELDS = ("model", "inputs", "loss", "optimizer", "targets")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStep:
+    """A traced user model and what its function said about batch and optimizer."""
+
+    name: str
+    graph: OpGraph
+    optimizer: str
+    optimizer_impl: str | None
+    batch_size: int
+    sizes: Mapping[str, Any]
+
+
+def own_step(job: Job, precision: Precision) -> OwnStep:
+    from precision_time.capture.training_step import regime_of, require_torch, transform
+
+    require_torch(job.model)
+    from precision_time.capture import symbolic
+    from precision_time.capture.step import Regime, capture
+
+    path_text, _, function_name = job.model.rpartition(":") if ".py:" in job.model else (job.model, "", "make_job")
+    function = _function(job.model, Path(path_text), function_name)
+    said: dict[str, Any] = {}
+
+    def build() -> Workload:
+        workload, optimizer, batch = _workload(job, function)
+        said.update(optimizer=optimizer, batch=batch)
+        return workload
+
+    graph = capture(
+        build, Regime(regime_of(precision)), attention="math" if job.attention == "math" else "flash", name=job.model
+    )
+    renames = {"bfloat16": "float16"} if precision.compute_dtype == "float16" else {}
+    if precision.compute_dtype == "float64":
+        renames = {"float32": "float64"}
+    graph = transform(symbolic.rename_dtypes(graph, renames), precision, job.execution)
+    name, how = _optimizer(said["optimizer"])
+    return OwnStep(job.model, graph, job.optimizer or name, how, said["batch"], dict(job.input))
+
+
+def _function(word: str, path: Path, name: str) -> Callable[..., Any]:
+    if not path.is_file():
+        raise JobError(f"model {word!r}: there is no file {path}; give path/to/file.py:function")
+    module = _load(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
+        raise JobError(f"model {word!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}")
+    return function  # type: ignore[no-any-return]
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"_precision_time_job_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CaptureError(f"{path} cannot be imported as Python; name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CaptureError(f"{path} fails on import ({type(error).__name__}: {error}); fix it first") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, int]:
+    accepted = inspect.signature(function).parameters
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    keywords: dict[str, Any] = {}
+    wanted = {**job.input, **({"batch_size": job.batch_size} if job.batch_size else {})}
+    for key, value in wanted.items():
+        if key not in accepted and not anything:
+            raise JobError(
+                f"{key} {value!r} was given, but {job.model} takes no argument {key}; "
+                f"add it to the function, or leave {key} to its example inputs"
+            )
+        keywords[key] = value
+    try:
+        given = function(**keywords)
+    except Exception as error:
+        raise CaptureError(f"{job.model} raised {type(error).__name__}: {error}; it must run on the meta device") from error
+    if isinstance(given, Workload):
+        return given, "sgd", _batch(job, given.inputs)
+    if isinstance(given, (tuple, list)):
+        given = dict(zip(_FIELDS, given, strict=False))
+    if not isinstance(given, Mapping) or "model" not in given or "inputs" not in given:
+        raise CaptureError(
+            f"{job.model} returned {type(given).__name__}; return a dict with model, inputs, loss and optimizer"
+        )
+    unknown = set(given) - set(_FIELDS)
+    if unknown:
+        raise CaptureError(
+            f"{job.model} returned the unknown field {sorted(unknown)[0]!r}; nearest: {nearest(sorted(unknown)[0], _FIELDS)}"
+        )
+    inputs = given["inputs"]
+    named = _named(inputs)
+    workload = Workload(given["model"], named, _loss(inputs, given.get("loss"), given.get("targets")))
+    if given.get("targets") is not None:
+        workload.inputs["__targets__"] = given["targets"]
+    return workload, given.get("optimizer", "sgd"), _batch(job, named)
+
+
+def _named(inputs: Any) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    positional = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    return {f"__{i}__": value for i, value in enumerate(positional)}
+
+
+def _batch(job: Job, inputs: Mapping[str, Any]) -> int:
+    for value in inputs.values():
+        if getattr(value, "ndim", 0):
+            return int(value.shape[0])
+    raise CaptureError(f"{job.model}: no input is a tensor, so the batch size is unknown; return example tensors")
+
+
+def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, dict[str, Any]], Any]:
+    def run(module: torch.nn.Module, named: dict[str, Any]) -> Any:
+        values = {k: v for k, v in named.items() if k != "__targets__"}
+        output = module(**values) if isinstance(inputs, Mapping) else module(*values.values())
+        if loss is None:
+            return output if hasattr(output, "backward") else output.loss
+        return loss(output) if targets is None else loss(output, named["__targets__"])
+
+    return run
+
+
+def _optimizer(given: Any) -> tuple[str, str | None]:
+    """Name and implementation of what the user's function returned."""
+    if given is None:
+        return "sgd", None
+    if isinstance(given, str):
+        return given.lower(), None
+    name = type(given).__name__.lower()
+    if name not in OPTIMIZERS:
+        raise CaptureError(
+            f"optimizer {type(given).__name__} has no operator table; nearest: {nearest(name, OPTIMIZERS)}; "
+            "set optimizer to the one closest in its passes over the weights"
+        )
+    settings = getattr(given, "defaults", {})
+    if settings.get("fused"):
+        return name, "fused"
+    return name, "single" if settings.get("foreach") is False else None

@@ -1,0 +1,256 @@
+"""From a job's words to the traced step: find the model, take its shipped graph or trace it, add the tail.
+
+The model word is a zoo name, `torchvision:NAME`, `timm:NAME`, `hf:path/to/config.json` or `path/to/file.py:function`.
+A zoo name at its own shape needs no torch; everything else is traced here and now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture import symbolic
+from precision_time.capture.fp8 import to_fp8
+from precision_time.capture.fusion import fuse_pointwise
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.optimizer import Tail, tail
+from precision_time.errors import JobError, MissingExtraError, nearest
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision, parse_precision
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.workload import ZooEntry
+
+_SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
+_PREFIXES = ("torchvision", "timm", "hf")
+_FUSING = ("compile", "torchscript", "xla")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingStep:
+    """One optimizer step of one rank, without hardware: the micro-step's graph and what follows the last backward.
+
+    `batch_size` is samples per micro-step; `dataset` and `samples_unit` come from the zoo entry, if any.
+    """
+
+    model: str
+    graph: OpGraph
+    tail: Tail
+    precision: Precision
+    optimizer: str
+    batch_size: int
+    dataset: str | None
+    family: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the model word stands for, before any graph."""
+
+    name: str
+    entry: ZooEntry
+    config: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    shipped: bool
+
+
+def training_step(job: Job, precision: Precision | None = None) -> TrainingStep:
+    """The traced step of a job (of one precision, where the job has a schedule)."""
+    precision = precision or job.precision_spec
+    if job.model.endswith(".py") or ".py:" in job.model:
+        from precision_time.capture.own import own_step  # traces, so it needs torch
+
+        own = own_step(job, precision)
+        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes,
+                       own.optimizer_impl)  # fmt: skip
+    model = _resolve(job)
+    graph = _graph(model, precision, job.attention, job.execution)
+    batch = int(model.sizes["batch_size"])
+    return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
+                   model.entry.dataset or None, model.entry.family, model.sizes)  # fmt: skip
+
+
+def _finish(
+    job: Job,
+    precision: Precision,
+    graph: OpGraph,
+    name: str,
+    optimizer: str,
+    batch_size: int,
+    dataset: str | None,
+    family: str,
+    sizes: Mapping[str, Any],
+    implementation: str | None = None,
+) -> TrainingStep:
+    entry = ENTRIES.get(name)
+    clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
+    return TrainingStep(
+        model=name,
+        graph=graph,
+        tail=_tail(graph, precision, optimizer, job.optimizer_impl or implementation, clip or None),
+        precision=precision,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        dataset=dataset,
+        family=family,
+        sizes=sizes,
+    )
+
+
+@lru_cache(maxsize=256)
+def _tail(graph: OpGraph, precision: Precision, optimizer: str, how: str | None, clip: float | None) -> Tail:
+    return tail(graph.parameters, precision, optimizer, how, clip)
+
+
+def _resolve(job: Job) -> _Model:
+    prefix, colon, rest = job.model.partition(":")
+    if colon and prefix in _PREFIXES:
+        return _external(job, prefix, rest)
+    entry = ENTRIES.get(job.model.lower())
+    if entry is None and {"layers", "hidden"} <= set(job.model_config):
+        entry = ENTRIES["gpt"]
+    if entry is None:
+        raise JobError(
+            f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
+            "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
+        )
+    config = {**entry.config, **job.model_config}
+    sizes = _sizes(job, entry)
+    return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes))
+
+
+def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
+    unknown = set(job.input) - set(entry.input)
+    if unknown:
+        field_name = sorted(unknown)[0]
+        raise JobError(
+            f"input {field_name!r} is not an input size of {entry.name}; nearest: "
+            f"{nearest(field_name, entry.input)}; its sizes are {', '.join(entry.input)}"
+        )
+    return {**entry.input, **job.input, "batch_size": job.batch_size or entry.batch_size}
+
+
+def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
+    if dict(config) != dict(entry.config) or not (_SHIPPED / f"{entry.name}.zip").exists():
+        return False
+    symbols = {s.name: s for s in entry.symbols}
+    for name, value in sizes.items():
+        symbol = symbols.get(name)
+        if symbol is None:
+            if value != entry.input.get(name):
+                return False
+        elif not isinstance(value, int) or value % symbol.multiple_of:
+            return False
+    return True
+
+
+def _external(job: Job, prefix: str, rest: str) -> _Model:
+    if not rest:
+        raise JobError(f"model {job.model!r} names nothing after {prefix}:; write for example {_example(prefix)}")
+    defaults: dict[str, Any] = {"seq_len": 128} if prefix == "hf" else {"image_size": 224}
+    builder = "models.huggingface:build" if prefix == "hf" else f"models.torchvision_models:build_{prefix}"
+    if prefix == "hf" and not Path(rest).is_file():
+        raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
+    entry = ZooEntry(
+        name=job.model, builder=builder, family=prefix, input={**defaults, **job.input},
+        optimizer="adamw" if prefix == "hf" else "sgd", dataset="" if prefix == "hf" else "imagenet", batch_size=32,
+    )  # fmt: skip
+    key = "path" if prefix == "hf" else "name"
+    config = {**job.model_config, key: rest}
+    return _Model(job.model, entry, config, _sizes(job, entry), False)
+
+
+def _example(prefix: str) -> str:
+    return {"torchvision": "torchvision:resnet50", "timm": "timm:vit_base_patch16_224", "hf": "hf:config.json"}[prefix]
+
+
+def regime_of(precision: Precision) -> str:
+    """Which of the three stored dtype regimes a precision is."""
+    if precision.autocast:
+        return "autocast"
+    return "half" if precision.parameter_dtype in ("float16", "bfloat16") else "full"
+
+
+def _renames(precision: Precision) -> dict[str, str]:
+    if precision.compute_dtype == "float16":
+        return {"bfloat16": "float16"}
+    return {"float32": "float64"} if precision.compute_dtype == "float64" else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphKey:
+    """Everything a traced graph depends on, hashable; the entry itself follows from its name."""
+
+    name: str
+    shipped: bool
+    config: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, Any], ...]
+    precision: Precision
+    attention: str
+    execution: str
+    entry: ZooEntry = field(compare=False)
+
+
+def _graph(model: _Model, precision: Precision, attention: str, execution: str) -> OpGraph:
+    attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
+    return _cached_graph(
+        _GraphKey(
+            model.name, model.shipped, tuple(sorted(model.config.items())), tuple(sorted(model.sizes.items())),
+            precision, attention, execution if execution in _FUSING else "eager", model.entry,
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _cached_graph(key: _GraphKey) -> OpGraph:
+    regime = regime_of(key.precision)
+    sizes = dict(key.sizes)
+    if key.shipped:
+        variant = regime if key.attention == "flash" else f"{regime}.math"
+        stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
+        concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
+        graph = symbolic.evaluate(stored, concrete, _renames(key.precision))
+    else:
+        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention)
+        graph = symbolic.rename_dtypes(graph, _renames(key.precision))
+    return transform(graph, key.precision, key.execution)
+
+
+def transform(graph: OpGraph, precision: Precision, execution: str) -> OpGraph:
+    """What the precision and the way of running change in a traced graph: fp8 products, fused pointwise chains."""
+    if precision.fp8_scaling:
+        graph = to_fp8(graph, precision.fp8_scaling)
+    return fuse_pointwise(graph) if execution in _FUSING else graph
+
+
+def require_torch(what: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} must be traced, which needs PyTorch: pip install 'precision-time[torch]', or name a zoo model "
+            "at its own shape (`precision-time zoo` lists them)"
+        ) from error
+
+
+def trace_entry(
+    entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any], regime: str, attention: str
+) -> OpGraph:
+    """Trace a workload at concrete sizes (needs torch)."""
+    require_torch(f"{entry.name} at this shape")
+    import importlib
+
+    from precision_time.capture.step import Regime, capture
+
+    module_name, _, function = entry.builder.partition(":")
+    try:
+        build = getattr(importlib.import_module(f"precision_time.zoo.{module_name}"), function)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
+        ) from error
+    plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
+    return capture(lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain)

@@ -1,0 +1,181 @@
+"""One function per command: from parsed arguments to the text to print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from typing import Any
+
+from precision_time.cli.flags import AXES, FLAGS
+from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
+from precision_time.job import Job
+
+
+def predict(given: Namespace) -> str:
+    job = job_of(given.source, _said(given))
+    from precision_time.predict import predict as whole_line
+
+    estimate = whole_line(job)
+    if given.trace:
+        from precision_time.job.file import write_whole
+
+        write_whole(given.trace, _json(estimate.trace_events(), indent=None).encode())
+        print(f"trace written to {given.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
+    return _json(estimate.to_dict()) if given.json else str(estimate)
+
+
+def compare(given: Namespace) -> str:
+    from precision_time.cli.progress import Progress
+    from precision_time.compare import compare as run
+    from precision_time.compare import cross
+
+    if given.plot:
+        from precision_time.compare_plot import check_picture
+
+        check_picture(given.plot)
+    said = _said(given)
+    axes = {word: said.pop(word) for word in AXES if word in said}
+    if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
+        axes["precision"] = DEFAULT_PRECISIONS.split(",")
+    bases = [job_of(source, said) for source in given.source or [None]]
+    jobs = []
+    for base in bases:
+        jobs += [job for job in cross(base, **axes) if job not in jobs]
+    with Progress("jobs") as progress:
+        comparison = run(jobs, progress=progress)
+    if comparison.baseline is None:
+        raise UsageError(comparison.rows[0].error or "nothing to compare")
+    if given.plot:
+        comparison.plot(given.plot)
+        print(f"picture written to {given.plot}", file=sys.stderr)
+    return _json(comparison.to_dict()) if given.json else str(comparison)
+
+
+def zoo(given: Namespace) -> str:
+    from precision_time.compare_table import format_table
+    from precision_time.zoo.catalog import ENTRIES
+
+    found = [ENTRIES[name] for name in sorted(ENTRIES) if (given.filter or "").lower() in name]
+    if not found:
+        raise _nothing("model", given.filter, ENTRIES)
+    if given.json:
+        words = ("name", "family", "dataset", "optimizer", "batch_size", "parameters")
+        return _json([
+            {**{w: getattr(e, w) for w in words}, "input": dict(e.input), "model_config": dict(e.config)}
+            for e in found
+        ])  # fmt: skip
+    rows = [
+        [
+            e.name,
+            e.family,
+            _words(e.input),
+            e.dataset,
+            e.optimizer,
+            str(e.batch_size),
+            _millions(e.parameters),
+        ]
+        for e in found
+    ]
+    return format_table(
+        ["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5
+    )
+
+
+def gpus(given: Namespace) -> str:
+    from precision_time.compare_table import format_table
+    from precision_time.hardware import default_catalog, load_device_file
+
+    catalog = load_device_file(given.device) if given.device else default_catalog()
+    found = [gpu for name, gpu in catalog.gpus.items() if (given.filter or "").lower() in name.lower()]
+    if not found:
+        raise _nothing("gpu", given.filter, catalog.gpus)
+    if given.json:
+        return _json([
+            {
+                "name": gpu.name,
+                "vendor": gpu.vendor,
+                "arch": gpu.arch,
+                "memory_bytes": gpu.memory_bytes,
+                "memory_bytes_per_s": gpu.memory_bytes_per_s,
+                "peaks_flop_per_s": dict(gpu.peaks),
+                "sources": gpu.sources,
+            }
+            for gpu in found
+        ])  # fmt: skip
+    kinds = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+    rows = [
+        [
+            gpu.name,
+            gpu.arch,
+            f"{gpu.memory_bytes / 2**30:.0f}",
+            f"{gpu.memory_bytes_per_s / 1e9:,.0f}",
+            *(f"{gpu.peaks[kind] / 1e12:,.1f}" if kind in gpu.peaks else "-" for kind in kinds),
+        ]
+        for gpu in found
+    ]
+    table = format_table(["gpu", "arch", "GiB", "GB/s", *kinds], rows, left=2)
+    return f"{table}\n\nfp64 to fp8: dense peaks in TFLOP/s"
+
+
+def completion(shell: str) -> str:
+    """The completion script of a shell."""
+    import shtab
+
+    if shell not in shtab.SUPPORTED_SHELLS:
+        raise UsageError(f"the installed shtab has no {shell} completion; run pip install -U shtab")
+    return str(shtab.complete(build_parser(for_completion=True), shell))
+
+
+def job_of(source: str | None, said: dict[str, Any]) -> Job:
+    """The job of a model name or a job file, with the flags that were said on top."""
+    from precision_time.job.file import SUFFIXES
+
+    if source is None:
+        if "model" not in said:
+            raise UsageError("no model is given; name one, for example precision-time predict resnet50")
+        return Job.from_dict(said)
+    if not source.lower().endswith(SUFFIXES) or source.startswith("hf:"):
+        if "model" in said:
+            raise UsageError(f"the model is given twice, as {source!r} and by --model; keep one of them")
+        return Job.from_dict({"model": source, **said})
+    job = Job.from_file(source)
+    for word in ("input", "model_config"):  # single keys override single keys
+        if word in said:
+            said = {**said, word: {**getattr(job, word), **getattr(Job("any", **{word: said[word]}), word)}}
+    return job.replace(**said)
+
+
+def _said(given: Namespace) -> dict[str, Any]:
+    """The job words on the command line; the values of a flag that takes several become one list."""
+    said: dict[str, Any] = {}
+    for flag in FLAGS:
+        value = getattr(given, flag.word)
+        if isinstance(value, list):
+            value = [part.strip() for text in value for part in text.split(",") if part.strip()]
+        if value in ("", []):
+            raise UsageError(f"flag {flag.text} is empty; give it a value or leave it out")
+        if value is not None:
+            said[flag.word] = value
+    return said
+
+
+def _json(value: Any, indent: int | None = 2) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False)
+
+
+def _nothing(kind: str, given: str, names: Iterable[str]) -> UsageError:
+    from precision_time.errors import nearest
+
+    return UsageError(
+        f"no {kind} name contains {given!r}; nearest: {nearest(given, names)}; leave it out for all"
+    )
+
+
+def _words(values: Any) -> str:
+    return " ".join(f"{k}={'x'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items())
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.1f} M" if count else "-"

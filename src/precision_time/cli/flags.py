@@ -1,0 +1,36 @@
+"""The flags: every word of the job file with hyphens, read off the fields of `Job` and `Run`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from precision_time.job import Job, Run
+
+_NOT_FLAGS = frozenset({"schedule", "run", "data"})
+"""Words with structure inside: a job file says them; those of `run` are flags one by one."""
+
+AXES = ("gpu", "gpus", "batch_size", "precision")
+"""Words that `compare` takes several values of; the last varies fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One job word as a flag. Values stay text: `Job` itself converts and checks them."""
+
+    word: str
+    help: str
+    choices: tuple[str, ...]
+    group: str
+
+    @property
+    def text(self) -> str:
+        return "--" + self.word.replace("_", "-")
+
+
+FLAGS: tuple[Flag, ...] = tuple(
+    Flag(item.name, item.metadata["help"], item.metadata["choices"], group)
+    for noun, group in ((Job, "job"), (Run, "run"))
+    for item in dataclasses.fields(noun)
+    if item.name not in _NOT_FLAGS
+)

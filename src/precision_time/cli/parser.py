@@ -1,0 +1,162 @@
+"""The argument parser, built from the table of flags. Its errors are sentences with the nearest choices."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from precision_time.cli.flags import AXES, FLAGS
+from precision_time.errors import PrecisionTimeError, nearest
+
+SHELLS = ("bash", "zsh", "tcsh", "fish")
+DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
+
+_FILE_FLAGS = ("device", "trace", "plot")
+
+
+class UsageError(PrecisionTimeError):
+    """The command line itself is wrong."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that raises instead of printing usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.search(r"argument (\S+): expected (?:one|at least one) argument", message):
+            raise UsageError(f"flag {match[1]} needs a value; see {self.prog} --help")
+        if match := re.search(r"argument (\S+): invalid choice: (?:u?'(.*?)'|\"(.*?)\")", message):
+            what, given = match[1], match[2] or match[3] or ""
+            choices = COMMANDS if what == "COMMAND" else SHELLS
+            what = "command" if what == "COMMAND" else f"flag {what}"
+            raise UsageError(
+                f"{what} {given!r} is unknown; nearest: {nearest(given, choices, 1)}; "
+                f"use one of {', '.join(choices)}"
+            )
+        raise UsageError(f"{' '.join(message.split())}; see {self.prog} --help")
+
+
+COMMANDS = {
+    "predict": "predict one job",
+    "compare": "compare a job across precisions, GPUs, counts and batch sizes",
+    "zoo": "list the named workloads",
+    "gpus": "list the GPU catalog",
+}
+
+_USAGE = {
+    "predict": "MODEL|FILE [--flag VALUE ...]",
+    "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
+    "zoo": "[TEXT] [--json]",
+    "gpus": "[TEXT] [--device FILE] [--json]",
+}
+
+_SOURCE_HELP = (
+    "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
+)
+
+
+def build_parser(for_completion: bool = False) -> Parser:
+    """The whole parser. `for_completion` also states the usual values, which shells then offer."""
+    parser = Parser(
+        prog="precision-time",
+        description="How long a training job will take, what it costs and whether it fits, in any precision.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    parser.add_argument(
+        "--completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        help=f"print a completion script: {', '.join(SHELLS)}",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    made = {
+        name: commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            usage=f"precision-time {name} {_USAGE[name]}",
+            allow_abbrev=False,
+        )
+        for name, text in COMMANDS.items()
+    }
+
+    predict = made["predict"]
+    predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
+    predict.add_argument(
+        "--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing"
+    )
+    _add_job_flags(predict, several=(), for_completion=for_completion)
+
+    compare = made["compare"]
+    compare.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; may be several")
+    compare.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    _add_job_flags(compare, several=AXES, for_completion=for_completion)
+
+    made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
+    made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
+    made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")
+    for command in made.values():
+        command.add_argument("--json", action="store_true", help="print JSON")
+    if for_completion:
+        _offer_files(made.values())
+    return parser
+
+
+def _add_job_flags(parser: argparse.ArgumentParser, several: Sequence[str], for_completion: bool) -> None:
+    groups = {
+        "job": parser.add_argument_group("job (the words of the job file; flags override the file)"),
+        "run": parser.add_argument_group("run"),
+    }
+    for flag in FLAGS:
+        many = flag.word in several
+        text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.word != "layout" else "")
+        if many:
+            text += "; several with commas or by repeating the flag"
+            text += (
+                f" (where nothing else is crossed: {DEFAULT_PRECISIONS})" if flag.word == "precision" else ""
+            )
+        groups[flag.group].add_argument(
+            flag.text,
+            dest=flag.word,
+            metavar="VALUE",
+            action="append" if many else "store",
+            choices=flag.choices or None if for_completion else None,
+            help=text.replace("%", "%%"),
+        )
+
+
+def _offer_files(commands: object) -> None:
+    """Tell shtab which arguments are file names."""
+    import shtab
+
+    for command in commands:  # type: ignore[attr-defined]
+        for action in command._actions:
+            if action.dest in _FILE_FLAGS or action.dest == "source":
+                action.complete = shtab.FILE
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The parsed command line; anything left over is a sentence with the nearest flag."""
+    parser = build_parser()
+    known, extra = parser.parse_known_args(argv)
+    if not extra:
+        return known
+    flags = [extra_word.split("=")[0] for extra_word in extra if extra_word.startswith("-")]
+    command = f"{parser.prog} {known.command}" if known.command else parser.prog
+    if not flags:
+        raise UsageError(f"argument {extra[0]!r} is one too many; see {command} --help")
+    raise UsageError(
+        f"flag {flags[0]!r} is unknown; nearest: {nearest(flags[0], flags_of(parser, known.command))}; "
+        f"see {command} --help"
+    )
+
+
+def flags_of(parser: argparse.ArgumentParser, command: str | None) -> list[str]:
+    """The long flags of a command, or of the whole program."""
+    found = parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and command in action.choices:
+            found = action.choices[command]
+    return [text for action in found._actions for text in action.option_strings if text.startswith("--")]

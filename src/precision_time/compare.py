@@ -1,0 +1,174 @@
+"""One job beside others: a table, speed-ups, and in words why a precision is or is not faster.
+
+    compare(cross(job, precision=["fp32", "amp-fp16"], gpus=[1, 8])) -> Comparison
+
+A job that cannot be predicted keeps its row, with the sentence that says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, SupportsFloat
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.job import Job
+
+BREAKDOWN = (
+    "forward",
+    "backward",
+    "optimizer",
+    "loss_scaling",
+    "casts",
+    "host_gaps",
+    "communication_exposed",
+)
+"""The terms that sum to a step, in the order of the step."""
+
+
+class IntervalLike(Protocol):
+    @property
+    def p10(self) -> float: ...
+    @property
+    def p50(self) -> float: ...
+    @property
+    def p90(self) -> float: ...
+
+
+class MemoryLike(Protocol):
+    @property
+    def peak_bytes(self) -> float: ...
+    @property
+    def capacity_bytes(self) -> float: ...
+    @property
+    def fits(self) -> bool: ...
+
+
+class EstimateLike(Protocol):
+    """What a comparison reads of an `Estimate`."""
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def step(self) -> IntervalLike: ...
+    @property
+    def epoch(self) -> IntervalLike | None: ...
+    @property
+    def run(self) -> IntervalLike | None: ...
+    @property
+    def samples_per_s(self) -> float: ...
+    @property
+    def breakdown(self) -> Mapping[str, float]: ...
+    @property
+    def communication_hidden_s(self) -> float: ...
+    @property
+    def memory(self) -> MemoryLike: ...
+    @property
+    def bound_shares(self) -> Mapping[str, float]: ...
+    @property
+    def cost_usd(self) -> SupportsFloat | None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job with its estimate, or with the sentence why there is none."""
+
+    job: Job
+    estimate: EstimateLike | None
+    error: str | None = None
+
+    @property
+    def batch_size(self) -> int | None:
+        return self.job.batch_size if self.estimate is None else self.estimate.job.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rows in the order asked for. `str()` is the whole answer as text."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def baseline(self) -> Row | None:
+        """What speed-ups refer to: the first predicted row in fp32, else in tf32, else the first of all."""
+        predicted = [row for row in self.rows if row.estimate is not None]
+        for precision in ("fp32", "tf32"):
+            for row in predicted:
+                if row.job.precision == precision:
+                    return row
+        return predicted[0] if predicted else None
+
+    def speed_up(self, row: Row) -> float | None:
+        """Samples per second over the baseline's."""
+        base = self.baseline
+        if base is None or base.estimate is None or row.estimate is None or base.estimate.samples_per_s <= 0:
+            return None
+        return row.estimate.samples_per_s / base.estimate.samples_per_s
+
+    def explanations(self) -> list[str]:
+        """In words, from the breakdowns: why a precision is faster or not; what does not fit."""
+        from precision_time.compare_reasons import explain
+
+        return explain(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        base = self.baseline
+        return {
+            "baseline": None if base is None else self.rows.index(base),
+            "rows": [
+                {
+                    "job": row.job.to_dict(),
+                    "estimate": None if row.estimate is None else row.estimate.to_dict(),
+                    "error": row.error,
+                    "speed_up": self.speed_up(row),
+                }
+                for row in self.rows
+            ],
+            "explanations": self.explanations(),
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Write the picture: .png, .svg or a self-contained .html."""
+        from precision_time.compare_plot import plot
+
+        plot(self, path)
+
+    def __str__(self) -> str:
+        from precision_time.compare_table import render
+
+        return render(self)
+
+
+def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:
+    """The base job with every combination of the words' values, the first varying slowest, none twice."""
+    jobs: list[Job] = []
+    for values in itertools.product(*axes.values()):
+        job = base.replace(**dict(zip(axes, values, strict=True)))
+        if job not in jobs:
+            jobs.append(job)
+    return jobs
+
+
+def compare(
+    jobs: Iterable[Job],
+    predict: Callable[[Job], EstimateLike] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Predict every job. `progress(done, total)` is called before each one."""
+    if predict is None:
+        from precision_time.predict import predict as whole_line
+
+        predict = whole_line
+    todo = list(jobs)
+    rows = []
+    for done, job in enumerate(todo):
+        if progress is not None:
+            progress(done, len(todo))
+        try:
+            rows.append(Row(job, predict(job)))
+        except PrecisionTimeError as error:
+            rows.append(Row(job, None, str(error)))
+    return Comparison(tuple(rows))

@@ -1,0 +1,195 @@
+"""Turns a simulated step and the run's facts into an `Estimate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from precision_time.capture.graph import Phase
+from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import memory
+from precision_time.estimate.spread import SpreadTerms, log_spread
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.datasets import DATASETS, samples_per_epoch
+from precision_time.job.job import Job
+from precision_time.timeline.simulate import Timeline
+from precision_time.timing.kernels import SOURCES
+from precision_time.timing.price import PricedProgram
+
+IDLE_POWER_SHARE = 0.35
+"""Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
+EVALUATION_SHARE = 0.33
+"""A forward pass costs about a third of forward and backward (two of the three products are in the backward)."""
+
+
+def assemble(
+    job: Job, step: TrainingStep, priced: PricedProgram, timeline: Timeline, cluster: Cluster,
+    events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...],
+) -> Estimate:  # fmt: skip
+    """The estimate of a job whose precision does not change during the run."""
+    breakdown = _breakdown(timeline)
+    seconds = sum(breakdown.values())
+    per_kind = _calls_per_kind(priced)
+    sources = _sources(priced, per_kind, timeline)
+    bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
+    unknown = list(priced.works.unsupported)
+    unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
+    spread = log_spread(
+        SpreadTerms(
+            kernel=_assumed_spread(priced, per_kind, seconds),
+            host_share=timeline.host_gap_s / seconds,
+            host_spread=priced.host.log_spread,
+            exposed_share=timeline.communication_exposed_s / seconds,
+            unsupported_share=unknown_share,
+        ),
+        cluster.gpu.arch,
+    )
+    interval = Interval.around(seconds, spread)
+    global_batch = step.batch_size * job.grad_accum * cluster.gpus
+    per_epoch = _steps_per_epoch(job, step, global_batch)
+    steps = _steps(job, per_epoch, global_batch)
+    forward_s = step_forward_seconds(timeline, job)
+    run = None if steps is None else run_interval(job, interval, steps, per_epoch, forward_s, step.batch_size, cluster)
+    price = job.run.price_per_gpu_hour
+    busy = 1.0 - timeline.host_gap_s / seconds
+    watts = (cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
+    return Estimate(
+        job=job,
+        step=interval,
+        epoch=interval.scaled(per_epoch) if per_epoch else None,
+        run=run,
+        breakdown=breakdown,
+        communication_hidden_s=timeline.communication_hidden_s,
+        samples_per_s=global_batch / seconds,
+        samples_unit=_unit(step),
+        steps_per_epoch=per_epoch,
+        steps=steps,
+        memory=memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum),
+        sources=sources,
+        bound_shares=_bounds(priced, per_kind),
+        unsupported=tuple(sorted({priced.program.kinds[i].name for i in unknown})),
+        unsupported_bytes_share=unknown_share,
+        floor_s=float((per_kind * priced.floor_s).sum()),
+        parameters=step.graph.parameter_count,
+        flops_per_step=_flops(priced, per_kind),
+        cost_usd=run.scaled(cluster.gpus * price / 3600.0) if run and price is not None else None,
+        energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
+        assumptions=assumptions,
+        events=events,
+    )
+
+
+def _breakdown(timeline: Timeline) -> dict[str, float]:
+    busy = timeline.busy
+    return {
+        "forward": busy[Phase.FORWARD] + busy[Phase.LOSS],
+        "backward": busy[Phase.BACKWARD],
+        "optimizer": busy[Phase.OPTIMIZER] + busy[Phase.CLIP],
+        "loss_scaling": busy[Phase.UNSCALE],
+        "casts": timeline.casts_s,
+        "host_gaps": timeline.host_gap_s,
+        "communication_exposed": timeline.communication_exposed_s,
+    }
+
+
+def _calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64]]:
+    program = priced.program
+    count = len(program.kinds)
+    total = np.zeros(count)
+    for segment, times in (
+        (program.micro, program.micro_steps), (program.accumulate, program.micro_steps - 1),
+        (program.bucket_copies, program.synced_micro_steps), (program.tail, 1),
+    ):  # fmt: skip
+        if len(segment) and times > 0:
+            total += np.bincount(segment.kind, minlength=count) * times
+    return total
+
+
+def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline) -> dict[str, float]:
+    by_source = per_kind @ priced.source_s
+    seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
+    # Launch costs are set by hand; collectives come from constants fitted to measured collectives.
+    seconds["assumed"] += timeline.host_gap_s
+    seconds["learned"] += timeline.communication_exposed_s
+    whole = sum(seconds.values()) or 1.0
+    return {name: value / whole for name, value in seconds.items()}
+
+
+def _assumed_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float:
+    assumed = priced.source_s[:, SOURCES.index("assumed")] + priced.source_s[:, SOURCES.index("roofline")]
+    return float((per_kind * assumed * priced.spread).sum() / seconds)
+
+
+def _bounds(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
+    total = float((per_kind * priced.kind_s).sum()) or 1.0
+    compute = float((per_kind * priced.compute_bound_s).sum()) / total
+    launch = float((per_kind * np.minimum(priced.launch_s, priced.kind_s - priced.compute_bound_s).clip(0)).sum()) / total
+    return {"compute": compute, "memory": max(1.0 - compute - launch, 0.0), "launch": launch}
+
+
+def _flops(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
+    table = priced.works.table
+    work_flops = table.flops * per_kind[priced.works.owner]
+    totals: dict[str, float] = {}
+    for index, (_, _, math_name, _) in enumerate(table.classes):
+        value = float(work_flops[table.class_of == index].sum())
+        if value:
+            totals[math_name] = totals.get(math_name, 0.0) + value
+    return totals
+
+
+def _unit(step: TrainingStep) -> str:
+    if step.dataset and step.dataset in DATASETS and not DATASETS[step.dataset].counts_tokens:
+        return DATASETS[step.dataset].unit
+    return "samples"
+
+
+def _steps_per_epoch(job: Job, step: TrainingStep, global_batch: int) -> int | None:
+    if job.run.steps_per_epoch:
+        return job.run.steps_per_epoch
+    size = job.run.dataset_size
+    if size is None:
+        dataset = job.run.dataset or step.dataset
+        if dataset is None or dataset not in DATASETS:
+            return None
+        seq_len = step.sizes.get("seq_len")
+        if DATASETS[dataset].counts_tokens and seq_len is None:
+            return None
+        size = samples_per_epoch(dataset, seq_len)
+    return max(1, math.ceil(size / global_batch))
+
+
+def _steps(job: Job, per_epoch: int | None, global_batch: int) -> int | None:
+    if job.run.steps:
+        return job.run.steps
+    if job.run.samples:
+        return math.ceil(job.run.samples / global_batch)
+    if job.run.epochs and per_epoch:
+        return math.ceil(job.run.epochs * per_epoch)
+    return None
+
+
+def step_forward_seconds(timeline: Timeline, job: Job) -> float:
+    """Seconds of one micro-step's forward pass, for evaluations."""
+    return (timeline.busy[Phase.FORWARD] + timeline.busy[Phase.LOSS]) / job.grad_accum
+
+
+def run_interval(
+    job: Job, step: Interval, steps: int, per_epoch: int | None, forward_s: float, batch_size: int, cluster: Cluster
+) -> Interval:
+    """Seconds of the whole run: steps, evaluations, checkpoints, start-up."""
+    run = job.run
+    total = step.scaled(steps)
+    fixed = run.start_up_s or 0.0
+    if run.checkpoint_every_steps and run.checkpoint_s:
+        fixed += steps // run.checkpoint_every_steps * run.checkpoint_s
+    if run.evaluation_samples and per_epoch:
+        evaluations = steps / per_epoch / (run.evaluation_every_epochs or 1.0)
+        batches = math.ceil(run.evaluation_samples / (batch_size * cluster.gpus))
+        fixed += evaluations * batches * forward_s
+    return total.shifted(fixed)

@@ -1,0 +1,106 @@
+"""The answer: times with intervals, a breakdown that adds up, memory, cost, and what each number rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from precision_time.errors import DataError
+from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import Memory
+from precision_time.job.job import Job
+
+BREAKDOWN_TERMS = (
+    "forward", "backward", "optimizer", "loss_scaling", "casts", "host_gaps", "communication_exposed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job will take.
+
+    step, epoch, run   seconds as P10/P50/P90 (epoch and run are None where their length is unknown)
+    breakdown          seconds of the P50 step by term; sums to step.p50
+    sources            share of the step's kernel and communication time resting on each kind of source
+    unsupported        operators without a model (priced as the bytes they touch), with their share of the bytes
+    bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
+    assumptions        defaults that were filled in, in words
+    """
+
+    job: Job
+    step: Interval
+    epoch: Interval | None
+    run: Interval | None
+    breakdown: Mapping[str, float]
+    communication_hidden_s: float
+    samples_per_s: float
+    samples_unit: str
+    steps_per_epoch: int | None
+    steps: int | None
+    memory: Memory
+    sources: Mapping[str, float]
+    bound_shares: Mapping[str, float]
+    unsupported: tuple[str, ...]
+    unsupported_bytes_share: float
+    floor_s: float
+    parameters: int
+    flops_per_step: Mapping[str, float]
+    cost_usd: Interval | None = None
+    energy_j: Interval | None = None
+    assumptions: tuple[str, ...] = ()
+    events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+
+    def __float__(self) -> float:
+        return self.step.p50
+
+    def __str__(self) -> str:
+        from precision_time.estimate.text import text
+
+        return text(self)
+
+    def trace_events(self) -> dict[str, Any]:
+        """The steady step in the Chrome trace format; only on a fresh estimate, not on one read back from JSON."""
+        if self.events is None:
+            raise DataError("this estimate was read from JSON and holds no timeline: predict the job again for a trace")
+        return self.events()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        intervals = {name: _interval_dict(getattr(self, name)) for name in _INTERVALS}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {
+            "job": self.job.to_dict(),
+            **intervals,
+            **{k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for k, v in plain.items()},
+            "memory": {
+                "by_category": dict(self.memory.by_category),
+                "peak_bytes": self.memory.peak_bytes,
+                "capacity_bytes": self.memory.capacity_bytes,
+                "fits": self.memory.fits,
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Estimate:
+        """An estimate from `to_dict`'s values (without its timeline)."""
+        try:
+            return cls(
+                job=Job.from_dict(given["job"]),
+                **{name: Interval(**given[name]) if given[name] else None for name in _INTERVALS},
+                **{name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in _PLAIN},
+                memory=Memory(dict(given["memory"]["by_category"]), given["memory"]["capacity_bytes"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
+
+
+_INTERVALS = ("step", "epoch", "run", "cost_usd", "energy_j")
+_PLAIN = (
+    "breakdown", "communication_hidden_s", "samples_per_s", "samples_unit", "steps_per_epoch", "steps", "sources",
+    "bound_shares", "unsupported", "unsupported_bytes_share", "floor_s", "parameters", "flops_per_step", "assumptions",
+)  # fmt: skip
+
+
+def _interval_dict(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"p10": interval.p10, "p50": interval.p50, "p90": interval.p90}

@@ -1,0 +1,102 @@
+"""The measured collectives that `fit/collectives.py` fits, read from the shared tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+MIB = 2**20
+
+# GPU of the tables -> fabric. GPU types that share a fabric are fitted, and left out, together.
+NVLINK = {
+    "A100-SXM4-80GB": "nvlink3-switch",
+    "H100-SXM-80GB": "nvlink4-switch",
+    "H200-SXM": "nvlink4-switch",
+    "B200-SXM": "nvlink5-switch",
+    "B300-SXM": "nvlink5-switch",
+    "GB200": "nvlink5-rack",
+    "GB300": "nvlink5-rack",
+}
+PCIE = {"L40S": "pcie4", "RTX-PRO-6000-Server": "pcie5"}
+# Very large messages carry the asymptote, of which the kernel table (up to 512 MB) says little.
+LARGE_WEIGHT = 5.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Measured times of one collective on one communicator."""
+
+    gpu: str
+    collective: str
+    fabric: str
+    ranks: int
+    nbytes: Array
+    seconds: Array
+    weight: float = 1.0
+    nvls: bool = True
+    domains: int = 1
+
+
+def table_cases(table: pd.DataFrame, fabrics: Mapping[str, str]) -> list[Case]:
+    """Medians over replicates. Only fp16: int8 is not reduced in the switch, and nobody trains in it."""
+    rows = table[(table.flag == 0) & (table.library == "nccl") & (table.dtype == "fp16")]
+    rows = rows[rows.gpu.isin(list(fabrics))]
+    medians = rows.groupby(["gpu", "collective", "num_gpus", "bytes"]).latency_us.median().reset_index()
+    return [
+        Case(
+            str(gpu),
+            str(collective),
+            fabrics[str(gpu)],
+            int(ranks),
+            part.bytes.to_numpy(dtype=np.float64),
+            part.latency_us.to_numpy(dtype=np.float64) * 1e-6,
+        )
+        for (gpu, collective, ranks), part in medians.groupby(["gpu", "collective", "num_gpus"])
+    ]
+
+
+def large_cases(published: pd.DataFrame) -> list[Case]:
+    """One-node messages of at least 512 MiB, and the slide peaks of B200, taken as 16 GiB."""
+
+    def case(gpu: str, collective: str, rows: pd.DataFrame, nvls: bool = True) -> Case:
+        size = rows.bytes.fillna(2.0**34).to_numpy(dtype=np.float64)
+        traffic = (7 / 4) if collective == "all_reduce" else 7 / 8
+        seconds = size * traffic / (rows.busbw_gbps.to_numpy(dtype=np.float64) * 1e9)
+        return Case(gpu, collective, NVLINK[gpu], 8, size, seconds, LARGE_WEIGHT, nvls)
+
+    system = published.system
+    azure = published[system.str.startswith("ND A100") & (published.bytes >= 512 * MIB)]
+    h200 = published[system.str.startswith("8x H200")]
+    off = h200.system.str.contains("NVLS off")
+    b200 = published[system.str.contains("(B200)", regex=False)]
+    sharp = b200.system.str.contains("SHARP")
+    return [
+        case("A100-SXM4-80GB", "all_reduce", azure),
+        case("H200-SXM", "all_reduce", h200[off & (h200.collective == "all_reduce")], False),
+        case("H200-SXM", "all_reduce", h200[~off & (h200.collective == "all_reduce")]),
+        case("H200-SXM", "all_gather", h200[h200.collective == "all_gather"]),
+        case("H200-SXM", "reduce_scatter", h200[h200.collective == "reduce_scatter"]),
+        case("B200-SXM", "all_reduce", b200[~sharp], False),
+        case("B200-SXM", "all_reduce", b200[sharp]),
+    ]
+
+
+def efa_cases(published: pd.DataFrame) -> list[Case]:
+    rows = published[published.system == "p5.48xlarge EFA"]
+    return [
+        Case(
+            "H100-SXM-80GB",
+            str(collective).replace("alltoall", "all_to_all"),
+            "nvlink4-switch",
+            int(ranks),
+            part.bytes.to_numpy(dtype=np.float64),
+            part.time_us.to_numpy(dtype=np.float64) * 1e-6,
+            domains=int(ranks) // 8,
+        )
+        for (collective, ranks), part in rows.groupby(["collective", "gpus"])
+    ]

@@ -1,0 +1,170 @@
+"""Fits the kernel-time parameters from the published kernel tables: `python -m precision_time.fit.kernels --shared DIR`.
+
+Writes `timing/data/kernels.json` (or --out FILE): one parameter set per curve, dtype class and measured device, one
+pooled set per architecture, with the rows used, the checksums of the inputs and the errors, also with each device
+left out. Deterministic; about a minute on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.fit.kernel_curves import fit_convolution, fit_curve
+from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows, sha256
+from precision_time.timing.curves import Array
+from precision_time.timing.kernels import KernelModel, KernelTimes, WorkTable
+
+Sets = dict[str, dict[str, Any]]
+# These keep their own set but do not speak for their architecture: the RTX PRO is Blackwell by name only (GDDR7, no
+# tensor memory), the others are cards of 70-75 W whose clocks fall under matrix load.
+_NOT_POOLED = frozenset({"RTX-PRO-6000-Server", "P4", "T4", "L4"})
+_COMPUTE = frozenset({"matmul", "conv", "attention"})
+_COLUMNS = (
+    "curve",
+    "dtype",
+    "gpu",
+    "rows",
+    "median",
+    "p90",
+    "held-out median",
+    "held-out p90",
+    "roofline",
+    "constant",
+)
+
+
+def fit_sets(rows: Sequence[Rows]) -> Sets:
+    """All parameter sets, keyed "curve|dtype class" and then device or "arch:name"."""
+    sets: Sets = {}
+    for key, groups in _by_class(rows).items():
+        curve, kind = key.split("|")
+        if curve == "conv":
+            continue
+        sets[key] = {group.gpu.kernel_name: fit_curve([group]) for group in groups}
+        for arch in sorted({group.gpu.arch for group in groups}):
+            sets[key] |= _pooled(groups, arch, sets[key])
+    for group in rows:
+        if group.curve == "conv":
+            name, arch = group.gpu.kernel_name, f"arch:{group.gpu.arch}"
+            fitted = fit_convolution(group, sets["matmul|fp32"][name]["values"])
+            winograd = {**fitted, "values": fitted.pop("winograd")}
+            winograd.pop("winograd", None)
+            for curve, found in (("conv", fitted), ("winograd", winograd)):
+                of_class = sets.setdefault(f"{curve}|{group.kind}", {})
+                of_class[name] = found
+                if name not in _NOT_POOLED:  # one device with convolutions is left per architecture
+                    of_class[arch] = found
+    return sets
+
+
+def _by_class(rows: Sequence[Rows]) -> dict[str, list[Rows]]:
+    classes: dict[str, list[Rows]] = {}
+    for group in rows:
+        classes.setdefault(f"{group.curve}|{group.kind}", []).append(group)
+    return classes
+
+
+def _pooled(groups: Sequence[Rows], arch: str, own: Mapping[str, Any], without: str = "") -> dict[str, Any]:
+    if not groups:
+        return {}
+    apart = {without} | (_NOT_POOLED if groups[0].curve in _COMPUTE else set())
+    members = [g for g in groups if g.gpu.arch == arch and g.gpu.kernel_name not in apart]
+    if not members:
+        return {}
+    found = own[members[0].gpu.kernel_name] if len(members) == 1 else fit_curve(members)
+    return {f"arch:{arch}": found}
+
+
+def without_device(sets: Sets, rows: Sequence[Rows], group: Rows) -> Sets:
+    """The sets as they would be had `group`'s device never been measured for this curve and dtype class."""
+    left = dict(sets)
+    keys = ["conv|fp32", "winograd|fp32"] if group.curve == "conv" else [f"{group.curve}|{group.kind}"]
+    arch, name = group.gpu.arch, group.gpu.kernel_name
+    for key in keys:
+        left[key] = {k: v for k, v in sets[key].items() if k not in (name, f"arch:{arch}")}
+        peers = [g for g in _by_class(rows).get(key, []) if g.gpu.arch == arch and g is not group]
+        left[key] |= _pooled(peers, arch, sets[key], without=name)
+    return left
+
+
+def errors(sets: Sets, group: Rows, overhead: float) -> tuple[Array, KernelTimes]:
+    """|predicted / measured - 1| through the model the package runs, the call overhead of isolated timings added."""
+    times = KernelModel(scales={}, fitted={"sets": sets}).seconds(group.works, group.gpu)
+    return np.abs((times.seconds + overhead) / group.seconds - 1.0), times
+
+
+def evaluate(sets: Sets, rows: Sequence[Rows]) -> list[dict[str, Any]]:
+    """Errors per curve, dtype class and device: fitted, device held out, plain roofline, constant utilisation."""
+    table = []
+    for group in rows:
+        own = sets[f"{group.curve}|{group.kind}"][group.gpu.kernel_name]
+        overhead = max(0.0, own.get("isolated_call_overhead_s", 0.0) - own["values"]["start"])
+        fitted, times = errors(sets, group, overhead)
+        held_out, _ = errors(without_device(sets, rows, group), group, overhead)
+        work = WorkTable.from_works(group.works)
+        floor = times.floor_seconds + work.serial_bytes / group.gpu.memory_bytes_per_s
+        net = np.maximum(group.seconds - overhead, 1e-9)
+        share = float(np.median(floor / net))
+        numbers = {
+            "median": np.median(fitted), "p90": np.percentile(fitted, 90),
+            "held-out median": np.median(held_out), "held-out p90": np.percentile(held_out, 90),
+            "roofline": np.median(np.abs((floor + overhead) / group.seconds - 1.0)),
+            "constant": np.median(np.abs((floor / share + overhead) / group.seconds - 1.0)),
+        }  # fmt: skip
+        table.append(
+            {"curve": group.curve, "dtype": group.kind, "gpu": group.gpu.kernel_name, "rows": len(group)}
+            | {name: round(float(value), 4) for name, value in numbers.items()}
+        )
+    return sorted(table, key=lambda row: (row["curve"], row["dtype"], row["gpu"]))
+
+
+def as_text(table: Sequence[Mapping[str, Any]]) -> str:
+    """The error table as Markdown, errors in percent."""
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    for row in table:
+        cells = [f"{100 * v:.1f}" if isinstance(v := row[c], float) else str(v) for c in _COLUMNS]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m precision_time.fit.kernels", description=__doc__)
+    parser.add_argument(
+        "--shared", type=Path, required=True, help="folder that holds data/gpus.csv and data/kernels/"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1] / "timing" / "data" / "kernels.json"
+    )
+    parser.add_argument("--rows", type=int, default=1500, help="rows used per curve, dtype class and device")
+    options = parser.parse_args(argv)
+    directory = options.shared / "data" / "kernels"
+    rows = list(read_rows(directory, read_gpus(options.shared / "data" / "gpus.csv"), options.rows))
+    sets = fit_sets(rows)
+    table = evaluate(sets, rows)
+    content = {
+        "about": "Fitted by precision_time.fit.kernels from kernel tables measured by others (NeuSight, MIT licence; "
+        "aiconfigurator, Apache-2.0). Do not edit: refit.",
+        "made": date.today().isoformat(),
+        "inputs": {name: {"sha256": sha256(directory / name)} for name in TABLES},
+        "rows_per_set": options.rows,
+        "evaluation": table,
+        "sets": sets,
+    }
+    temporary = options.out.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(options.out)
+    print(as_text(table))
+    print(f"\n{sum(len(group) for group in rows)} rows, {len(sets)} curves -> {options.out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

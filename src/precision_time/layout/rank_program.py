@@ -1,0 +1,68 @@
+"""What one rank runs in a step: its operators in order and the collectives with the bytes really communicated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import Call, OpKind, Phase
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients reduced together: bytes on the wire, elements, and the call after which all of them are ready."""
+
+    nbytes: int
+    elements: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Operators in order: for each its kind (index into the program's kinds), phase, and free operators before it."""
+
+    kind: Indices
+    phase: Indices
+    views: Indices
+    module: Indices
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, Phase, int, int]]) -> Segment:
+        columns = np.array(rows, dtype=np.intp).reshape(len(rows), 4).T
+        return cls(columns[0], columns[1], columns[2], columns[3])
+
+    @classmethod
+    def of_calls(cls, calls: Sequence[Call]) -> Segment:
+        return cls.of([(c.kind, c.phase, c.views, c.module) for c in calls])
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankProgram:
+    """One optimizer step of one rank.
+
+    `micro` is a micro-step without gradient reduction, `synced` is the micro-step that reduces (with the copies into
+    and out of buckets), `tail` follows the last one. `micro_steps` counts both; `synced_micro_steps` of them reduce.
+    `accumulate` runs once more in every micro-step after the first. `host_syncs` positions in the tail make the host
+    wait for the device.
+    """
+
+    kinds: tuple[OpKind, ...]
+    micro: Segment
+    tail: Segment
+    accumulate: Segment
+    bucket_copies: Segment
+    buckets: tuple[Bucket, ...]
+    broadcast_bytes: int
+    micro_steps: int
+    synced_micro_steps: int
+    ranks: int
+    sync_after_tail: int
+    """Tail position after which the host reads a flag back from the device (loss scaling); -1: none."""

@@ -1,0 +1,112 @@
+"""The whole line, top to bottom: job -> capture -> layout -> seconds -> timeline -> estimate."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+from precision_time.capture.training_step import training_step
+from precision_time.errors import JobError
+from precision_time.estimate.assemble import assemble
+from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.interval import Interval
+from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision, parse_precision
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.timeline.simulate import simulate
+from precision_time.timeline.trace import trace_events
+from precision_time.timing.kernels import KernelModel
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price import price
+
+
+def predict(job: Job, *, catalog: Catalog | None = None, kernels: KernelModel | None = None) -> Estimate:
+    """Time, memory and cost of a job, with intervals.
+
+    Raises a `PrecisionTimeError` for a job that cannot be (unknown model, missing peak ...); a job that does not fit
+    in memory is estimated all the same and says so.
+    """
+    if job.schedule:
+        return _scheduled(job, catalog, kernels)
+    return _predict_one(job, job.precision_spec, catalog, kernels)
+
+
+def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, kernels: KernelModel | None) -> Estimate:
+    # 1. What runs: operators with their dtypes, from the zoo or traced now. No hardware yet.
+    step = training_step(job, precision)
+    # 2. Where: the device, its node and the fabric between ranks.
+    known = catalog or _catalog(job.device)
+    cluster = known.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
+    program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
+    # 4. Seconds on every operator, launch and bucket, each with its source.
+    options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
+    priced = price(program, cluster, options, job.execution, kernels)
+    # 5. Streams: what waits for what.
+    timeline = simulate(priced)
+    # 6. The answer: intervals, breakdown, memory, run.
+    events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
+    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step.graph.assumptions, precision))
+
+
+def _catalog(device: str | None) -> Catalog:
+    return default_catalog().with_file(device) if device else default_catalog()
+
+
+def assumptions(job: Job, traced: tuple[str, ...], precision: Precision) -> tuple[str, ...]:
+    """What was filled in, in words."""
+    said = list(traced)
+    if job.batch_size is None:
+        said.append("batch size: the model's default")
+    if job.execution in ("compile", "torchscript", "xla"):
+        said.append(f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output")
+    if precision.name == "fp32":
+        said.append("fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise")
+    if precision.loss_scaling:
+        said.append("loss scaling: no skipped steps counted")
+    said.append("data loading keeps up; energy from the board's power limit")
+    return tuple(said)
+
+
+def _scheduled(job: Job, catalog: Catalog | None, kernels: KernelModel | None) -> Estimate:
+    """A run whose precision changes: the last precision's step, and the sum of all parts as the run."""
+    parts = job.schedule
+    estimates = [_predict_one(job, parse_precision(p.precision), catalog, kernels) for p in parts]
+    last = estimates[-1]
+    if last.steps is None:
+        raise JobError(
+            "precision is a schedule, so the run needs a length: give epochs (with a dataset), steps or samples"
+        )
+    starts = [p.from_step for p in parts]
+    if starts[-1] >= last.steps:
+        raise JobError(
+            f"precision schedule switches at from_step {starts[-1]}, but the run has {last.steps} steps; lower it"
+        )
+    lengths = [b - a for a, b in zip(starts, [*starts[1:], last.steps], strict=True)]
+    fixed = last.run.p50 - last.step.p50 * last.steps if last.run else 0.0
+    total = Interval(*(
+        sum(getattr(e.step, q) * n for e, n in zip(estimates, lengths, strict=True)) + fixed
+        for q in ("p10", "p50", "p90")
+    ))  # fmt: skip
+    ratio = total.p50 / last.run.p50 if last.run else 1.0
+    note = "; ".join(
+        f"{p.precision} {e.step.p50:.4g} s x {n} steps" for p, e, n in zip(parts, estimates, lengths, strict=True)
+    )
+    return dataclasses.replace(
+        last,
+        run=total,
+        cost_usd=last.cost_usd.scaled(ratio) if last.cost_usd else None,
+        energy_j=last.energy_j.scaled(ratio) if last.energy_j else None,
+        assumptions=(f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}", *last.assumptions),
+    )
+
+
+def predict_time(model: str, *, precision: str = "fp32", gpus: int = 1, **fields: Any) -> Estimate:
+    """The same from plain words: `predict_time(model="resnet50", precision="mixed_fp16_fp32", gpus=8, batch_size=256)`.
+
+    Every field of the job file is accepted, also those of `run` (`epochs=90, dataset="imagenet"`). What is left out
+    takes its default: GPU a100-80gb-sxm in its usual node, the model's own optimizer, input size, batch and dataset.
+    """
+    return predict(Job.from_dict({"model": model, "precision": precision, "gpus": gpus, **fields}))

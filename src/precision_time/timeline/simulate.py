@@ -1,0 +1,203 @@
+"""Host launch, compute and communication streams of a steady step.
+
+Host and device each run in order; a kernel starts when the one before it has ended and the host has launched it.
+Gradient buckets are reduced one at a time, in order, on their own stream, each when its last gradient is ready. Two
+consecutive steps are run from a shared start and the second is taken, so a step that leaves its queue full begins the
+next one with a full queue. Micro-steps between the first and the last are equal: two are run, the others counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import Phase
+from precision_time.layout.rank_program import Segment
+from precision_time.timing.price import PricedProgram
+
+Array = NDArray[np.float64]
+
+LAUNCH_LATENCY_S = 3e-6
+"""From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """One segment as it ran: start and duration of every call on the compute stream, seconds from the step's start."""
+
+    segment: Segment
+    start: Array
+    duration: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One steady step.
+
+    `busy[phase]` is compute-stream seconds by phase without casts, `casts_s` the casts among forward and backward,
+    `host_gap_s` compute-stream idle time waiting for the host, `communication_exposed_s` idle time waiting for
+    gradients. They sum to `step_s`. `host_s` is the host's own launching time.
+    """
+
+    step_s: float
+    busy: dict[Phase, float]
+    casts_s: float
+    host_gap_s: float
+    communication_exposed_s: float
+    communication_hidden_s: float
+    host_s: float
+    spans: tuple[Span, ...]
+    reductions: tuple[tuple[float, float, int], ...]
+    """(start, end, bytes) of the buckets of the last micro-step."""
+    repeated_micro_steps: int
+    """Micro-steps that `spans` leaves out because they equal the one drawn."""
+
+
+class _Clock:
+    """Positions of the host and of the compute stream, and what has been spent."""
+
+    def __init__(self, priced: PricedProgram) -> None:
+        self.priced = priced
+        self.host = 0.0
+        self.device = 0.0
+        self.gap = 0.0
+        self.exposed = 0.0
+        self.spans: list[Span] = []
+
+    def run(self, segment: Segment) -> Span | None:
+        """Launch and execute a segment."""
+        if not len(segment):
+            return None
+        host = self.host + np.cumsum(self.priced.host_seconds(segment))
+        duration = self.priced.device_seconds(segment)
+        launched = host + LAUNCH_LATENCY_S
+        done = np.cumsum(duration)
+        before = done - duration
+        # end_i = done_i + max(device, max_{j<=i}(launched_j - before_j))
+        offset = np.maximum(np.maximum.accumulate(launched - before), self.device)
+        start = before + offset
+        end = float(start[-1] + duration[-1])
+        self.gap += end - self.device - float(done[-1])
+        self.host, self.device = float(host[-1]), end
+        span = Span(segment, start, duration)
+        self.spans.append(span)
+        return span
+
+    def wait(self, until: float) -> None:
+        """The compute stream waits for communication."""
+        if until > self.device:
+            self.exposed += until - self.device
+            self.device = until
+
+    def synchronise(self) -> None:
+        """The host waits for the device."""
+        self.host = max(self.host, self.device)
+
+
+def simulate(priced: PricedProgram) -> Timeline:
+    """The steady step of a priced program."""
+    program = priced.program
+    clock = _Clock(priced)
+    reductions: list[tuple[float, float, int]] = []
+    step_start, drawn_from, extra, extra_gap, extra_exposed = 0.0, 0, 0.0, 0.0, 0.0
+    host_start = 0.0
+    for _ in range(2):
+        step_start, host_start, drawn_from = clock.device, clock.host, len(clock.spans)
+        clock.gap = clock.exposed = extra = extra_gap = extra_exposed = 0.0
+        clock.host += priced.host.step_s
+        plain = program.micro_steps - 1
+        all_reduce_always = program.synced_micro_steps == program.micro_steps and program.ranks > 1
+        for index in range(min(plain, 2)):
+            before = (clock.device, clock.gap, clock.exposed)
+            reductions = _micro_step(clock, accumulate=index > 0, reduce=all_reduce_always)
+            if index == 1 and plain > 2:
+                copies = plain - 2
+                extra = copies * (clock.device - before[0])
+                extra_gap = copies * (clock.gap - before[1])
+                extra_exposed = copies * (clock.exposed - before[2])
+        reductions = _micro_step(clock, accumulate=plain > 0, reduce=program.ranks > 1)
+        _tail(clock)
+    step_s = clock.device - step_start + extra
+    reduce_s = float(priced.bucket_s.sum() + priced.broadcast_s) * program.synced_micro_steps
+    exposed = clock.exposed + extra_exposed
+    busy, casts = _busy(priced)
+    spans = clock.spans[drawn_from:]
+    shifted = tuple(Span(s.segment, s.start - step_start, s.duration) for s in spans)
+    return Timeline(
+        step_s=step_s,
+        busy=busy,
+        casts_s=casts,
+        host_gap_s=max(clock.gap + extra_gap, 0.0),
+        communication_exposed_s=exposed,
+        communication_hidden_s=max(reduce_s - exposed, 0.0),
+        host_s=clock.host - host_start,
+        spans=shifted,
+        reductions=tuple((a - step_start, b - step_start, n) for a, b, n in reductions),
+        repeated_micro_steps=max(program.micro_steps - 3, 0),
+    )
+
+
+def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
+    priced, program = clock.priced, clock.priced.program
+    if reduce and priced.broadcast_s:
+        clock.wait(clock.device + priced.broadcast_s)
+    span = clock.run(program.micro)
+    if accumulate:
+        clock.run(program.accumulate)
+    if not reduce or span is None:
+        return []
+    copies = program.bucket_copies
+    if len(copies):
+        clock.run(_only(copies, 0))
+    free = 0.0
+    reductions = []
+    ends = span.start + span.duration
+    for bucket, seconds in zip(program.buckets, priced.bucket_s, strict=True):
+        ready = float(ends[min(bucket.ready, len(ends) - 1)])
+        start = max(free, ready)
+        free = start + float(seconds)
+        reductions.append((start, free, bucket.nbytes))
+    clock.wait(free)
+    if len(copies):
+        clock.run(_only(copies, 1))
+    return reductions
+
+
+def _only(segment: Segment, index: int) -> Segment:
+    at = slice(index, index + 1)
+    return Segment(segment.kind[at], segment.phase[at], segment.views[at], segment.module[at])
+
+
+def _tail(clock: _Clock) -> None:
+    program = clock.priced.program
+    split = program.sync_after_tail + 1
+    tail = program.tail
+    if split:
+        clock.run(Segment(tail.kind[:split], tail.phase[:split], tail.views[:split], tail.module[:split]))
+        clock.synchronise()
+    clock.run(Segment(tail.kind[split:], tail.phase[split:], tail.views[split:], tail.module[split:]))
+
+
+def _busy(priced: PricedProgram) -> tuple[dict[Phase, float], float]:
+    """Compute-stream seconds of a whole step by phase, casts apart."""
+    program = priced.program
+    busy = dict.fromkeys(Phase, 0.0)
+    casts = 0.0
+    runs = (
+        (program.micro, program.micro_steps),
+        (program.accumulate, program.micro_steps - 1),
+        (program.bucket_copies, program.synced_micro_steps),
+        (program.tail, 1),
+    )
+    for segment, times in runs:
+        if not len(segment) or times <= 0:
+            continue
+        seconds = priced.device_seconds(segment) * times
+        cast = priced.works.is_cast[segment.kind]
+        casts += float(seconds[cast].sum())
+        totals = np.bincount(segment.phase[~cast], weights=seconds[~cast], minlength=len(Phase))
+        for phase in Phase:
+            busy[phase] += float(totals[phase])
+    return busy, casts

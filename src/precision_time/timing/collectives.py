@@ -1,0 +1,315 @@
+"""How long a collective takes: NCCL's own cost model with fitted constants.
+
+For every algorithm (ring, tree, in-switch NVLS and its tree between nodes) and protocol (LL, LL128, Simple)
+
+    time = a + b + 2 k sqrt(a b)    a: latency, base + hops x hop    b: bytes on the busiest link / bandwidth
+
+and the least of them is taken, as NCCL takes it. The last term is what pipelining costs: a message cut into
+chunks pays latency per chunk and bandwidth per byte, and the best chunk size leaves a multiple of their
+geometric mean. It is why bus bandwidth still grows from 16 MB to 1 GB.
+
+Structure: NCCL src/graph/tuning.cc. Constants: `data/collectives.json`, written by
+`python -m precision_time.fit.collectives SHARED_DATA`. Fabrics: `hardware/data/fabrics.yaml`.
+`nbytes` is what nccl-tests calls the size: the whole buffer (all-gather: the gathered output; reduce-scatter:
+the input; all-to-all: what each rank holds). One number or an array; the result has its shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from precision_time.errors import JobError
+from precision_time.hardware.fabric import Cluster, Fabric, Group
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """Seconds with the choice that NCCL would make, where they come from and how far off they may be."""
+
+    seconds: Array
+    choice: NDArray[np.str_]
+    """algorithm/protocol of each message, for example ring/LL128; none where nothing is sent."""
+    source: str
+    """learned where the fabric was fitted, assumed otherwise."""
+    log_std: float
+    """Standard deviation of the log of measured over predicted."""
+
+    def __float__(self) -> float:
+        return float(self.seconds)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What `data/collectives.json` holds under `constants`. Times in microseconds."""
+
+    base_us: Mapping[str, float]
+    """By protocol: what a collective costs before its first hop."""
+    hop_us: Mapping[str, Mapping[str, float]]
+    """By link (nvlink, pcie, network) and protocol: one step to the next rank."""
+    efficiency: Mapping[str, float]
+    """By protocol: share of the bus bandwidth for payload."""
+    pipelining: float
+    """k above."""
+    bandwidth_share: Mapping[str, float]
+    """By collective: bus bandwidth over that of all-reduce."""
+    local_copy: Mapping[str, float]
+    """By collective: cost of moving one rank's own part inside its memory, over sending it by NVLink."""
+    nvls_us: float
+    peer_base_us: float
+    peer_hop_us: float
+    """All-to-all and point to point: before the first and for each further peer."""
+    network_peer_share: float
+    """All-to-all: what a further peer across the network costs, over one Simple hop."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    constants: Constants
+    learned_fabrics: frozenset[str]
+    log_std_learned: float
+    log_std_assumed: float
+
+
+@cache
+def fitted() -> Fit:
+    """The constants that ship with the package."""
+    text = (Path(__file__).parent / "data" / "collectives.json").read_text(encoding="utf-8")
+    return fit_from(json.loads(text))
+
+
+def fit_from(document: Mapping[str, Any]) -> Fit:
+    spread = document["log_std"]
+    constants = Constants(**document["constants"])
+    return Fit(constants, frozenset(document["fabrics"]), spread["learned"], spread["assumed"])
+
+
+def all_reduce_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    return collective_seconds("all_reduce", nbytes, where)
+
+
+def all_gather_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    """`nbytes`: the gathered output."""
+    return collective_seconds("all_gather", nbytes, where)
+
+
+def reduce_scatter_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    """`nbytes`: the whole input of one rank."""
+    return collective_seconds("reduce_scatter", nbytes, where)
+
+
+def all_to_all_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    """`nbytes`: what one rank holds, its own part included."""
+    return collective_seconds("all_to_all", nbytes, where)
+
+
+def broadcast_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    return collective_seconds("broadcast", nbytes, where)
+
+
+def send_recv_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
+    """One message between two neighbouring ranks of the group (a pipeline stage to the next)."""
+    return collective_seconds("send_recv", nbytes, where)
+
+
+def collective_seconds(
+    collective: str, nbytes: ArrayLike, where: Cluster | Group, fit: Fit | None = None
+) -> CollectiveTime:
+    """Time of one collective for one size or an array of sizes; a group of one rank takes no time."""
+    if collective not in COLLECTIVES:
+        raise JobError(f"unknown collective {collective!r}; use one of {', '.join(COLLECTIVES)}.")
+    size = np.asarray(nbytes, dtype=np.float64)
+    if not np.all(np.isfinite(size)) or np.any(size < 0):
+        raise JobError("a message size is negative or not a number; give bytes of at least 0.")
+    known = fit or fitted()
+    group = where.world if isinstance(where, Cluster) else where
+    if group.ranks == 1:
+        return CollectiveTime(np.zeros_like(size), np.full(size.shape, "none"), "learned", 0.0)
+    options = _options(collective, group, known.constants)
+    times = np.stack([option(size) for option in options.values()])
+    best = np.argmin(times, axis=0)
+    nothing = size == 0
+    seconds = np.where(nothing, 0.0, np.take_along_axis(times, best[None], axis=0)[0] * 1e-6)
+    choice = np.where(nothing, "none", np.array(list(options))[best])
+    used = [group.intra, group.inter] if group.domains > 1 else [group.intra]
+    learned = all(fabric is not None and fabric.name in known.learned_fabrics for fabric in used)
+    return CollectiveTime(
+        seconds,
+        choice,
+        "learned" if learned else "assumed",
+        known.log_std_learned if learned else known.log_std_assumed,
+    )
+
+
+def floor_seconds(collective: str, nbytes: ArrayLike, where: Cluster | Group) -> Array:
+    """Bytes that must cross the slowest link over its bandwidth: no time above is ever below this."""
+    group = where.world if isinstance(where, Cluster) else where
+    size = np.asarray(nbytes, dtype=np.float64)
+    if group.ranks == 1:
+        return np.zeros_like(size)
+    if collective == "all_to_all":
+        return size * max(_all_to_all_traffic(group))
+    local, domains = group.ranks_per_domain, group.domains
+    inside = across = 0.0
+    if local > 1:
+        inside = _ring_traffic(collective, local) / group.intra.bus_bytes_per_s(local)
+        if collective == "all_reduce" and group.intra.nvls_bytes_per_s:
+            inside = min(inside, 1 / group.intra.nvls_bytes_per_s)
+    if domains > 1:
+        across = _ring_traffic(collective, domains) / group.network_bytes_per_s
+    if collective == "send_recv" and domains == 1:
+        inside = 1 / group.intra.bus_bytes_per_s(2)
+    elif collective == "send_recv":  # the slowest pair of neighbours crosses over the ports of one rank
+        inside, across = 0.0, local / group.network_bytes_per_s
+    return size * max(inside, across)
+
+
+def _options(collective: str, group: Group, constants: Constants) -> dict[str, Callable[[Array], Array]]:
+    """Every algorithm/protocol that NCCL would weigh, as bytes -> microseconds."""
+    if collective in ("all_to_all", "send_recv"):
+        return {"p2p/Simple": _peer_to_peer(collective, group, constants)}
+    options: dict[str, Callable[[Array], Array]] = {}
+    for protocol in PROTOCOLS:
+        if protocol == "LL128" and not _ll128(group):
+            continue
+        options[f"ring/{protocol}"] = _ring(collective, group, constants, protocol)
+        if collective == "all_reduce" and (group.domains > 1 or group.ranks > 8):
+            options[f"tree/{protocol}"] = _tree(group, constants, protocol)
+    if collective == "all_reduce" and group.intra.nvls_bytes_per_s and group.ranks_per_domain > 4:
+        name = "nvls" if group.domains == 1 else "nvls_tree"
+        options[f"{name}/Simple"] = _nvls(group, constants)
+    return options
+
+
+def _cost(latency_us: float, us_per_byte: float, constants: Constants) -> Callable[[Array], Array]:
+    def microseconds(size: Array) -> Array:
+        wire = size * us_per_byte
+        return latency_us + wire + 2 * constants.pipelining * np.sqrt(latency_us * wire)
+
+    return microseconds
+
+
+def _ring(collective: str, group: Group, constants: Constants, protocol: str) -> Callable[[Array], Array]:
+    n = group.ranks
+    rounds = 2 if collective == "all_reduce" else 1
+    across = min(rounds * group.domains, rounds * (n - 1)) if group.domains > 1 else 0
+    inside = rounds * (n - 1) - across
+    latency = (
+        constants.base_us[protocol] * group.intra.latency_scale
+        + inside * _hop(group.intra, constants, protocol)
+        + across * _network_hop(group, constants, protocol)
+    )
+    efficiency = _efficiency(group, constants, protocol)
+    share = constants.bandwidth_share.get(collective, 1.0)
+    traffic = _ring_traffic(collective, n)
+    if group.intra.kind != "pcie":  # memory is so much faster than PCIe that the copy vanishes
+        traffic += constants.local_copy.get(collective, 0.0) * traffic / (n - 1)
+    return _cost(latency, traffic / (_bus_bytes_per_s(group) * share * efficiency) * 1e6, constants)
+
+
+def _tree(group: Group, constants: Constants, protocol: str) -> Callable[[Array], Array]:
+    local = group.ranks_per_domain
+    inside = min(local, 8) - 1 + max(0.0, log2(local / 8))
+    latency = constants.base_us[protocol] * group.intra.latency_scale + 2 * (
+        inside * _hop(group.intra, constants, protocol)
+        + ceil(log2(group.domains)) * _network_hop(group, constants, protocol)
+    )
+    rates = []
+    if local > 1:
+        rates.append(group.intra.bus_bytes_per_s(local) * 0.92 / 2)  # NCCL: trees reach 92 % of the bus
+    if group.domains > 1:
+        rates.append(group.network_bytes_per_s * _tree_share(group))
+    return _cost(latency, 1e6 / (min(rates) * _efficiency(group, constants, protocol)), constants)
+
+
+def _nvls(group: Group, constants: Constants) -> Callable[[Array], Array]:
+    latency = constants.nvls_us * group.intra.latency_scale
+    rate = group.intra.nvls_bytes_per_s
+    if group.domains > 1:
+        latency += 2 * ceil(log2(group.domains)) * _network_hop(group, constants, "Simple")
+        rate = min(rate, group.network_bytes_per_s * _tree_share(group))
+    return _cost(latency, 1e6 / rate, constants)
+
+
+def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callable[[Array], Array]:
+    scale = group.intra.latency_scale
+    first = constants.peer_base_us * scale
+    far_hop = _network_hop(group, constants, "Simple")
+    share = constants.bandwidth_share["all_to_all"]
+    if collective == "send_recv":
+        if group.domains > 1:
+            rate = group.network_bytes_per_s / group.ranks_per_domain  # the ports of one rank
+            return _cost(first + far_hop, 1e6 / rate, constants)
+        rate = group.intra.bus_bytes_per_s(2)
+        return _cost(first + constants.peer_hop_us * scale, 1e6 / (rate * share), constants)
+    local, n = group.ranks_per_domain, group.ranks
+    latency = first + (local - 1) * constants.peer_hop_us * scale
+    if group.domains > 1:
+        latency += far_hop + (n - local - 1) * far_hop * constants.network_peer_share
+    inside, across = _all_to_all_traffic(group)
+    if group.intra.kind != "pcie" and local > 1:
+        inside += constants.local_copy["all_to_all"] / n / group.intra.bus_bytes_per_s(local)
+    return _cost(latency, max(inside, across) / share * 1e6, constants)
+
+
+def _all_to_all_traffic(group: Group) -> tuple[float, float]:
+    """Seconds per byte that each rank holds: inside its domain, and out through the ports."""
+    local, n = group.ranks_per_domain, group.ranks
+    inside = (local - 1) / n / group.intra.bus_bytes_per_s(local) if local > 1 else 0.0
+    across = (n - local) / n * local / group.network_bytes_per_s if group.domains > 1 else 0.0
+    return inside, across
+
+
+def _ring_traffic(collective: str, n: int) -> float:
+    """Bytes that cross each link over the message size."""
+    return {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "send_recv": 1.0}.get(collective, (n - 1) / n)
+
+
+def _bus_bytes_per_s(group: Group) -> float:
+    """The slowest link of a ring: inside the domains or between them."""
+    rates = []
+    if group.ranks_per_domain > 1:
+        rates.append(group.intra.bus_bytes_per_s(group.ranks_per_domain))
+    if group.domains > 1:
+        rates.append(group.network_bytes_per_s)
+    return min(rates)
+
+
+def _efficiency(group: Group, constants: Constants, protocol: str) -> float:
+    share = constants.efficiency[protocol]
+    # Half of every LL word is its flag, which the network has to carry.
+    return min(share, 0.5) if protocol == "LL" and group.domains > 1 else share
+
+
+def _tree_share(group: Group) -> float:
+    """Bytes all-reduced over bytes through the ports: two domains exchange once, more send up and down."""
+    return 1.0 if group.domains == 2 else 0.5
+
+
+def _hop(fabric: Fabric, constants: Constants, protocol: str) -> float:
+    if fabric.hop_us is not None:
+        return fabric.hop_us[protocol]
+    link = "network" if fabric.is_network else "pcie" if fabric.kind == "pcie" else "nvlink"
+    return constants.hop_us[link][protocol] * fabric.latency_scale
+
+
+def _network_hop(group: Group, constants: Constants, protocol: str) -> float:
+    if group.domains == 1 or group.inter is None:
+        return 0.0
+    return _hop(group.inter, constants, protocol)
+
+
+def _ll128(group: Group) -> bool:
+    return group.intra.ll128 and (group.domains == 1 or (group.inter is not None and group.inter.ll128))

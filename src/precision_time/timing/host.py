@@ -1,0 +1,54 @@
+"""Seconds the host needs to launch each operator. A GPU that outruns its host waits: the step is host-bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import OpKind
+from precision_time.layout.rank_program import Segment
+from precision_time.timing.parameters import read_data
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """Seconds of host time: per operator, per free view, per kernel after the first, per multi-tensor sweep, per
+    parameter tensor that a sweep handles one by one, and once a step (loop, gradients to None, batch to device)."""
+
+    operator_s: float
+    view_s: float
+    kernel_s: float
+    sweep_s: float
+    tensor_s: float
+    step_s: float
+    log_spread: float
+
+    def per_kind(self, kinds: Sequence[OpKind], launches: NDArray[np.intp]) -> Array:
+        """Host seconds of one call of each kind, views apart."""
+        seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
+        for i, kind in enumerate(kinds):
+            if kind.name == "pt.sweep":
+                calls = int(kind.attr("host_calls", 1) or 1)  # type: ignore[call-overload]
+                seconds[i] = self.sweep_s if calls == 1 else calls * self.tensor_s
+        return np.asarray(seconds, dtype=np.float64)
+
+    def of(self, segment: Segment, per_kind: Array) -> Array:
+        """Host seconds of every call of a segment."""
+        return np.asarray(per_kind[segment.kind] + self.view_s * segment.views, dtype=np.float64)
+
+
+@cache
+def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
+    """Costs in an execution mode; `factor` slows or speeds a node's host."""
+    content = read_data("host.json")
+    us = {key: value * 1e-6 * factor for key, value in content["modes"][execution].items()}
+    return HostCosts(
+        us["operator_us"], us["view_us"], us["kernel_us"], us["sweep_us"], us["tensor_us"], us["step_us"],
+        content["log_spread"],
+    )  # fmt: skip

@@ -1,0 +1,142 @@
+"""Puts seconds on a `RankProgram`: kernels, host launches and collectives, each with its source and spread.
+
+Equal operators are priced once; the cost of pricing does not depend on the number of layers or micro-steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import OpKind
+from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.gpu import Gpu
+from precision_time.layout.rank_program import RankProgram, Segment
+from precision_time.timing.collectives import all_reduce_seconds, broadcast_seconds
+from precision_time.timing.host import HostCosts, host_costs
+from precision_time.timing.kernels import SOURCES, KernelModel, WorkTable
+from precision_time.timing.operators import WorkOptions, touched, works
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindWorks:
+    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to."""
+
+    table: WorkTable
+    owner: NDArray[np.intp]
+    launches: NDArray[np.intp]
+    nbytes: Array
+    family: tuple[str, ...]
+    unsupported: tuple[int, ...]
+    is_cast: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedProgram:
+    """Seconds of a program on a cluster.
+
+    `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
+    `spread` is the standard deviation of log time per kind. `bucket_s` follows the program's buckets.
+    """
+
+    program: RankProgram
+    works: KindWorks
+    kind_s: Array
+    floor_s: Array
+    compute_bound_s: Array
+    launch_s: Array
+    source_s: Array
+    spread: Array
+    host: HostCosts
+    host_kind_s: Array
+    bucket_s: Array
+    broadcast_s: float
+
+    def device_seconds(self, segment: Segment) -> Array:
+        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
+
+    def host_seconds(self, segment: Segment) -> Array:
+        return self.host.of(segment, self.host_kind_s)
+
+
+@lru_cache(maxsize=128)
+def kind_works(program: RankProgram, options: WorkOptions) -> KindWorks:
+    """The hardware-independent works of a program's kinds."""
+    found = []
+    owner: list[int] = []
+    unsupported: list[int] = []
+    for index, kind in enumerate(program.kinds):
+        rule = works(kind, options)
+        if rule is None:
+            unsupported.append(index)
+            rule = [touched(kind)]
+        found += rule
+        owner += [index] * len(rule)
+    count = len(program.kinds)
+    owners = np.array(owner, dtype=np.intp)
+    table = WorkTable.from_works(found)
+    nbytes = np.bincount(owners, weights=table.bytes, minlength=count) if len(found) else np.zeros(count)
+    launches = np.bincount(owners, weights=table.launches, minlength=count) if len(found) else np.zeros(count)
+    return KindWorks(
+        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
+        np.array([_is_cast(kind) for kind in program.kinds], dtype=np.bool_),
+    )  # fmt: skip
+
+
+def _is_cast(kind: OpKind) -> bool:
+    return kind.name in ("aten._to_copy", "pt.quantize") or (
+        kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
+    )
+
+
+def price(
+    program: RankProgram,
+    cluster: Cluster,
+    options: WorkOptions,
+    execution: str = "eager",
+    model: KernelModel | None = None,
+) -> PricedProgram:
+    """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
+    kinds = kind_works(program, options)
+    gpu: Gpu = cluster.gpu
+    times = (model or _shipped_model()).seconds(kinds.table, gpu)
+    # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
+    seconds = times.seconds / cluster.node.clock_factor
+    count = len(program.kinds)
+    owner = kinds.owner
+
+    def per_kind(values: Array) -> Array:
+        return np.bincount(owner, weights=values, minlength=count) if len(owner) else np.zeros(count)
+
+    source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
+    kind_s = per_kind(seconds)
+    host = host_costs(execution, cluster.node.host_factor)
+    memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
+    spread = per_kind(times.log_spread * seconds) / np.maximum(kind_s, 1e-30)
+    bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
+    return PricedProgram(
+        program=program,
+        works=kinds,
+        kind_s=kind_s,
+        floor_s=per_kind(times.floor_seconds),
+        compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
+        launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
+        source_s=source_s,
+        spread=spread,
+        host=host,
+        host_kind_s=host.per_kind(program.kinds, kinds.launches),
+        bucket_s=all_reduce_seconds(bytes_, cluster.world).seconds if len(bytes_) else bytes_,
+        broadcast_s=float(broadcast_seconds(np.array([program.broadcast_bytes], dtype=np.float64), cluster.world).seconds[0])
+        if program.broadcast_bytes and program.ranks > 1
+        else 0.0,
+    )
+
+
+@lru_cache(maxsize=1)
+def _shipped_model() -> KernelModel:
+    return KernelModel()

@@ -1,0 +1,133 @@
+"""Any Hugging Face model from a local `config.json`: nothing is downloaded and no weights are read.
+
+`config["path"]` names the file. The class follows `architectures[0]` in it, else the first class of image
+classification, sequence to sequence, causal and masked modelling that knows the model type. The loss is the
+model's own; attention goes through SDPA where the model has it. Some models ask their (absent) data whether
+sequences are packed or padded: the capture answers that, a bare forward on the meta device fails there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from precision_time.errors import JobError
+from precision_time.zoo.models.text import tokens
+from precision_time.zoo.workload import Config, Sizes, Workload
+
+TASKS = (
+    ("ForCausalLM", "AutoModelForCausalLM"),
+    ("LMHeadModel", "AutoModelForCausalLM"),
+    ("ForMaskedLM", "AutoModelForMaskedLM"),
+    ("ForPreTraining", "AutoModelForPreTraining"),
+    ("ForConditionalGeneration", "AutoModelForSeq2SeqLM"),
+    ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+    ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
+    ("ForTokenClassification", "AutoModelForTokenClassification"),
+    ("ForImageClassification", "AutoModelForImageClassification"),
+)
+"""Ending of the architecture's name, and the class of `transformers` that builds it."""
+
+BY_TYPE = (
+    "AutoModelForImageClassification",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForCausalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification",
+)
+"""Tried in this order when the file names no architecture."""
+
+ENCODERS = frozenset(
+    [
+        "albert",
+        "bert",
+        "camembert",
+        "deberta",
+        "deberta-v2",
+        "distilbert",
+        "electra",
+        "mpnet",
+        "roberta",
+        "xlm-roberta",
+    ]
+)
+"""Model types that also have a causal class but are trained as masked models."""
+
+
+def read(path: str) -> dict[str, Any]:
+    """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path} cannot be read as a Hugging Face config ({error})") from error
+    if not isinstance(content, dict) or "model_type" not in content:
+        raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
+    return content
+
+
+def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> str:
+    """Name of the `AutoModelFor...` class that builds the configured model with a loss."""
+    for architecture in content.get("architectures") or []:
+        for ending, name in TASKS:
+            if architecture.endswith(ending):
+                return name
+    if content["model_type"] in ENCODERS:
+        return "AutoModelForMaskedLM"
+    for name in BY_TYPE:
+        if type(hf_config) in getattr(transformers, name)._model_mapping:
+            return name
+    raise JobError(
+        f"no training head is known for model_type {content['model_type']!r}: name one in architectures"
+    )
+
+
+def make_inputs(task: str, hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
+    """One micro-batch with labels, in the names that the model's forward takes."""
+    batch = int(sizes["batch_size"])
+    if task == "AutoModelForImageClassification":
+        side = sizes.get("image_size", getattr(hf_config, "image_size", 224))
+        height, width = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+        channels = int(getattr(hf_config, "num_channels", 3))
+        return {"pixel_values": torch.zeros(batch, channels, height, width), "labels": tokens(batch)}
+    seq = int(sizes["seq_len"])
+    inputs = {"input_ids": tokens(batch, seq)}
+    if task == "AutoModelForSequenceClassification":
+        inputs["labels"] = tokens(batch)
+    elif task == "AutoModelForQuestionAnswering":
+        inputs["start_positions"], inputs["end_positions"] = tokens(batch), tokens(batch)
+    elif task == "AutoModelForSeq2SeqLM":
+        inputs["labels"] = tokens(batch, int(sizes.get("target_len", seq)))
+        inputs["decoder_input_ids"] = torch.zeros_like(inputs["labels"])
+    else:
+        inputs["labels"] = tokens(batch, seq)
+    if task == "AutoModelForPreTraining" and hf_config.model_type == "bert":
+        inputs["next_sentence_label"] = tokens(batch)
+    return inputs
+
+
+def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    return module(**inputs).loss
+
+
+def build(config: Config, sizes: Sizes) -> Workload:
+    import transformers
+
+    content = read(str(config["path"]))
+    options = {
+        key: value for key, value in content.items() if key not in ("model_type", "torch_dtype", "dtype")
+    }
+    hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
+    hf_config.use_cache = False
+    task = auto_class(content, transformers, hf_config)
+    if task == "AutoModelForSequenceClassification" and hf_config.pad_token_id is None:
+        hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
+    factory = getattr(transformers, task)
+    try:
+        module = factory.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32)
+    except ValueError:  # the model has no SDPA path
+        module = factory.from_config(hf_config, attn_implementation="eager", dtype=torch.float32)
+    return Workload(module, make_inputs(task, hf_config, sizes), loss)

@@ -1,0 +1,71 @@
+"""Regenerate the graphs that ship with the package: `python -m precision_time.zoo.ship [NAME ...]`.
+
+Each named model is captured at a few sizes in every dtype regime (and, where it has attention, with the unfused path),
+fitted over its symbols and checked at another size. Needs torch (and torchvision for the models built from it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from precision_time.capture import symbolic
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.training_step import trace_entry
+from precision_time.errors import PrecisionTimeError
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.workload import ZooEntry
+
+DATA = Path(__file__).parent / "data"
+REGIMES = ("full", "autocast", "half")
+
+
+def variants_of(entry: ZooEntry) -> list[tuple[str, str, str]]:
+    """(variant, regime, attention) of every graph that ships for a model."""
+    attentions = ("flash", "math") if entry.attention else ("flash",)
+    return [(r if a == "flash" else f"{r}.math", r, a) for a in attentions for r in REGIMES]
+
+
+def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
+    """Capture, fit, check and write one model."""
+    import torch
+
+    def at(regime: str, attention: str, sizes: dict[str, int]) -> OpGraph:
+        return trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)
+
+    fitted = {
+        variant: symbolic.fit(entry.name, entry.symbols, lambda s, r=regime, a=attention: at(r, a, s))  # type: ignore[misc]
+        for variant, regime, attention in variants_of(entry)
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{entry.name}.zip"
+    symbolic.save(path, fitted, {"torch": torch.__version__.split("+")[0]})
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m precision_time.zoo.ship", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="models to regenerate (default: all)")
+    parser.add_argument("--missing", action="store_true", help="only models without a shipped graph")
+    given = parser.parse_args(arguments)
+    names = given.names or sorted(ENTRIES)
+    if given.missing:
+        names = [n for n in names if not (DATA / f"{n}.zip").exists()]
+    failed = 0
+    for done, name in enumerate(names, 1):
+        start = time.perf_counter()
+        try:
+            path = ship(ENTRIES[name])
+        except PrecisionTimeError as error:
+            failed += 1
+            print(f"[{done}/{len(names)}] {name}: FAILED: {error}", file=sys.stderr)
+            continue
+        seconds = time.perf_counter() - start
+        print(f"[{done}/{len(names)}] {name}: {path.stat().st_size / 1024:.0f} kB in {seconds:.1f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

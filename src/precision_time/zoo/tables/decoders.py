@@ -1,0 +1,147 @@
+"""Dense decoder-only language models, all built by `models.decoder` from their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precision_time.zoo.tables.language import BATCH_SEQ
+from precision_time.zoo.workload import ZooEntry
+
+GPT: Mapping[str, Any] = {
+    "norm": "layernorm",
+    "act": "gelu",
+    "pos": "learned",
+    "bias": 1,
+    "tied_embeddings": 1,
+    "qk_norm": 0,
+    "dropout": 0.0,
+    "max_positions": 2048,
+}
+LLAMA: Mapping[str, Any] = {
+    "norm": "rmsnorm",
+    "act": "swiglu",
+    "pos": "rope",
+    "bias": 0,
+    "tied_embeddings": 0,
+    "qk_norm": 0,
+    "dropout": 0.0,
+}
+NEMOTRON: Mapping[str, Any] = {
+    **LLAMA,
+    "norm": "layernorm",
+    "act": "relu2",
+    "rotary_percent": 0.5,
+    "vocab": 256000,
+}
+GPT2: Mapping[str, Any] = {**GPT, "act": "gelu_tanh", "vocab": 50257, "dropout": 0.1, "max_positions": 1024}
+
+
+def _shape(
+    layers: int, hidden: int, heads: int, kv_heads: int | None = None, ffn: int | None = None
+) -> dict[str, Any]:
+    return {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads or heads,
+        "head_dim": hidden // heads,
+        "ffn": ffn or 4 * hidden,
+    }
+
+
+def _entry(
+    name: str,
+    family: str,
+    config: Mapping[str, Any],
+    seq_len: int,
+    parameters: int = 0,
+    source: str = "",
+    batch_size: int = 1,
+) -> ZooEntry:
+    return ZooEntry(
+        name=name,
+        builder="models.decoder:build",
+        family=family,
+        input={"seq_len": seq_len},
+        optimizer="adamw",
+        dataset="text",
+        batch_size=batch_size,
+        config=config,
+        symbols=BATCH_SEQ,
+        clip_norm=1.0,
+        attention=True,
+        parameters=parameters,
+        parameters_source=source,
+    )
+
+
+def _gpt2(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:
+    source = f"transformers GPT2LMHeadModel, {name}"
+    return _entry(name, "gpt", {**GPT2, **shape}, 1024, parameters, source, batch_size=8)
+
+
+def _llama(
+    name: str, shape: dict[str, Any], vocab: int, theta: float, seq_len: int, parameters: int
+) -> ZooEntry:
+    config = {**LLAMA, **shape, "vocab": vocab, "rope_theta": theta}
+    return _entry(
+        name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config"
+    )
+
+
+LLM_FOUNDRY = "llm-foundry throughput table, sequence length 2048"
+LLAMA3_8B = _shape(32, 4096, 32, 8, 14336)
+LLAMA3_70B = _shape(80, 8192, 64, 8, 28672)
+LLAMA3_COUNTS = (8_030_261_248, 70_553_706_496, 405_853_388_800)
+
+ENTRIES: tuple[ZooEntry, ...] = (
+    # Defaults of the user-defined GPT are those of GPT-2 small with a vocabulary padded to a multiple of 128.
+    _entry("gpt", "gpt", {**GPT, **_shape(12, 768, 12), "vocab": 50304}, 1024, batch_size=8),
+    _gpt2("gpt2", _shape(12, 768, 12), 124_439_808),
+    _gpt2("gpt2-medium", _shape(24, 1024, 16), 354_823_168),
+    _gpt2("gpt2-large", _shape(36, 1280, 20), 774_030_080),
+    _gpt2("gpt2-xl", _shape(48, 1600, 25), 1_557_611_200),
+    *(
+        _entry(f"mpt-{size}", "mpt", {**GPT, **_shape(*shape), "vocab": 50368}, 2048, count, LLM_FOUNDRY)
+        for size, shape, count in (
+            ("125m", (12, 768, 12), 125_311_488),
+            ("350m", (24, 1024, 16), 355_985_408),
+            ("760m", (24, 1536, 12), 760_470_528),
+            ("1b", (24, 2048, 16), 1_315_950_592),
+            ("3b", (32, 2560, 20), 2_651_837_440),
+            ("7b", (32, 4096, 32), 6_658_859_008),
+            ("13b", (40, 5120, 40), 12_853_954_560),
+            ("30b", (48, 7168, 56), 29_975_214_080),
+            ("70b", (80, 8192, 64), 64_862_437_376),
+        )
+    ),
+    _entry("gpt3-5b", "gpt", {**GPT, **_shape(24, 4096, 32), "vocab": 51200}, 2048),
+    _entry("gpt3-20b", "gpt", {**GPT, **_shape(44, 6144, 48), "vocab": 51200}, 2048),
+    _entry(
+        "gpt3-175b",
+        "gpt",
+        {**GPT, **_shape(96, 12288, 96), "vocab": 51200},
+        2048,
+        174_600_000_000,
+        "arXiv:2005.14165 table D.1 (rounded to 0.1 billion; vocabulary 50257)",
+    ),
+    _llama("llama2-7b", _shape(32, 4096, 32, 32, 11008), 32000, 1e4, 4096, 6_738_415_616),
+    _llama("llama2-13b", _shape(40, 5120, 40, 40, 13824), 32000, 1e4, 4096, 13_015_864_320),
+    _llama("llama2-70b", _shape(80, 8192, 64, 8, 28672), 32000, 1e4, 4096, 68_976_648_192),
+    _llama("llama3-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
+    _llama("llama3-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
+    _llama("llama3.1-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
+    _llama("llama3.1-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
+    _llama("llama3.1-405b", _shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2]),
+    _entry("nemotron-8b", "nemotron", {**NEMOTRON, **_shape(32, 4096, 32)}, 4096),
+    _entry("nemotron-22b", "nemotron", {**NEMOTRON, **_shape(40, 6144, 48)}, 4096),
+    _entry(
+        "nemotron-340b",
+        "nemotron",
+        {**NEMOTRON, **_shape(96, 18432, 96, 8)},
+        4096,
+        341_000_000_000,
+        "Nemotron-4 340B report: 331.6 billion + 9.4 billion embedding parameters (rounded)",
+    ),
+)

@@ -1,0 +1,120 @@
+"""Speech recognition, vocoders, recommendation and tabular time series."""
+
+from __future__ import annotations
+
+from precision_time.zoo.workload import BATCH, Symbol, ZooEntry
+
+# The first convolution has stride 2, and batches are padded to 16 frames.
+FRAMES = Symbol("audio_frames", (256, 384), 640, multiple_of=16)
+
+# Rows of the 26 Criteo tables at frequency limit 15 (NVIDIA DeepLearningExamples, DLRM).
+CRITEO_T15 = (
+    7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11,
+    2209, 10667, 104, 4, 968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35,
+)  # fmt: skip
+
+ENTRIES: tuple[ZooEntry, ...] = (
+    *(
+        ZooEntry(
+            name=name,
+            builder="models.jasper:build",
+            family="jasper",
+            input={"audio_frames": 1664, "n_mels": 64},
+            optimizer="novograd",
+            dataset="librispeech",
+            batch_size=batch,
+            config={"variant": variant, "symbols": 29, "target_len": 200},
+            symbols=(BATCH, FRAMES),
+            parameters=parameters,
+            parameters_source=source,
+        )
+        for name, variant, batch, parameters, source in (
+            ("jasper-10x5dr", "jasper", 32, 333_000_000, "arXiv:1904.03288 (rounded to a million)"),
+            ("quartznet-15x5", "quartznet", 144, 18_900_000, "arXiv:1910.10261 (rounded to 0.1 million)"),
+        )
+    ),
+    ZooEntry(
+        name="waveglow",
+        builder="models.waveglow:build",
+        family="waveglow",
+        input={"audio_samples": 8000, "n_mels": 80},
+        optimizer="adam",
+        dataset="ljspeech",
+        batch_size=10,
+        config={
+            "flows": 12,
+            "groups": 8,
+            "wn_layers": 8,
+            "wn_channels": 512,
+            "wn_kernel": 3,
+            "early_every": 4,
+            "early_size": 2,
+        },
+        clip_norm=65504.0,
+        parameters=268_290_000,
+        parameters_source="arXiv:1912.01219, WaveGlow of 512 channels (rounded to 0.01 million)",
+    ),
+    ZooEntry(
+        name="hifigan",
+        builder="models.hifigan:build",
+        family="hifigan",
+        input={"audio_samples": 8192, "n_mels": 80},
+        optimizer="adamw",
+        dataset="ljspeech",
+        batch_size=16,
+        config={
+            "channels": 512,
+            "upsample_rates": (8, 8, 2, 2),
+            "upsample_kernels": (16, 16, 4, 4),
+            "kernels": (11, 7, 3),
+            "dilations": (1, 3, 5),
+            "periods": (2, 3, 5, 7, 11),
+        },
+    ),
+    ZooEntry(
+        name="ncf",
+        builder="models.ncf_dlrm:build_ncf",
+        family="ncf",
+        input={"fields": 2},
+        optimizer="adam",
+        dataset="movielens20m",
+        batch_size=2**20,
+        config={"users": 138493, "items": 26744, "mf_dim": 64, "mlp": (256, 256, 128, 64), "dropout": 0.5},
+        parameters=31_832_577,
+        parameters_source="stated in public gradient-compression runs of NVIDIA's NCF (ml-20m)",
+    ),
+    ZooEntry(
+        name="dlrm-small",
+        builder="models.ncf_dlrm:build_dlrm",
+        family="dlrm",
+        input={"fields": 26},
+        optimizer="sgd",
+        dataset="criteo",
+        batch_size=65536,
+        config={
+            "tables": CRITEO_T15,
+            "embedding_dim": 128,
+            "numerical": 13,
+            "bottom": (512, 256, 128),
+            "top": (1024, 1024, 512, 256),
+            "sparse": 1,
+        },
+    ),
+    ZooEntry(
+        name="tft",
+        builder="models.tft:build",
+        family="tft",
+        input={"encoder_steps": 168, "decoder_steps": 24},
+        optimizer="adam",
+        dataset="electricity",
+        batch_size=1024,
+        config={
+            "hidden": 128,
+            "heads": 4,
+            "static_classes": 369,
+            "known_inputs": 3,
+            "quantiles": 3,
+            "dropout": 0.1,
+        },
+    ),
+)

@@ -1,0 +1,198 @@
+"""Vision workloads and one graph network: inputs, optimizers, batches as in the runs behind the published
+rows.
+
+`parameters` is 0 where nobody published a count for exactly this head. The builders of such detectors are
+checked in another way: with 91 classes R-CNN and RetinaNet have the counts of torchvision's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precision_time.zoo.workload import BATCH, Symbol, ZooEntry
+
+IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32)
+PATCHES = Symbol("image_size", (192, 224, 256), 320, degree=2, multiple_of=16)
+
+TORCHVISION = "torchvision model documentation"
+PADDED_COCO = {"image_size": (832, 1344)}
+NNUNET = {"kernel": 3, "norm": "instance", "classes": 4, "inplace": 1}
+SMOOTH = {"classes": 1000, "label_smoothing": 0.1}
+
+_CNNS = (
+    ZooEntry(
+        "resnet50", "models.resnet:build", "resnet", {"image_size": 224}, "sgd", "imagenet", 256,
+        config={"depth": 50, "variant": "v1.5", **SMOOTH}, symbols=(BATCH, IMAGE),
+        parameters=25_557_032, parameters_source=TORCHVISION,
+    ),
+    ZooEntry(
+        "resnext101-32x4d", "models.resnet:build", "resnet", {"image_size": 224}, "sgd", "imagenet", 128,
+        config={"depth": 101, "groups": 32, "group_width": 4, **SMOOTH}, symbols=(BATCH, IMAGE),
+        parameters=44_177_704, parameters_source="timm resnext101_32x4d",
+    ),
+    ZooEntry(
+        "se-resnext101-32x4d", "models.resnet:build", "resnet", {"image_size": 224}, "sgd", "imagenet", 128,
+        config={"depth": 101, "groups": 32, "group_width": 4, "squeeze_excite": 1, **SMOOTH},
+        symbols=(BATCH, IMAGE),
+        parameters=48_955_416, parameters_source="timm seresnext101_32x4d",
+    ),
+    ZooEntry(
+        "efficientnet-b0", "models.efficientnet:build", "efficientnet", {"image_size": 224}, "rmsprop",
+        "imagenet", 256,
+        config={"variant": "b0", "dropout": 0.2, "inplace": 1, **SMOOTH}, symbols=(BATCH, IMAGE),
+        parameters=5_288_548, parameters_source=TORCHVISION,
+    ),
+    ZooEntry(
+        "efficientnet-b4", "models.efficientnet:build", "efficientnet", {"image_size": 380}, "rmsprop",
+        "imagenet", 128,
+        config={"variant": "b4", "dropout": 0.4, "survival": 0.8, "inplace": 1, **SMOOTH},
+        parameters=19_341_616, parameters_source=TORCHVISION,
+    ),
+    ZooEntry(
+        "efficientnet-widese-b0", "models.efficientnet:build", "efficientnet", {"image_size": 224}, "rmsprop",
+        "imagenet", 256,
+        config={"variant": "b0", "wide_squeeze": 1, "inplace": 1, "dropout": 0.2, **SMOOTH},
+        symbols=(BATCH, IMAGE),
+    ),
+    ZooEntry(
+        "efficientnet-widese-b4", "models.efficientnet:build", "efficientnet", {"image_size": 380}, "rmsprop",
+        "imagenet", 128,
+        config={"variant": "b4", "wide_squeeze": 1, "inplace": 1, "dropout": 0.4, "survival": 0.8, **SMOOTH},
+    ),
+    ZooEntry(
+        "efficientnetv2-s", "models.efficientnet:build", "efficientnet", {"image_size": 300}, "rmsprop",
+        "imagenet", 128,
+        config={"variant": "v2-s", "dropout": 0.2, "survival": 0.8, **SMOOTH},
+        parameters=21_458_488, parameters_source=TORCHVISION,
+    ),
+    *(
+        ZooEntry(
+            f"gpunet-{variant}", "models.gpunet:build", "gpunet", {"image_size": side}, "rmsprop",
+            "imagenet", 192,
+            config={"variant": variant, "drop_path": 0.2, "dropout": 0.2, **SMOOTH}, symbols=(BATCH, IMAGE),
+            parameters=count, parameters_source="rounded to 0.1 M, GPUNet paper (arXiv:2205.00841)",
+        )
+        for variant, side, count in (("0", 320, 11_900_000), ("1", 288, 12_700_000), ("2", 384, 25_800_000))
+    ),
+)  # fmt: skip
+
+_DETECTORS = (
+    ZooEntry(
+        "efficientdet-d0", "models.efficientdet:build", "efficientdet", {"image_size": 512}, "sgd", "coco",
+        60,
+        config={"classes": 90},
+        parameters=3_880_000, parameters_source="rounded to 0.01 M,
+        tf_efficientdet_d0 of rwightman/efficientdet-pytorch",
+    ),
+    ZooEntry(
+        "ssd300-resnet50", "models.ssd:build", "ssd", {"image_size": 300}, "sgd", "coco", 128,
+        config={"backbone": "resnet50", "classes": 81, "anchors": 8732},
+    ),
+    ZooEntry(
+        "ssd300-resnet34", "models.ssd:build", "ssd", {"image_size": 300}, "sgd", "coco", 32,
+        config={"backbone": "resnet34", "classes": 81, "anchors": 8732},
+    ),
+    ZooEntry(
+        "retinanet-resnext50", "models.retinanet:build", "retinanet", {"image_size": 800}, "adam",
+        "openimages", 16,
+        config={"groups": 32, "group_width": 4, "classes": 264, "objects": 8},
+    ),
+    *(
+        ZooEntry(
+            f"{kind}-{backbone}-fpn", "models.rcnn:build", "rcnn", PADDED_COCO, "sgd", "coco", batch,
+            config={"masks": masks, "classes": 81, "objects": 8, **body},
+        )
+        for kind, masks in (("maskrcnn", 1), ("fasterrcnn", 0))
+        for backbone, batch, body in (
+            ("r50", 4, {"depth": 50}),
+            ("r101", 2, {"depth": 101}),
+            ("x101-32x8d", 1, {"depth": 101, "groups": 32, "group_width": 8}),
+        )
+    ),
+)  # fmt: skip
+
+_SEGMENTERS = (
+    ZooEntry(
+        "nnunet-2d", "models.unet:build", "unet", {"image_size": (192, 160), "channels": 4}, "adam", "brats",
+        64,
+        config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), **NNUNET},
+    ),
+    ZooEntry(
+        "nnunet-3d", "models.unet:build", "unet", {"volume": 128, "channels": 4}, "adam", "brats", 2,
+        config={"dims": 3, "filters": (32, 64, 128, 256, 320, 320), **NNUNET},
+    ),
+    ZooEntry(
+        "unet2d-medical", "models.unet_classic:build_medical", "unet", {"image_size": 572, "channels": 1},
+        "adam",
+        "isbi-em", 8,
+        config={"classes": 2},
+    ),
+    ZooEntry(
+        "unet3d-medical", "models.unet:build", "unet", {"volume": 128, "channels": 4}, "adam", "brats", 2,
+        config={
+            "dims": 3, "filters": (32, 64, 128, 256, 320, 320), "kernel": 3, "norm": "instance", "classes": 4,
+            "out_kernel": 3, "dice_over_batch": 0,
+        },
+    ),
+    ZooEntry(
+        "unet3d", "models.unet:build", "unet", {"volume": 128, "channels": 1}, "sgd", "kits19", 2,
+        config={
+            "dims": 3, "filters": (32, 64, 128, 256, 320, 320), "kernel": 3, "norm": "instance", "classes": 3,
+            "slope": 0.0, "dice_over_batch": 0,
+        },
+    ),
+    ZooEntry(
+        # A comment in the repository says 1,824,945 parameters; its layers, built here, have 1,850,305.
+        "unet-industrial", "models.unet_classic:build_industrial", "unet", {"image_size": 512,
+        "channels": 1}, "rmsprop",
+        "dagm2007", 16,
+        config={"filters": (32, 32, 64, 128, 256)},
+    ),
+    ZooEntry(
+        "vnet", "models.vnet:build", "unet", {"volume": 32, "channels": 1}, "rmsprop", "msd-hippocampus", 32,
+        config={"filters": 16, "down": (3, 3, 3), "up": (3, 3), "kernel": 3, "classes": 3}, clip_norm=1.0,
+    ),
+)  # fmt: skip
+
+
+def _torchvision(
+    name: str, model: str, family: str, optimizer: str, batch: int, count: int, side: int = 224, **more: Any
+) -> ZooEntry:
+    smoothing = float(more.pop("label_smoothing", 0.0))
+    config: Mapping[str, Any] = {"name": model, "classes": 1000, "label_smoothing": smoothing}
+    return ZooEntry(
+        name, "models.torchvision_models:build_torchvision", family, {"image_size": side}, optimizer,
+        "imagenet", batch,
+        config=config, parameters=count, parameters_source=TORCHVISION, **more,
+    )  # fmt: skip
+
+
+_TORCHVISION = (
+    _torchvision("vit-b-16", "vit_b_16", "vit", "adamw", 128, 86_567_656, label_smoothing=0.11, clip_norm=1.0,
+                 attention=True, symbols=(BATCH, PATCHES)),
+    _torchvision("vit-l-16", "vit_l_16", "vit", "adamw", 64, 304_326_632, label_smoothing=0.11, clip_norm=1.0,
+                 attention=True, symbols=(BATCH, PATCHES)),
+    _torchvision("swin-t", "swin_t", "swin", "adamw", 128, 28_288_354, label_smoothing=0.1, clip_norm=5.0),
+    _torchvision("swin-b", "swin_b", "swin", "adamw", 64, 87_768_224, label_smoothing=0.1, clip_norm=5.0),
+    _torchvision("convnext-t", "convnext_tiny", "convnext", "adamw", 128, 28_589_128, label_smoothing=0.1,
+                 symbols=(BATCH, IMAGE)),
+    _torchvision("convnext-b", "convnext_base", "convnext", "adamw", 64, 88_591_464, label_smoothing=0.1,
+                 symbols=(BATCH, IMAGE)),
+    _torchvision("vgg16", "vgg16", "vgg", "sgd", 64, 138_357_544, symbols=(BATCH, IMAGE)),
+    _torchvision("inception-v3", "inception_v3", "inception", "sgd", 128, 27_161_264, side=299),
+    _torchvision("densenet121", "densenet121", "densenet", "sgd", 128, 7_978_856, symbols=(BATCH, IMAGE)),
+    _torchvision("mobilenet-v3-large", "mobilenet_v3_large", "mobilenet", "rmsprop", 256, 5_483_032,
+                 symbols=(BATCH, IMAGE)),
+)  # fmt: skip
+
+_GRAPHS = (
+    ZooEntry(
+        "graphsage", "models.graphsage:build", "graphsage", {}, "adam", "ogbn-products", 1024,
+        config={"features": 100, "hidden": 256, "classes": 47, "fanout": (15, 10, 5), "dropout": 0.5},
+        parameters=206_895, parameters_source="OGB leaderboard, ogbn-products, NeighborSampling (SAGE)",
+        samples_unit="nodes",
+    ),
+)  # fmt: skip
+
+ENTRIES: tuple[ZooEntry, ...] = (*_CNNS, *_DETECTORS, *_SEGMENTERS, *_TORCHVISION, *_GRAPHS)

@@ -1,0 +1,199 @@
+"""The command line: its flags, what it prints, and every mistake as one line with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from fakes import fake
+from precision_time.cli.main import main
+from precision_time.cli.parser import build_parser, flags_of
+from precision_time.errors import MissingPeakError
+from precision_time.job import Job
+
+JOB_FLAGS = [
+    "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
+    "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
+    "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--execution",
+    "--no-sync", "--communication-dtype", "--epochs", "--steps", "--samples", "--dataset",
+    "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
+    "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+]  # fmt: skip
+"""Growth of this list is a deliberate edit, here and in docs/job.md."""
+
+
+@pytest.fixture(autouse=True)
+def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def predict(job: Job) -> object:
+        if job.precision == "fp8":
+            raise MissingPeakError("this GPU has no fp8 peak; use precision bf16.")
+        if job.precision == "fp64":
+            raise KeyboardInterrupt
+        return fake(job)
+
+    module = types.ModuleType("precision_time.predict")
+    module.predict = predict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "precision_time.predict", module)
+
+
+def test_the_flags_are_frozen() -> None:
+    parser = build_parser()
+    assert flags_of(parser, None) == ["--help", "--version", "--completion"]
+    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, "--help", "--json", "--trace"])
+    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--help", "--json", "--plot"])
+    assert flags_of(parser, "zoo") == ["--help", "--json"]
+    assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
+
+
+def test_predict_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "predict resnet50 --gpu a100-80gb-sxm --gpus 8 --precision mixed --batch-size 256 --epochs 90"
+    assert main([*words.split(), "--dataset", "imagenet"]) == 0
+    out = capsys.readouterr().out
+    assert out == "fake estimate of resnet50 · amp-fp16 · 8 x a100-80gb-sxm · batch 256\n"
+
+
+def test_job_file_with_flags_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: bert-large\ninput: {seq_len: 128}\ngpus: 8\nrun: {epochs: 3, dataset: squad}\n")
+    words = ["predict", str(path), "--gpus=16", "--steps", "50", "--input", "tgt_len=64", "--json"]
+    assert main(words) == 0
+    job = json.loads(capsys.readouterr().out)["job"]
+    assert job["gpus"] == 16
+    assert job["run"] == {"steps": 50, "dataset": "squad"}
+    assert job["input"] == {"seq_len": 128, "tgt_len": 64}
+
+
+def test_trace_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "resnet50", "--trace", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text()) == {"traceEvents": []}
+    assert "ui.perfetto.dev" in capsys.readouterr().err
+    assert main(["predict", "resnet50", "--trace", str(tmp_path / "no" / "out.json")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_compare_crosses_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "compare resnet50 --precision fp32,amp-fp16 --precision fp8 --gpus 1,8 --batch-size 32 --json"
+    assert main(words.split()) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["job"]["gpus"], row["job"]["precision"]) for row in rows] == [
+        (n, p) for n in (1, 8) for p in ("fp32", "amp-fp16", "fp8")
+    ]
+    assert [row["error"] is None for row in rows] == [True, True, False] * 2
+
+
+def test_compare_alone_crosses_four_precisions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "resnet50"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("fp32", "tf32", "amp-fp16", "amp-bf16"))
+    assert main(["compare", "resnet50", "vgg16", "--gpus", "1,2"]) == 0
+    assert capsys.readouterr().out.count("no estimate") == 0
+
+
+def test_compare_in_which_nothing_can_be_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "resnet50", "--precision", "fp8"]) == 2
+    assert capsys.readouterr().err == "precision-time: error: this GPU has no fp8 peak; use precision bf16.\n"
+
+
+def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["compare", "resnet50", "--plot", str(tmp_path / "out.png")]) == 0
+    assert (tmp_path / "out.png").stat().st_size > 1000
+    assert "picture written" in capsys.readouterr().err
+
+
+WRONG = [
+    (
+        "predct resnet50",
+        "command 'predct' is unknown; nearest: predict; use one of predict, compare, zoo, gpus",
+    ),
+    ("predict", "no model is given"),
+    ("compare", "no model is given"),
+    ("predict resnet50 --gpuss 8", "flag '--gpuss' is unknown; nearest: --gpus"),
+    ("predict resnet50 --batchsize=8", "flag '--batchsize' is unknown; nearest: --batch-size"),
+    ("predict resnet50 --prec fp32", "flag '--prec' is unknown; nearest: "),
+    ("predict resnet50 -x", "flag '-x' is unknown"),
+    ("predict resnet50 vgg16", "argument 'vgg16' is one too many"),
+    ("predict resnet50 --gpus", "flag --gpus needs a value"),
+    ("predict resnet50 --gpus=", "flag --gpus is empty"),
+    ("predict resnet50 --gpus eight", "gpus must be a whole number of at least 1, not 'eight'"),
+    ("predict resnet50 --gpus -4", "gpus must be a whole number of at least 1, not '-4'"),
+    ("predict resnet50 --batch-size 256k", "write the number out, for example 256000"),
+    ("predict resnet50 --precision fp17", "precision 'fp17' is unknown; nearest: "),
+    ("predict resnet50 --precision fp8", "this GPU has no fp8 peak"),
+    ("predict resnet50 --model vgg16", "the model is given twice"),
+    ("predict resnet50 --layout fsdp", "not supported yet"),
+    ("predict resnet50 --dataset imagnet", "nearest: imagenet"),
+    ("predict resnet50 --epochs 3 --steps 4", "epochs and steps; keep one"),
+    ("predict none.yaml", "job file 'none.yaml' cannot be read: no such file"),
+    ("predict none.json", "job file 'none.json' cannot be read"),
+    ("compare resnet50 --precision ,", "flag --precision is empty"),
+    ("compare resnet50 --gpus 1,x", "gpus must be a whole number of at least 1, not 'x'"),
+    ("compare resnet50 --plot out.gif", "end it in .png, .svg or .html"),
+    ("gpus nosuchgpu", "no gpu name contains 'nosuchgpu'"),
+    ("gpus --device none.yaml", "none.yaml"),
+    ("--completion bassh", "flag --completion 'bassh' is unknown; nearest: bash"),
+    ("--versio", "flag '--versio' is unknown; nearest: --version"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG, ids=[words for words, _ in WRONG])
+def test_every_mistake_is_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("precision-time: error: ")
+    assert printed.err.count("\n") == 1
+    assert says in printed.err
+
+
+def test_empty_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", ""]) == 2
+    assert "model must be" in capsys.readouterr().err
+
+
+def test_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "resnet50", "--precision", "fp64"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_help_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"], ["predict", "--help"], ["compare", "--help"], ["--version"], ["gpus"]):
+        assert main(words) == 0
+        assert len(capsys.readouterr().out) > 10
+    assert main(["gpus", "H100", "--json"]) == 0
+    assert all("h100" in gpu["name"] for gpu in json.loads(capsys.readouterr().out))
+
+
+def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    for shell in ("bash", "zsh"):
+        assert main(["--completion", shell]) == 0
+        out = capsys.readouterr().out
+        assert "--batch-size" in out
+        assert "amp-bf16" in out
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    code = "import sys; from precision_time.cli.main import main; sys.exit(main(['gpus']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, precision_time.cli.main as m; m.parse(['predict', 'resnet50']); "
+        "print([n for n in ('torch', 'numpy', 'yaml', 'rich', 'shtab', 'matplotlib') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

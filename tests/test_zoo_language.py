@@ -1,0 +1,197 @@
+"""Language, speech, tabular and decoder models: published parameter counts, and a step on the meta device."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from precision_time.zoo.tables import decoders, language, speech_and_tables  # noqa: E402
+from precision_time.zoo.workload import Workload, ZooEntry  # noqa: E402
+
+ENTRIES = {e.name: e for e in (*language.ENTRIES, *speech_and_tables.ENTRIES, *decoders.ENTRIES)}
+# The published count holds for another variant than the entry's default.
+PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
+    "bert-large": {"vocab": 30522},
+    "bart-large": {"pre_norm": 0},
+    "gpt3-175b": {"vocab": 50257},
+}
+TRAINED = [
+    "bert-base", "electra-base", "bart-large", "t5-base", "transformer-xl-base", "transformer-xl-large",
+    "jasper-10x5dr", "quartznet-15x5", "waveglow", "hifigan", "ncf", "dlrm-small", "tft", "gpt2", "llama3-8b",
+    "nemotron-8b",
+]  # fmt: skip
+
+
+def build(entry: ZooEntry, batch_size: int = 2, **config: Any) -> Workload:
+    module, function = entry.builder.split(":")
+    builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
+    with torch.device("meta"):
+        workload = builder({**entry.config, **config}, {**entry.input, "batch_size": batch_size})
+    assert isinstance(workload, Workload)
+    return workload
+
+
+def step(workload: Workload) -> None:
+    with torch.device("meta"):
+        for update in workload.updates or ():
+            update.loss().backward()
+        if not workload.updates:
+            loss = workload.loss(workload.module, workload.inputs)
+            assert loss.shape == ()
+            loss.backward()
+
+
+def count(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", [e.name for e in ENTRIES.values() if e.parameters])
+def test_parameter_count_is_the_published_one(name: str) -> None:
+    entry = ENTRIES[name]
+    built = count(build(entry, **PUBLISHED_VARIANT.get(name, {})).module)
+    tolerance = 2e-3 if "rounded" in entry.parameters_source else 0.0
+    assert abs(built - entry.parameters) <= tolerance * entry.parameters
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_a_count_has_a_source(entry: ZooEntry) -> None:
+    assert bool(entry.parameters) == bool(entry.parameters_source)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_step_runs_without_data(name: str) -> None:
+    entry = ENTRIES[name]
+    workload = build(entry, **({"layers": 2} if "layers" in entry.config else {}))
+    step(workload)
+    without = {n for n, p in workload.module.named_parameters() if p.requires_grad and p.grad is None}
+    # TFT selects among a single static variable without a context: that context's weight is never used.
+    assert without <= {"static_selection.joint.context.weight"}
+
+
+@pytest.mark.parametrize("head", ["pretrain", "mlm", "squad", "ner", "classify"])
+def test_bert_heads(head: str) -> None:
+    step(build(ENTRIES["bert-base"], head=head, layers=1))
+
+
+def test_unknown_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown head"):
+        build(ENTRIES["bert-base"], head="tail", layers=1)
+
+
+def test_electra_squad_has_no_generator() -> None:
+    workload = build(ENTRIES["electra-base"], head="squad")
+    assert count(workload.module) == 108_893_186  # transformers ElectraForQuestionAnswering
+    assert count(build(ENTRIES["electra-base"]).module.discriminator) == 109_483_009  # ...ForPreTraining
+
+
+def test_hifigan_generator_is_the_published_size() -> None:
+    module = build(ENTRIES["hifigan"]).module
+    assert count(module.generator) == pytest.approx(
+        13.92e6, rel=2e-3
+    )  # arXiv:2010.05646: V1, without weight norm
+
+
+def test_hifigan_has_two_updates_that_share_one_generator_run() -> None:
+    workload = build(ENTRIES["hifigan"])
+    assert workload.updates is not None
+    discriminator, generator = workload.updates
+    assert len(discriminator.parameters) + len(generator.parameters) == len(
+        list(workload.module.parameters())
+    )
+    discriminator.loss().backward()
+    assert all(p.grad is None for p in generator.parameters)
+    generator.loss().backward()
+    assert all(p.grad is not None for p in generator.parameters)
+
+
+def test_decoder_derives_what_the_shape_implies() -> None:
+    """A one-layer GPT whose count is worked out by hand."""
+    entry = ENTRIES["gpt"]
+    shape: dict[str, Any] = {"layers": 1, "hidden": 8, "heads": 2, "vocab": 10, "max_positions": 4}
+    module, _ = entry.builder.split(":")
+    builder = importlib.import_module(f"precision_time.zoo.{module}").build
+    with torch.device("meta"):
+        workload = builder(shape, {"batch_size": 1, "seq_len": 4})
+    attention = (8 * 24 + 24) + (8 * 8 + 8)
+    ffn = (8 * 32 + 32) + (32 * 8 + 8)
+    assert count(workload.module) == 10 * 8 + 4 * 8 + 3 * 16 + attention + ffn
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"qk_norm": 1},
+        {"pos": "none"},
+        {"kv_heads": 1},
+        {"act": "swiglu", "norm": "rmsnorm"},
+        {"tied_embeddings": 0},
+    ],
+    ids=str,
+)
+def test_decoder_variants_run(change: dict[str, Any]) -> None:
+    step(build(ENTRIES["gpt"], layers=1, **change))
+
+
+def test_decoder_computes_causal_attention() -> None:
+    """On real tensors: a later token does not change earlier logits, with rotary positions and grouped
+    heads.
+    """
+    from precision_time.zoo.models.decoder import build as build_decoder
+
+    shape = {
+        "layers": 1,
+        "hidden": 16,
+        "heads": 4,
+        "kv_heads": 2,
+        "vocab": 11,
+        "pos": "rope",
+        "act": "swiglu",
+    }
+    workload = build_decoder(shape, {"batch_size": 1, "seq_len": 6})
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
+    other = torch.tensor([[1, 2, 3, 4, 5, 7]])
+    first, second = workload.module(ids), workload.module(other)
+    assert torch.allclose(first[:, :-1], second[:, :-1])
+    assert not torch.allclose(first[:, -1], second[:, -1])
+
+
+def test_relative_shift_aligns_distances() -> None:
+    """Row i of Transformer-XL's position scores starts query - 1 - i columns later."""
+    from precision_time.zoo.models.transformer_xl import shift
+
+    scores = torch.arange(12.0).view(1, 1, 3, 4)
+    shifted = shift(scores)[0, 0]
+    assert shifted[2].tolist() == scores[0, 0, 2].tolist()
+    assert shifted[1, :3].tolist() == scores[0, 0, 1, 1:].tolist()
+    assert shifted[0, :2].tolist() == scores[0, 0, 0, 2:].tolist()
+
+
+HF_CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
+    "vit": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "image_size": 32,
+    },
+}
+
+
+@pytest.mark.parametrize("model", HF_CONFIGS)
+def test_hugging_face_config(model: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from precision_time.zoo.models.huggingface import build as build_hf
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(HF_CONFIGS[model]), encoding="utf-8")
+    with torch.device("meta"):
+        workload = build_hf({"path": str(path)}, {"batch_size": 2, "seq_len": 8})
+    step(workload)
