@@ -36,9 +36,9 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return fake(job)
 
-    module = types.ModuleType("precision_time.predict")
+    module = types.ModuleType("precision_time.prediction")
     module.predict = predict  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "precision_time.predict", module)
+    monkeypatch.setitem(sys.modules, "precision_time.prediction", module)
 
 
 def test_the_flags_are_frozen() -> None:
@@ -180,9 +180,7 @@ def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_closed_pipe_is_quiet() -> None:
     code = "import sys; from precision_time.cli.main import main; sys.exit(main(['gpus']))"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

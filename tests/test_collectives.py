@@ -64,7 +64,7 @@ SIMPLE = Fit(
         peer_hop_us=1,
         network_peer_share=0.1,
     ),
-    frozenset(),
+    {},
     0.1,
     0.3,
 )
@@ -78,13 +78,9 @@ def test_ring_all_reduce_by_hand() -> None:
     assert float(found) == pytest.approx(15e-3 + 16e-6)
     assert found.choice == "ring/Simple"
     # 8 bytes: only latency, LL and Simple cost the same 16 us.
-    assert float(collective_seconds("all_reduce", 8, Group(4, 1, LINK), SIMPLE)) == pytest.approx(
-        16e-6, rel=1e-4
-    )
+    assert float(collective_seconds("all_reduce", 8, Group(4, 1, LINK), SIMPLE)) == pytest.approx(16e-6, rel=1e-4)
     # All-gather moves half of that in half the hops.
-    assert float(collective_seconds("all_gather", 1e9, Group(4, 1, LINK), SIMPLE)) == pytest.approx(
-        7.5e-3 + 13e-6
-    )
+    assert float(collective_seconds("all_gather", 1e9, Group(4, 1, LINK), SIMPLE)) == pytest.approx(7.5e-3 + 13e-6)
 
 
 def test_two_nodes_by_hand() -> None:
@@ -177,6 +173,10 @@ def test_the_source_says_whether_the_fabric_was_fitted() -> None:
         all_reduce_seconds(1e6, cluster("v100", 8)),
     )
     assert (learned.source, assumed.source) == ("learned", "assumed")
+    assert all_reduce_seconds(1e6, cluster("l40s", 2)).source == "learned"
+    assert all_reduce_seconds(1e6, cluster("l40s", 4)).source == "assumed"
+    assert all_reduce_seconds(1e6, cluster("h100", 64, "p5")).source == "learned"
+    assert all_reduce_seconds(1e6, cluster("h100", 64)).source == "assumed"
     assert 0 < learned.log_std < assumed.log_std < 1
 
 
@@ -184,9 +184,7 @@ def test_groups_share_the_ports() -> None:
     job = cluster("h100", 64)
     alone, shared = all_reduce_seconds(1e9, job.world), all_reduce_seconds(1e9, job.group(8, stride=8))
     assert float(shared) > 2 * float(alone)  # an eighth of the ports against all of them
-    assert float(send_recv_seconds(1e8, job.group(2))) < float(
-        send_recv_seconds(1e8, job.group(2, stride=32))
-    )
+    assert float(send_recv_seconds(1e8, job.group(2))) < float(send_recv_seconds(1e8, job.group(2, stride=32)))
     assert float(all_to_all_seconds(1e8, job.group(8))) < float(all_to_all_seconds(1e8, job))
 
 

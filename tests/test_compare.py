@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeEstimate, FakeInterval, FakeMemory, fake
-from precision_time.compare import Comparison, Row, compare, cross
-from precision_time.compare_table import interval_text, rounded_parts
+from precision_time.comparison import Comparison, Row, compare, cross
+from precision_time.comparison_table import interval_text, rounded_parts
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.job import Job
 
@@ -96,9 +96,7 @@ def test_slower_says_so_with_casts_and_slower_kernels() -> None:
 
 
 def test_memory_bound_and_compute_bound_kernels() -> None:
-    (text,) = comparison(
-        fake(BASE), replace(amp(), bound_shares={"memory": 0.8, "launch": 0.2})
-    ).explanations()
+    (text,) = comparison(fake(BASE), replace(amp(), bound_shares={"memory": 0.8, "launch": 0.2})).explanations()
     assert "80% of the kernel time is bound by memory traffic" in text
     assert "20% of the kernel time goes to kernels too small" in text
     (text,) = comparison(fake(BASE), replace(amp(), bound_shares={"compute": 0.9})).explanations()

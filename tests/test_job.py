@@ -70,9 +70,7 @@ def test_round_trip_through_json(job: Job) -> None:
 
 @given(mappings)
 def test_fields_text_round_trip(mapping: dict[str, Any]) -> None:
-    assert parse_fields(format_fields(clean_fields(mapping, "input")), "input") == clean_fields(
-        mapping, "input"
-    )
+    assert parse_fields(format_fields(clean_fields(mapping, "input")), "input") == clean_fields(mapping, "input")
 
 
 def test_defaults_are_stated() -> None:
@@ -98,9 +96,7 @@ def test_the_issue_s_example() -> None:
 
 
 def test_hyphens_nulls_and_run_words_beside_run() -> None:
-    job = Job.from_dict(
-        {"model": "m", "batch-size": "32", "node": None, "epochs": 3, "run": {"dataset": "coco"}}
-    )
+    job = Job.from_dict({"model": "m", "batch-size": "32", "node": None, "epochs": 3, "run": {"dataset": "coco"}})
     assert job.batch_size == 32
     assert job.run == Run(epochs=3, dataset="coco")
     with pytest.raises(JobError, match="epochs is given both"):
@@ -110,9 +106,7 @@ def test_hyphens_nulls_and_run_words_beside_run() -> None:
 
 
 def test_measurement_table_strings() -> None:
-    job = Job(
-        "m", input="image_size=192x160;channels=4", model_config="cutoffs=19997,39997;drop=.1;variant=v1.5"
-    )
+    job = Job("m", input="image_size=192x160;channels=4", model_config="cutoffs=19997,39997;drop=.1;variant=v1.5")
     assert job.input == {"image_size": (192, 160), "channels": 4}
     assert job.model_config == {"cutoffs": (19997, 39997), "drop": 0.1, "variant": "v1.5"}
 
@@ -296,10 +290,7 @@ def test_data_sets() -> None:
 
 
 def test_the_job_room_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, precision_time.job; "
-        "print([m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules])"
-    )
+    code = "import sys, precision_time.job; print([m for m in ('torch', 'numpy', 'yaml', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -45,9 +45,7 @@ def test_a_label_reads_back() -> None:
 
 @pytest.mark.parametrize("bad", ["fp17", "", "fp32 or so", None, True, 3.5, ["fp32"], "ünïcode", "fp32;"])
 def test_unknown_precision_names_the_nearest(bad: object) -> None:
-    with pytest.raises(
-        JobError, match=r"^precision .* is unknown; nearest: .*; set precision to one of fp64"
-    ):
+    with pytest.raises(JobError, match=r"^precision .* is unknown; nearest: .*; set precision to one of fp64"):
         parse_precision(bad)
 
 

@@ -92,18 +92,14 @@ def test_electra_squad_has_no_generator() -> None:
 
 def test_hifigan_generator_is_the_published_size() -> None:
     module = build(ENTRIES["hifigan"]).module
-    assert count(module.generator) == pytest.approx(
-        13.92e6, rel=2e-3
-    )  # arXiv:2010.05646: V1, without weight norm
+    assert count(module.generator) == pytest.approx(13.92e6, rel=2e-3)  # arXiv:2010.05646: V1, without weight norm
 
 
 def test_hifigan_has_two_updates_that_share_one_generator_run() -> None:
     workload = build(ENTRIES["hifigan"])
     assert workload.updates is not None
     discriminator, generator = workload.updates
-    assert len(discriminator.parameters) + len(generator.parameters) == len(
-        list(workload.module.parameters())
-    )
+    assert len(discriminator.parameters) + len(generator.parameters) == len(list(workload.module.parameters()))
     discriminator.loss().backward()
     assert all(p.grad is None for p in generator.parameters)
     generator.loss().backward()

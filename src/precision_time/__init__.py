@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from precision_time.errors import PrecisionTimeError
 
 if TYPE_CHECKING:
-    from precision_time.compare import compare
+    from precision_time.comparison import compare
     from precision_time.estimate.estimate import Estimate
     from precision_time.job.job import Job
-    from precision_time.predict import predict, predict_time
+    from precision_time.prediction import predict, predict_time
 
 __version__ = "0.1.0"
 __all__ = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
 
 _HOMES = {
-    "Estimate": "estimate.estimate", "Job": "job.job", "compare": "compare", "predict": "predict",
-    "predict_time": "predict",
+    "Estimate": "estimate.estimate", "Job": "job.job", "compare": "comparison", "predict": "prediction",
+    "predict_time": "prediction",
 }  # fmt: skip
 
 

@@ -44,7 +44,9 @@ def _rnn_gates(mode: int) -> int:
     return {0: 1, 1: 1, 2: 4, 3: 3}[mode]  # relu, tanh, LSTM, GRU: cuDNN's numbering
 
 
-def _rnn_shape(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool, batch_first: bool) -> Any:
+def _rnn_shape(
+    x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool, batch_first: bool
+) -> Any:
     directions = 2 if bidirectional else 1
     out = x.new_empty((*x.shape[:-1], hidden * directions))
     state = x.new_empty((layers * directions, x.shape[0 if batch_first else 1], hidden))
@@ -74,15 +76,15 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         query, key, value, mask, out, logsumexp = ctx.saved_tensors
-        grads = torch.ops.precision_time.attention_backward(
-            grad, query, key, value, mask, out, logsumexp, *ctx.options
-        )
+        grads = torch.ops.precision_time.attention_backward(grad, query, key, value, mask, out, logsumexp, *ctx.options)
         return (*grads, None, None, None)
 
 
 class _Rnn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Any, mode: int, hidden: int, layers: int, bi: bool, batch_first: bool, *weights: Any) -> Any:
+    def forward(
+        ctx: Any, x: Any, mode: int, hidden: int, layers: int, bi: bool, batch_first: bool, *weights: Any
+    ) -> Any:
         out, state, reserve = torch.ops.precision_time.rnn(x, list(weights), mode, hidden, layers, bi, batch_first)
         ctx.save_for_backward(x, out, reserve, *weights)
         ctx.options = (mode, hidden, layers, bi, batch_first)
@@ -96,7 +98,13 @@ class _Rnn(torch.autograd.Function):
 
 
 def attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **_: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: Any,
 ) -> Any:
     """Fused attention: query (batch, heads, length, head size); one kernel forward, one operator backward."""
     if query.dim() != 4:
@@ -140,9 +148,12 @@ def dropout(x: Any, p: float, train: bool) -> Any:
 
 
 def softmax_to_float(op: Any, name: str, x: Any, dim: int) -> Any:
-    """Softmax of a half tensor with fp32 result, one kernel on CUDA (`half_to_float`)."""
-    if x.dtype == torch.float32:
-        return op(x, dim)
+    """Softmax of a low-precision tensor with fp32 result: one CUDA kernel for float16, a cast first for bfloat16.
+
+    (aten/src/ATen/native/SoftMax.cpp: `half_to_float` is taken for Half only.)
+    """
+    if x.dtype != torch.float16:
+        return op(x.to(torch.float32), dim)
     function = torch._softmax if name == "softmax.int" else torch._log_softmax
     return function(x, dim, True)
 

@@ -9,15 +9,66 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precision_time.capture.fp8 import moved_graph
 from precision_time.capture.graph import Call, OpGraph, OpKind, TensorSpec
+from precision_time.capture.moves import moved_graph
 
 _POINTWISE = frozenset(
-    "add sub mul div neg relu threshold_backward gelu gelu_backward silu silu_backward sigmoid sigmoid_backward tanh "
-    "tanh_backward leaky_relu leaky_relu_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward elu "
-    "pow sqrt rsqrt exp log clamp where masked_fill eq ne lt le gt ge addcmul _to_copy native_dropout "
-    "native_dropout_backward _softmax _softmax_backward_data native_layer_norm square reciprocal abs minimum maximum "
-    "bitwise_not logical_not rsub ones_like zeros_like full_like".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "relu",
+        "threshold_backward",
+        "gelu",
+        "gelu_backward",
+        "silu",
+        "silu_backward",
+        "sigmoid",
+        "sigmoid_backward",
+        "tanh",
+        "tanh_backward",
+        "leaky_relu",
+        "leaky_relu_backward",
+        "hardswish",
+        "hardswish_backward",
+        "hardsigmoid",
+        "hardsigmoid_backward",
+        "elu",
+        "pow",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "log",
+        "clamp",
+        "where",
+        "masked_fill",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "addcmul",
+        "_to_copy",
+        "native_dropout",
+        "native_dropout_backward",
+        "_softmax",
+        "_softmax_backward_data",
+        "native_layer_norm",
+        "square",
+        "reciprocal",
+        "abs",
+        "minimum",
+        "maximum",
+        "bitwise_not",
+        "logical_not",
+        "rsub",
+        "ones_like",
+        "zeros_like",
+        "full_like",
+    ]
 )
 
 
@@ -95,7 +146,11 @@ def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: C
                 reads.setdefault(storage, spec)
         for storage, spec in zip(call.writes, kind.outputs, strict=False):
             writes[storage] = spec
-    kept = {s: spec for s, spec in writes.items() if last_read.get(s, 0) > group[-1] or graph.storages[s].dies >= len(graph.calls)}
+    kept = {
+        s: spec
+        for s, spec in writes.items()
+        if last_read.get(s, 0) > group[-1] or graph.storages[s].dies >= len(graph.calls)
+    }
     kind = OpKind("pt.fused_pointwise", tuple(reads.values()), tuple(kept.values()), (("operators", len(group)),))
     first = graph.calls[group[0]]
     return Call(enter(kind), first.phase, first.module, 0, tuple(reads), tuple(kept))

@@ -83,7 +83,10 @@ def _widest(args: Any, region: Region) -> torch.dtype:
 
 def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
     """The autocast kernel of one operator: cast as its class says, then run it with our key off."""
-    takes_dtype = any(a.name == "dtype" for a in op._schema.arguments)
+    names = [a.name for a in op._schema.arguments]
+    takes_dtype = "dtype" in names
+    by_position = takes_dtype and not op._schema.arguments[names.index("dtype")].kwarg_only
+    dtype_position = names.index("dtype") if by_position else len(names)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         region = _region.get()
@@ -109,8 +112,11 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
                 args = _cast(args, target, region)
                 kwargs = {k: _cast(v, target, region) for k, v in kwargs.items()}
             elif cls is CastClass.FP32_OUTPUT and args and _eligible(args[0]):
-                if name in fused.SOFTMAXES and kwargs.get("dtype") is None and len(args) < 3:
-                    return fused.softmax_to_float(op, name, args[0], args[1])
+                if len(args) > dtype_position:
+                    kwargs["dtype"] = args[dtype_position]
+                    args = args[:dtype_position]
+                if name in fused.SOFTMAXES and kwargs.get("dtype") is None:
+                    return fused.softmax_to_float(op, name, *args, *(v for k, v in kwargs.items() if k == "dim"))
                 if takes_dtype and kwargs.get("dtype") is None:
                     kwargs["dtype"] = torch.float32
                 elif not takes_dtype:

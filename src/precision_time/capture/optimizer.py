@@ -91,9 +91,7 @@ class Sweep:
         return max(1, math.ceil(len(self.numels) / per_launch), math.ceil(blocks / _BLOCKS_PER_LAUNCH))
 
 
-def sweep_kind(
-    name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str
-) -> OpKind:
+def sweep_kind(name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str) -> OpKind:
     """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = len(sweep.numels) if implementation == "single" else 1

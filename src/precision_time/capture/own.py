@@ -65,7 +65,10 @@ def own_step(job: Job, precision: Precision) -> OwnStep:
         return workload
 
     graph = capture(
-        build, Regime(regime_of(precision)), attention="math" if job.attention == "math" else "flash", name=job.model
+        build,
+        Regime(regime_of(precision)),
+        attention="math" if job.attention == "math" else "flash",
+        name=job.model,
     )
     renames = {"bfloat16": "float16"} if precision.compute_dtype == "float16" else {}
     if precision.compute_dtype == "float64":
@@ -116,7 +119,9 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
     try:
         given = function(**keywords)
     except Exception as error:
-        raise CaptureError(f"{job.model} raised {type(error).__name__}: {error}; it must run on the meta device") from error
+        raise CaptureError(
+            f"{job.model} raised {type(error).__name__}: {error}; it must run on the meta device"
+        ) from error
     if isinstance(given, Workload):
         return given, "sgd", _batch(job, given.inputs)
     if isinstance(given, (tuple, list)):

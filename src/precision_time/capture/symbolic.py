@@ -37,9 +37,7 @@ _FORMAT = 1
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
 
 
-def fit(
-    name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph]
-) -> dict[str, Any]:
+def fit(name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph]) -> dict[str, Any]:
     """The stored form of the step that `capture_at(sizes)` traces, fitted over the symbols' samples.
 
     Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
@@ -59,7 +57,9 @@ def fit(
     check = {s.name: s.check for s in symbols}
     evaluated, traced = evaluate(stored, check), capture_at(check)
     if not same_step(evaluated, traced):
-        raise CaptureError(f"{name}: the fitted graph differs from a capture at {check}: its dimensions are no polynomials")
+        raise CaptureError(
+            f"{name}: the fitted graph differs from a capture at {check}: its dimensions are no polynomials"
+        )
     return stored
 
 
@@ -77,9 +77,7 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
     )
 
 
-def _monomials(
-    basis: Iterable[tuple[int, ...]], symbols: Sequence[Symbol], point: Sequence[int]
-) -> list[Fraction]:
+def _monomials(basis: Iterable[tuple[int, ...]], symbols: Sequence[Symbol], point: Sequence[int]) -> list[Fraction]:
     units = [Fraction(value, s.multiple_of) for s, value in zip(symbols, point, strict=True)]
     rows = []
     for powers in basis:
@@ -124,12 +122,17 @@ class _Encoder:
         self.name = name
         self.inverse = inverse
         self.polynomials = _Table()
+        self.memo: dict[tuple[int, ...], int] = {}
         self.specs = _Table()
         self.kinds = _Table()
 
     def polynomial(self, values: tuple[int, ...]) -> int:
+        known = self.memo.get(values)
+        if known is not None:
+            return known
         coefficients = [sum((a * v for a, v in zip(row, values, strict=True)), Fraction(0)) for row in self.inverse]
-        return self.polynomials(tuple(coefficients))
+        self.memo[values] = index = self.polynomials(tuple(coefficients))
+        return index
 
     def spec(self, specs: Sequence[TensorSpec]) -> int:
         first = specs[0]
@@ -141,7 +144,11 @@ class _Encoder:
     def kind(self, kinds: Sequence[OpKind]) -> int:
         first = kinds[0]
         for other in kinds[1:]:
-            if (other.name, len(other.inputs), len(other.outputs)) != (first.name, len(first.inputs), len(first.outputs)):
+            if (other.name, len(other.inputs), len(other.outputs)) != (
+                first.name,
+                len(first.inputs),
+                len(first.outputs),
+            ):
                 raise CaptureError(f"{self.name}: {first.name} becomes {other.name} at another input size")
         inputs = tuple(self.spec(column) for column in zip(*(k.inputs for k in kinds), strict=True))
         outputs = tuple(self.spec(column) for column in zip(*(k.outputs for k in kinds), strict=True))
@@ -160,7 +167,9 @@ class _Encoder:
             if key not in memo:
                 memo[key] = self.kind([g.kinds[c.kind] for g, c in zip(graphs, calls, strict=True)])
             kinds.append(memo[key])
-        sizes = [self.polynomial(tuple(s.nbytes for s in row)) for row in zip(*(g.storages for g in graphs), strict=True)]
+        sizes = [
+            self.polynomial(tuple(s.nbytes for s in row)) for row in zip(*(g.storages for g in graphs), strict=True)
+        ]
         calls_ = first.calls
         return {
             "modules": list(first.modules),
@@ -208,7 +217,9 @@ def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -
     for name, multiple, _ in symbols:
         value = sizes[name]
         if value % multiple:
-            raise CaptureError(f"{name} {value} is not a multiple of {multiple}, which the stored graph of {stored['name']} needs")
+            raise CaptureError(
+                f"{name} {value} is not a multiple of {multiple}, which the stored graph of {stored['name']} needs"
+            )
         units.append(value // multiple)
     monomials = []
     for power in powers:
@@ -226,15 +237,11 @@ def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -
     return out
 
 
-def evaluate(
-    stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mapping[str, str] | None = None
-) -> OpGraph:
+def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mapping[str, str] | None = None) -> OpGraph:
     """The `OpGraph` at concrete sizes; `rename` replaces dtypes (bfloat16 -> float16, float32 -> float64)."""
     rename = rename or {}
     values = _evaluate_polynomials(stored, sizes)
-    specs = [
-        TensorSpec(tuple(values[d] for d in dims), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]
-    ]
+    specs = [TensorSpec(tuple(values[d] for d in dims), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]]
     widened = {old: _width(new) / _width(old) for old, new in rename.items()}
     factor = widened.get("float32", 1.0)
     kinds = tuple(
@@ -318,9 +325,13 @@ def load(path: Path, variant: str) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             stored: dict[str, Any] = json.loads(archive.read(f"{variant}.json"))
     except KeyError as error:
-        raise DataError(f"{path.name} holds no graph for {variant}: regenerate it with `python -m precision_time.zoo.ship`") from error
+        raise DataError(
+            f"{path.name} holds no graph for {variant}: regenerate it with `python -m precision_time.zoo.ship`"
+        ) from error
     except (OSError, zipfile.BadZipFile, ValueError) as error:
-        raise DataError(f"{path.name} cannot be read ({error}): regenerate it with `python -m precision_time.zoo.ship`") from error
+        raise DataError(
+            f"{path.name} cannot be read ({error}): regenerate it with `python -m precision_time.zoo.ship`"
+        ) from error
     if stored.get("format") != _FORMAT:
         raise DataError(f"{path.name} has format {stored.get('format')}, this version reads {_FORMAT}: regenerate it")
     return stored

@@ -16,10 +16,11 @@ from precision_time.capture import symbolic
 from precision_time.capture.fp8 import to_fp8
 from precision_time.capture.fusion import fuse_pointwise
 from precision_time.capture.graph import OpGraph
+from precision_time.capture.half_softmax import merge_half_softmax
 from precision_time.capture.optimizer import Tail, tail
 from precision_time.errors import JobError, MissingExtraError, nearest
 from precision_time.job.job import Job
-from precision_time.job.precision import Precision, parse_precision
+from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.workload import ZooEntry
 
@@ -164,7 +165,11 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
 
 
 def _example(prefix: str) -> str:
-    return {"torchvision": "torchvision:resnet50", "timm": "timm:vit_base_patch16_224", "hf": "hf:config.json"}[prefix]
+    return {
+        "torchvision": "torchvision:resnet50",
+        "timm": "timm:vit_base_patch16_224",
+        "hf": "hf:config.json",
+    }[prefix]
 
 
 def regime_of(precision: Precision) -> str:
@@ -221,6 +226,8 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
 
 def transform(graph: OpGraph, precision: Precision, execution: str) -> OpGraph:
     """What the precision and the way of running change in a traced graph: fp8 products, fused pointwise chains."""
+    if precision.autocast and precision.compute_dtype == "float16":
+        graph = merge_half_softmax(graph)
     if precision.fp8_scaling:
         graph = to_fp8(graph, precision.fp8_scaling)
     return fuse_pointwise(graph) if execution in _FUSING else graph

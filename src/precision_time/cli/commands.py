@@ -15,7 +15,7 @@ from precision_time.job import Job
 
 def predict(given: Namespace) -> str:
     job = job_of(given.source, _said(given))
-    from precision_time.predict import predict as whole_line
+    from precision_time.prediction import predict as whole_line
 
     estimate = whole_line(job)
     if given.trace:
@@ -28,11 +28,11 @@ def predict(given: Namespace) -> str:
 
 def compare(given: Namespace) -> str:
     from precision_time.cli.progress import Progress
-    from precision_time.compare import compare as run
-    from precision_time.compare import cross
+    from precision_time.comparison import compare as run
+    from precision_time.comparison import cross
 
     if given.plot:
-        from precision_time.compare_plot import check_picture
+        from precision_time.comparison_plot import check_picture
 
         check_picture(given.plot)
     said = _said(given)
@@ -54,7 +54,7 @@ def compare(given: Namespace) -> str:
 
 
 def zoo(given: Namespace) -> str:
-    from precision_time.compare_table import format_table
+    from precision_time.comparison_table import format_table
     from precision_time.zoo.catalog import ENTRIES
 
     found = [ENTRIES[name] for name in sorted(ENTRIES) if (given.filter or "").lower() in name]
@@ -78,13 +78,11 @@ def zoo(given: Namespace) -> str:
         ]
         for e in found
     ]
-    return format_table(
-        ["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5
-    )
+    return format_table(["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5)
 
 
 def gpus(given: Namespace) -> str:
-    from precision_time.compare_table import format_table
+    from precision_time.comparison_table import format_table
     from precision_time.hardware import default_catalog, load_device_file
 
     catalog = load_device_file(given.device) if given.device else default_catalog()
@@ -168,9 +166,7 @@ def _json(value: Any, indent: int | None = 2) -> str:
 def _nothing(kind: str, given: str, names: Iterable[str]) -> UsageError:
     from precision_time.errors import nearest
 
-    return UsageError(
-        f"no {kind} name contains {given!r}; nearest: {nearest(given, names)}; leave it out for all"
-    )
+    return UsageError(f"no {kind} name contains {given!r}; nearest: {nearest(given, names)}; leave it out for all")
 
 
 def _words(values: Any) -> str:

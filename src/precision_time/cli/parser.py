@@ -31,8 +31,7 @@ class Parser(argparse.ArgumentParser):
             choices = COMMANDS if what == "COMMAND" else SHELLS
             what = "command" if what == "COMMAND" else f"flag {what}"
             raise UsageError(
-                f"{what} {given!r} is unknown; nearest: {nearest(given, choices, 1)}; "
-                f"use one of {', '.join(choices)}"
+                f"{what} {given!r} is unknown; nearest: {nearest(given, choices, 1)}; use one of {', '.join(choices)}"
             )
         raise UsageError(f"{' '.join(message.split())}; see {self.prog} --help")
 
@@ -51,9 +50,7 @@ _USAGE = {
     "gpus": "[TEXT] [--device FILE] [--json]",
 }
 
-_SOURCE_HELP = (
-    "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
-)
+_SOURCE_HELP = "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
 
 
 def build_parser(for_completion: bool = False) -> Parser:
@@ -84,9 +81,7 @@ def build_parser(for_completion: bool = False) -> Parser:
 
     predict = made["predict"]
     predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
-    predict.add_argument(
-        "--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing"
-    )
+    predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
     _add_job_flags(predict, several=(), for_completion=for_completion)
 
     compare = made["compare"]
@@ -114,9 +109,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, several: Sequence[str], for_
         text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.word != "layout" else "")
         if many:
             text += "; several with commas or by repeating the flag"
-            text += (
-                f" (where nothing else is crossed: {DEFAULT_PRECISIONS})" if flag.word == "precision" else ""
-            )
+            text += f" (where nothing else is crossed: {DEFAULT_PRECISIONS})" if flag.word == "precision" else ""
         groups[flag.group].add_argument(
             flag.text,
             dest=flag.word,

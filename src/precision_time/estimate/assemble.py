@@ -128,7 +128,9 @@ def _assumed_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> flo
 def _bounds(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
     total = float((per_kind * priced.kind_s).sum()) or 1.0
     compute = float((per_kind * priced.compute_bound_s).sum()) / total
-    launch = float((per_kind * np.minimum(priced.launch_s, priced.kind_s - priced.compute_bound_s).clip(0)).sum()) / total
+    launch = (
+        float((per_kind * np.minimum(priced.launch_s, priced.kind_s - priced.compute_bound_s).clip(0)).sum()) / total
+    )
     return {"compute": compute, "memory": max(1.0 - compute - launch, 0.0), "launch": launch}
 
 
@@ -180,7 +182,13 @@ def step_forward_seconds(timeline: Timeline, job: Job) -> float:
 
 
 def run_interval(
-    job: Job, step: Interval, steps: int, per_epoch: int | None, forward_s: float, batch_size: int, cluster: Cluster
+    job: Job,
+    step: Interval,
+    steps: int,
+    per_epoch: int | None,
+    forward_s: float,
+    batch_size: int,
+    cluster: Cluster,
 ) -> Interval:
     """Seconds of the whole run: steps, evaluations, checkpoints, start-up."""
     run = job.run

@@ -72,7 +72,10 @@ class Estimate:
         return {
             "job": self.job.to_dict(),
             **intervals,
-            **{k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for k, v in plain.items()},
+            **{
+                k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
+                for k, v in plain.items()
+            },
             "memory": {
                 "by_category": dict(self.memory.by_category),
                 "peak_bytes": self.memory.peak_bytes,

@@ -59,9 +59,7 @@ def memory(step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int)
     """Peak by category for this step under plain data parallelism."""
     weights, working, gradients = _peak_of_step(step.graph)
     tail: Tail = step.tail
-    all_gradients = sum(
-        s.nbytes for s in step.graph.storages if s.category is Category.GRADIENTS
-    )
+    all_gradients = sum(s.nbytes for s in step.graph.storages if s.category is Category.GRADIENTS)
     if grad_accum > 1 or ranks > 1:
         gradients = all_gradients  # kept between micro-steps, or standing in DDP's buckets from the first backward on
     buckets = all_gradients if ranks > 1 else 0

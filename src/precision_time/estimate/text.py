@@ -19,7 +19,13 @@ _LABELS = {
 
 def text(estimate: Estimate) -> str:
     """Tables that add up, in human units."""
-    parts = [estimate.job.signature(), _times(estimate), _breakdown(estimate), _memory(estimate), _trust(estimate)]
+    parts = [
+        estimate.job.signature(),
+        _times(estimate),
+        _breakdown(estimate),
+        _memory(estimate),
+        _trust(estimate),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -50,7 +50,7 @@ NETWORK_HOP_US = {"LL": 5.0, "LL128": 8.5, "Simple": 14.0}
 
 
 def as_fit(constants: Constants) -> Fit:
-    return Fit(constants, frozenset(), 0.0, 0.0)
+    return Fit(constants, {}, 0.0, 0.0)
 
 
 def log_errors(
@@ -100,9 +100,7 @@ def constants_from(value: Mapping[str, float], peer_share: float = 0.1) -> Const
     )
 
 
-def solve(
-    bounds: Mapping[str, tuple[float, float]], residual: Callable[[dict[str, float]], Array]
-) -> dict[str, float]:
+def solve(bounds: Mapping[str, tuple[float, float]], residual: Callable[[dict[str, float]], Array]) -> dict[str, float]:
     """Positive parameters below their bound that make the (robust) squared residuals least."""
     names = list(bounds)
     start = np.log([bounds[name][0] for name in names])
@@ -172,9 +170,7 @@ def fit_pcie(cases: Sequence[Case], constants: Constants) -> dict[str, Fabric]:
     return found
 
 
-def fit_efa(
-    cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]
-) -> tuple[Fabric, float]:
+def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> tuple[Fabric, float]:
     base = fabric("efa-100")
     bounds = {"efficiency": (0.9, 1.0), "hop": (50.0, 500.0), "small hop": (25.0, 500.0), "peer": (0.1, 1.0)}
 
@@ -218,9 +214,7 @@ def left_out(cases: Sequence[Case]) -> tuple[dict[str, dict[str, float | int]], 
         kin = {other for other in LINK_GB_PER_S if LINK_GB_PER_S[other] == LINK_GB_PER_S[name]}
         value, fabrics = fit_nvlink([case for case in cases if case.fabric not in kin])
         ratios = [f.bus_bytes_per_s(2) / LINK_GB_PER_S[n] / 1e9 for n, f in fabrics.items()]
-        in_switch = [
-            f.nvls_bytes_per_s / LINK_GB_PER_S[n] / 1e9 for n, f in fabrics.items() if f.nvls_bytes_per_s
-        ]
+        in_switch = [f.nvls_bytes_per_s / LINK_GB_PER_S[n] / 1e9 for n, f in fabrics.items() if f.nvls_bytes_per_s]
         link = LINK_GB_PER_S[name] * 1e9
         has_nvls = fabric(name).nvls_bytes_per_s > 0
         guess = replace(
@@ -259,11 +253,18 @@ def run(data: Path) -> dict[str, Any]:
     far = log_errors(far_cases, constants, fabrics, efa)
     held_out, held_out_errors = left_out([*small, *large])
     network = error_report(far_cases, far)["H100-SXM-80GB"]
+    most: dict[str, int] = {}
+    for case in [*small, *pcie_cases]:
+        most[case.fabric] = max(case.ranks, most.get(case.fabric, 0))
     return {
         "constants": _rounded(asdict(constants)),
         "fabrics": {
-            **{name: _figures(found) for name, found in sorted(fabrics.items())},
-            efa.name: {"efficiency": round(efa.efficiency, 3), "hop_us": _rounded(dict(efa.hop_us or {}))},
+            **{n: {**_figures(f), "measured_gpus": most[n]} for n, f in sorted(fabrics.items())},
+            efa.name: {
+                "measured_gpus": max(case.ranks for case in far_cases),
+                "efficiency": round(efa.efficiency, 3),
+                "hop_us": _rounded(dict(efa.hop_us or {})),
+            },
         },
         "log_std": {
             "learned": round(rms([*near, *over_pcie, *far]), 3),

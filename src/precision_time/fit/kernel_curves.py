@@ -32,11 +32,12 @@ FREE: dict[str, dict[str, tuple[float, float, float]]] = {
                   "d0": (16.0, 0.0, 200.0), **_COMMON, "power": (3.0, 1.3, 12.0)},
     "pointwise": _COMMON, "softmax": _COMMON, "layer_norm": _COMMON,
 }  # fmt: skip
-# A tile that no row needs would drift anywhere: it is drawn weakly to its usual share of the largest tile's efficiency.
+# A tile that no row needs would drift anywhere: it is drawn weakly to its usual share of the largest tile's
+# efficiency.
 _USUAL_SHARE = {"e128x128": 0.93, "e128x64": 0.8, "e64x64": 0.57, "e64x32": 0.3}
 _PRIOR_WEIGHT = 0.03
-# A call timed alone carries the event and launch overhead of its host; back to back a kernel starts in this time.
-# Attention rows also write the paged cache in a second kernel, which training does not.
+# A call timed alone carries the event and launch overhead of its host; back to back a kernel starts in this
+# time. Attention rows also write the paged cache in a second kernel, which training does not.
 BACK_TO_BACK_START = {"attention": 6e-6}
 DEFAULT_START = 3e-6
 
@@ -86,7 +87,8 @@ def fit_curve(groups: Sequence[Rows]) -> dict[str, Any]:
             for table, rows in zip(tables, groups, strict=True)
         ]
         prior = [_PRIOR_WEIGHT * np.log(values[name] / values["e256x128"] / shape) for name, shape in shapes]
-        return np.concatenate([*parts, prior]) * np.sqrt(sum(len(rows) for rows in groups) / len(groups))
+        everything: Array = np.concatenate([*parts, prior])
+        return everything * float(np.sqrt(sum(len(rows) for rows in groups) / len(groups)))
 
     return _finish(groups, residual, free, lambda x: (dict(zip(free, x.tolist(), strict=True)), None))
 
@@ -95,7 +97,8 @@ def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
     """Direct and Winograd convolution as departures from the matrix-product set of the same device."""
     free = {
         "direct": (0.9, 0.2, 1.3), "direct_k0": (100.0, 0.0, 1500.0), "winograd": (0.7, 0.1, 1.3),
-        "winograd_k0": (20.0, 0.0, 300.0), **_COMMON, "transforms": (0.7, 0.2, 1.0), "power": (3.0, 1.3, 12.0),
+        "winograd_k0": (20.0, 0.0, 300.0), **_COMMON, "transforms": (0.7, 0.2, 1.0),
+        "power": (3.0, 1.3, 12.0),
     }  # fmt: skip
     table = WorkTable.from_works(rows.works)
 
@@ -129,12 +132,8 @@ def _finish(
 
     best = None
     for nudge in (0.0, 0.15):
-        z0 = np.clip(
-            (start - low) / span + nudge * np.array([(-1) ** i for i in range(len(start))]), 0.02, 0.98
-        )
-        found = least_squares(
-            scaled, z0, bounds=(0.0, 1.0), loss="soft_l1", f_scale=0.15, diff_step=3e-3, max_nfev=60
-        )
+        z0 = np.clip((start - low) / span + nudge * np.array([(-1) ** i for i in range(len(start))]), 0.02, 0.98)
+        found = least_squares(scaled, z0, bounds=(0.0, 1.0), loss="soft_l1", f_scale=0.15, diff_step=3e-3, max_nfev=60)
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None

@@ -1,8 +1,8 @@
 """Reads the published kernel tables into plain arrays: one `Rows` per curve, dtype class and device.
 
-The tables and their defects are described in the README beside them. Every choice of rows is made here: what is at
-the timing floor, flagged, or too small to matter for training is left out, and the rest is thinned to a sample that
-is uniform in the logarithm of the work.
+The tables and their defects are described in the README beside them. Every choice of rows is made here:
+what is at the timing floor, flagged, or too small to matter for training is left out, and the rest is
+thinned to a sample that is uniform in the logarithm of the work.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _FLASH = ("flash_att", "fa3", "fa4", "flash_attn", "trtllm_mha", "flashinfer")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured kernels of one curve and dtype class on one device. `exact`: graph replays without any overhead."""
+    """Measured kernels of one curve and dtype class on one device. `exact`: graph replays without any
+    overhead.
+    """
 
     curve: str
     kind: str
@@ -122,11 +124,26 @@ def _seconds(table: pd.DataFrame) -> Array:
 
 
 def _neusight(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    columns = "gpu op phase dtype origin b m n k h c_in c_out ksize img latency_us flag".split()
-    table = pd.read_parquet(path, columns=columns)
-    table = table[
-        (table.origin == "microbench") & (table.phase == "fwd") & (table.dtype == "fp32") & (table.flag == 0)
+    columns = [
+        "gpu",
+        "op",
+        "phase",
+        "dtype",
+        "origin",
+        "b",
+        "m",
+        "n",
+        "k",
+        "h",
+        "c_in",
+        "c_out",
+        "ksize",
+        "img",
+        "latency_us",
+        "flag",
     ]
+    table = pd.read_parquet(path, columns=columns)
+    table = table[(table.origin == "microbench") & (table.phase == "fwd") & (table.dtype == "fp32") & (table.flag == 0)]
     table = table.drop(columns=["dtype", "origin", "phase", "flag"])
     for name, rows in table.groupby("gpu"):
         gpu = gpus[str(name)]
@@ -186,14 +203,13 @@ def _rows_of(op: str, family: str) -> Any:
 
 
 def _gemm(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    """bf16 and fp8 products of the newest versions; frameworks that call torch linear, median over frameworks.
+    """bf16 and fp8 products of the newest versions; frameworks that call torch linear, median over
+    frameworks.
 
     The fp8 rows quantise their activations inside the timed call: that traffic is the work's serial bytes.
     """
-    columns = "gpu dtype framework latest m n k latency_us flag".split()
-    table = pd.read_parquet(
-        path, columns=columns, filters=[("dtype", "in", ["bf16", "fp8"]), ("latest", "==", True)]
-    )
+    columns = ["gpu", "dtype", "framework", "latest", "m", "n", "k", "latency_us", "flag"]
+    table = pd.read_parquet(path, columns=columns, filters=[("dtype", "in", ["bf16", "fp8"]), ("latest", "==", True)])
     table = table[(table.flag == 0) & table.framework.isin(["vllm", "sglang"]) & table.gpu.isin(gpus)]
     table = table[(table.m >= 32) & (table.n >= 32) & (table.k >= 32)]
     for (name, dtype), rows in table.groupby(["gpu", "dtype"], observed=True):
@@ -219,13 +235,13 @@ def _quantised(work: Work, traffic: float) -> Work:
 
 
 def _attention(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    """bf16 forward attention of flash-type kernels, newest version of each framework, median over frameworks."""
+    """bf16 forward attention of flash-type kernels, newest version of each framework, median over
+    frameworks.
+    """
     table = pd.read_parquet(path, filters=[("dtype", "==", "bf16"), ("flag", "==", 0), ("window", "==", 0)])
     table = table[table.kernel.str.contains("|".join(_FLASH)) & table.gpu.isin(gpus)]
     table = table[~table.gpu.isin(["Arc-Pro-B60"]) & (table.head_dim <= 256) & (table.seq >= 64)]
-    version = table.version.map(
-        lambda text: tuple(int("".join(filter(str.isdigit, p)) or 0) for p in text.split("."))
-    )
+    version = table.version.map(lambda text: tuple(int("".join(filter(str.isdigit, p)) or 0) for p in text.split(".")))
     newest = version.groupby([table.gpu, table.op, table.framework]).transform("max")
     table = table[version == newest]
     keys = ["op", "b", "seq", "num_heads", "n_kv", "head_dim"]

@@ -1,8 +1,9 @@
-"""Fits the kernel-time parameters from the published kernel tables: `python -m precision_time.fit.kernels --shared DIR`.
+"""Fits the kernel-time parameters from the published kernel tables: `python -m precision_time.fit.kernels
+--shared DIR`.
 
-Writes `timing/data/kernels.json` (or --out FILE): one parameter set per curve, dtype class and measured device, one
-pooled set per architecture, with the rows used, the checksums of the inputs and the errors, also with each device
-left out. Deterministic; about a minute on one core.
+Writes `timing/data/kernels.json` (or --out FILE): one parameter set per curve, dtype class and measured
+device, one pooled set per architecture, with the rows used, the checksums of the inputs and the errors,
+also with each device left out. Deterministic; about a minute on one core.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from precision_time.timing.curves import Array
 from precision_time.timing.kernels import KernelModel, KernelTimes, WorkTable
 
 Sets = dict[str, dict[str, Any]]
-# These keep their own set but do not speak for their architecture: the RTX PRO is Blackwell by name only (GDDR7, no
-# tensor memory), the others are cards of 70-75 W whose clocks fall under matrix load.
+# These keep their own set but do not speak for their architecture: the RTX PRO is Blackwell by name only
+# (GDDR7, no tensor memory), the others are cards of 70-75 W whose clocks fall under matrix load.
 _NOT_POOLED = frozenset({"RTX-PRO-6000-Server", "P4", "T4", "L4"})
 _COMPUTE = frozenset({"matmul", "conv", "attention"})
 _COLUMNS = (
@@ -45,8 +46,7 @@ def fit_sets(rows: Sequence[Rows]) -> Sets:
     """All parameter sets, keyed "curve|dtype class" and then device or "arch:name"."""
     sets: Sets = {}
     for key, groups in _by_class(rows).items():
-        curve, kind = key.split("|")
-        if curve == "conv":
+        if key.startswith("conv|"):
             continue
         sets[key] = {group.gpu.kernel_name: fit_curve([group]) for group in groups}
         for arch in sorted({group.gpu.arch for group in groups}):
@@ -96,13 +96,15 @@ def without_device(sets: Sets, rows: Sequence[Rows], group: Rows) -> Sets:
 
 
 def errors(sets: Sets, group: Rows, overhead: float) -> tuple[Array, KernelTimes]:
-    """|predicted / measured - 1| through the model the package runs, the call overhead of isolated timings added."""
+    """|predicted / measured - 1| by the model the package runs; isolated timings carry an overhead."""
     times = KernelModel(scales={}, fitted={"sets": sets}).seconds(group.works, group.gpu)
     return np.abs((times.seconds + overhead) / group.seconds - 1.0), times
 
 
 def evaluate(sets: Sets, rows: Sequence[Rows]) -> list[dict[str, Any]]:
-    """Errors per curve, dtype class and device: fitted, device held out, plain roofline, constant utilisation."""
+    """Errors per curve, dtype class and device: fitted, device held out, plain roofline, constant
+    utilisation.
+    """
     table = []
     for group in rows:
         own = sets[f"{group.curve}|{group.kind}"][group.gpu.kernel_name]
@@ -137,12 +139,8 @@ def as_text(table: Sequence[Mapping[str, Any]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.fit.kernels", description=__doc__)
-    parser.add_argument(
-        "--shared", type=Path, required=True, help="folder that holds data/gpus.csv and data/kernels/"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parents[1] / "timing" / "data" / "kernels.json"
-    )
+    parser.add_argument("--shared", type=Path, required=True, help="folder that holds data/gpus.csv and data/kernels/")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "timing" / "data" / "kernels.json")
     parser.add_argument("--rows", type=int, default=1500, help="rows used per curve, dtype class and device")
     options = parser.parse_args(argv)
     directory = options.shared / "data" / "kernels"
@@ -150,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sets = fit_sets(rows)
     table = evaluate(sets, rows)
     content = {
-        "about": "Fitted by precision_time.fit.kernels from kernel tables measured by others (NeuSight, MIT licence; "
+        "about": "Fitted by precision_time.fit.kernels from kernel tables of others (NeuSight, MIT licence; "
         "aiconfigurator, Apache-2.0). Do not edit: refit.",
         "made": date.today().isoformat(),
         "inputs": {name: {"sha256": sha256(directory / name)} for name in TABLES},

@@ -86,8 +86,7 @@ class Catalog:
             for gpu_name in (*new.nodes[name].gpu_names, *new.nodes[name].default_for):
                 if gpu_name not in new.gpus:
                     raise CatalogError(
-                        f"{path}: nodes: {name}: {gpu_name!r} is no GPU;"
-                        f" nearest: {nearest(gpu_name, new.gpus)}."
+                        f"{path}: nodes: {name}: {gpu_name!r} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
                     )
         _ = new.gpus, new.fabrics  # validate every entry now, not at first use
         return new
@@ -110,9 +109,7 @@ class Catalog:
         A job too large for it that exactly fills one larger box goes there: 16 x V100-32GB are a DGX-2.
         """
         # Latest entries first, so that a device file can take over a default.
-        usual = next(
-            (node for node in reversed(list(self.nodes.values())) if gpu.name in node.default_for), None
-        )
+        usual = next((node for node in reversed(list(self.nodes.values())) if gpu.name in node.default_for), None)
         if usual is None:
             fitting = [node for node in self.nodes.values() if gpu.name in node.gpu_names]
             if not fitting:
@@ -136,9 +133,7 @@ class Catalog:
         else:
             box = node if isinstance(node, Node) else self.node(node)
         if not box.fits(device.name):
-            raise CatalogError(
-                f"node {box.name} does not hold {device.name}; it holds {', '.join(box.gpu_names)}."
-            )
+            raise CatalogError(f"node {box.name} does not hold {device.name}; it holds {', '.join(box.gpu_names)}.")
         if nodes is None:
             nodes = ceil(gpus / box.gpus_per_node)
             while gpus % nodes:
@@ -170,9 +165,7 @@ def fabric(name: str) -> Fabric:
     return default_catalog().fabric(name)
 
 
-def cluster(
-    gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
-) -> Cluster:
+def cluster(gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None) -> Cluster:
     return default_catalog().cluster(gpu, gpus, node, nodes)
 
 

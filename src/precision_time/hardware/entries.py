@@ -111,9 +111,7 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
         )
     inter = entry.get("inter")
     if inter is not None and not number.get("nics"):
-        raise CatalogError(
-            f"{where}: inter is {inter} but nics is missing; say how many ports each node has."
-        )
+        raise CatalogError(f"{where}: inter is {inter} but nics is missing; say how many ports each node has.")
     return Node(
         name=name,
         gpu_names=_names(entry, "gpus", where),

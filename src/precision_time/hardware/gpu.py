@@ -46,9 +46,7 @@ class Gpu:
             return self.peaks[math]
         except KeyError:
             has = ", ".join(sorted(self.peaks)) or "none"
-            raise MissingPeakError(
-                f"{self.name} has no {math} peak (it has {has}); {self._instead(math)}."
-            ) from None
+            raise MissingPeakError(f"{self.name} has no {math} peak (it has {has}); {self._instead(math)}.") from None
 
     def vector_peak(self, dtype: str) -> float:
         """FLOP/s outside the matrix units, for pointwise work on tensors of `dtype`.

@@ -22,9 +22,7 @@ _SUFFIX_VALUE = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = ()) -> Any:
     """A dataclass field that carries its check, its one-line description and its usual values."""
-    return dataclasses.field(
-        default=default, metadata={"check": check, "help": help_text, "choices": tuple(choices)}
-    )
+    return dataclasses.field(default=default, metadata={"check": check, "help": help_text, "choices": tuple(choices)})
 
 
 def apply_checks(instance: Any) -> None:
@@ -60,9 +58,7 @@ def count(field: str, value: Any) -> int:
     elif isinstance(value, float) and value.is_integer():
         number = int(value)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= LARGEST_COUNT:
-        raise JobError(
-            f"{field} must be a whole number of at least 1, not {show(value)}; for example {field}: 8"
-        )
+        raise JobError(f"{field} must be a whole number of at least 1, not {show(value)}; for example {field}: 8")
     return number
 
 
@@ -120,9 +116,7 @@ def text(field: str, value: Any) -> str:
     return value.strip()
 
 
-def word(
-    choices: Iterable[str], aliases: Mapping[str, str] | None = None, later: Iterable[str] = ()
-) -> Check:
+def word(choices: Iterable[str], aliases: Mapping[str, str] | None = None, later: Iterable[str] = ()) -> Check:
     """One of `choices` (or an alias), in any case; words of `later` exist but are not supported yet."""
     known, other, coming = tuple(choices), dict(aliases or {}), tuple(later)
 
@@ -132,9 +126,7 @@ def word(
         if found is not None:
             return other.get(found, found)
         if spelled in coming:
-            raise JobError(
-                f"{field} {show(value)} is not supported yet; use {' or '.join(known)} for this prediction"
-            )
+            raise JobError(f"{field} {show(value)} is not supported yet; use {' or '.join(known)} for this prediction")
         raise JobError(
             f"{field} {show(value)} is unknown; nearest: {nearest(spelled, known)}; "
             f"set {field} to one of {', '.join(known)}"

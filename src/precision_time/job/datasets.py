@@ -113,7 +113,5 @@ def samples_per_epoch(name: str, seq_len: int | None = None) -> int:
     if not found.counts_tokens:
         return found.size
     if seq_len is None:
-        raise JobError(
-            f"dataset {show(name)} counts tokens but seq_len is missing; give input.seq_len or dataset_size"
-        )
+        raise JobError(f"dataset {show(name)} counts tokens but seq_len is missing; give input.seq_len or dataset_size")
     return max(1, found.size // seq_len)

@@ -45,9 +45,7 @@ def _read_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{name} is not valid JSON at line {error.lineno}: {error.msg}; correct that line"
-        ) from None
+        raise DataError(f"{name} is not valid JSON at line {error.lineno}: {error.msg}; correct that line") from None
     except ValueError as error:  # a number of thousands of digits
         raise DataError(f"{name} is not valid JSON: {error}; correct it") from None
 
@@ -63,9 +61,7 @@ def _read_yaml(text: str, name: str) -> Any:
             for key_node, _ in node.value:
                 if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
                     line = key_node.start_mark.line + 1
-                    raise DataError(
-                        f"{name} gives {key_node.value!r} twice, at line {line}; keep one of them"
-                    )
+                    raise DataError(f"{name} gives {key_node.value!r} twice, at line {line}; keep one of them")
                 seen.add(str(key_node.value))
             return super().construct_mapping(node, deep)
 

@@ -90,21 +90,11 @@ class Job:
         dataclasses.MISSING, text, "model name, torchvision:NAME, timm:NAME, hf:FILE or FILE.py:FUNCTION"
     )
     _: KW_ONLY
-    model_config: Mapping[str, Value] = option(
-        (), _mapping, "where it departs from the named model: key=value;..."
-    )
-    input: Mapping[str, Value] = option(
-        (), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;..."
-    )
-    precision: str = option(
-        "", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS
-    )
-    schedule: tuple[PrecisionFrom, ...] = option(
-        (), _schedule, "precision by step: [{from_step, precision}, ...]"
-    )
-    batch_size: int | None = option(
-        None, optional(count), "samples per GPU and micro-step (default: the model's)"
-    )
+    model_config: Mapping[str, Value] = option((), _mapping, "where it departs from the named model: key=value;...")
+    input: Mapping[str, Value] = option((), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;...")
+    precision: str = option("", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS)
+    schedule: tuple[PrecisionFrom, ...] = option((), _schedule, "precision by step: [{from_step, precision}, ...]")
+    batch_size: int | None = option(None, optional(count), "samples per GPU and micro-step (default: the model's)")
     grad_accum: int = option(1, count, "micro-steps per optimizer step")
     gpu: str = option(DEFAULT_GPU, text, f"GPU catalog name (default {DEFAULT_GPU})")
     gpus: int = option(1, count, "GPUs in all")
@@ -119,15 +109,18 @@ class Job:
         "optimizer (default: the model's); none: forward and backward only",
         OPTIMIZERS,
     )
-    optimizer_impl: str = option("foreach", word(OPTIMIZER_IMPLS), "optimizer kernels", OPTIMIZER_IMPLS)
+    optimizer_impl: str | None = option(
+        None,
+        optional(word(OPTIMIZER_IMPLS)),
+        "optimizer kernels (default: foreach; fused with master weights)",
+        OPTIMIZER_IMPLS,
+    )
     clip_norm: float | None = option(
         None,
         optional(positive_or_zero),
         "gradient norm clipped to this (default: the model's); 0: no clipping",
     )
-    loss_scale: str = option(
-        "dynamic", word(LOSS_SCALES), "loss scaling where the precision has it", LOSS_SCALES
-    )
+    loss_scale: str = option("dynamic", word(LOSS_SCALES), "loss scaling where the precision has it", LOSS_SCALES)
     memory_format: str = option("nchw", word(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout", MEMORY_FORMATS)
     attention: str = option("flash", word(ATTENTIONS), "attention kernel", ATTENTIONS)
     recompute: str = option(
@@ -167,9 +160,7 @@ class Job:
     def _settle_precision(self) -> None:
         first = self.schedule[0].precision if self.schedule else self.precision or DEFAULT_PRECISION
         if self.precision not in ("", first):
-            raise JobError(
-                f"precision {show(self.precision)} is not the schedule's first, {show(first)}; keep one"
-            )
+            raise JobError(f"precision {show(self.precision)} is not the schedule's first, {show(first)}; keep one")
         object.__setattr__(self, "precision", first)
         if len(self.schedule) == 1:
             object.__setattr__(self, "schedule", ())

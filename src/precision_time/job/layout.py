@@ -42,9 +42,7 @@ def _check_degrees(given: Mapping[str, Any], gpus: int) -> str:
         raise _unsupported(f"zero={given['zero']}")
     degree = count("layout.dp", given.get("dp", gpus))
     if degree != gpus:
-        raise JobError(
-            f"layout dp={degree} does not make up gpus {gpus}; set gpus to {degree} or dp to {gpus}"
-        )
+        raise JobError(f"layout dp={degree} does not make up gpus {gpus}; set gpus to {degree} or dp to {gpus}")
     return "dp"
 
 

@@ -34,9 +34,7 @@ class Run:
     samples: int | None = option(None, optional(count), "samples to train on, instead of epochs")
     dataset: str | None = option(None, optional(text), "training set, from the catalog or with dataset_size")
     dataset_size: int | None = option(None, optional(count), "samples in one epoch, instead of the catalog's")
-    steps_per_epoch: int | None = option(
-        None, optional(count), "optimizer steps in one epoch, if not derived"
-    )
+    steps_per_epoch: int | None = option(None, optional(count), "optimizer steps in one epoch, if not derived")
     evaluation_samples: int | None = option(None, optional(count), "samples of one evaluation (forward only)")
     evaluation_every_epochs: float | None = option(
         None, optional(positive), "epochs between evaluations (1 when evaluation_samples is given)"
@@ -45,9 +43,7 @@ class Run:
     checkpoint_s: float | None = option(
         None, optional(positive_or_zero), "seconds training stands still for one checkpoint"
     )
-    start_up_s: float | None = option(
-        None, optional(positive_or_zero), "seconds from launch to the first step"
-    )
+    start_up_s: float | None = option(None, optional(positive_or_zero), "seconds from launch to the first step")
     price_per_gpu_hour: float | None = option(None, optional(positive_or_zero), "US dollars per GPU and hour")
 
     def __post_init__(self) -> None:
@@ -58,9 +54,7 @@ class Run:
         if self.dataset is not None and self.dataset_size is None:
             object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
         if self.checkpoint_s and self.checkpoint_every_steps is None:
-            raise JobError(
-                f"checkpoint_s {show(self.checkpoint_s)} needs checkpoint_every_steps; say how often"
-            )
+            raise JobError(f"checkpoint_s {show(self.checkpoint_s)} needs checkpoint_every_steps; say how often")
         if self.evaluation_every_epochs is not None and self.evaluation_samples is None:
             raise JobError(
                 f"evaluation_every_epochs {show(self.evaluation_every_epochs)} has no evaluation_samples; "

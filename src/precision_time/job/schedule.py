@@ -29,18 +29,12 @@ def parse_schedule(value: Any, field: str = "precision") -> tuple[PrecisionFrom,
         raise JobError(f"{field} {show(value)} is no schedule; give a list of {{from_step, precision}}")
     entries = tuple(_entry(item, field) for item in value)
     if not entries:
-        raise JobError(
-            f"{field} is an empty schedule; give a precision or a list of {{from_step, precision}}"
-        )
+        raise JobError(f"{field} is an empty schedule; give a precision or a list of {{from_step, precision}}")
     if entries[0].from_step != 0:
-        raise JobError(
-            f"{field} must start with from_step: 0, not {entries[0].from_step}; say what holds at first"
-        )
+        raise JobError(f"{field} must start with from_step: 0, not {entries[0].from_step}; say what holds at first")
     for before, after in itertools.pairwise(entries):
         if after.from_step <= before.from_step:
-            raise JobError(
-                f"{field} has from_step {after.from_step} after {before.from_step}; list them in order"
-            )
+            raise JobError(f"{field} has from_step {after.from_step} after {before.from_step}; list them in order")
     return entries
 
 
@@ -48,9 +42,7 @@ def _entry(item: Any, field: str) -> PrecisionFrom:
     if isinstance(item, PrecisionFrom):
         item = item.to_dict()
     if not isinstance(item, Mapping):
-        raise JobError(
-            f"{field} holds {show(item)}; each entry of a schedule is {{from_step: N, precision: NAME}}"
-        )
+        raise JobError(f"{field} holds {show(item)}; each entry of a schedule is {{from_step: N, precision: NAME}}")
     given = known_fields(item, ("from_step", "precision"), f"an entry of {field}")
     for name in ("from_step", "precision"):
         if name not in given:

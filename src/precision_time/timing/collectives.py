@@ -43,7 +43,7 @@ class CollectiveTime:
     choice: NDArray[np.str_]
     """algorithm/protocol of each message, for example ring/LL128; none where nothing is sent."""
     source: str
-    """learned where the fabric was fitted, assumed otherwise."""
+    """learned where the fabric was measured with as many GPUs, assumed otherwise."""
     log_std: float
     """Standard deviation of the log of measured over predicted."""
 
@@ -78,7 +78,8 @@ class Constants:
 @dataclass(frozen=True)
 class Fit:
     constants: Constants
-    learned_fabrics: frozenset[str]
+    learned_gpus: Mapping[str, int]
+    """Fabric -> the most GPUs it was measured with; beyond them a time is assumed."""
     log_std_learned: float
     log_std_assumed: float
 
@@ -93,7 +94,8 @@ def fitted() -> Fit:
 def fit_from(document: Mapping[str, Any]) -> Fit:
     spread = document["log_std"]
     constants = Constants(**document["constants"])
-    return Fit(constants, frozenset(document["fabrics"]), spread["learned"], spread["assumed"])
+    measured = {name: int(figures["measured_gpus"]) for name, figures in document["fabrics"].items()}
+    return Fit(constants, measured, spread["learned"], spread["assumed"])
 
 
 def all_reduce_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
@@ -143,8 +145,9 @@ def collective_seconds(
     nothing = size == 0
     seconds = np.where(nothing, 0.0, np.take_along_axis(times, best[None], axis=0)[0] * 1e-6)
     choice = np.where(nothing, "none", np.array(list(options))[best])
-    used = [group.intra, group.inter] if group.domains > 1 else [group.intra]
-    learned = all(fabric is not None and fabric.name in known.learned_fabrics for fabric in used)
+    learned = known.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
+    if group.domains > 1 and group.inter is not None:
+        learned = learned and known.learned_gpus.get(group.inter.name, 0) >= group.ranks
     return CollectiveTime(
         seconds,
         choice,

@@ -1,9 +1,10 @@
 """The time curves of matrix products and fused attention on one device, as plain numpy over arrays of shapes.
 
-A product is cut into tiles; a tile costs its own multiply-adds plus a fixed start-up worth `k0` steps along k, at an
-efficiency per tile size. Tiles fill the multiprocessors in waves, a partly filled wave costs `wave` of a full one.
-Alternatively the k dimension is split so that all multiprocessors work ("stream"), which pays for a reduction. The
-library is taken to choose the fastest. Every ingredient grows with m, n, k and batch, so the result does too.
+A product is cut into tiles; a tile costs its own multiply-adds plus a fixed start-up worth `k0` steps along
+k, at an efficiency per tile size. Tiles fill the multiprocessors in waves, a partly filled wave costs
+`wave` of a full one. Alternatively the k dimension is split so that all multiprocessors work ("stream"),
+which pays for a reduction. The library is taken to choose the fastest. Every ingredient grows with m, n, k
+and batch, so the result does too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Array = NDArray[np.float64]
 
 # One column per number a class of work needs on a device. Families read the ones they use.
 PARAMETERS = (
-    "e256x128", "e128x128", "e128x64", "e64x64", "e64x32",  # efficiency of each tile; attention: e256x128 only
+    "e256x128", "e128x128", "e128x64", "e64x64", "e64x32",  # efficiency by tile; attention: only the first
     "k0",       # start-up of a tile, in steps along k (attention: keys)
     "wave",     # how much of an incomplete wave is lost, 0..1
     "stream",   # efficiency of splitting k, relative to whole tiles
@@ -29,7 +30,8 @@ INDEX = {name: i for i, name in enumerate(PARAMETERS)}
 
 # Rows, columns, parameter column. Both orientations of an oblong tile share one efficiency.
 _TILES = (
-    (256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3), (64, 32, 4), (32, 64, 4),
+    (256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3),
+    (64, 32, 4), (32, 64, 4),
 )  # fmt: skip
 _TILE_M = np.array([[t[0]] for t in _TILES], dtype=np.float64)
 _TILE_N = np.array([[t[1]] for t in _TILES], dtype=np.float64)
@@ -39,7 +41,7 @@ _QUERY_BLOCK = 128.0
 
 
 def waves(fill: Array, strength: Array) -> Array:
-    """Time in units of a full wave when `fill` waves of tiles are launched; never below `fill`, never falling."""
+    """Time of `fill` waves of tiles, in full waves; at least `fill`, never falling."""
     result: Array = fill + strength * (np.ceil(fill) - fill)
     return result
 
@@ -53,9 +55,7 @@ def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float, bytes_p
     k0 = p[5]
     whole = one_step * (k + k0) * waves(fill, p[6])
     steps = np.maximum(fill * k, np.minimum(k, _MIN_SPLIT_K)) + k0 * np.maximum(fill, 1.0)
-    partial = np.clip(sm_count, blocks, blocks * np.maximum(k / _MIN_SPLIT_K, 1.0)) * (
-        _TILE_M * _TILE_N * 8.0
-    )
+    partial = np.clip(sm_count, blocks, blocks * np.maximum(k / _MIN_SPLIT_K, 1.0)) * (_TILE_M * _TILE_N * 8.0)
     split = one_step * steps / p[7] + partial * (p[8] / bytes_per_s)
     best: Array = np.minimum(whole, split).min(axis=0)
     return best
@@ -73,7 +73,7 @@ def attention_seconds(shape: Array, flops: Array, p: Array, peak: Array, sm_coun
 
 
 def combine(compute: Array, memory: Array, power: Array) -> Array:
-    """Compute and memory time of one kernel that overlap imperfectly; at least the larger, at most the sum."""
+    """Compute and memory time of one kernel, which overlap imperfectly: from the larger to the sum."""
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)
     ratio = low / np.maximum(high, 1e-30)
     result: Array = high * (1.0 + ratio**power) ** (1.0 / power)

@@ -1,7 +1,7 @@
 """Seconds of kernels on a device: time = max(compute floor, memory floor) / utilisation + launch.
 
 What is learned is the utilisation, which lies in (0, 1]; no kernel is ever priced below its physical floor.
-`WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` prices it on a device.
+`WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` prices it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Device(Protocol):
 def compute_peak(gpu: Device, math: str, dtype_class: str) -> float:
     """Dense FLOP/s of the fastest unit that `math` may use on `gpu`; a missing one is a MissingPeakError.
 
-    Matrix units serve fp64 and fp32 where the device has them for it. Half precision without matrix units (Pascal)
-    runs on the vector units. Vector work below fp64 is computed in fp32.
+    Matrix units serve fp64 and fp32 where the device has them for it. Half precision without matrix units
+    (Pascal) runs on the vector units. Vector work below fp64 is computed in fp32.
     """
     peaks = gpu.peaks
     if math == "vector":
@@ -131,14 +131,13 @@ class WorkTable:
 class KernelModel:
     """Prices works on a device.
 
-    `scales` maps "family|arch|dtype_class" (a part may be "*", the family may carry its variant: "conv.wgrad") to a
-    factor on the time above the launch, the most specific key wins; default: the shipped whole-step factors.
-    `fitted` replaces the shipped parameters (used by the fit itself for held-out evaluation).
+    `scales` maps "family|arch|dtype_class" (a part may be "*", the family may carry its variant:
+    "conv.wgrad") to a factor on the time above the launch, the most specific key wins; default: the shipped
+    whole-step factors. `fitted` replaces the shipped parameters (used by the fit itself for held-out
+    evaluation).
     """
 
-    def __init__(
-        self, scales: Mapping[str, float] | None = None, fitted: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, scales: Mapping[str, float] | None = None, fitted: Mapping[str, Any] | None = None) -> None:
         self._book = ParameterBook(fitted=fitted, scales=scales)
 
     def seconds(self, works: Sequence[Work] | WorkTable, gpu: Device) -> KernelTimes:
@@ -156,17 +155,13 @@ class KernelModel:
         direct = np.array([family == CONV_DEPTHWISE for family, *_ in table.classes])[at]
         compute = table.flops / np.where(direct, _direct_peak(gpu, peaks) * p[0], peaks)
         if len(i := table.tiled):
-            compute[i] = table.repeats[i] * matmul_seconds(
-                table.shape[:, i], p[:, i], peaks[i], sms, bandwidth
-            )
+            compute[i] = table.repeats[i] * matmul_seconds(table.shape[:, i], p[:, i], peaks[i], sms, bandwidth)
         if len(i := table.attention):
             compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms)
         busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
         busy += table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
         if len(i := table.rivals):
-            rival = [
-                self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch) for _, v, _, c in table.classes
-            ]
+            rival = [self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch) for _, v, _, c in table.classes]
             q = np.array([r.values for r in rival]).T[:, at[i]]
             products = matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
             busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth * q[_MEMORY]))

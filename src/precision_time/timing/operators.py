@@ -78,9 +78,7 @@ def _width(spec: TensorSpec) -> int:
 # --- matrix products --------------------------------------------------------------------------------------------
 
 
-@register(
-    "aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.addbmm", "aten._scaled_mm", "pt.scaled_mm"
-)
+@register("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.addbmm", "aten._scaled_mm", "pt.scaled_mm")
 def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     a, b = [s for s in kind.inputs if len(s.shape) >= 2][-2:]
     if len(kind.inputs) >= 3 and kind.name in ("aten.addmm", "aten.baddbmm", "aten.addbmm"):
@@ -88,11 +86,7 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     batch = a.shape[0] if len(a.shape) == 3 else 1
     m, k = a.shape[-2:]
     n = b.shape[-1]
-    extra = (
-        float(kind.inputs[0].nbytes)
-        if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb"))
-        else 0.0
-    )
+    extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
     out = _width(kind.outputs[0])
     return [matmul_work(batch, m, n, k, _math(a.dtype, options), _width(a), out, extra_bytes=extra)]
 
@@ -100,9 +94,7 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")
 def _vector_product(kind: OpKind, _options: WorkOptions) -> list[Work]:
     flops = 2.0 * max(s.numel for s in kind.inputs)
-    return [
-        memory_work("reduction", _nbytes(kind.inputs), _nbytes(kind.outputs), dtype=_dtype(kind), flops=flops)
-    ]
+    return [memory_work("reduction", _nbytes(kind.inputs), _nbytes(kind.outputs), dtype=_dtype(kind), flops=flops)]
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------
@@ -305,26 +297,20 @@ def _embedding_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
     grad, table = kind.inputs[0], kind.outputs[0]
     return [
         memory_work("fill", 0.0, table.nbytes, dtype=table.dtype),
-        memory_work(
-            "scatter", 2.0 * grad.nbytes, grad.nbytes, launches=4, dtype=grad.dtype, variant="embedding"
-        ),
+        memory_work("scatter", 2.0 * grad.nbytes, grad.nbytes, launches=4, dtype=grad.dtype, variant="embedding"),
     ]
 
 
 def _scatter(kind: OpKind, _options: WorkOptions) -> list[Work]:
     target = kind.inputs[0]
-    source = min(
-        (s for s in kind.inputs[1:] if not s.dtype.startswith("int")), key=lambda s: s.nbytes, default=target
-    )
+    source = min((s for s in kind.inputs[1:] if not s.dtype.startswith("int")), key=lambda s: s.nbytes, default=target)
     found = [memory_work("scatter", 2.0 * source.nbytes, source.nbytes, dtype=target.dtype)]
     if kind.outputs and not kind.name.endswith("_"):  # out of place: the target is copied first
         found.append(memory_work("copy", target.nbytes, target.nbytes, dtype=target.dtype))
     return found
 
 
-for _name in ("index_put index_put_ _index_put_impl_ scatter scatter_ scatter_add scatter_add_ index_add index_add_ index_copy "
-              "index_copy_ masked_scatter masked_scatter_ slice_scatter select_scatter scatter_reduce index_fill index_fill_ "
-              "diagonal_backward as_strided_scatter").split():  # fmt: skip
+for _name in ["index_put", "index_put_", "_index_put_impl_", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_", "index_copy", "index_copy_", "masked_scatter", "masked_scatter_", "slice_scatter", "select_scatter", "scatter_reduce", "index_fill", "index_fill_", "diagonal_backward", "as_strided_scatter"]:  # fmt: skip
     register(f"aten.{_name}")(_scatter)
 
 
@@ -376,14 +362,10 @@ def _no_kernel(_kind: OpKind, _options: WorkOptions) -> list[Work]:
     return []
 
 
-@register(
-    "aten._ctc_loss", "aten._cudnn_ctc_loss", "pt.ctc_loss", "pt.ctc_loss_backward", "aten._ctc_loss_backward"
-)
+@register("aten._ctc_loss", "aten._cudnn_ctc_loss", "pt.ctc_loss", "pt.ctc_loss_backward", "aten._ctc_loss_backward")
 def _ctc(kind: OpKind, _options: WorkOptions) -> list[Work]:
     # Alpha (forward) or beta (backward) recursion: one step after another along the frames, the data is small.
-    return [
-        memory_work("other", 3.0 * _nbytes(kind.inputs), _nbytes(kind.outputs), launches=4, dtype="float32")
-    ]
+    return [memory_work("other", 3.0 * _nbytes(kind.inputs), _nbytes(kind.outputs), launches=4, dtype="float32")]
 
 
 @register("pt.sweep")
@@ -414,6 +396,4 @@ def _fused_pointwise(kind: OpKind, _options: WorkOptions) -> list[Work]:
 @register("pt.quantize")
 def _quantize(kind: OpKind, _options: WorkOptions) -> list[Work]:
     """Scaled cast to fp8: a maximum over the tensor, then the cast (read twice, written once)."""
-    return [
-        memory_work("cast", 2.0 * _nbytes(kind.inputs), _nbytes(kind.outputs), launches=2, dtype="bfloat16")
-    ]
+    return [memory_work("cast", 2.0 * _nbytes(kind.inputs), _nbytes(kind.outputs), launches=2, dtype="bfloat16")]

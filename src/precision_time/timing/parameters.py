@@ -1,9 +1,9 @@
 """Which numbers price a class of work on a device: fitted sets, hand-set priors, and where each came from.
 
-`data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve, dtype class
-and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each with its source: how a
-family without measurements departs from a curve that has them. `data/step_scales.json`, when present, holds factors
-fitted on whole training steps.
+`data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve,
+dtype class and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each
+with its source: how a family without measurements departs from a curve that has them.
+`data/step_scales.json`, when present, holds factors fitted on whole training steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from precision_time.timing.work import ATTENTION, CONV, CONV_GROUPED, MATMUL, RN
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
 
-# Where to look when an architecture was never measured, nearest first; any other architecture comes after these.
+# Where to look when an architecture was never measured, nearest first; any other architecture comes after
+# these.
 _NEAREST = {
     "pascal": ("volta", "turing"), "volta": ("ampere", "turing", "pascal"), "turing": ("volta", "ampere"),
     "ampere": ("hopper", "ada"), "ada": ("ampere", "hopper"), "hopper": ("ampere", "blackwell"),
@@ -38,7 +39,7 @@ _NEAREST_CLASS = {
     "half": ("fp8", "fp32"),
     "fp8": ("half",),
     "fp64": ("fp32",),
-    "fp32": (),
+    "fp32": ("half",),
 }
 
 # The curves a family rides on, in order of preference, before its prior adjusts it.
@@ -50,13 +51,14 @@ _CURVES = {
 _COMPUTE_CURVES = frozenset({"matmul", "conv", "winograd", "attention"})
 
 
-# What another architecture or dtype adds to the spread of log(time); the held-out errors of the fit are of this size.
+# What another architecture or dtype adds to the spread of log(time); the held-out errors of the fit are of
+# this size.
 _TRANSFER_SPREAD = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The parameters of one class of work on one device, their source and the spread of log(time) about them."""
+    """The parameters of one class of work on one device, their source and the spread of log(time)."""
 
     values: Array
     source: int
@@ -73,9 +75,7 @@ def read_data(name: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{name} of the package is not valid JSON ({error}); reinstall or refit it."
-        ) from error
+        raise DataError(f"{name} of the package is not valid JSON ({error}); reinstall or refit it.") from error
     if not isinstance(content, dict):
         raise DataError(f"{name} of the package must hold one JSON object; reinstall or refit it.")
     return content
@@ -99,6 +99,17 @@ def _patterns(family: str, variant: str, arch: str, dtype_class: str) -> Iterato
                 yield f"{name}|{chip}|{kind}"
 
 
+def _kinds(curve: str, dtype_class: str) -> tuple[str, ...]:
+    """The dtype classes whose sets may serve: a library picks other algorithms by dtype, traffic is only
+    bytes.
+    """
+    if curve in ("conv", "winograd"):
+        return (dtype_class,)
+    if curve in _COMPUTE_CURVES:
+        return (dtype_class, *_NEAREST_CLASS[dtype_class])
+    return (dtype_class, "fp32")
+
+
 class ParameterBook:
     """Answers: which parameters for this (family, variant, dtype class) on this (device, architecture)?"""
 
@@ -108,9 +119,7 @@ class ParameterBook:
         priors: Mapping[str, Any] | None = None,
         scales: Mapping[str, float] | None = None,
     ) -> None:
-        self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get(
-            "sets", {}
-        )
+        self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("sets", {})
         self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
         self._scales = shipped_scales() if scales is None else scales
         self._cache: dict[tuple[str, str, str, str, str], Resolved] = {}
@@ -124,7 +133,7 @@ class ParameterBook:
 
     def _resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
         curves = _CURVES.get(family, ("pointwise",))
-        curve = next((c for c in curves if f"{c}|{dtype_class}" in self._sets), curves[-1])
+        curve = next((c for c in curves if any(f"{c}|{k}" in self._sets for k in _kinds(c, dtype_class))), curves[-1])
         base = self._curve(curve, dtype_class, kernel_name, arch)
         for pattern in _patterns(family, variant, arch, dtype_class):
             rule = self._priors.get("rules", {}).get(pattern)
@@ -140,17 +149,14 @@ class ParameterBook:
         return base
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
-        """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one, a near dtype."""
+        """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""
         relative = self._priors.get("relatives", {}).get(f"{kernel_name}|{dtype_class}", {})
         transfer = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
         names = [kernel_name]
         if curve in _COMPUTE_CURVES and relative:
             names.append(relative["like"])
         names += [f"arch:{chip}" for chip in (arch, *_NEAREST.get(arch, ()), *_EVERY_ARCH)]
-        kinds = (dtype_class, *_NEAREST_CLASS.get(dtype_class, ()))
-        if curve not in _COMPUTE_CURVES:  # traffic does not care for the dtype, only for its bytes
-            kinds = (dtype_class, "fp32", "half")
-        for kind in kinds:
+        for kind in _kinds(curve, dtype_class):
             sets = self._sets.get(f"{curve}|{kind}", {})
             for name in names:
                 if name not in sets:
@@ -179,7 +185,7 @@ def _vector(values: Mapping[str, float], defaults: Mapping[str, float]) -> Array
 
 
 def _apply(base: Resolved, rule: Mapping[str, Any]) -> Resolved:
-    """A hand-set rule: multiply the efficiencies ("compute"), the bandwidth share ("memory"), or set a parameter."""
+    """Applies a hand-set rule; what its fields do is said at the top of kernel_priors.json."""
     values = base.values.copy()
     values[:5] = np.clip(values[:5] * float(rule.get("compute", 1.0)), 1e-4, 1.0)
     if "traffic" in rule:  # share of bandwidth itself, in place of the curve's

@@ -131,7 +131,9 @@ def price(
         host=host,
         host_kind_s=host.per_kind(program.kinds, kinds.launches),
         bucket_s=all_reduce_seconds(bytes_, cluster.world).seconds if len(bytes_) else bytes_,
-        broadcast_s=float(broadcast_seconds(np.array([program.broadcast_bytes], dtype=np.float64), cluster.world).seconds[0])
+        broadcast_s=float(
+            broadcast_seconds(np.array([program.broadcast_bytes], dtype=np.float64), cluster.world).seconds[0]
+        )
         if program.broadcast_bytes and program.ranks > 1
         else 0.0,
     )

@@ -1,9 +1,10 @@
-"""What a GPU kernel has to do, said without any hardware: operations, bytes, launches and the shape behind them.
+"""What a GPU kernel has to do, said without any hardware: operations, bytes, launches and the shape behind
+them.
 
-A `Work` is one kernel-level piece of a step (or a short chain of kernels that always run together). `flops` are the
-operations of the direct algorithm, `floor_flops` those of the cheapest algorithm known: nothing may be priced below
-the latter. A multiply-add is two FLOP. The constructors below are the only place that knows how an operator's sizes
-become a matrix product; the registry of operators calls them.
+A `Work` is one kernel-level piece of a step (or a short chain of kernels that always run together). `flops`
+are the operations of the direct algorithm, `floor_flops` those of the cheapest algorithm known: nothing may
+be priced below the latter. A multiply-add is two FLOP. The constructors below are the only place that knows
+how an operator's sizes become a matrix product; the registry of operators calls them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ Feature = tuple[str, float | str]
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_GROUPED, RNN})
-MEMORY_FAMILIES = frozenset(
-    ["pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax", "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random", "cross_entropy", "optimizer", "other"]
-)  # fmt: skip
+MEMORY_FAMILIES = frozenset({
+    "pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax",
+    "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
+    "cross_entropy", "optimizer", "other",
+})  # fmt: skip
 
 _DTYPE_OF_MATH = {
     "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
@@ -35,11 +38,12 @@ _DTYPE_CLASS = {
 class Work:
     """One kernel's work.
 
-    `math` names the unit: fp64, fp32, tf32, fp16, bf16, fp8 for the matrix path, "vector" for everything else.
-    `variant` refines the family (a pass, a layout: "fwd.nhwc"). `shape` is (batch, m, n, k) of the matrix product
-    behind it, for attention (batch x heads, queries, keys, head size). `alternative` is the shape of a cheaper
-    algorithm (Winograd) that the library may choose. `serial_bytes` is traffic of helper kernels that the algorithm
-    could avoid, so it costs time but does not raise the floor. `repeats` runs the shape that many times in sequence.
+    `math` names the unit: fp64, fp32, tf32, fp16, bf16, fp8 for the matrix path, "vector" for everything
+    else. `variant` refines the family (a pass, a layout: "fwd.nhwc"). `shape` is (batch, m, n, k) of the
+    matrix product behind it, for attention (batch x heads, queries, keys, head size). `alternative` is the
+    shape of a cheaper algorithm (Winograd) that the library may choose. `serial_bytes` is traffic of helper
+    kernels that the algorithm could avoid, so it costs time but does not raise the floor. `repeats` runs
+    the shape that many times in sequence.
     """
 
     family: str
@@ -88,7 +92,8 @@ def matmul_work(
 ) -> Work:
     """`batch` products of (m x k) by (k x n); in_bytes and out_bytes are per element (out defaults to in).
 
-    `extra_bytes` covers a bias or an accumulated output; shared_a / shared_b say that one operand serves all batches.
+    `extra_bytes` covers a bias or an accumulated output; shared_a / shared_b say that one operand serves
+    all batches.
     """
     flops = 2.0 * batch * m * n * k
     operands = (1 if shared_a else batch) * m * k + (1 if shared_b else batch) * k * n
@@ -102,8 +107,8 @@ def matmul_work(
 def cheapest_convolution_gain(kernel: Sequence[int], stride: Sequence[int], groups: int) -> float:
     """How many times fewer operations the cheapest known algorithm needs than the direct one.
 
-    Dense stride-1 convolutions: Winograd F(2, r) saves 2r/(r+1) per dimension (3x3: 2.25); FFT tiles, used for
-    kernels of 25 taps or 9 long, need about 4 operations per output and channel pair instead of 2 x taps.
+    Dense stride-1 convolutions: Winograd F(2, r) saves 2r/(r+1) per dimension (3x3: 2.25); FFT tiles, used
+    for kernels of 25 taps or 9 long, need about 4 operations per output and channel pair, not 2 x taps.
     """
     if groups != 1 or any(s != 1 for s in stride):
         return 1.0
@@ -129,7 +134,8 @@ def conv_work(
     out_bytes: float | None = None,
     extra_bytes: float = 0.0,
 ) -> Work:
-    """One pass ("fwd", "dgrad", "wgrad") of a 1-, 2- or 3-d convolution; sizes are always those of the forward pass.
+    """One pass ("fwd", "dgrad", "wgrad") of a 1-, 2- or 3-d convolution; sizes are always those of the
+    forward pass.
 
     A transposed convolution is the dgrad of the convolution that maps its output to its input, and so on.
     Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
@@ -175,8 +181,8 @@ def _winograd(
 ) -> tuple[tuple[float, float, float, float], float]:
     """The products of a non-fused Winograd F(4x4, 3x3) and the traffic of its three fp32 transforms.
 
-    36 products over the 6x6 tiles; every transformed operand is written once and read once. This structure fits
-    NeuSight's convolution rows on every device there, the fused F(2x2) does not.
+    36 products over the 6x6 tiles; every transformed operand is written once and read once. This structure
+    fits NeuSight's convolution rows on every device there, the fused F(2x2) does not.
     """
     tiles = n * prod(-(-size // 4) for size in out_spatial)
     rows, columns, depth = {
@@ -203,10 +209,11 @@ def attention_work(
     direction: str = "fwd",
     v_head_dim: int | None = None,
 ) -> Work:
-    """A fused (flash or memory-efficient) attention kernel; "bwd" recomputes the scores: 2.5 x the forward FLOPs.
+    """A fused (flash or memory-efficient) attention kernel; "bwd" recomputes the scores: 2.5 x the forward
+    FLOPs.
 
-    `window` > 0 keeps that many keys per query. Scores never reach memory; the backward pass also reads the output,
-    its gradient and the row statistics.
+    `window` > 0 keeps that many keys per query. Scores never reach memory; the backward pass also reads the
+    output, its gradient and the row statistics.
     """
     keys = float(sk)
     if causal:
@@ -241,7 +248,7 @@ def memory_work(
     rows: float = 0.0,
     cols: float = 0.0,
 ) -> Work:
-    """A kernel limited by traffic; `family` is one of MEMORY_FAMILIES, bytes count every pass over the data."""
+    """A kernel limited by traffic; `family` is one of MEMORY_FAMILIES, bytes count every pass."""
     return Work(
         family, "vector", dtype, flops, flops, bytes_read, bytes_written, launches=launches, variant=variant,
         features=(("rows", rows), ("cols", cols)),
@@ -260,10 +267,12 @@ def rnn_works(
     directions: int = 1,
     direction: str = "fwd",
 ) -> tuple[Work, ...]:
-    """One layer of a cuDNN RNN (gates: LSTM 4, GRU 3, plain 1): large products over all steps plus a serial chain.
+    """One layer of a cuDNN RNN (gates: LSTM 4, GRU 3, plain 1): large products over all steps plus a serial
+    chain.
 
-    Forward: the input product, then per step a (batch x hidden) by (hidden x gates*hidden) product. Backward: the
-    same chain transposed, the input gradient, and the two weight gradients over all steps at once.
+    Forward: the input product, then per step a (batch x hidden) by (hidden x gates*hidden) product.
+    Backward: the same chain transposed, the input gradient, and the two weight gradients over all steps at
+    once.
     """
     rows, width = timesteps * batch, gates * hidden
     recurrent = 2.0 * directions * rows * hidden * width

@@ -21,9 +21,7 @@ from precision_time.zoo.workload import Config, Sizes, Workload
 class Attention(nn.Module):
     """Self- or cross-attention. `scale` None is the usual 1 / sqrt(head size)."""
 
-    def __init__(
-        self, hidden: int, heads: int, head_dim: int, bias: bool, drop: float, scale: float | None
-    ) -> None:
+    def __init__(self, hidden: int, heads: int, head_dim: int, bias: bool, drop: float, scale: float | None) -> None:
         super().__init__()
         self.head_dim, self.drop, self.scale = head_dim, drop, scale
         self.query = nn.Linear(hidden, heads * head_dim, bias=bias)

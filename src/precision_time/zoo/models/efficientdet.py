@@ -79,9 +79,7 @@ class Node(nn.Module):
         inputs = [layer(known[source]) for layer, source in zip(self.resample, self.sources, strict=True)]
         weight = F.relu(self.weight.to(inputs[0].dtype))
         total = weight.sum() + 1e-4
-        return self.out(
-            torch.stack([x * weight[i] / total for i, x in enumerate(inputs)], dim=-1).sum(dim=-1)
-        )
+        return self.out(torch.stack([x * weight[i] / total for i, x in enumerate(inputs)], dim=-1).sum(dim=-1))
 
 
 class BiFpnCell(nn.Module):
@@ -162,9 +160,7 @@ def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.T
 def build(config: Config, sizes: Sizes) -> Workload:
     height, width = spatial(sizes, default=512)
     if height % 128 or width % 128:
-        raise JobError(
-            f"EfficientDet halves its input seven times: image_size {height}x{width} must divide by 128"
-        )
+        raise JobError(f"EfficientDet halves its input seven times: image_size {height}x{width} must divide by 128")
     batch = int(sizes["batch_size"])
     inputs = {"image": image(sizes, default=512), "matched": torch.ones(batch)}
     for level in range(LEVELS):

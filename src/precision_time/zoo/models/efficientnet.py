@@ -123,17 +123,13 @@ class Features(nn.Module):
     SiLU `inplace` copies its input for the backward pass (autograd does), as the published PyTorch runs did.
     """
 
-    def __init__(
-        self, variant: str, wide_squeeze: bool = False, drop: float = 0.0, inplace: bool = False
-    ) -> None:
+    def __init__(self, variant: str, wide_squeeze: bool = False, drop: float = 0.0, inplace: bool = False) -> None:
         super().__init__()
         plan, width, depth = option({"variant": variant}, "variant", VARIANTS, "b0")
         stem = 24 if variant.startswith("v2") else round_width(32 * width)
         self.activation: Activation = partial(nn.SiLU, inplace=inplace)
         self.stem = nn.Sequential(*conv_norm(3, stem, 3, 2), self.activation())
-        stages = [
-            replace(s, outputs=round_width(s.outputs * width), repeats=ceil(s.repeats * depth)) for s in plan
-        ]
+        stages = [replace(s, outputs=round_width(s.outputs * width), repeats=ceil(s.repeats * depth)) for s in plan]
         total = sum(stage.repeats for stage in stages)
         self.stages = nn.ModuleList()
         self.widths: list[int] = []

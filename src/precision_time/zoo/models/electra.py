@@ -43,9 +43,7 @@ class Generator(nn.Module):
         self.encoder.embeddings.word = word
         self.prediction = TokenPrediction(config, hidden, word)
 
-    def forward(
-        self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor, positions: Tensor
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor, positions: Tensor) -> Tensor:
         x = self.encoder(input_ids, segment_ids, attention_mask)
         masked = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
         return self.prediction(masked)
@@ -79,9 +77,7 @@ class Electra(nn.Module):
 def build(config: Config, sizes: Sizes) -> Workload:
     if str(config["head"]) != "pretrain":
         # SQuAD and the like use the discriminator as a plain encoder, without the generator.
-        return Workload(
-            EncoderModel(config), encoder_inputs(config, sizes), lambda module, inputs: module(inputs)
-        )
+        return Workload(EncoderModel(config), encoder_inputs(config, sizes), lambda module, inputs: module(inputs))
     batch, seq, masked = int(sizes["batch_size"]), int(sizes["seq_len"]), int(config["max_predictions"])
     inputs = {name: tokens(batch, seq) for name in ("input_ids", "segment_ids", "attention_mask")}
     inputs |= {name: tokens(batch, masked) for name in ("masked_positions", "masked_labels")}

@@ -21,9 +21,7 @@ RELU: Activation = partial(nn.ReLU, inplace=True)
 SILU: Activation = partial(nn.SiLU, inplace=True)
 
 
-def fused(
-    repeats: int, expansion: int, outputs: int, act: Activation, kernel: int = 3, se: bool = False
-) -> Run:
+def fused(repeats: int, expansion: int, outputs: int, act: Activation, kernel: int = 3, se: bool = False) -> Run:
     return Stage(kernel, repeats, expansion, 2, outputs, fused=True, squeeze=se), act
 
 

@@ -25,9 +25,7 @@ class SageLayer(nn.Module):
         self.neighbours = nn.Linear(inputs, outputs)
         self.own = nn.Linear(inputs, outputs, bias=False)
 
-    def forward(
-        self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor, nodes: int
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor, nodes: int) -> torch.Tensor:
         messages = x.index_select(0, source)
         total = messages.new_zeros(nodes, x.shape[1]).index_add(0, target, messages)
         degree = messages.new_zeros(nodes).index_add(0, target, messages.new_ones(target.shape[0]))

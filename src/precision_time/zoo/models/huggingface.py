@@ -80,9 +80,7 @@ def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> st
     for name in BY_TYPE:
         if type(hf_config) in getattr(transformers, name)._model_mapping:
             return name
-    raise JobError(
-        f"no training head is known for model_type {content['model_type']!r}: name one in architectures"
-    )
+    raise JobError(f"no training head is known for model_type {content['model_type']!r}: name one in architectures")
 
 
 def make_inputs(task: str, hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
@@ -117,9 +115,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     import transformers
 
     content = read(str(config["path"]))
-    options = {
-        key: value for key, value in content.items() if key not in ("model_type", "torch_dtype", "dtype")
-    }
+    options = {key: value for key, value in content.items() if key not in ("model_type", "torch_dtype", "dtype")}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
     hf_config.use_cache = False
     task = auto_class(content, transformers, hf_config)

@@ -96,15 +96,11 @@ class Block(nn.Module):
     def __init__(self, channels: int, stage: Stage, residuals: list[int]) -> None:
         super().__init__()
         inputs = [channels, *[stage.channels] * (stage.repeat - 1)]
-        self.units = nn.ModuleList(
-            Unit(c, stage, stage.stride if i == 0 else 1) for i, c in enumerate(inputs)
-        )
+        self.units = nn.ModuleList(Unit(c, stage, stage.stride if i == 0 else 1) for i, c in enumerate(inputs))
         self.residuals = nn.ModuleList(Unit(c, Stage(stage.channels, 1), 1) for c in residuals)
         self.act = nn.Sequential(nn.ReLU(inplace=True), dropout(stage.drop))
 
-    def forward(
-        self, x: Tensor, lengths: Tensor, earlier: list[tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, lengths: Tensor, earlier: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         for index, unit in enumerate(self.units):
             x, lengths = unit(x, lengths)
             if index < len(self.units) - 1:

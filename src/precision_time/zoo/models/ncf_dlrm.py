@@ -106,9 +106,7 @@ class Dlrm(nn.Module):
         # One zero column keeps the top layer's input a multiple of 8, as the source pads it.
         self.padding = -(width + interactions) % 8
         self.register_buffer("pairs", tokens(interactions), persistent=False)
-        self.top = mlp(
-            [width + interactions + self.padding, *(int(w) for w in config["top"]), 1], last_relu=False
-        )
+        self.top = mlp([width + interactions + self.padding, *(int(w) for w in config["top"]), 1], last_relu=False)
 
     def forward(self, dense: Tensor, features: Tensor) -> Tensor:
         x = self.bottom(dense)

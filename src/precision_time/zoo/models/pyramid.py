@@ -66,9 +66,7 @@ def decode(offsets: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """The inverse of `encode`."""
     extent = reference[..., 2:] - reference[..., :2]
     centre = reference[..., :2] + 0.5 * extent + offsets[..., :2] * extent
-    half = (
-        0.5 * offsets[..., 2:].clamp(max=4.135).exp() * extent
-    )  # 4.135 = log(1000 / 16), as in the R-CNN codes
+    half = 0.5 * offsets[..., 2:].clamp(max=4.135).exp() * extent  # 4.135 = log(1000 / 16), as in the R-CNN codes
     return torch.cat((centre - half, centre + half), dim=-1)
 
 

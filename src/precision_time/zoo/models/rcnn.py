@@ -127,9 +127,7 @@ class Rcnn(nn.Module):
             loss = loss + self._mask_loss(levels, regions, label, inputs["mask"])
         return loss
 
-    def _propose(
-        self, scores: list[torch.Tensor], offsets: list[torch.Tensor], anchors: torch.Tensor
-    ) -> torch.Tensor:
+    def _propose(self, scores: list[torch.Tensor], offsets: list[torch.Tensor], anchors: torch.Tensor) -> torch.Tensor:
         boxes, chances = [], []
         sizes = [score.shape[1] for score in scores]
         for score, offset, level in zip(scores, offsets, anchors.split(sizes, dim=1), strict=True):

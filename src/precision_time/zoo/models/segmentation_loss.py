@@ -17,7 +17,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def dice_loss(logits: torch.Tensor, label: torch.Tensor, over_batch: bool, background: bool) -> torch.Tensor:
     """One minus the Dice overlap of the softmax with one-hot labels (batch, *space), per class.
 
-    `over_batch` sums the batch into the overlap (MONAI `batch=True`); without `background` class 0 is not scored.
+    `over_batch` sums the batch into the overlap (MONAI `batch=True`); class 0 counts with `background`.
     """
     chance = logits.softmax(dim=1)
     target = torch.zeros_like(chance).scatter_(1, label.unsqueeze(1), 1.0)

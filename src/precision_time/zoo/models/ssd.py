@@ -55,9 +55,7 @@ class Ssd300(nn.Module):
             features.append(block(features[-1]))
         batch = x.shape[0]
         boxes = [conv(f).reshape(batch, 4, -1) for conv, f in zip(self.box, features, strict=True)]
-        scores = [
-            conv(f).reshape(batch, self.classes, -1) for conv, f in zip(self.score, features, strict=True)
-        ]
+        scores = [conv(f).reshape(batch, self.classes, -1) for conv, f in zip(self.score, features, strict=True)]
         return torch.cat(boxes, 2), torch.cat(scores, 2)
 
 

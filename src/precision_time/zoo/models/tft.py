@@ -136,9 +136,7 @@ class Tft(nn.Module):
 
 def quantile_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Pinball loss of the quantiles 0.1, 0.5 and 0.9, summed over quantiles."""
-    levels = torch.arange(1, 2 * predictions.shape[-1], 2, device=predictions.device) / (
-        2 * predictions.shape[-1]
-    )
+    levels = torch.arange(1, 2 * predictions.shape[-1], 2, device=predictions.device) / (2 * predictions.shape[-1])
     error = predictions - targets
     return torch.maximum((1 - levels) * error, -levels * error).mean(dim=(0, 1)).sum()
 

@@ -62,9 +62,7 @@ def build_torchvision(config: Config, sizes: Sizes) -> Workload:
     try:
         from torchvision import models
     except ImportError as missing:
-        raise MissingExtraError(
-            "torchvision is not installed; pip install 'precision-time[models]'"
-        ) from missing
+        raise MissingExtraError("torchvision is not installed; pip install 'precision-time[models]'") from missing
     name = str(config["name"])
     if name not in models.list_models():
         raise JobError(f"torchvision has no model {name}; nearest: {nearest(name, models.list_models())}")
@@ -74,11 +72,7 @@ def build_torchvision(config: Config, sizes: Sizes) -> Workload:
     dense = ".segmentation." in builder.__module__
     options: dict[str, Any] = {"num_classes": int(config["classes"])} if "classes" in config else {}
     if dense:
-        options |= (
-            {"weights_backbone": None, "aux_loss": True}
-            if "lraspp" not in name
-            else {"weights_backbone": None}
-        )
+        options |= {"weights_backbone": None, "aux_loss": True} if "lraspp" not in name else {"weights_backbone": None}
     accepted = inspect.signature(builder).parameters
     if name in ("inception_v3", "googlenet"):
         options |= {"aux_logits": True, "init_weights": False}

@@ -3,9 +3,10 @@
 Dai et al. 2019 (arXiv:1901.02860); sizes and time-first layout of the NVIDIA DeepLearningExamples version.
 The attention is written out, for no fused kernel computes its shifted position term.
 
-The adaptive softmax sends each target to the head or to one of the tail clusters, so its shapes depend on the
-data. Here a fixed share of every sequence's tokens, `cluster_shares`, goes to each tail: an estimate from
-a power law of word frequencies, not a measurement (it leaves 93 % of the tokens to the 19,997 words of the head). The shares are rounded to whole tokens of a sequence; finding them (`nonzero`, a device
+The adaptive softmax sends each target to the head or to one of the tail clusters, so its shapes depend on
+the data. Here a fixed share of every sequence's tokens, `cluster_shares`, goes to each tail: an estimate
+from a power law of word frequencies, not a measurement (it leaves 93 % of the tokens to the 19,997 words of
+the head). The shares are rounded to whole tokens of a sequence; finding them (`nonzero`, a device
 synchronisation) is not modelled.
 """
 
@@ -99,8 +100,7 @@ class AdaptiveVocabulary(nn.Module):
         else:
             widths = [hidden // division**i for i in range(len(self.edges))]
             self.tables = nn.ModuleList(
-                nn.Embedding(last - first, width)
-                for (first, last), width in zip(self.edges, widths, strict=True)
+                nn.Embedding(last - first, width) for (first, last), width in zip(self.edges, widths, strict=True)
             )
             self.projections = nn.ParameterList(nn.Parameter(torch.empty(hidden, w)) for w in widths)
             self.head_projection = nn.Parameter(torch.empty(hidden, hidden))

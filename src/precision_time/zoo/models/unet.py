@@ -83,9 +83,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     filters = tuple(int(width) for width in config["filters"])
     divisor = 2 ** (len(filters) - 1)
     if any(side % divisor for side in spatial(sizes, dims)):
-        raise JobError(
-            f"{len(filters)} levels halve the input: every side of image_size must divide by {divisor}"
-        )
+        raise JobError(f"{len(filters)} levels halve the input: every side of image_size must divide by {divisor}")
     channels = int(sizes.get("channels", 4))
     module = UNet(
         dims,

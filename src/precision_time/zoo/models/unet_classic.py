@@ -48,9 +48,7 @@ def crop_to(skip: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 class MedicalUNet(nn.Module):
     """Unpadded 3x3 pairs 64 to 1024, centre-cropped skips; the output is 184 pixels smaller."""
 
-    def __init__(
-        self, channels: int, classes: int, filters: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    ) -> None:
+    def __init__(self, channels: int, classes: int, filters: tuple[int, ...] = (64, 128, 256, 512, 1024)) -> None:
         super().__init__()
         inputs = (channels, *filters[:-2])
         self.down = nn.ModuleList(
@@ -89,16 +87,12 @@ class IndustrialUNet(nn.Module):
             nn.Sequential(*conv_pair(a, b, b, 1)) for a, b in zip(inputs, filters[:-1], strict=True)
         )
         width = filters[-1]
-        self.bottom = nn.Sequential(
-            *conv_pair(filters[-2], width, width, 1), *upscale_conv(width, width // 2)
-        )
+        self.bottom = nn.Sequential(*conv_pair(filters[-2], width, width, 1), *upscale_conv(width, width // 2))
         self.up = nn.ModuleList()
         below = width // 2
         for width in filters[-2:0:-1]:
             half = width // 2
-            self.up.append(
-                nn.Sequential(*conv_pair(below + width, width, half, 1), *upscale_conv(half, half))
-            )
+            self.up.append(nn.Sequential(*conv_pair(below + width, width, half, 1), *upscale_conv(half, half)))
             below = half
         last = filters[0]
         self.out = nn.Sequential(*conv_pair(below + last, last, last, 1), nn.Conv2d(last, 1, 1))
@@ -117,16 +111,14 @@ class IndustrialUNet(nn.Module):
 def build_medical(config: Config, sizes: Sizes) -> Workload:
     channels = int(sizes.get("channels", 1))
     if any(side < 188 or (side - 188) % 16 for side in spatial(sizes, default=572)):
-        raise JobError(
-            "the unpadded U-Net takes sides of 188 plus a multiple of 16, such as 572; change image_size"
-        )
+        raise JobError("the unpadded U-Net takes sides of 188 plus a multiple of 16, such as 572; change image_size")
     module = MedicalUNet(channels, int(config.get("classes", 2)))
     loss = dice_cross_entropy(over_batch=False, background=True)
     return segment(module, sizes, 2, channels, 572, loss, crop=184)
 
 
 def mask_dice(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Sorensen-Dice of the sigmoid; the weight decay that TensorFlow adds to the loss is the optimizer's here."""
+    """Sorensen-Dice of the sigmoid; weight decay, a part of the loss in TensorFlow, is left out."""
     chance, mask = model(inputs["image"]).sigmoid(), inputs["mask"]
     both = (chance * mask).sum((1, 2, 3))
     return 1.0 - ((2.0 * both + 1e-5) / (chance.sum((1, 2, 3)) + mask.sum((1, 2, 3)) + 1e-5)).mean()
@@ -137,9 +129,7 @@ def build_industrial(config: Config, sizes: Sizes) -> Workload:
     filters = tuple(int(width) for width in config.get("filters", (32, 32, 64, 128, 256)))
     side = 2 ** (len(filters) - 1)
     if any(extent % side for extent in spatial(sizes, default=512)):
-        raise JobError(
-            f"{len(filters)} levels halve the input: every side of image_size must divide by {side}"
-        )
+        raise JobError(f"{len(filters)} levels halve the input: every side of image_size must divide by {side}")
     picture = image(sizes, channels, default=512)
     inputs = {"image": picture, "mask": torch.zeros(picture.shape[0], 1, *picture.shape[2:])}
     return Workload(IndustrialUNet(channels, filters), inputs, mask_dice)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from precision_time.errors import JobError, nearest
+from precision_time.errors import JobError
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 Norm = Callable[[int], nn.Module]
@@ -47,7 +47,7 @@ def option(config: Mapping[str, Any], key: str, choices: Mapping[str, Any], defa
     """Look up a named option, and refuse an unknown name with the names that exist."""
     value = str(config.get(key, default))
     if value not in choices:
-        raise JobError(f"{key}={value} is not known here; choose {nearest(value, choices)}")
+        raise JobError(f"{key}={value} is not known here; choose one of {', '.join(choices)}")
     return choices[value]
 
 

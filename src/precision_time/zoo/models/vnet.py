@@ -32,9 +32,7 @@ class Residual(nn.Module):
 
 
 class VNet(nn.Module):
-    def __init__(
-        self, classes: int, width: int, down: tuple[int, ...], up: tuple[int, ...], kernel: int
-    ) -> None:
+    def __init__(self, classes: int, width: int, down: tuple[int, ...], up: tuple[int, ...], kernel: int) -> None:
         super().__init__()
         self.stem = finish(nn.Conv3d(1, width, kernel, padding=kernel // 2))
         skips = [width]

@@ -37,15 +37,12 @@ class WaveNet(nn.Module):
         self.channels = channels
         self.start = weight_norm(nn.Conv1d(half, channels, 1))
         self.inner = nn.ModuleList(
-            weight_norm(
-                nn.Conv1d(channels, 2 * channels, kernel, dilation=2**i, padding=2**i * (kernel - 1) // 2)
-            )
+            weight_norm(nn.Conv1d(channels, 2 * channels, kernel, dilation=2**i, padding=2**i * (kernel - 1) // 2))
             for i in range(layers)
         )
         self.condition = nn.ModuleList(weight_norm(nn.Conv1d(mels, 2 * channels, 1)) for _ in range(layers))
         self.merge = nn.ModuleList(
-            weight_norm(nn.Conv1d(channels, 2 * channels if i < layers - 1 else channels, 1))
-            for i in range(layers)
+            weight_norm(nn.Conv1d(channels, 2 * channels if i < layers - 1 else channels, 1)) for i in range(layers)
         )
         self.end = nn.Conv1d(channels, 2 * half, 1)
 
@@ -53,9 +50,7 @@ class WaveNet(nn.Module):
         x = self.start(audio)
         skip: Tensor | None = None
         last = len(self.inner) - 1
-        for index, (inner, condition, merge) in enumerate(
-            zip(self.inner, self.condition, self.merge, strict=True)
-        ):
+        for index, (inner, condition, merge) in enumerate(zip(self.inner, self.condition, self.merge, strict=True)):
             gates = inner(x) + condition(mel)
             y = merge(torch.tanh(gates[:, : self.channels]) * torch.sigmoid(gates[:, self.channels :]))
             if index < last:

@@ -37,9 +37,7 @@ NEMOTRON: Mapping[str, Any] = {
 GPT2: Mapping[str, Any] = {**GPT, "act": "gelu_tanh", "vocab": 50257, "dropout": 0.1, "max_positions": 1024}
 
 
-def _shape(
-    layers: int, hidden: int, heads: int, kv_heads: int | None = None, ffn: int | None = None
-) -> dict[str, Any]:
+def _shape(layers: int, hidden: int, heads: int, kv_heads: int | None = None, ffn: int | None = None) -> dict[str, Any]:
     return {
         "layers": layers,
         "hidden": hidden,
@@ -81,13 +79,9 @@ def _gpt2(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:
     return _entry(name, "gpt", {**GPT2, **shape}, 1024, parameters, source, batch_size=8)
 
 
-def _llama(
-    name: str, shape: dict[str, Any], vocab: int, theta: float, seq_len: int, parameters: int
-) -> ZooEntry:
+def _llama(name: str, shape: dict[str, Any], vocab: int, theta: float, seq_len: int, parameters: int) -> ZooEntry:
     config = {**LLAMA, **shape, "vocab": vocab, "rope_theta": theta}
-    return _entry(
-        name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config"
-    )
+    return _entry(name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config")
 
 
 LLM_FOUNDRY = "llm-foundry throughput table, sequence length 2048"

@@ -1,5 +1,4 @@
-"""Vision workloads and one graph network: inputs, optimizers, batches as in the runs behind the published
-rows.
+"""Vision workloads and one graph network: inputs and optimizers of the runs behind the published rows.
 
 `parameters` is 0 where nobody published a count for exactly this head. The builders of such detectors are
 checked in another way: with 91 classes R-CNN and RetinaNet have the counts of torchvision's.
@@ -79,11 +78,10 @@ _CNNS = (
 
 _DETECTORS = (
     ZooEntry(
-        "efficientdet-d0", "models.efficientdet:build", "efficientdet", {"image_size": 512}, "sgd", "coco",
-        60,
+        "efficientdet-d0", "models.efficientdet:build", "efficientdet", {"image_size": 512}, "sgd",
+        "coco", 60,
         config={"classes": 90},
-        parameters=3_880_000, parameters_source="rounded to 0.01 M,
-        tf_efficientdet_d0 of rwightman/efficientdet-pytorch",
+        parameters=3_880_000, parameters_source="rounded to 0.01 M, README of rwightman/efficientdet-pytorch",
     ),
     ZooEntry(
         "ssd300-resnet50", "models.ssd:build", "ssd", {"image_size": 300}, "sgd", "coco", 128,
@@ -114,8 +112,8 @@ _DETECTORS = (
 
 _SEGMENTERS = (
     ZooEntry(
-        "nnunet-2d", "models.unet:build", "unet", {"image_size": (192, 160), "channels": 4}, "adam", "brats",
-        64,
+        "nnunet-2d", "models.unet:build", "unet", {"image_size": (192, 160), "channels": 4}, "adam",
+        "brats", 64,
         config={"dims": 2, "filters": (32, 64, 128, 256, 512, 512), **NNUNET},
     ),
     ZooEntry(

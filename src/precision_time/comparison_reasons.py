@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from precision_time.compare import Comparison, EstimateLike, Row
+    from precision_time.comparison import Comparison, EstimateLike, Row
 
 _WIDTH = {"fp64": 0, "fp32": 1, "tf32": 2, "fp16": 3, "bf16": 3, "fp8": 4}
 """Rank by math key: a row is explained against one of a lower rank."""
@@ -140,9 +140,7 @@ def _reasons(
     if (part := bound.get("memory", 0.0)) >= 0.4:
         yield (
             part * kernels,
-            (
-                f"{part:.0%} of the kernel time is bound by memory traffic, which only narrower tensors shorten"
-            ),
+            (f"{part:.0%} of the kernel time is bound by memory traffic, which only narrower tensors cut"),
         )
     if (part := bound.get("launch", 0.0)) >= 0.1:
         yield part * kernels, f"{part:.0%} of the kernel time goes to kernels too small to fill the GPU"

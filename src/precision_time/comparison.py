@@ -110,7 +110,7 @@ class Comparison:
 
     def explanations(self) -> list[str]:
         """In words, from the breakdowns: why a precision is faster or not; what does not fit."""
-        from precision_time.compare_reasons import explain
+        from precision_time.comparison_reasons import explain
 
         return explain(self)
 
@@ -132,12 +132,12 @@ class Comparison:
 
     def plot(self, path: str | Path) -> None:
         """Write the picture: .png, .svg or a self-contained .html."""
-        from precision_time.compare_plot import plot
+        from precision_time.comparison_plot import plot
 
         plot(self, path)
 
     def __str__(self) -> str:
-        from precision_time.compare_table import render
+        from precision_time.comparison_table import render
 
         return render(self)
 
@@ -159,7 +159,7 @@ def compare(
 ) -> Comparison:
     """Predict every job. `progress(done, total)` is called before each one."""
     if predict is None:
-        from precision_time.predict import predict as whole_line
+        from precision_time.prediction import predict as whole_line
 
         predict = whole_line
     todo = list(jobs)

@@ -7,15 +7,15 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.compare import BREAKDOWN
-from precision_time.compare_table import breakdown_rows, summary_rows, unit_for
+from precision_time.comparison import BREAKDOWN
+from precision_time.comparison_table import breakdown_rows, summary_rows, unit_for
 from precision_time.errors import JobError, MissingExtraError
 from precision_time.job.file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from precision_time.compare import Comparison, EstimateLike, Row
+    from precision_time.comparison import Comparison, EstimateLike, Row
 
 SUFFIXES = (".png", ".svg", ".html")
 
@@ -122,9 +122,7 @@ def _bar(axes: Any, index: int, estimate: EstimateLike, factor: float, speed_up:
     )
     text = f"{estimate.samples_per_s:,.0f} samples/s" + (f", {speed_up:.2f}x" if speed_up is not None else "")
     text += "" if estimate.memory.fits else ", does not fit"
-    axes.annotate(
-        text, (max(high, start), index), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8
-    )
+    axes.annotate(text, (max(high, start), index), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _page(comparison: Comparison) -> str:

@@ -63,7 +63,9 @@ def assumptions(job: Job, traced: tuple[str, ...], precision: Precision) -> tupl
     if job.execution in ("compile", "torchscript", "xla"):
         said.append(f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output")
     if precision.name == "fp32":
-        said.append("fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise")
+        said.append(
+            "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise"
+        )
     if precision.loss_scaling:
         said.append("loss scaling: no skipped steps counted")
     said.append("data loading keeps up; energy from the board's power limit")
@@ -99,7 +101,10 @@ def _scheduled(job: Job, catalog: Catalog | None, kernels: KernelModel | None) -
         run=total,
         cost_usd=last.cost_usd.scaled(ratio) if last.cost_usd else None,
         energy_j=last.energy_j.scaled(ratio) if last.energy_j else None,
-        assumptions=(f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}", *last.assumptions),
+        assumptions=(
+            f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}",
+            *last.assumptions,
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from precision_time.compare import Comparison, EstimateLike, IntervalLike, Row
+    from precision_time.comparison import Comparison, EstimateLike, IntervalLike, Row
 
 _UNITS = ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 _TERM_HEADS = ("forward", "backward", "optimizer", "scaling", "casts", "host", "comm.")
@@ -49,9 +49,7 @@ def format_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int 
     widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
     lines = []
     for line in (heads, tuple("-" * width for width in widths), *rows):
-        cells = [
-            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        ]
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
@@ -112,7 +110,7 @@ def _estimate_cells(comparison: Comparison, row: Row, epochs: bool) -> list[str]
 
 def breakdown_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed."""
-    from precision_time.compare import BREAKDOWN
+    from precision_time.comparison import BREAKDOWN
 
     cells = []
     for row in comparison.rows:
@@ -137,9 +135,7 @@ def render(comparison: Comparison) -> str:
     parts.append(format_table(heads, cells, left=heads.index("gpus")))
     base = comparison.baseline
     if base is not None:
-        parts[-1] += (
-            f"\nspeed-up: samples per second over {base.job.precision} on {base.job.gpus} x {base.job.gpu}"
-        )
+        parts[-1] += f"\nspeed-up: samples per second over {base.job.precision} on {base.job.gpus} x {base.job.gpu}"
         heads, cells = breakdown_rows(comparison)
         parts.append(format_table(heads, cells))
     notes = [

@@ -1,0 +1,77 @@
+"""The one operator whose trace differs between float16 and bfloat16 autocast: softmax with fp32 result.
+
+CUDA runs it as one kernel for float16 and as cast + softmax for bfloat16 (SoftMax.cpp, `half_to_float`). Stored graphs
+are traced in bfloat16; for float16 the casts around softmax are merged into it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from precision_time.capture.graph import Call, OpGraph, OpKind
+from precision_time.capture.moves import moved_graph
+
+_FORWARD = ("aten._softmax", "aten._log_softmax")
+_BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
+
+
+def merge_half_softmax(graph: OpGraph) -> OpGraph:
+    """`graph` (already renamed to float16) with cast + softmax and softmax backward + cast as single operators."""
+    readers = Counter(storage for call in graph.calls for storage in set(call.reads))
+    kinds = list(graph.kinds)
+    index = {kind: i for i, kind in enumerate(kinds)}
+    calls: list[Call] = []
+    moved: list[int] = []
+    gone: set[int] = set()
+
+    def enter(kind: OpKind) -> int:
+        if kind not in index:
+            index[kind] = len(kinds)
+            kinds.append(kind)
+        return index[kind]
+
+    position = 0
+    while position < len(graph.calls):
+        call = graph.calls[position]
+        follower = graph.calls[position + 1] if position + 1 < len(graph.calls) else None
+        if follower is not None and _merges(graph, call, follower, readers):
+            first, second = graph.kinds[call.kind], graph.kinds[follower.kind]
+            attrs = first.attrs if first.name in _BACKWARD else second.attrs
+            name = first.name if first.name in _BACKWARD else second.name
+            merged = enter(OpKind(name, first.inputs, second.outputs, attrs))
+            gone.add(call.writes[0])
+            moved += [len(calls), len(calls)]
+            calls.append(
+                Call(
+                    merged,
+                    call.phase,
+                    follower.module,
+                    call.views + follower.views,
+                    call.reads,
+                    follower.writes,
+                )
+            )
+            position += 2
+            continue
+        moved.append(len(calls))
+        calls.append(call)
+        position += 1
+    if not gone:
+        return graph
+    result = moved_graph(graph, kinds, calls, moved)
+    storages = tuple(replace(s, nbytes=0) if i in gone else s for i, s in enumerate(result.storages))
+    return replace(result, storages=storages)
+
+
+def _merges(graph: OpGraph, call: Call, follower: Call, readers: Counter[int]) -> bool:
+    first, second = graph.kinds[call.kind], graph.kinds[follower.kind]
+    if not call.writes or call.writes[0] not in follower.reads:
+        return False
+    if first.name == "aten._to_copy" and second.name in _FORWARD:
+        cast = (first.inputs[0].dtype, first.outputs[0].dtype) == ("float16", "float32")
+        return cast and readers[call.writes[0]] == 1
+    if first.name in _BACKWARD and second.name == "aten._to_copy":
+        cast = (second.inputs[0].dtype, second.outputs[0].dtype) == ("float32", "float16")
+        return cast and readers[call.writes[0]] == 1
+    return False

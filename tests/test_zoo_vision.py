@@ -1,0 +1,149 @@
+"""The vision zoo: parameter counts against published ones, and whole steps on the meta device."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from precision_time.errors import JobError
+from precision_time.zoo.tables.vision import ENTRIES
+from precision_time.zoo.workload import Workload, ZooEntry
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+PUBLISHED = [entry for entry in ENTRIES if entry.parameters]
+
+
+def build(entry: ZooEntry, config: dict[str, Any] | None = None, **sizes: Any) -> Workload:
+    module, _, function = entry.builder.partition(":")
+    builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
+    with torch.device("meta"):
+        return builder({**entry.config, **(config or {})}, {**entry.input, "batch_size": 2, **sizes})
+
+
+def count(workload: Workload) -> int:
+    return sum(p.numel() for p in workload.module.parameters())
+
+
+def step(workload: Workload) -> None:
+    with torch.device("meta"):
+        loss = workload.loss(workload.module, workload.inputs)
+        loss.backward()
+    assert loss.shape == ()
+    trained = [p for p in workload.module.parameters() if p.requires_grad]
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in trained)
+
+
+@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry.name)
+def test_parameter_count_is_the_published_one(entry: ZooEntry) -> None:
+    assert entry.parameters_source
+    tolerance = 0.005 if "rounded" in entry.parameters_source else 0
+    assert count(build(entry)) == pytest.approx(entry.parameters, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("maskrcnn-r50-fpn", {"classes": 91}, 44_401_393),
+        ("fasterrcnn-r50-fpn", {"classes": 91}, 41_755_286),
+        ("retinanet-resnext50", {"classes": 91, "groups": 1, "group_width": 64}, 34_014_999),
+        ("resnet50", {"depth": 34}, 21_797_672),
+        ("efficientnet-b0", {"variant": "b7"}, 66_347_960),
+    ],
+)
+def test_relatives_have_the_counts_of_torchvision(name: str, config: dict[str, Any], expected: int) -> None:
+    assert count(build(BY_NAME[name], config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("resnet50", {"image_size": 64}),
+        ("efficientnet-b0", {"image_size": 64}),
+        ("gpunet-1", {"image_size": 64}),
+        ("efficientdet-d0", {"image_size": (128, 256)}),
+        ("ssd300-resnet50", {}),
+        ("ssd300-resnet34", {}),
+        ("retinanet-resnext50", {"image_size": 128}),
+        ("maskrcnn-r50-fpn", {"image_size": (256, 320)}),
+        ("fasterrcnn-r50-fpn", {"image_size": (256, 320)}),
+        ("nnunet-2d", {"image_size": (64, 32)}),
+        ("nnunet-3d", {"image_size": (64, 32, 32)}),
+        ("unet3d", {"volume": 64}),
+        ("unet2d-medical", {}),
+        ("unet-industrial", {}),
+        ("vnet", {}),
+        ("inception-v3", {}),
+        ("graphsage", {}),
+    ],
+)
+def test_a_step_runs_without_memory(name: str, sizes: dict[str, Any]) -> None:
+    step(build(BY_NAME[name], **sizes))
+
+
+def test_ssd_has_its_8732_anchors() -> None:
+    assert build(BY_NAME["ssd300-resnet50"]).inputs["anchors"].shape == (1, 4, 8732)
+
+
+def test_table_spellings_of_the_configuration_are_understood() -> None:
+    described = {"backbone": "resnet50_to_conv4_stride1", "classes": 81, "anchors": 8732}
+    assert count(build(BY_NAME["ssd300-resnet50"], described)) == count(build(BY_NAME["ssd300-resnet50"]))
+    step(build(BY_NAME["resnet50"], {"variant": "v1.5", "classes": 1000}, image_size=32))
+    shape = {"filters": (32, 64), "kernel": 3, "norm": "instance", "classes": 4}
+    step(build(BY_NAME["nnunet-2d"], shape, image_size=(192, 160), channels=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "sizes", "words"),
+    [
+        ("resnet50", {"variant": "v2"}, {}, "v1.5"),
+        ("ssd300-resnet50", {}, {"image_size": (300, 400)}, "square"),
+        ("nnunet-2d", {}, {"image_size": 100}, "divide by 32"),
+        ("nnunet-3d", {}, {"image_size": (128, 128)}, "takes 3"),
+        ("vgg16", {"name": "vgg17"}, {}, "vgg16"),
+    ],
+)
+def test_what_cannot_be_built_says_why(name: str, config: dict[str, Any], sizes: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        build(BY_NAME[name], config, **sizes)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpunet-0"])
+def test_operators_do_not_depend_on_sizes(name: str) -> None:
+    """What lets one capture serve all sizes: the same sequence of operators at any batch and image size."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    sequences = []
+    for batch, side in ((2, 64), (3, 96)):
+        workload = build(BY_NAME[name], batch_size=batch, image_size=side)
+        with Recorder() as recorder:
+            step(workload)
+        sequences.append(recorder.names)
+    assert sequences[0] == sequences[1]
+
+
+def test_timm_models_by_name() -> None:
+    pytest.importorskip("timm")
+    from precision_time.zoo.models.torchvision_models import build_timm
+
+    with torch.device("meta"):
+        workload = build_timm({"name": "resnet18", "classes": 10}, {"batch_size": 2, "image_size": 64})
+    step(workload)
+
+
+def test_names_are_unique_and_batches_positive() -> None:
+    assert len(BY_NAME) == len(ENTRIES)
+    assert all(entry.batch_size > 0 and entry.symbols[0].name == "batch_size" for entry in ENTRIES)
