@@ -17,23 +17,23 @@ from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.trace import trace_events
-from precision_time.timing.kernels import KernelModel
+from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import price
 
 
-def predict(job: Job, *, catalog: Catalog | None = None, kernels: KernelModel | None = None) -> Estimate:
+def predict(job: Job, *, catalog: Catalog | None = None, constants: StepConstants | None = None) -> Estimate:
     """Time, memory and cost of a job, with intervals.
 
     Raises a `PrecisionTimeError` for a job that cannot be (unknown model, missing peak ...); a job that does not fit
     in memory is estimated all the same and says so.
     """
     if job.schedule:
-        return _scheduled(job, catalog, kernels)
-    return _predict_one(job, job.precision_spec, catalog, kernels)
+        return _scheduled(job, catalog, constants)
+    return _predict_one(job, job.precision_spec, catalog, constants)
 
 
-def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, kernels: KernelModel | None) -> Estimate:
+def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
     # 1. What runs: operators with their dtypes, from the zoo or traced now. No hardware yet.
     step = training_step(job, precision)
     # 2. Where: the device, its node and the fabric between ranks.
@@ -43,7 +43,7 @@ def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, kernel
     program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
     # 4. Seconds on every operator, launch and bucket, each with its source.
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
-    priced = price(program, cluster, options, job.execution, kernels)
+    priced = price(program, cluster, options, job.execution, constants)
     # 5. Streams: what waits for what.
     timeline = simulate(priced)
     # 6. The answer: intervals, breakdown, memory, run.
@@ -72,10 +72,10 @@ def assumptions(job: Job, traced: tuple[str, ...], precision: Precision) -> tupl
     return tuple(said)
 
 
-def _scheduled(job: Job, catalog: Catalog | None, kernels: KernelModel | None) -> Estimate:
+def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
     """A run whose precision changes: the last precision's step, and the sum of all parts as the run."""
     parts = job.schedule
-    estimates = [_predict_one(job, parse_precision(p.precision), catalog, kernels) for p in parts]
+    estimates = [_predict_one(job, parse_precision(p.precision), catalog, constants) for p in parts]
     last = estimates[-1]
     if last.steps is None:
         raise JobError(

@@ -16,8 +16,9 @@ from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.layout.rank_program import RankProgram, Segment
 from precision_time.timing.collectives import all_reduce_seconds, broadcast_seconds
+from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs
-from precision_time.timing.kernels import SOURCES, KernelModel, WorkTable
+from precision_time.timing.kernels import SOURCES, WorkTable
 from precision_time.timing.operators import WorkOptions, touched, works
 
 Array = NDArray[np.float64]
@@ -41,11 +42,12 @@ class PricedProgram:
     """Seconds of a program on a cluster.
 
     `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
-    `spread` is the standard deviation of log time per kind. `bucket_s` follows the program's buckets.
+    `work_s` is per work of the table. `spread` is the standard deviation of log time per kind. `bucket_s` follows the program's buckets.
     """
 
     program: RankProgram
     works: KindWorks
+    work_s: Array
     kind_s: Array
     floor_s: Array
     compute_bound_s: Array
@@ -99,14 +101,16 @@ def price(
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
-    model: KernelModel | None = None,
+    constants: StepConstants | None = None,
 ) -> PricedProgram:
     """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
     kinds = kind_works(program, options)
     gpu: Gpu = cluster.gpu
-    times = (model or _shipped_model()).seconds(kinds.table, gpu)
+    constants = constants or shipped()
+    times = constants.kernels.seconds(kinds.table, gpu)
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
-    seconds = times.seconds / cluster.node.clock_factor
+    floor = times.floor_seconds / cluster.node.clock_factor
+    seconds = np.maximum(times.seconds * constants.execution_factor(execution) / cluster.node.clock_factor, floor)
     count = len(program.kinds)
     owner = kinds.owner
 
@@ -115,15 +119,16 @@ def price(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = host_costs(execution, cluster.node.host_factor)
+    host = constants.host_costs(host_costs(execution, cluster.node.host_factor))
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
     spread = per_kind(times.log_spread * seconds) / np.maximum(kind_s, 1e-30)
     bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
     return PricedProgram(
         program=program,
         works=kinds,
+        work_s=seconds,
         kind_s=kind_s,
-        floor_s=per_kind(times.floor_seconds),
+        floor_s=per_kind(floor),
         compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
         launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
         source_s=source_s,
@@ -138,7 +143,3 @@ def price(
         else 0.0,
     )
 
-
-@lru_cache(maxsize=1)
-def _shipped_model() -> KernelModel:
-    return KernelModel()

@@ -1,0 +1,49 @@
+"""The few factors fitted on whole training steps, beside the kernel parameters: what `fit.steps` writes and `price` reads.
+
+`scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
+of an execution mode. `host` multiplies the host's costs (operator, tensor).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from precision_time.timing.host import HostCosts
+from precision_time.timing.kernels import KernelModel
+from precision_time.timing.parameters import read_data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepConstants:
+    """Everything between kernel tables and whole steps."""
+
+    kernels: KernelModel
+    execution: Mapping[str, float] = field(default_factory=dict)
+    host: Mapping[str, float] = field(default_factory=dict)
+
+    def execution_factor(self, execution: str) -> float:
+        return float(self.execution.get(execution, 1.0))
+
+    def host_costs(self, costs: HostCosts) -> HostCosts:
+        if not self.host:
+            return costs
+        operator, tensor = self.host.get("operator", 1.0), self.host.get("tensor", 1.0)
+        return dataclasses.replace(
+            costs,
+            operator_s=costs.operator_s * operator,
+            view_s=costs.view_s * operator,
+            kernel_s=costs.kernel_s * operator,
+            tensor_s=costs.tensor_s * tensor,
+        )
+
+
+@cache
+def shipped() -> StepConstants:
+    """The constants that come with the package."""
+    content = read_data("step_scales.json")
+    return StepConstants(
+        KernelModel(scales=content.get("scales", {})), content.get("execution", {}), content.get("host", {})
+    )
