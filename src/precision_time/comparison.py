@@ -82,7 +82,11 @@ class Row:
 
     @property
     def batch_size(self) -> int | None:
-        return self.job.batch_size if self.estimate is None else self.estimate.job.batch_size
+        """Samples per GPU and micro-step: the job's, or the model's default that was taken."""
+        if self.job.batch_size is not None or self.estimate is None:
+            return self.job.batch_size
+        per_step = self.estimate.samples_per_s * self.estimate.step.p50
+        return max(1, round(per_step / self.job.gpus / self.job.grad_accum))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,7 @@ class Comparison:
 
     def speed_up(self, row: Row) -> float | None:
         """Samples per second over the baseline's."""
-        base = self.baseline
-        if base is None or base.estimate is None or row.estimate is None or base.estimate.samples_per_s <= 0:
-            return None
-        return row.estimate.samples_per_s / base.estimate.samples_per_s
+        return speed_up_over(self.baseline, row)
 
     def explanations(self) -> list[str]:
         """In words, from the breakdowns: why a precision is faster or not; what does not fit."""
@@ -116,14 +117,15 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         base = self.baseline
+        at = next((index for index, row in enumerate(self.rows) if row is base), None)
         return {
-            "baseline": None if base is None else self.rows.index(base),
+            "baseline": at,
             "rows": [
                 {
                     "job": row.job.to_dict(),
                     "estimate": None if row.estimate is None else row.estimate.to_dict(),
                     "error": row.error,
-                    "speed_up": self.speed_up(row),
+                    "speed_up": speed_up_over(base, row),
                 }
                 for row in self.rows
             ],
@@ -140,6 +142,13 @@ class Comparison:
         from precision_time.comparison_table import render
 
         return render(self)
+
+
+def speed_up_over(base: Row | None, row: Row) -> float | None:
+    """Samples per second over another row's."""
+    if base is None or base.estimate is None or row.estimate is None or base.estimate.samples_per_s <= 0:
+        return None
+    return row.estimate.samples_per_s / base.estimate.samples_per_s
 
 
 def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:

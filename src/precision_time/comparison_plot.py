@@ -7,10 +7,11 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.comparison import BREAKDOWN
-from precision_time.comparison_table import breakdown_rows, summary_rows, unit_for
+from precision_time.comparison import BREAKDOWN, speed_up_over
+from precision_time.comparison_table import breakdown_rows, row_names, summary_rows, title
 from precision_time.errors import JobError, MissingExtraError
 from precision_time.job.file import write_whole
+from precision_time.units import human_count, unit_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,13 +43,6 @@ def check_picture(path: str | Path) -> str:
     return suffix
 
 
-def _label(row: Row, rows: Sequence[Row]) -> str:
-    lines = [f"{row.job.gpus} x {row.job.gpu}", f"batch {row.batch_size or 'default'} per GPU"]
-    if len({other.job.model for other in rows}) > 1:
-        lines.insert(0, row.job.model)
-    return f"{row.job.precision}\n" + ", ".join(lines)
-
-
 def _draw(comparison: Comparison, kind: str) -> bytes:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -58,32 +52,33 @@ def _draw(comparison: Comparison, kind: str) -> bytes:
             "plot needs matplotlib, which is not installed; run pip install 'precision-time[plot]'"
         ) from None
     rows = comparison.rows
-    figure: Any = Figure(figsize=(9.5, min(400.0, 1.9 + 0.62 * len(rows))), layout="constrained")
+    base = comparison.baseline
+    figure: Any = Figure(figsize=(9.5, min(400.0, 1.6 + 0.5 * len(rows))), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     factors = _factors(rows)
-    longest = max(
-        (row.estimate.step.p50 * f for row, f in zip(rows, factors, strict=True) if row.estimate), default=1.0
-    )
+    known = [(row.estimate, f) for row, f in zip(rows, factors, strict=True) if row.estimate]
+    longest = max((estimate.step.p50 * f for estimate, f in known), default=1.0)
+    reach = max((estimate.step.p90 * f for estimate, f in known), default=1.0)
     scale, unit = unit_for(longest)
     for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
         if row.estimate is None:
             axes.text(0, index, " no estimate", va="center", color="#666666", style="italic")
         else:
-            _bar(axes, index, row.estimate, factor / scale, comparison.speed_up(row))
-    axes.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=8)
+            _bar(axes, index, row.estimate, factor / scale, speed_up_over(base, row))
+    axes.set_yticks(range(len(rows)), [name.replace(", ", "\n", 1) for name in row_names(rows)], fontsize=9)
+    axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.22)
-    axes.autoscale_view(scaley=False)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.35 * reach / scale)  # room for the words to the right of the whiskers
     what = "Time of one step" if all(f == 1.0 for f in factors) else "Time per 1,000 samples"
-    axes.set_xlabel(f"{what} ({unit}); whisker: P10 to P90")
-    models = ", ".join(dict.fromkeys(row.job.model for row in rows))
-    axes.set_title(f"{models}: predicted training time", loc="left", fontsize=11)
+    axes.set_xlabel(f"{what} ({unit}); whiskers: P10 to P90", fontsize=9)
+    axes.set_title(f"{title(comparison)}: predicted", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    handles = [_patch(colour) for colour in _COLOURS]
-    figure.legend(handles, _LABELS, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    shown = [
+        i for i, term in enumerate(BREAKDOWN) if any(e.breakdown.get(term, 0) > 0.002 * e.step.p50 for e, _ in known)
+    ]
+    handles = [_patch(_COLOURS[i]) for i in shown]
+    figure.legend(handles, [_LABELS[i] for i in shown], loc="outside lower center", ncols=7, fontsize=8, frameon=False)
     out = io.BytesIO()
     figure.savefig(out, format=kind, dpi=150)
     return out.getvalue()
@@ -111,16 +106,10 @@ def _bar(axes: Any, index: int, estimate: EstimateLike, factor: float, speed_up:
         axes.barh(index, width, left=start, height=0.55, color=colour)
         start += width
     low, middle, high = (v * factor for v in (estimate.step.p10, estimate.step.p50, estimate.step.p90))
-    axes.errorbar(
-        middle,
-        index,
-        xerr=[[middle - low], [high - middle]],
-        color="black",
-        capsize=4,
-        linewidth=1.2,
-        fmt="none",
-    )
-    text = f"{estimate.samples_per_s:,.0f} samples/s" + (f", {speed_up:.2f}x" if speed_up is not None else "")
+    whisker = [[middle - low], [high - middle]]
+    axes.errorbar(middle, index, xerr=whisker, color="#333333", capsize=3, linewidth=1, fmt="none")
+    text = f"{human_count(estimate.samples_per_s)} samples/s"
+    text += "" if speed_up is None else f", {speed_up:.2f}x"
     text += "" if estimate.memory.fits else ", does not fit"
     axes.annotate(text, (max(high, start), index), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
 

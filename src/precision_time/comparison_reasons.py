@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,37 +24,36 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 def explain(comparison: Comparison) -> list[str]:
     """One sentence or two per row that has a wider-precision partner; then rows that do not fit or failed."""
     rows = comparison.rows
+    names = _names(rows)
+    alike: dict[str, list[Row]] = {}
+    keys = [_others(row) for row in rows]
+    for key, row in zip(keys, rows, strict=True):
+        if row.estimate is not None:
+            alike.setdefault(key, []).append(row)
     said = []
-    for row in rows:
-        base = partner(row, rows)
+    for name, key, row in zip(names, keys, rows, strict=True):
+        base = partner(row, alike.get(key, ()))
         if base is not None and row.estimate is not None and base.estimate is not None:
-            said.append(f"{_where(row, rows)}: {_verdict(row, row.estimate, base, base.estimate)}")
-    for row in rows:
+            said.append(f"{name}: {_verdict(row, row.estimate, base, base.estimate)}")
+    for name, row in zip(names, rows, strict=True):
         if row.estimate is not None and not row.estimate.memory.fits:
             memory = row.estimate.memory
             over = memory.peak_bytes - memory.capacity_bytes
             said.append(
-                f"{_where(row, rows)}: does not fit in memory: it needs {memory.peak_bytes / 2**30:.1f} GiB, "
+                f"{name}: does not fit in memory: it needs {memory.peak_bytes / 2**30:.1f} GiB, "
                 f"{over / 2**30:.1f} GiB more than the {memory.capacity_bytes / 2**30:.1f} GiB there are."
             )
         if row.error is not None:
-            said.append(f"{_where(row, rows)}: no estimate: {row.error.rstrip('.')}.")
+            said.append(f"{name}: no estimate: {row.error.rstrip('.')}.")
     return said
 
 
-def partner(row: Row, rows: tuple[Row, ...]) -> Row | None:
-    """The row that differs only in a wider precision (if need be, the batch too): fp32, tf32, fp64."""
+def partner(row: Row, alike: Sequence[Row]) -> Row | None:
+    """Of the predicted rows that differ only in precision and batch: fp32, tf32, fp64, with this row's batch if any."""
     width = _WIDTH[row.job.precision_spec.math]
-    wider = [
-        other
-        for other in rows
-        if other.estimate is not None
-        and _WIDTH[other.job.precision_spec.math] < width
-        and _others(other) == _others(row)
-    ]
     order = ("fp32", "tf32", "fp64")
     return min(
-        wider,
+        (other for other in alike if _WIDTH[other.job.precision_spec.math] < width),
         key=lambda other: (
             other.batch_size != row.batch_size,
             order.index(other.job.precision) if other.job.precision in order else len(order),
@@ -62,20 +62,27 @@ def partner(row: Row, rows: tuple[Row, ...]) -> Row | None:
     )
 
 
-def _others(row: Row) -> object:
-    return row.job.replace(precision="fp32", batch_size=None)
+def _others(row: Row) -> str:
+    """Everything of the job but precision and batch, as text."""
+    words = row.job.to_dict()
+    return json.dumps({k: v for k, v in words.items() if k not in ("precision", "batch_size")}, sort_keys=True)
 
 
-def _where(row: Row, rows: tuple[Row, ...]) -> str:
-    """Which row this is, by the words in which the rows differ."""
-    words = [row.job.precision]
-    if len({(other.job.gpu, other.job.gpus) for other in rows}) > 1:
-        words.append(f"on {row.job.gpus} x {row.job.gpu}")
-    if len({other.batch_size for other in rows}) > 1 and row.batch_size is not None:
-        words.append(f"batch {row.batch_size}")
-    if len({other.job.model for other in rows}) > 1:
-        words.insert(0, row.job.model)
-    return " ".join(words)
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Which row each is, by the words in which the rows differ."""
+    models, clusters, batches = (
+        len({pick(row) for row in rows}) > 1
+        for pick in (lambda r: r.job.model, lambda r: (r.job.gpu, r.job.gpus), lambda r: r.batch_size)
+    )
+    return [
+        " ".join(
+            ([row.job.model] if models else [])
+            + [row.job.precision]
+            + ([f"on {row.job.gpus} x {row.job.gpu}"] if clusters else [])
+            + ([f"batch {row.batch_size}"] if batches and row.batch_size is not None else [])
+        )
+        for row in rows
+    ]
 
 
 def _verdict(row: Row, estimate: EstimateLike, base: Row, base_estimate: EstimateLike) -> str:

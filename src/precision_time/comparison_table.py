@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from precision_time.comparison import BREAKDOWN, speed_up_over
+from precision_time.units import digits_for, rounded_parts, unit_for
+
 if TYPE_CHECKING:
     from precision_time.comparison import Comparison, EstimateLike, IntervalLike, Row
 
-_UNITS = ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days"))
 _TERM_HEADS = ("forward", "backward", "optimizer", "scaling", "casts", "host", "comm.")
-
-
-def unit_for(seconds: float) -> tuple[float, str]:
-    """The unit in which a duration reads well: 1.5 ms, 12 s, 3.4 h."""
-    fitting = [unit for unit in _UNITS if abs(seconds) >= (2 if unit[0] >= 60 else 1) * unit[0]]
-    return fitting[-1] if fitting else _UNITS[0]
 
 
 def interval_text(interval: IntervalLike) -> str:
@@ -26,22 +21,6 @@ def interval_text(interval: IntervalLike) -> str:
     low, middle, high = (value / scale for value in (interval.p10, interval.p50, interval.p90))
     digits = digits_for(middle)
     return f"{middle:.{digits}f} {unit} ({low:.{digits}f}-{high:.{digits}f})"
-
-
-def digits_for(value: float) -> int:
-    """Decimals that leave about three significant digits."""
-    return min(9, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 0
-
-
-def rounded_parts(parts: Sequence[float], digits: int) -> list[float]:
-    """The parts rounded so that they sum to their rounded total (largest remainders go up)."""
-    scale = 10.0**digits
-    floors = [math.floor(part * scale) for part in parts]
-    missing = round(sum(parts) * scale) - sum(floors)
-    by_remainder = sorted(range(len(parts)), key=lambda i: floors[i] - parts[i] * scale)
-    for index in by_remainder[:missing]:
-        floors[index] += 1
-    return [value / scale for value in floors]
 
 
 def format_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -73,30 +52,46 @@ def _memory_text(estimate: EstimateLike) -> str:
 
 
 def summary_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the main table; columns that would be empty or the same everywhere are left out."""
+    """Heads and cells of the main table; what all rows share stands in the title instead."""
     rows = comparison.rows
-    models = len({row.job.model for row in rows}) > 1
     costs = [None if row.estimate is None else cost_per_epoch(row.estimate) for row in rows]
     epochs = any(row.estimate is not None and row.estimate.epoch is not None for row in rows)
-    heads = ["precision", "gpu", "gpus", "batch", "step P50 (P10-P90)", "samples/s", "speed-up", "memory"]
-    heads = (["model"] if models else []) + heads + (["epoch"] if epochs else [])
-    heads += ["$/epoch"] if any(cost is not None for cost in costs) else []
+    priced = any(cost is not None for cost in costs)
+    words = differing(rows)
+    heads = [*words, "step P50 (P10-P90)", "samples/s", "speed-up", "memory"]
+    heads += (["epoch"] if epochs else []) + (["$/epoch"] if priced else [])
+    base = comparison.baseline
     cells = []
-    for row, cost in zip(rows, costs, strict=True):
-        line = [row.job.model] if models else []
-        line += [row.job.precision, row.job.gpu, str(row.job.gpus), str(row.batch_size or "default")]
-        line += _estimate_cells(comparison, row, epochs)
-        if len(heads) > len(line):
-            line.append("-" if cost is None else f"{cost:,.2f}")
-        cells.append(line)
+    for index, (row, cost) in enumerate(zip(rows, costs, strict=True)):
+        line = [column[index] for column in words.values()] + _estimate_cells(row, base, epochs)
+        cells.append(line + ([] if not priced else ["-" if cost is None else f"{cost:,.2f}"]))
     return heads, cells
 
 
-def _estimate_cells(comparison: Comparison, row: Row, epochs: bool) -> list[str]:
+def differing(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Columns of words that tell the rows apart: always the precision; model, GPUs and batch where they differ."""
+    columns = {
+        "model": [row.job.model for row in rows],
+        "precision": [row.job.precision for row in rows],
+        "gpus": [_cluster(row) for row in rows],
+        "batch": [str(row.batch_size or "-") for row in rows],
+    }
+    return {head: cells for head, cells in columns.items() if head == "precision" or len({*cells} - {"-"}) > 1}
+
+
+def row_names(rows: Sequence[Row]) -> list[str]:
+    """Each row by the words that tell it from the others: "amp-fp16, 8 x v100-16gb-sxm, batch 100"."""
+    columns = differing(rows)
+    if "batch" in columns:
+        columns["batch"] = [f"batch {cell}" for cell in columns["batch"]]
+    return [", ".join(words) for words in zip(*columns.values(), strict=True)]
+
+
+def _estimate_cells(row: Row, base: Row | None, epochs: bool) -> list[str]:
     estimate = row.estimate
-    if estimate is None:
+    if estimate is None or base is None:
         return ["no estimate", "-", "-", "-"] + (["-"] if epochs else [])
-    speed_up = comparison.speed_up(row)
+    speed_up = speed_up_over(base, row)
     cells = [
         interval_text(estimate.step),
         f"{estimate.samples_per_s:,.{min(2, digits_for(estimate.samples_per_s))}f}",
@@ -108,20 +103,33 @@ def _estimate_cells(comparison: Comparison, row: Row, epochs: bool) -> list[str]
     return cells
 
 
+def title(comparison: Comparison) -> str:
+    """What all rows have in common, in words: "resnet50 on 8 x a100-80gb-sxm, batch 256 per GPU"."""
+    rows = comparison.rows
+    models = {row.job.model for row in rows}
+    words = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
+    if len({_cluster(row) for row in rows}) == 1:
+        words += f" on {_cluster(rows[0])}"
+    batches = {row.batch_size for row in rows} - {None}
+    if len(batches) == 1:
+        words += f", batch {batches.pop()} per GPU"
+    return words
+
+
+def _cluster(row: Row) -> str:
+    return f"{row.job.gpus} x {row.job.gpu}"
+
+
 def breakdown_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed."""
-    from precision_time.comparison import BREAKDOWN
-
+    names = row_names(comparison.rows)
+    known = [(n, row.estimate) for n, row in zip(names, comparison.rows, strict=True) if row.estimate is not None]
+    digits = 1 if min((estimate.step.p50 for _, estimate in known), default=1.0) >= 0.01 else 3
     cells = []
-    for row in comparison.rows:
-        if row.estimate is None:
-            continue
-        parts = [row.estimate.breakdown.get(term, 0.0) * 1e3 for term in BREAKDOWN]
-        digits = 1 if sum(parts) >= 10 else 3
-        parts = rounded_parts(parts, digits)
-        numbers = [*parts, sum(parts), row.estimate.communication_hidden_s * 1e3]
-        name = f"{row.job.precision}, {row.job.gpus} x {row.job.gpu}, batch {row.batch_size or 'default'}"
-        cells.append([name, *(f"{number:,.{digits}f}" for number in numbers)])
+    for name, estimate in known:
+        parts = rounded_parts([estimate.breakdown.get(term, 0.0) * 1e3 for term in BREAKDOWN], digits)
+        numbers = [*parts, sum(parts), estimate.communication_hidden_s * 1e3]
+        cells.append([name, *(f"{n:,.{digits}f}" for n in numbers)])
     return ["step in ms", *_TERM_HEADS, "= step", "(hidden comm.)"], cells
 
 
@@ -129,10 +137,9 @@ def render(comparison: Comparison) -> str:
     """The whole answer as text."""
     if not comparison.rows:
         return "nothing to compare"
-    models = {row.job.model for row in comparison.rows}
-    parts = [f"{next(iter(models))}:"] if len(models) == 1 else []
+    parts = [title(comparison)]
     heads, cells = summary_rows(comparison)
-    parts.append(format_table(heads, cells, left=heads.index("gpus")))
+    parts.append(format_table(heads, cells, left=heads.index("step P50 (P10-P90)")))
     base = comparison.baseline
     if base is not None:
         parts[-1] += f"\nspeed-up: samples per second over {base.job.precision} on {base.job.gpus} x {base.job.gpu}"

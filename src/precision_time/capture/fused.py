@@ -32,7 +32,12 @@ _library.define(
 
 
 def _attention_shape(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> Any:
-    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    # The kernels write their output in the query's memory order, so that the heads join again without a copy.
+    if value.shape[-1] == query.shape[-1]:
+        out = torch.empty_like(query)
+    else:
+        batch, heads, length, _ = query.shape
+        out = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
     return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 

@@ -1,8 +1,8 @@
-"""A model of what a fusing compiler (torch.compile, nvFuser under TorchScript, XLA) does: pointwise chains as one kernel.
+"""A model of what fusing compilers (torch.compile, nvFuser under TorchScript, XLA) do to pointwise chains.
 
-Runs of neighbouring pointwise operators, casts, dropout, softmax and layer norms of one size become one kernel that reads
-what came from outside and writes what is still needed afterwards. It is a model: compilers also fuse reductions into
-producers and choose by heuristics; the estimate says so.
+Runs of neighbouring pointwise operators, casts, dropout, softmax and layer norms of one size become one kernel that
+reads what came from outside and writes what is still needed afterwards. It is a model: compilers also fuse reductions
+into producers and choose by heuristics; the estimate says so.
 """
 
 from __future__ import annotations
@@ -144,8 +144,7 @@ def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: C
         for storage, spec in zip(call.reads, kind.inputs, strict=False):
             if storage not in writes:
                 reads.setdefault(storage, spec)
-        for storage, spec in zip(call.writes, kind.outputs, strict=False):
-            writes[storage] = spec
+        writes.update(zip(call.writes, kind.outputs, strict=False))
     kept = {
         s: spec
         for s, spec in writes.items()

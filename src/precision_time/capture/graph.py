@@ -73,6 +73,17 @@ class OpKind:
                 return value
         return default
 
+    def int_attr(self, name: str, default: int) -> int:
+        value = self.attr(name, default)
+        return int(value) if isinstance(value, (int, float)) else default
+
+    def ints_attr(self, name: str) -> tuple[int, ...]:
+        """A list of integers (stride, dilation ...); empty where the operator has none."""
+        value = self.attr(name)
+        if isinstance(value, tuple):
+            return tuple(int(v) for v in value if isinstance(v, (int, float)))
+        return (int(value),) if isinstance(value, int) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

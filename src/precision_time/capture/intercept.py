@@ -32,16 +32,22 @@ _KEY_SET = torch._C.DispatchKeySet(_DISPATCH_KEY)
 
 @dataclass
 class Region:
-    """One autocast region: which device's rules, to which dtype (None: no autocast), and its weight-cast cache."""
+    """One traced forward pass: which device's rules hold, how attention runs, and the weight-cast cache.
+
+    Whether autocast is on, and to which dtype, is torch's own state: the model may change it as it runs.
+    """
 
     device: str = "cuda"
-    dtype: torch.dtype | None = None
     attention: str = "flash"
-    cache: dict[int, torch.Tensor] = field(default_factory=dict)
+    cache: dict[tuple[int, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
-        return self.dtype is not None and torch.is_autocast_enabled(self.device)
+        return bool(torch.is_autocast_enabled(self.device))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.get_autocast_dtype(self.device)
 
 
 _region: ContextVar[Region | None] = ContextVar("precision_time_region", default=None)
@@ -60,7 +66,7 @@ def _cast(value: Any, dtype: torch.dtype, region: Region) -> Any:
     leaf = value.requires_grad and value.is_leaf and not value._is_view() and value.dtype == torch.float32
     if not (leaf and dtype == region.dtype and torch.is_autocast_cache_enabled()):
         return value.to(dtype)
-    key = id(value)
+    key = (id(value), dtype)
     if key not in region.cache:
         region.cache[key] = value.to(dtype)
     return region.cache[key]
@@ -78,7 +84,7 @@ def _widest(args: Any, region: Region) -> torch.dtype:
     dtypes = {t.dtype for t in _tensors(args)}
     if torch.float32 in dtypes:
         return torch.float32
-    return region.dtype if not dtypes or region.dtype is None else next(iter(dtypes))
+    return next(iter(dtypes), region.dtype)
 
 
 def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
@@ -132,7 +138,7 @@ def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_preci
         if region is None:
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 return op(*args, **kwargs)
-        if region.active and low_precision and region.dtype is not None:
+        if region.active and low_precision:
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 args = _cast(args, region.dtype, region)
                 kwargs = {k: _cast(v, region.dtype, region) for k, v in kwargs.items()}
@@ -187,20 +193,43 @@ def _install() -> tuple[object, torch.library.Library]:
 
 
 @contextmanager
+def _nested_regions(device: str) -> Iterator[None]:
+    """Let model code open `torch.autocast` regions of its own, for the traced device or for `x.device.type` ("meta").
+
+    Without this torch switches a CUDA region off on a machine without CUDA, and refuses one for meta.
+    """
+    original = torch.autocast.__init__
+
+    def init(
+        self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
+        traced = device_type in ("meta", device)
+        original(self, device if traced else device_type, dtype, enabled and not traced, cache_enabled)
+        if traced:
+            self._enabled = enabled
+
+    torch.autocast.__init__ = init
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = original
+
+
+@contextmanager
 def region(dtype: torch.dtype | None, attention: str = "flash", device: str = "cuda") -> Iterator[Region]:
     """Dispatch the enclosed forward pass as `device` would under autocast to `dtype` (None: no autocast)."""
     _install()
-    current = Region(device, dtype, attention)
+    current = Region(device, attention)
     token = _region.set(current)
     was_enabled = torch.is_autocast_enabled(device)
     was_dtype = torch.get_autocast_dtype(device)
     try:
+        torch.set_autocast_enabled(device, dtype is not None)
         if dtype is not None:
-            torch.set_autocast_enabled(device, True)
             torch.set_autocast_dtype(device, dtype)
         include = torch._C._dispatch_tls_local_include_set().add(_DISPATCH_KEY)
         exclude = torch._C._dispatch_tls_local_exclude_set().remove(_DISPATCH_KEY)
-        with torch._C._ForceDispatchKeyGuard(include, exclude):
+        with _nested_regions(device), torch._C._ForceDispatchKeyGuard(include, exclude):
             yield current
     finally:
         torch.set_autocast_enabled(device, was_enabled)

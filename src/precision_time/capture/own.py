@@ -133,7 +133,8 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
     unknown = set(given) - set(_FIELDS)
     if unknown:
         raise CaptureError(
-            f"{job.model} returned the unknown field {sorted(unknown)[0]!r}; nearest: {nearest(sorted(unknown)[0], _FIELDS)}"
+            f"{job.model} returned the unknown field {sorted(unknown)[0]!r}; "
+            f"nearest: {nearest(sorted(unknown)[0], _FIELDS)}"
         )
     inputs = given["inputs"]
     named = _named(inputs)

@@ -53,11 +53,17 @@ def capture(
         raise
     except NotImplementedError as error:
         raise CaptureError(
-            f"{name} runs an operator that has no shape rule on the meta device ({str(error).splitlines()[0]}): "
+            f"{name} runs an operator that has no shape rule on the meta device ({_first_line(error)}): "
             "replace it, or keep it out of the training step"
         ) from error
     except RuntimeError as error:
-        raise CaptureError(f"{name} could not be traced without data: {str(error).splitlines()[0]}") from error
+        raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}") from error
+    except Exception as error:  # the user's code: whatever it raises is about the model, not about us
+        raise CaptureError(f"{name} raised {type(error).__name__} when traced: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no message")
 
 
 def _trace(

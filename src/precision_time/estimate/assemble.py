@@ -34,22 +34,12 @@ def assemble(
     """The estimate of a job whose precision does not change during the run."""
     breakdown = _breakdown(timeline)
     seconds = sum(breakdown.values())
-    per_kind = _calls_per_kind(priced)
+    per_kind = calls_per_kind(priced)
     sources = _sources(priced, per_kind, timeline)
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    spread = log_spread(
-        SpreadTerms(
-            kernel=_assumed_spread(priced, per_kind, seconds),
-            host_share=timeline.host_gap_s / seconds,
-            host_spread=priced.host.log_spread,
-            exposed_share=timeline.communication_exposed_s / seconds,
-            unsupported_share=unknown_share,
-        ),
-        cluster.gpu.arch,
-    )
-    interval = Interval.around(seconds, spread)
+    interval = Interval.around(seconds, log_spread(spread_terms(priced, timeline), cluster.gpu.arch))
     global_batch = step.batch_size * job.grad_accum * cluster.gpus
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
@@ -84,6 +74,19 @@ def assemble(
     )
 
 
+def spread_terms(priced: PricedProgram, timeline: Timeline) -> SpreadTerms:
+    """What the job adds to the interval."""
+    per_kind = calls_per_kind(priced)
+    moved = per_kind * priced.works.nbytes
+    return SpreadTerms(
+        kernel=kernel_spread(priced, per_kind, timeline.step_s),
+        host_share=timeline.host_gap_s / timeline.step_s,
+        host_spread=priced.host.log_spread,
+        exposed_share=timeline.communication_exposed_s / timeline.step_s,
+        unsupported_share=float(moved[list(priced.works.unsupported)].sum() / (moved.sum() or 1.0)),
+    )
+
+
 def _breakdown(timeline: Timeline) -> dict[str, float]:
     busy = timeline.busy
     return {
@@ -97,7 +100,7 @@ def _breakdown(timeline: Timeline) -> dict[str, float]:
     }
 
 
-def _calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64]]:
+def calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64]]:
     program = priced.program
     count = len(program.kinds)
     total = np.zeros(count)
@@ -120,9 +123,12 @@ def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline) -> dict[s
     return {name: value / whole for name, value in seconds.items()}
 
 
-def _assumed_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float:
-    assumed = priced.source_s[:, SOURCES.index("assumed")] + priced.source_s[:, SOURCES.index("roofline")]
-    return float((per_kind * assumed * priced.spread).sum() / seconds)
+def kernel_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float:
+    """Spread of the step from its kernel models: classes of kernels err together within, independently between."""
+    table = priced.works.table
+    work_s = priced.work_s * per_kind[priced.works.owner]
+    deviation = np.bincount(table.class_of, weights=work_s * priced.work_spread, minlength=len(table.classes))
+    return float(np.sqrt((deviation**2).sum()) / seconds)
 
 
 def _bounds(priced: PricedProgram, per_kind: Any) -> dict[str, float]:

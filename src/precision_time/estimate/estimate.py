@@ -88,12 +88,11 @@ class Estimate:
     def from_dict(cls, given: Mapping[str, Any]) -> Estimate:
         """An estimate from `to_dict`'s values (without its timeline)."""
         try:
-            return cls(
-                job=Job.from_dict(given["job"]),
-                **{name: Interval(**given[name]) if given[name] else None for name in _INTERVALS},
-                **{name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in _PLAIN},
-                memory=Memory(dict(given["memory"]["by_category"]), given["memory"]["capacity_bytes"]),
-            )
+            fields: dict[str, Any] = {name: Interval(**given[name]) if given[name] else None for name in _INTERVALS}
+            for name in _PLAIN:
+                fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
+            memory = Memory(dict(given["memory"]["by_category"]), given["memory"]["capacity_bytes"])
+            return cls(job=Job.from_dict(given["job"]), memory=memory, **fields)
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
 

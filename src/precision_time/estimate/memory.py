@@ -13,7 +13,8 @@ from precision_time.capture.optimizer import Tail
 from precision_time.capture.training_step import TrainingStep
 
 FRAMEWORK_BYTES = 600 << 20
-"""CUDA context, cuBLAS/cuDNN handles and workspaces of one process; measured by users at 0.4-0.9 GiB on V100 to H100."""
+"""CUDA context, cuBLAS/cuDNN handles and workspaces of one process; assumed,
+between the 0.4 and 0.9 GiB that nvidia-smi commonly shows for an idle PyTorch process."""
 FRAGMENTATION = 0.05
 """Share of live tensors that PyTorch's caching allocator holds beyond them: assumed, to be calibrated on a device."""
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from precision_time.timing.parameters import read_data
 
@@ -23,7 +24,7 @@ class SpreadTerms:
     """Shares of the step time that widen the interval."""
 
     kernel: float
-    """Weighted spread of kernel times from assumed sources, times their share."""
+    """Spread of the step that follows from the spreads of its kernel models."""
     host_share: float
     host_spread: float
     exposed_share: float
@@ -31,20 +32,30 @@ class SpreadTerms:
 
 
 @cache
-def _fitted() -> Mapping[str, float]:
+def _fitted() -> Mapping[str, Any]:
     return {**_UNFITTED, **read_data("step_scales.json").get("interval", {})}
+
+
+KERNEL_SHARE = 0.5
+"""How much of the kernel models' spread is left once whole steps have scaled them: chosen, not fitted."""
+EXPOSED_SPREAD = 0.35
+"""Spread of communication that compute does not hide: collectives on networks nobody measured (see collectives)."""
+
+
+def widening(terms: SpreadTerms) -> float:
+    """What the job itself adds to the spread."""
+    parts = (
+        KERNEL_SHARE * terms.kernel,
+        terms.host_share * terms.host_spread,
+        terms.exposed_share * EXPOSED_SPREAD,
+        min(terms.unsupported_share, 1.0),
+    )
+    return math.sqrt(sum(p * p for p in parts))
 
 
 def log_spread(terms: SpreadTerms, arch: str) -> float:
     """Standard deviation of log(step time)."""
     fitted = _fitted()
-    known = arch in fitted["architectures"]  # type: ignore[operator]
-    parts = (
-        float(fitted["log_spread"]),
-        0.0 if known else float(fitted["unseen_architecture"]),
-        terms.kernel,
-        terms.host_share * terms.host_spread,
-        terms.exposed_share * 0.35,
-        min(terms.unsupported_share, 1.0),
-    )
-    return math.sqrt(sum(p * p for p in parts))
+    known = arch in fitted["architectures"]
+    unseen = 0.0 if known else float(fitted["unseen_architecture"])
+    return math.sqrt(float(fitted["log_spread"]) ** 2 + unseen**2 + widening(terms) ** 2)

@@ -1,10 +1,21 @@
-"""An estimate as text for people: what, how long, why, does it fit, how sure."""
+"""An estimate as text for people: what, how long, why, does it fit, how sure. Every column adds up as printed."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
-from precision_time.units import human_bytes, human_count, human_seconds
+from precision_time.units import (
+    byte_unit_for,
+    digits_for,
+    human_bytes,
+    human_count,
+    human_seconds,
+    rounded_parts,
+    unit_for,
+)
 
 _LABELS = {
     "forward": "forward",
@@ -13,81 +24,112 @@ _LABELS = {
     "loss_scaling": "loss scaling",
     "casts": "casts",
     "host_gaps": "waiting for the host",
-    "communication_exposed": "communication, exposed",
+    "communication_exposed": "exposed communication",
 }
+_NAME, _NUMBER, _BAR = 30, 12, 30
 
 
 def text(estimate: Estimate) -> str:
-    """Tables that add up, in human units."""
-    parts = [
-        estimate.job.signature(),
-        _times(estimate),
-        _breakdown(estimate),
-        _memory(estimate),
-        _trust(estimate),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    """The whole answer: headline, times, breakdown, memory, trust."""
+    parts = [_headline(estimate), _times(estimate), _breakdown(estimate), _memory(estimate), _trust(estimate)]
+    return "\n\n".join(parts)
+
+
+def _headline(estimate: Estimate) -> str:
+    """The job in one line, with the batch size that was really taken."""
+    job = estimate.job
+    if job.batch_size is None:
+        per_step = estimate.samples_per_s * estimate.step.p50
+        job = job.replace(batch_size=max(1, round(per_step / job.gpus / job.grad_accum)))
+    return job.signature()
 
 
 def _times(estimate: Estimate) -> str:
-    rows = [("step", estimate.step), ("epoch", estimate.epoch), ("run", estimate.run)]
-    lines = [f"{'':18}{'P50':>12}{'P10':>12}{'P90':>12}"]
-    for name, interval in rows:
+    lines = [f"{'':{_NAME}}{'P50':>{_NUMBER}}{'P10':>{_NUMBER}}{'P90':>{_NUMBER}}"]
+    for name, interval in (("step", estimate.step), ("epoch", estimate.epoch), ("run", estimate.run)):
         if interval is not None:
-            lines.append(f"{_length(estimate, name):18}{_triple(interval)}")
+            lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50))))
+    if estimate.cost_usd is not None:
+        lines.append(_row("cost", [f"${v:,.2f}" for v in _order(estimate.cost_usd)]))
+    if estimate.energy_j is not None:
+        joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
+        lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))
+    lines.append(_row(f"{estimate.samples_unit} per second", [human_count(estimate.samples_per_s)]))
     if estimate.epoch is None:
         lines.append("no epoch: give --dataset or --dataset-size")
-    lines.append(f"{human_count(estimate.samples_per_s)} {estimate.samples_unit}/s on {estimate.job.gpus} GPU(s)")
-    if estimate.cost_usd is not None:
-        cost = estimate.cost_usd
-        lines.append(f"cost ${cost.p50:,.2f} (${cost.p10:,.2f} to ${cost.p90:,.2f})")
-    if estimate.energy_j is not None:
-        lines.append(f"energy about {estimate.energy_j.p50 / 3.6e6:,.1f} kWh for the GPUs alone (assumed power)")
     return "\n".join(lines)
 
 
+def _order(interval: Interval) -> tuple[float, float, float]:
+    return interval.p50, interval.p10, interval.p90
+
+
+def _in_unit(interval: Interval, scale: float, unit: str) -> list[str]:
+    """P50, P10 and P90, all with the decimals in which the first reads well."""
+    digits = digits_for(interval.p50 / scale)
+    return [f"{v / scale:,.{digits}f} {unit}" for v in _order(interval)]
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:{_NAME}}" + "".join(f"{cell:>{_NUMBER}}" for cell in cells)
+
+
 def _length(estimate: Estimate, name: str) -> str:
-    if name == "epoch" and estimate.steps_per_epoch:
-        return f"epoch ({estimate.steps_per_epoch:,})"
-    if name == "run" and estimate.steps:
-        return f"run ({estimate.steps:,})"
-    return name
-
-
-def _triple(interval: Interval) -> str:
-    return "".join(f"{human_seconds(v):>12}" for v in (interval.p50, interval.p10, interval.p90))
+    steps = {"epoch": estimate.steps_per_epoch, "run": estimate.steps}.get(name)
+    return f"{name} of {steps:,} steps" if steps else name
 
 
 def _breakdown(estimate: Estimate) -> str:
     total = estimate.step.p50
+    scale, unit = unit_for(total)
+    digits = digits_for(total / scale) + 1
+    names = [_LABELS[term] for term in estimate.breakdown]
+    numbers = rounded_parts([seconds / scale for seconds in estimate.breakdown.values()], digits)
+    shares = rounded_parts([100 * seconds / total for seconds in estimate.breakdown.values()], 1)
     lines = ["where a step goes"]
-    for term, seconds in estimate.breakdown.items():
-        bar = "█" * round(30 * seconds / total)
-        lines.append(f"  {_LABELS[term]:24}{human_seconds(seconds):>10}{seconds / total:>7.1%}  {bar}")
-    lines.append(f"  {'step':24}{human_seconds(total):>10}{1:>7.1%}")
+    for name, number, share in zip(names, numbers, shares, strict=True):
+        if number or share:
+            bar = "█" * round(_BAR * share / 100)
+            lines.append(_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) + f"{share:>8.1f} %  {bar}".rstrip())
+    lines.append(_row("  step", [f"{sum(numbers):,.{digits}f} {unit}"]) + f"{sum(shares):>8.1f} %")
     if estimate.communication_hidden_s:
-        lines.append(f"  communication hidden behind compute: {human_seconds(estimate.communication_hidden_s)}")
+        lines.append(
+            f"  and {human_seconds(estimate.communication_hidden_s)} of communication behind the backward pass"
+        )
     return "\n".join(lines)
 
 
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
+    scale, unit = byte_unit_for(memory.peak_bytes)
+    digits = max(1, digits_for(memory.peak_bytes / scale))
+    numbers = rounded_parts([size / scale for size in memory.by_category.values()], digits)
     verdict = (
-        f"fits, {human_bytes(memory.capacity_bytes - memory.peak_bytes)} free"
+        f"fits with {human_bytes(memory.capacity_bytes - memory.peak_bytes)} to spare"
         if memory.fits
-        else f"DOES NOT FIT by {human_bytes(memory.missing_bytes)}: smaller batch, lower precision or more memory"
+        else f"DOES NOT FIT by {human_bytes(memory.missing_bytes)}: take a smaller batch or precision, or a larger GPU"
     )
-    lines = [f"memory per GPU: {human_bytes(memory.peak_bytes)} of {human_bytes(memory.capacity_bytes)}, {verdict}"]
-    shown = [(name, size) for name, size in memory.by_category.items() if size]
-    lines.append("  " + ", ".join(f"{name} {human_bytes(size)}" for name, size in shown))
+    lines = [f"memory of a GPU, {human_bytes(memory.capacity_bytes)}: {verdict}"]
+    rows = [(name, number) for name, number in zip(memory.by_category, numbers, strict=True) if number]
+    lines += [_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) for name, number in rows]
+    lines.append(_row("  peak", [f"{sum(numbers):,.{digits}f} {unit}"]))
     return "\n".join(lines)
 
 
 def _trust(estimate: Estimate) -> str:
-    sources = ", ".join(f"{name} {share:.0%}" for name, share in estimate.sources.items() if share >= 0.005)
-    lines = [f"rests on: {sources}; no kernel below its floor, {human_seconds(estimate.floor_s)} in all"]
+    known = [(name, share) for name, share in estimate.sources.items() if share > 0]
+    shares = rounded_parts([100 * share for _, share in known], 0)
+    sources = ", ".join(f"{name} {v:.0f} %" for (name, _), v in zip(known, shares, strict=True) if v)
+    lines = [
+        f"rests on: {sources or 'nothing'}",
+        f"physical floor of its kernels: {human_seconds(estimate.floor_s)}",
+    ]
     if estimate.unsupported:
         names = ", ".join(estimate.unsupported)
-        lines.append(f"no model for {names} ({estimate.unsupported_bytes_share:.2%} of the bytes, priced as traffic)")
-    lines += [f"assumed: {note}" for note in estimate.assumptions]
+        lines.append(
+            f"no model for: {names} ({estimate.unsupported_bytes_share:.2%} of the bytes, priced as memory traffic)"
+        )
+    if estimate.assumptions:
+        lines.append("assumed:")
+        lines += [textwrap.fill(a, 110, initial_indent="  ", subsequent_indent="    ") for a in estimate.assumptions]
     return "\n".join(lines)

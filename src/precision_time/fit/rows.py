@@ -65,8 +65,9 @@ def _job(cells: dict[str, str]) -> Job:
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
     implementation = None
-    if cells["framework"] == "pytorch" and "fused" not in notes and optimizer in ("sgd", "rmsprop", "adam", "adamw"):
-        implementation = "single"  # torch.optim of 2020-2022 looped over the tensors
+    by_tensor = optimizer in ("sgd", "rmsprop", "adam", "adamw") or "torchscript lamb" in notes
+    if cells["framework"] == "pytorch" and "fused" not in notes and by_tensor:
+        implementation = "single"  # torch.optim of 2020-2022, and a scripted LAMB, loop over the tensors
     elif cells["framework"] != "pytorch" or "fused" in notes or optimizer in ("lamb", "novograd"):
         implementation = "fused"
     return Job(

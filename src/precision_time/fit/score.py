@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_time.estimate.assemble import spread_terms
+from precision_time.estimate.spread import widening
 from precision_time.fit.rows import Row
 from precision_time.timeline.simulate import Timeline
 from precision_time.timing.price import PricedProgram
@@ -28,6 +30,7 @@ class Judged:
     predicted_s: float
     host_share: float
     exposed_share: float
+    widening: float
 
     @classmethod
     def of(cls, row: Row, family: str, priced: PricedProgram, timeline: Timeline) -> Judged:
@@ -35,6 +38,7 @@ class Judged:
         return cls(
             row.id, row.trust, row.framework, row.model, family, row.gpu, row.precision, row.gpus, row.measured_s, step,
             timeline.host_gap_s / step, timeline.communication_exposed_s / step,
+            widening(spread_terms(priced, timeline)),
         )  # fmt: skip
 
     @property
@@ -54,10 +58,10 @@ def summary_table(runs: Mapping[str, Sequence[Judged]]) -> str:
     first = next((name for name in runs if "family" in name), None)
     if first is not None:
         trusted = [j for j in runs[first] if j.trust in "AB"]
-        for title, of in (("precision", lambda j: j.precision), ("family", lambda j: j.family)):
+        for title in ("precision", "family"):
             lines.append(f"{first}, by {title}:")
-            for value in sorted({of(j) for j in trusted}):
-                lines.append(_line(f"  {value}", [j for j in trusted if of(j) == value]))
+            values = sorted({str(getattr(j, title)) for j in trusted})
+            lines += [_line(f"  {v}", [j for j in trusted if getattr(j, title) == v]) for v in values]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ of them without the rows it is judged on.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -32,7 +33,6 @@ from precision_time.layout.data_parallel import data_parallel
 from precision_time.layout.rank_program import RankProgram
 from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.kernels import KernelModel
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import PricedProgram, price
 from precision_time.timing.work import MEMORY_FAMILIES
@@ -41,19 +41,24 @@ Array = NDArray[np.float64]
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / "step_scales.json"
 
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "softmax")
+_INDEXED = ("embedding", "gather", "scatter", "sort")
 GROUPS: dict[str, tuple[str, ...]] = {
-    "conv": ("conv",),
+    "conv.nchw": ("conv.nchw",),
+    "conv.nhwc": ("conv.nhwc",),
+    "conv_dilated": ("conv_dilated",),
     "grouped": ("conv_grouped", "conv_depthwise"),
     "matmul": ("matmul", "rnn"),
     "norm": _NORMS,
-    "traffic": tuple(sorted(MEMORY_FAMILIES - set(_NORMS) - {"optimizer"})),
+    "indexed": _INDEXED,
+    "traffic": tuple(sorted(MEMORY_FAMILIES - {*_NORMS, *_INDEXED, "optimizer"})),
 }
-"""Families that share a factor. Attention and optimizer keep what the kernel tables say."""
+"""Families (with the layout where it matters) that share a factor. Attention and optimizer keep what tables say."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
 EXECUTIONS = ("torchscript", "xla")
 PRIOR = {"group": 0.30, "class": 0.20, "arch": 0.15, "execution": 0.20, "host": 0.30}
 """Prior standard deviations of the log factors, chosen before the fit: a first study saw kernel models 15-25 % off."""
 TRUST_WEIGHT = {"A": 1.0, "B": 0.6, "C": 0.1}
+"""Rows of trust C (other frameworks' kernels, loose or host-bound) only help to settle the execution factors."""
 NOISE = 0.10
 """Standard deviation of log(measured) that the fit allows a row before shrinkage yields."""
 
@@ -88,9 +93,7 @@ def cases(rows: Iterable[Row], progress: Callable[[int], None] = lambda done: No
 
 
 def _balanced(found: list[Case]) -> list[Case]:
-    """Rows of one model, GPU and precision differ in batch and count only: together they weigh as the root of their number."""
-    import dataclasses
-
+    """Rows of one model, GPU and precision are near copies: together they weigh as the root of their number."""
     sizes: dict[tuple[str, str, str], int] = {}
     for case in found:
         key = (case.row.model, case.row.gpu, case.row.precision)
@@ -107,7 +110,8 @@ class Parameters:
         self.keys = sorted(set(keys))
         names: dict[str, float] = {}
         for group, arch, kind in self.keys:
-            names[f"{group}"] = PRIOR["group"]
+            names[group.partition(".")[0]] = PRIOR["group"]
+            names[group] = PRIOR["group"]
             names[f"{group}|{kind}"] = PRIOR["class"]
             names[f"{group}|{arch}|{kind}"] = PRIOR["arch"]
         for execution in EXECUTIONS:
@@ -120,8 +124,8 @@ class Parameters:
 
     def columns(self, group: str, arch: str, kind: str) -> list[int]:
         """Parameters that add up to the log factor of a group on an architecture in a dtype class."""
-        wanted = (group, f"{group}|{kind}", f"{group}|{arch}|{kind}")
-        return [self.index[name] for name in wanted if name in self.index]
+        wanted = {group.partition(".")[0], group, f"{group}|{kind}", f"{group}|{arch}|{kind}"}
+        return [self.index[name] for name in sorted(wanted) if name in self.index]
 
     def constants(self, theta: Array) -> StepConstants:
         """The factors as `price` reads them, with `*` architectures for those never seen."""
@@ -136,7 +140,7 @@ class Parameters:
             scales |= {f"{family}|{arch}|{kind}": factor for family in GROUPS[group]}
         execution = {e: float(np.exp(theta[self.index[f"execution:{e}"]])) for e in EXECUTIONS}
         host = {h: float(np.exp(theta[self.index[f"host:{h}"]])) for h in ("operator", "tensor")}
-        return StepConstants(KernelModel(scales=scales), execution, host)
+        return StepConstants(scales, execution, host)
 
 
 def run(case: Case, constants: StepConstants) -> tuple[PricedProgram, Timeline]:
@@ -159,8 +163,8 @@ def _keys(case: Case, priced: PricedProgram) -> dict[tuple[str, str, str], float
     seconds = priced.work_s * times[priced.works.owner]
     found: dict[tuple[str, str, str], float] = {}
     table = priced.works.table
-    for index, (family, _, _, kind) in enumerate(table.classes):
-        group = _GROUP_OF.get(family)
+    for index, (family, variant, _, kind) in enumerate(table.classes):
+        group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}")
         if group is not None:
             key = (group, case.cluster.gpu.arch, kind)
             found[key] = found.get(key, 0.0) + float(seconds[table.class_of == index].sum())
@@ -168,8 +172,11 @@ def _keys(case: Case, priced: PricedProgram) -> dict[tuple[str, str, str], float
 
 
 def fit(training: Sequence[Case], iterations: int = 6) -> tuple[Parameters, Array]:
-    """Gauss-Newton on log(measured / predicted) with the Gaussian prior; the slope of a group is its share of the step."""
-    plain = StepConstants(KernelModel(scales={}))
+    """Gauss-Newton on log(measured / predicted) with the Gaussian prior.
+
+    The slope of a group's factor is the group's share of the step; the host's slopes are differences.
+    """
+    plain = StepConstants()
     shares = [_keys(case, run(case, plain)[0]) for case in training]
     parameters = Parameters([key for share in shares for key in share])
     theta = np.zeros(len(parameters.names))
@@ -186,9 +193,14 @@ def fit(training: Sequence[Case], iterations: int = 6) -> tuple[Parameters, Arra
                 busy += seconds
             if case.execution in EXECUTIONS:
                 slopes[i, parameters.index[f"execution:{case.execution}"]] = busy / timeline.step_s
+            if timeline.host_gap_s < 0.002 * timeline.step_s:
+                continue  # the device never waits for the host, so the host's factors do not move this row
             for host in ("operator", "tensor"):
-                bent = StepConstants(constants.kernels, constants.execution, {**constants.host, host: constants.host[host] * 1.1})
-                change = np.log(simulate(price(case.program, case.cluster, case.options, case.execution, bent)).step_s / timeline.step_s)
+                bent = dataclasses.replace(constants, host={**constants.host, host: constants.host[host] * 1.1})
+                change = np.log(
+                    simulate(price(case.program, case.cluster, case.options, case.execution, bent)).step_s
+                    / timeline.step_s
+                )
                 slopes[i, parameters.index[f"host:{host}"]] = change / np.log(1.1)
         # rows far off say that the model lacks something, not that a factor is wrong: they pull less (Huber)
         robust = np.minimum(1.0, 0.3 / np.maximum(np.abs(residual), 1e-9))
@@ -223,15 +235,19 @@ def cross_validate(everything: Sequence[Case], fold: Callable[[Case], str]) -> l
 
 
 def spread_for(judged: Sequence[Judged], coverage: float = 0.8) -> float:
-    """The base spread with which the P10-P90 interval holds `coverage` of the held-out rows (split conformal)."""
-    trusted = [abs(j.log_error) for j in judged if j.trust in "AB"]
-    return float(np.quantile(trusted, coverage)) / 1.2815515655446004
+    """The base spread with which the P10-P90 interval holds `coverage` of the held-out rows, what jobs add included."""
+    trusted = [j for j in judged if j.trust in "AB"]
+    size = np.abs([j.log_error for j in trusted])
+    added = np.array([j.widening for j in trusted])
+    candidates = np.linspace(0.0, 1.0, 1001)
+    held = [float((size <= 1.2815515655446004 * np.hypot(base, added)).mean()) for base in candidates]
+    return float(next(base for base, share in zip(candidates, held, strict=True) if share >= coverage))
 
 
 def document(parameters: Parameters, theta: Array, judged: Sequence[Judged], source: Path, rows: int) -> dict[str, Any]:
     constants = parameters.constants(theta)
     architectures = sorted({arch for _, arch, _ in parameters.keys})
-    scales = constants.kernels.scales
+    scales = constants.scales
     return {
         "provenance": {
             "command": "python -m precision_time.fit.steps --shared DIR",
@@ -264,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
     everything = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
     folds = {name: cross_validate(everything, fold) for name, fold in FOLDS.items()}
-    plain = judge(everything, StepConstants(KernelModel(scales={})))
+    plain = judge(everything, StepConstants())
     text = summary_table({"without factors": plain, **{f"held out by {n}": j for n, j in folds.items()}})
     print(text)
     if not given.report:

@@ -1,4 +1,4 @@
-"""The few factors fitted on whole training steps, beside the kernel parameters: what `fit.steps` writes and `price` reads.
+"""The few factors fitted on whole training steps: what `fit.steps` writes and `price` reads.
 
 `scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
 of an execution mode. `host` multiplies the host's costs (operator, tensor).
@@ -9,20 +9,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StepConstants:
     """Everything between kernel tables and whole steps."""
 
-    kernels: KernelModel
+    scales: Mapping[str, float] = field(default_factory=dict)
     execution: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def kernels(self) -> KernelModel:
+        return KernelModel(scales=self.scales)
 
     def execution_factor(self, execution: str) -> float:
         return float(self.execution.get(execution, 1.0))
@@ -44,6 +48,4 @@ class StepConstants:
 def shipped() -> StepConstants:
     """The constants that come with the package."""
     content = read_data("step_scales.json")
-    return StepConstants(
-        KernelModel(scales=content.get("scales", {})), content.get("execution", {}), content.get("host", {})
-    )
+    return StepConstants(content.get("scales", {}), content.get("execution", {}), content.get("host", {}))

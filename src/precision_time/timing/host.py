@@ -34,7 +34,7 @@ class HostCosts:
         seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
         for i, kind in enumerate(kinds):
             if kind.name == "pt.sweep":
-                calls = int(kind.attr("host_calls", 1) or 1)  # type: ignore[call-overload]
+                calls = kind.int_attr("host_calls", 1)
                 seconds[i] = self.sweep_s if calls == 1 else calls * self.tensor_s
         return np.asarray(seconds, dtype=np.float64)
 

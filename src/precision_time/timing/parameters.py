@@ -19,7 +19,7 @@ import numpy as np
 
 from precision_time.errors import DataError
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
-from precision_time.timing.work import ATTENTION, CONV, CONV_GROUPED, MATMUL, RNN, WINOGRAD
+from precision_time.timing.work import ATTENTION, CONV, CONV_DILATED, CONV_GROUPED, MATMUL, RNN, WINOGRAD
 
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
@@ -44,8 +44,8 @@ _NEAREST_CLASS = {
 
 # The curves a family rides on, in order of preference, before its prior adjusts it.
 _CURVES = {
-    MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_GROUPED: ("matmul",), RNN: ("matmul",),
-    WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
+    MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"), CONV_GROUPED: ("matmul",),
+    RNN: ("matmul",), WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
     "layer_norm": ("layer_norm", "pointwise"), "pointwise": ("pointwise",),
 }  # fmt: skip
 _COMPUTE_CURVES = frozenset({"matmul", "conv", "winograd", "attention"})
@@ -97,6 +97,8 @@ def _patterns(family: str, variant: str, arch: str, dtype_class: str) -> Iterato
         for kind in (dtype_class, "*"):
             for chip in (arch, "*"):
                 yield f"{name}|{chip}|{kind}"
+    if family == CONV_DILATED:  # what is not said of it holds as for any convolution
+        yield from _patterns(CONV, variant, arch, dtype_class)
 
 
 def _kinds(curve: str, dtype_class: str) -> tuple[str, ...]:

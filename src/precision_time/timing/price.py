@@ -42,18 +42,19 @@ class PricedProgram:
     """Seconds of a program on a cluster.
 
     `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
-    `work_s` is per work of the table. `spread` is the standard deviation of log time per kind. `bucket_s` follows the program's buckets.
+    `work_s` is per work of the table, `work_spread` its standard deviation of log time. `bucket_s` follows the
+    program's buckets.
     """
 
     program: RankProgram
     works: KindWorks
     work_s: Array
+    work_spread: Array
     kind_s: Array
     floor_s: Array
     compute_bound_s: Array
     launch_s: Array
     source_s: Array
-    spread: Array
     host: HostCosts
     host_kind_s: Array
     bucket_s: Array
@@ -82,12 +83,18 @@ def kind_works(program: RankProgram, options: WorkOptions) -> KindWorks:
     count = len(program.kinds)
     owners = np.array(owner, dtype=np.intp)
     table = WorkTable.from_works(found)
-    nbytes = np.bincount(owners, weights=table.bytes, minlength=count) if len(found) else np.zeros(count)
-    launches = np.bincount(owners, weights=table.launches, minlength=count) if len(found) else np.zeros(count)
+    nbytes = _sum_by(owners, table.bytes, count)
+    launches = _sum_by(owners, table.launches, count)
     return KindWorks(
         table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
         np.array([_is_cast(kind) for kind in program.kinds], dtype=np.bool_),
     )  # fmt: skip
+
+
+def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
+    if not len(owner):
+        return np.zeros(count)
+    return np.asarray(np.bincount(owner, weights=values, minlength=count), dtype=np.float64)
 
 
 def _is_cast(kind: OpKind) -> bool:
@@ -115,24 +122,23 @@ def price(
     owner = kinds.owner
 
     def per_kind(values: Array) -> Array:
-        return np.bincount(owner, weights=values, minlength=count) if len(owner) else np.zeros(count)
+        return _sum_by(owner, values, count)
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
     host = constants.host_costs(host_costs(execution, cluster.node.host_factor))
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
-    spread = per_kind(times.log_spread * seconds) / np.maximum(kind_s, 1e-30)
     bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
     return PricedProgram(
         program=program,
         works=kinds,
         work_s=seconds,
+        work_spread=times.log_spread,
         kind_s=kind_s,
         floor_s=per_kind(floor),
         compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
         launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
         source_s=source_s,
-        spread=spread,
         host=host,
         host_kind_s=host.per_kind(program.kinds, kinds.launches),
         bucket_s=all_reduce_seconds(bytes_, cluster.world).seconds if len(bytes_) else bytes_,
@@ -142,4 +148,3 @@ def price(
         if program.broadcast_bytes and program.ranks > 1
         else 0.0,
     )
-

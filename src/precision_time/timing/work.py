@@ -16,8 +16,9 @@ from math import prod
 Feature = tuple[str, float | str]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
+CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
-TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_GROUPED, RNN})
+TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_DILATED, CONV_GROUPED, RNN})
 MEMORY_FAMILIES = frozenset({
     "pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax",
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
@@ -131,6 +132,7 @@ def conv_work(
     *,
     direction: str = "fwd",
     layout: str = "nchw",
+    dilated: bool = False,
     out_bytes: float | None = None,
     extra_bytes: float = 0.0,
 ) -> Work:
@@ -157,7 +159,7 @@ def conv_work(
         "wgrad": (groups, per_out, per_in * taps, positions),
     }[direction]
     depthwise = groups > 1 and per_in == 1
-    family = CONV if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
+    family = (CONV_DILATED if dilated else CONV) if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, stride, groups)
     alternative: tuple[float, float, float, float] | None = None
     alternative_bytes = 0.0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 Config = Mapping[str, Any]
-"""`model_config` of the job over the entry's defaults: shape and options of the model, keys as in the measurement tables."""
+"""`model_config` of the job over the entry's defaults: the model's shape, keys as in the measurement tables."""
 Sizes = Mapping[str, Any]
 """Input sizes: `batch_size`, and `image_size`, `seq_len`, `audio_frames` ... as ints (or tuples of ints)."""
 

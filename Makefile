@@ -1,0 +1,59 @@
+# `make demo` and `make test` each set everything up from a fresh clone; Python 3.10 or newer is all they need.
+# Both use .venv, which then holds the command: .venv/bin/precision-time
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint typecheck unit docs-check picture benchmark clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r name what; \
+		do printf '  make %-11s %s\n' "$$name" "$$what"; done
+
+demo: .venv/.demo  ## set up (without torch) and compare precisions of ResNet-50 on 8 x A100: a table and out/demo.png
+	@mkdir -p out
+	@$(BIN)/precision-time compare $(DEMO) --plot out/demo.png
+
+test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests
+
+lint: .venv/.dev  ## ruff, and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+
+typecheck: .venv/.dev  ## mypy
+	$(BIN)/mypy
+
+unit: .venv/.dev lint typecheck
+	$(BIN)/python -m pytest
+
+docs-check: .venv/.dev  ## run every example of README.md and docs/
+	$(BIN)/python -m pytest tests/test_docs.py
+
+picture: .venv/.demo  ## draw docs/images/compare.png again
+	@mkdir -p docs/images
+	@$(BIN)/precision-time compare $(DEMO) --plot docs/images/compare.png
+
+benchmark: .venv/.dev  ## measure speed and memory into benchmarks/results (about ten minutes)
+	$(BIN)/python benchmarks/speed.py
+
+clean:  ## remove what make made
+	rm -rf .venv out build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else \
+		f"precision-time needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.demo: pyproject.toml | .venv/.made
+	@echo "installing precision-time into .venv"
+	@$(INSTALL) '.[plot]'
+	@touch $@
+
+.venv/.dev: pyproject.toml | .venv/.made
+	@echo "installing precision-time with torch, the model libraries and the development tools into .venv (minutes)"
+	@$(INSTALL) '.[models,dev]'
+	@touch $@ .venv/.demo

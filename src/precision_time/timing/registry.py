@@ -1,0 +1,46 @@
+"""The registry operator -> work: how a rule is entered. The rules are in `operators` (arithmetic) and `traffic`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.timing.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """What the job decides about kernels: TF32 for float32 products, channels-last storage."""
+
+    tf32: bool = False
+    channels_last: bool = False
+
+
+Rule = Callable[[OpKind, WorkOptions], list[Work]]
+REGISTRY: dict[str, Rule] = {}
+
+
+def register(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule for operators; a second rule for the same name is an error."""
+
+    def enter(rule: Rule) -> Rule:
+        for name in names:
+            if name in REGISTRY:
+                raise ValueError(f"{name} already has a rule")
+            REGISTRY[name] = rule
+        return rule
+
+    return enter
+
+
+def nbytes(specs: tuple[TensorSpec, ...]) -> float:
+    return float(sum(s.nbytes for s in specs))
+
+
+def float_dtype(kind: OpKind) -> str:
+    """The dtype of an operator's results, or of its arguments where those are integers."""
+    for spec in (*kind.outputs, *kind.inputs):
+        if spec.dtype.startswith(("float", "bfloat")):
+            return spec.dtype
+    return "float32"

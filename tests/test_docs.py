@@ -1,0 +1,83 @@
+"""README.md and docs/ are true: their Python runs, their commands succeed, their links lead somewhere.
+
+A page runs top to bottom in a folder of its own, its ```python blocks as one program, and every line of its ```sh blocks
+that starts with `precision-time`. HTML comments before a block steer it:
+
+    <!-- file: NAME -->    write the block to this file first
+    <!-- needs: MODULE --> leave the block out where the module is not installed
+    <!-- no test: why -->  leave the block out
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_time.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^(?:<!-- (file|needs|no test): (.*?) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)|src=\"(?!https?:)([^\"]+)\"")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int
+    tag: str
+    value: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in _FENCE.finditer(text):
+        tag, value, language, body = found.groups()
+        yield Block(language, body, text.count("\n", 0, found.start(4)), tag or "", value or "")
+
+
+def run_command(line: str, where: str) -> None:
+    words = shlex.split(line, comments=True)
+    assert main(words[1:]) == 0, f"{where}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__example__"}
+    for block in blocks(page):
+        if block.tag == "no test" or (block.tag == "needs" and not _installed(block.value)):
+            continue
+        where = f"{page.name}:{block.line + 1}"
+        if block.tag == "file":
+            (tmp_path / block.value).write_text(block.text)
+        elif block.language == "python":
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+        elif block.language in ("sh", "bash", "console"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                if line.removeprefix("$ ").startswith("precision-time "):
+                    run_command(line.removeprefix("$ "), where)
+
+
+def _installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    targets = [a or b for a, b in _LINK.findall(page.read_text())]
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def test_every_page_is_on_the_map() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"({page.name})" not in index] == []

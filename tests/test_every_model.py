@@ -1,0 +1,41 @@
+"""Every named model in every precision on four generations of GPUs: a prediction, or one clear sentence why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from precision_time.errors import MissingPeakError
+from precision_time.hardware import gpu
+from precision_time.job import Job
+from precision_time.job.precision import PRECISIONS
+from precision_time.prediction import predict
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.ship import DATA, variants_of
+
+GPUS = ("v100-16gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm")
+_NEEDS = {"fp8": {"fp8", "bf16"}}
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_predicts_in_every_precision_on_every_gpu(name: str) -> None:
+    for precision, spec in PRECISIONS.items():
+        for device in GPUS:
+            job = Job(name, precision=precision, gpu=device, gpus=1)
+            if not _NEEDS.get(spec.math, {spec.math}) <= set(gpu(device).peaks):
+                with pytest.raises(MissingPeakError, match=device):
+                    predict(job)
+                continue
+            estimate = predict(job)
+            assert estimate.unsupported_bytes_share < 0.01, (precision, device, estimate.unsupported)
+            assert estimate.step.p10 < estimate.step.p50 < estimate.step.p90
+            assert estimate.step.p50 >= estimate.floor_s > 0
+            assert sum(estimate.breakdown.values()) == pytest.approx(estimate.step.p50, rel=1e-9)
+
+
+def test_every_model_ships_all_its_graphs() -> None:
+    import zipfile
+
+    for name, entry in ENTRIES.items():
+        with zipfile.ZipFile(DATA / f"{name}.zip") as archive:
+            held = {member.removesuffix(".json") for member in archive.namelist()}
+        assert {variant for variant, _, _ in variants_of(entry)} <= held, name

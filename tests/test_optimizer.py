@@ -1,0 +1,188 @@
+"""The operators after the backward pass: the tables against the real `torch.optim`, casts and counts by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpKind, Parameter, Phase
+from precision_time.capture.optimizer import OPTIMIZERS, Sweep, Tail, rule, tail
+from precision_time.errors import JobError
+from precision_time.job.precision import PRECISIONS
+
+SHAPES = ((64, 32), (64,), (10, 64), (10,))
+ELEMENTS = sum(math.prod(s) for s in SHAPES)
+
+
+def parameters(precision: str) -> tuple[Parameter, ...]:
+    said = PRECISIONS[precision]
+    return tuple(
+        Parameter(f"p{i}", shape, said.parameter_dtype, said.gradient_dtype, len(SHAPES) - i)
+        for i, shape in enumerate(SHAPES)
+    )  # fmt: skip
+
+
+def tail_of(precision: str, optimizer: str = "adam", how: str | None = None, clip: float | None = None) -> Tail:
+    return tail(parameters(precision), PRECISIONS[precision], optimizer, how, clip)
+
+
+def bytes_per_element(kind: OpKind) -> int:
+    return sum(BYTES_PER_ELEMENT[s.dtype] for s in (*kind.inputs, *kind.outputs))
+
+
+def traffic(found: Tail, *phases: Phase) -> int:
+    return sum(bytes_per_element(kind) for phase, kind in found.operators if not phases or phase in phases)
+
+
+# --- against torch ----------------------------------------------------------------------------------------------
+
+
+def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int, int]], int]:
+    """(operator, tensors read, tensors written) for the first parameter in a real second step, and operators in all."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    weights = [torch.nn.Parameter(torch.empty(s, device="meta")) for s in SHAPES]
+    made: dict[str, Any] = {
+        "sgd": lambda: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=foreach),
+        "adam": lambda: torch.optim.Adam(weights, foreach=foreach),
+        "adamw": lambda: torch.optim.AdamW(weights, foreach=foreach),
+        "rmsprop": lambda: torch.optim.RMSprop(weights, momentum=0.9, foreach=foreach),
+    }
+    chosen = made[optimizer]()
+    found: list[tuple[str, int, bool]] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = func._schema.name.removeprefix("aten::").removeprefix("_foreach_")
+            inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.device.type == "meta"]
+            if inputs and "view" not in name and name not in ("empty_like", "detach", "zeros_like", "stack"):
+                distinct = len({id(t) for t in inputs})
+                found.append((name, distinct // (len(SHAPES) if foreach else 1), inputs[0].shape == SHAPES[0]))
+            return out
+
+    for step in range(2):
+        for weight in weights:
+            weight.grad = torch.empty_like(weight)
+        found.clear()
+        if step:
+            with Recorder():
+                chosen.step()
+        else:
+            chosen.step()
+    return [(name, reads, 1) for name, reads, is_first in found if is_first], len(found)
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["single", "foreach"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
+def test_table_equals_the_real_optimizer(optimizer: str, foreach: bool) -> None:
+    how = "foreach" if foreach else "single"
+    passes, operators = executed_passes(optimizer, foreach)
+    rows = [(p.name.rstrip("_"), p.reads, p.writes) for p in rule(optimizer).passes]
+    assert sorted(rows) == sorted((name.rstrip("_"), reads, writes) for name, reads, writes in passes)
+    kinds = [kind for _, kind in tail_of("fp32", optimizer, how).operators]
+    assert sum(int(kind.attr("host_calls", 0)) for kind in kinds) == operators  # type: ignore[arg-type]
+    if not foreach:  # a kernel for every tensor and pass
+        assert sum(int(kind.attr("launches", 0)) for kind in kinds) == operators  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
+def test_state_equals_the_real_optimizers(optimizer: str) -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(16))
+    made = {
+        "sgd": lambda: torch.optim.SGD([weight], momentum=0.9),
+        "adam": lambda: torch.optim.Adam([weight]),
+        "adamw": lambda: torch.optim.AdamW([weight]),
+        "rmsprop": lambda: torch.optim.RMSprop([weight], momentum=0.9),
+    }[optimizer]()
+    weight.grad = torch.ones(16)
+    made.step()
+    held = [t for t in made.state[weight].values() if isinstance(t, torch.Tensor) and t.shape == weight.shape]
+    assert len(held) == rule(optimizer).states
+    assert tail_of("fp32", optimizer).state_bytes == len(held) * 4 * ELEMENTS
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), [("sgd", 20), ("adam", 28), ("adamw", 28)])
+def test_fused_bytes_per_parameter(optimizer: str, expected: int) -> None:
+    """SGD: gradient, weight, momentum in; weight, momentum out. Adam: one moment more each way."""
+    found = tail_of("fp32", optimizer, "fused")
+    assert traffic(found) == expected
+    assert len(found.operators) == 1
+
+
+def test_foreach_changes_launches_not_bytes() -> None:
+    single, foreach = tail_of("fp32", "adam", "single"), tail_of("fp32", "adam", "foreach")
+    assert traffic(single) == traffic(foreach)
+    assert [k.attr("launches") for _, k in single.operators] == [4] * 7
+    assert [k.attr("launches") for _, k in foreach.operators] == [1] * 7
+
+
+def test_launches_follow_multi_tensor_apply() -> None:
+    many = Sweep((16,) * 1000)
+    assert [many.launches(depth, "foreach") for depth in (1, 2, 3, 4, 5)] == [10, 16, 21, 28, 34]
+    large = Sweep((65536 * 1000,))  # 1000 chunks, 320 blocks a launch
+    assert large.launches(4, "fused") == 4
+    assert large.launches(4, "single") == 1
+
+
+def test_loss_scaling_reads_and_writes_every_gradient_once() -> None:
+    """GradScaler: 8 bytes per parameter and one host synchronisation, none when the optimizer is fused or in bf16."""
+    amp = tail_of("amp-fp16", "adam")
+    assert traffic(amp, Phase.UNSCALE) == 8
+    assert amp.host_syncs == 1
+    assert tail_of("amp-fp16", "adam", "fused").host_syncs == 0
+    assert traffic(tail_of("amp-bf16"), Phase.UNSCALE) == 0
+    assert traffic(tail_of("fp32"), Phase.UNSCALE) == 0
+    assert traffic(tail_of("fp16"), Phase.UNSCALE) == 0
+    assert traffic(amp, Phase.OPTIMIZER) == traffic(tail_of("fp32"), Phase.OPTIMIZER)
+
+
+def test_master_weights_fused() -> None:
+    """Half gradient in (2); master and two moments in and out (24); half weight out (2)."""
+    found = tail_of("bf16-master", "adam")
+    assert traffic(found) == 2 + 3 * 4 + 3 * 4 + 2
+    assert found.master_bytes == 4 * ELEMENTS
+    assert found.state_bytes == 8 * ELEMENTS
+
+
+def test_master_weights_unfused_add_two_casts() -> None:
+    plain, master = tail_of("fp32", "adam", "foreach"), tail_of("fp16-master", "adam", "foreach")
+    assert traffic(master) == traffic(plain) + (2 + 4) + (4 + 2)
+    assert master.host_syncs == 1
+
+
+def test_pure_half_keeps_everything_in_half() -> None:
+    full, half = tail_of("fp32", "adam"), tail_of("bf16", "adam")
+    assert traffic(half) * 2 == traffic(full)
+    assert half.state_bytes * 2 == full.state_bytes
+    assert half.master_bytes == 0
+
+
+def test_clipping_reads_for_the_norm_then_scales() -> None:
+    clipped = tail_of("fp32", "adam", clip=1.0)
+    assert traffic(clipped, Phase.CLIP) == 4 + 8
+    assert traffic(clipped, Phase.OPTIMIZER) == traffic(tail_of("fp32", "adam"))
+
+
+@pytest.mark.parametrize("optimizer", sorted(set(OPTIMIZERS) - {"none"}))
+def test_fusing_never_moves_more(optimizer: str) -> None:
+    assert traffic(tail_of("fp32", optimizer, "fused")) < traffic(tail_of("fp32", optimizer, "foreach"))
+
+
+def test_no_optimizer_and_no_gradient_leave_nothing() -> None:
+    assert tail_of("fp32", "none").operators == ()
+    frozen = tuple(Parameter("p", (4,), "float32", "float32", -1, False) for _ in range(2))
+    assert tail(frozen, PRECISIONS["fp32"], "adam").operators == ()
+
+
+def test_an_unknown_optimizer_names_the_nearest() -> None:
+    with pytest.raises(JobError, match="adamw"):
+        rule("adamv")
