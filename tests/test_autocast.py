@@ -252,6 +252,20 @@ def test_a_nested_disabled_region_is_obeyed() -> None:
     assert products == ["float32", "bfloat16"]
 
 
+def test_composite_operators_are_seen_from_inside() -> None:
+    """cross_entropy asks for its log-softmax in the logits' dtype; nll_loss inside it is on the fp32 list.
+
+    (aten/src/ATen/native/LossNLL.cpp; only the CPU has an autocast kernel for cross_entropy_loss itself.)
+    """
+    x = torch.empty(4, 8, dtype=torch.bfloat16, device="meta")
+    target = torch.zeros(4, dtype=torch.int64, device="meta")
+    result, found = traced(torch.bfloat16, "nn", "cross_entropy_loss", (x, target), {})
+    assert result.dtype == torch.float32
+    assert [(name, out[0]) for name, _, out in found] == [
+        ("aten._log_softmax", "bfloat16"), ("aten._to_copy", "float32"), ("aten.nll_loss_forward", "float32"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("device", ["cuda", "meta"])
 def test_model_code_may_open_regions_of_its_own(device: str) -> None:
     class Own(nn.Module):
@@ -329,13 +343,14 @@ class Mixed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.cat([self.layer(self.layer(x)), x])  # promote
+        x = torch.einsum("bi,bj->ij", x, x)  # no kernel of its own on the CPU: what it is made of is cast
         x = torch.stack([torch.exp(x), x]).sum(0).cumsum(-1)
         x = F.softplus(self.transposed(F.group_norm(x.unsqueeze(-1), 4)))
         return F.log_softmax(x.flatten(1), -1)
 
 
 def mixed() -> Workload:
-    inputs = {"x": torch.ones(4, 16), "target": torch.zeros(8, dtype=torch.int64)}
+    inputs = {"x": torch.ones(4, 16), "target": torch.zeros(16, dtype=torch.int64)}
     return Workload(Mixed(), inputs, cross_entropy)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from precision_time.cli.main import main
+from precision_time.zoo.catalog import ENTRIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,7 +38,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for found in _FENCE.finditer(text):
         tag, value, language, body = found.groups()
         yield Block(language, body, text.count("\n", 0, found.start(4)), tag or "", value or "")
@@ -57,7 +58,7 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             continue
         where = f"{page.name}:{block.line + 1}"
         if block.tag == "file":
-            (tmp_path / block.value).write_text(block.text)
+            (tmp_path / block.value).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
         elif block.language in ("sh", "bash", "console"):
@@ -74,10 +75,15 @@ def _installed(module: str) -> bool:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links(page: Path) -> None:
-    targets = [a or b for a, b in _LINK.findall(page.read_text())]
+    targets = [a or b for a, b in _LINK.findall(page.read_text(encoding="utf-8"))]
     assert [t for t in targets if not (page.parent / t).exists()] == []
 
 
 def test_every_page_is_on_the_map() -> None:
-    index = (ROOT / "docs" / "index.md").read_text()
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+def test_the_zoo_page_lists_every_model() -> None:
+    page = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) == sorted(ENTRIES)

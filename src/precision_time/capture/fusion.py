@@ -137,19 +137,25 @@ def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpKind) -> bool:
 
 
 def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpKind], int]) -> Call:
-    reads: dict[int, TensorSpec] = {}
+    reads: dict[int, list[TensorSpec]] = {}
     writes: dict[int, TensorSpec] = {}
     for i in group:
         call, kind = graph.calls[i], graph.kinds[graph.calls[i].kind]
         for storage, spec in zip(call.reads, kind.inputs, strict=False):
-            if storage not in writes:
-                reads.setdefault(storage, spec)
+            if storage in writes:
+                continue
+            seen = reads.setdefault(storage, [])
+            # Read again, a tensor is still at hand; as long as the parts fit beside each other they are other parts.
+            if not seen or sum(s.nbytes for s in seen) + spec.nbytes <= graph.storages[storage].nbytes:
+                seen.append(spec)
         writes.update(zip(call.writes, kind.outputs, strict=False))
     kept = {
         s: spec
         for s, spec in writes.items()
         if last_read.get(s, 0) > group[-1] or graph.storages[s].dies >= len(graph.calls)
     }
-    kind = OpKind("pt.fused_pointwise", tuple(reads.values()), tuple(kept.values()), (("operators", len(group)),))
+    inputs = tuple(spec for seen in reads.values() for spec in seen)
+    kind = OpKind("pt.fused_pointwise", inputs, tuple(kept.values()), (("operators", len(group)),))
     first = graph.calls[group[0]]
-    return Call(enter(kind), first.phase, first.module, 0, tuple(reads), tuple(kept))
+    sources = tuple(storage for storage, seen in reads.items() for _ in seen)
+    return Call(enter(kind), first.phase, first.module, 0, sources, tuple(kept))

@@ -94,12 +94,14 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
     by_position = takes_dtype and not op._schema.arguments[names.index("dtype")].kwarg_only
     dtype_position = names.index("dtype") if by_position else len(names)
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
-        if region is None or not region.active:
-            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
-                return op(*args, **kwargs)
-        cls = _classes(region.device).get(name, CastClass.PASS_THROUGH)
+        cls = CastClass.PASS_THROUGH
+        if region is not None and region.active:
+            cls = _classes(region.device).get(name, cls)
+        if region is None or cls is CastClass.PASS_THROUGH:
+            # As if there were no kernel here: what a composite operator is made of still meets ours.
+            return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
         if cls is CastClass.BANNED:
             raise CaptureError(
                 f"{name} is unsafe under autocast and PyTorch refuses it: use binary_cross_entropy_with_logits, "
@@ -133,11 +135,10 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
 
 
 def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
         if region is None:
-            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
-                return op(*args, **kwargs)
+            return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
         if region.active and low_precision:
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 args = _cast(args, region.dtype, region)
@@ -184,11 +185,11 @@ def _install() -> tuple[object, torch.library.Library]:
     for name in sorted(names):
         op = _overload(name)
         if op is not None:
-            library.impl(name, _cast_kernel(op, name), _KEY)
+            library.impl(name, _cast_kernel(op, name), _KEY, with_keyset=True)
     for name, (replacement, low_precision) in fused.REPLACEMENTS.items():
         op = _overload(name)
         if op is not None:
-            library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY)
+            library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY, with_keyset=True)
     return fallback, library
 
 

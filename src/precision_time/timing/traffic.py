@@ -170,11 +170,14 @@ for _name in (
 
 @register("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward")
 def _embedding_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
-    # Sort of the indices, then a dense gradient of the whole table is zeroed and the rows are added into it.
+    # The indices are sorted, a dense gradient of the whole table is zeroed, and equal rows are summed into it
+    # (aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu): every gradient row is read once.
     grad, table = kind.inputs[0], kind.outputs[0]
+    indices = kind.inputs[1].numel if len(kind.inputs) > 1 else grad.numel // max(grad.shape[-1], 1)
     return [
         memory_work("fill", 0.0, table.nbytes, dtype=table.dtype),
-        memory_work("scatter", 2.0 * grad.nbytes, grad.nbytes, launches=4, dtype=grad.dtype, variant="embedding"),
+        memory_work("sort", indices * 8.0, indices * 8.0, launches=3, dtype=grad.dtype),
+        memory_work("scatter", grad.nbytes, min(grad.nbytes, table.nbytes), dtype=grad.dtype, variant="embedding"),
     ]
 
 

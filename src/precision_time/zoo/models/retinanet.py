@@ -70,7 +70,7 @@ def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.T
     count = positive.sum(dim=1).clamp(min=1)
 
     label = inputs["label"].gather(1, matched)
-    target = torch.zeros_like(scores).scatter_(2, label.unsqueeze(-1), positive.unsqueeze(-1))
+    target = torch.zeros_like(scores).scatter_(2, label.unsqueeze(-1), positive.unsqueeze(-1).to(scores.dtype))
     score_loss = (focal_loss(scores, target) * counted.unsqueeze(-1)).sum(dim=(1, 2)) / count
 
     wanted = encode(take(inputs["box"], matched), inputs["anchors"])

@@ -168,9 +168,9 @@ def _torchvision(
 
 _TORCHVISION = (
     _torchvision("vit-b-16", "vit_b_16", "vit", "adamw", 128, 86_567_656, label_smoothing=0.11, clip_norm=1.0,
-                 attention=True, symbols=(BATCH, PATCHES)),
+                 attention=True),
     _torchvision("vit-l-16", "vit_l_16", "vit", "adamw", 64, 304_326_632, label_smoothing=0.11, clip_norm=1.0,
-                 attention=True, symbols=(BATCH, PATCHES)),
+                 attention=True),
     _torchvision("swin-t", "swin_t", "swin", "adamw", 128, 28_288_354, label_smoothing=0.1, clip_norm=5.0),
     _torchvision("swin-b", "swin_b", "swin", "adamw", 64, 87_768_224, label_smoothing=0.1, clip_norm=5.0),
     _torchvision("convnext-t", "convnext_tiny", "convnext", "adamw", 128, 28_589_128, label_smoothing=0.1,

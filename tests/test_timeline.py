@@ -1,0 +1,233 @@
+"""The streams of a step against a plain event simulation written independently, and sums of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_time.capture.graph import OpKind, Phase, TensorSpec
+from precision_time.layout.rank_program import Bucket, RankProgram, Segment
+from precision_time.timeline import simulate as module
+from precision_time.timeline.simulate import LAUNCH_LATENCY_S, Timeline, simulate
+from precision_time.timeline.trace import trace_events
+from precision_time.timing.host import HostCosts
+
+SPEC = TensorSpec((4,), "float32")
+KINDS = tuple(OpKind(f"aten.op{i}", (SPEC,), (SPEC,)) for i in range(6))
+CAST = 5
+US = 1e-6
+
+
+@dataclasses.dataclass
+class FakePriced:
+    """What `simulate` needs of a `PricedProgram`, with seconds of our choosing."""
+
+    program: RankProgram
+    kind_s: Any
+    host_kind_s: Any
+    bucket_s: Any
+    broadcast_s: float
+    host: HostCosts
+
+    @property
+    def works(self) -> Any:
+        return dataclasses.make_dataclass("Works", ["is_cast"])(np.array([i == CAST for i in range(len(KINDS))]))
+
+    def device_seconds(self, segment: Segment) -> Any:
+        return self.kind_s[segment.kind]
+
+    def host_seconds(self, segment: Segment) -> Any:
+        return self.host_kind_s[segment.kind] + self.host.view_s * segment.views
+
+
+def segment(phase: Phase, *kinds: int) -> Segment:
+    return Segment.of([(k, phase, i % 2, 0) for i, k in enumerate(kinds)])
+
+
+def micro(forward: list[int], backward: list[int]) -> Segment:
+    rows = [(k, Phase.FORWARD, 0, 0) for k in forward] + [(k, Phase.BACKWARD, 1, 0) for k in backward]
+    return Segment.of(rows)
+
+
+durations = st.lists(st.integers(1, 60).map(lambda n: n * US), min_size=len(KINDS), max_size=len(KINDS))
+ops = st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=12)
+
+
+@st.composite
+def programs(draw: Any, micro_steps: Any = st.integers(1, 6)) -> FakePriced:
+    forward, backward, tail = draw(ops), draw(ops), draw(ops)
+    ranks = draw(st.sampled_from([1, 2]))
+    count = draw(micro_steps)
+    ready = sorted(draw(st.sets(st.integers(0, len(forward) + len(backward) - 1), min_size=1, max_size=3)))
+    found = tuple(Bucket(100 * (i + 1), 25, r) for i, r in enumerate(ready)) if ranks > 1 else ()
+    program = RankProgram(
+        kinds=KINDS,
+        micro=micro(forward, backward),
+        tail=segment(Phase.OPTIMIZER, *tail),
+        accumulate=segment(Phase.BACKWARD, *([1] if count > 1 else [])),
+        bucket_copies=segment(Phase.BACKWARD, *([2, 3] if ranks > 1 else [])),
+        buckets=found,
+        broadcast_bytes=0,
+        micro_steps=count,
+        synced_micro_steps=(draw(st.sampled_from([1, count])) if ranks > 1 else 0),
+        ranks=ranks,
+        sync_after_tail=draw(st.integers(-1, len(tail) - 1)),
+    )
+    wire = np.array([draw(st.integers(1, 400)) * US for _ in found])
+    broadcast = draw(st.sampled_from([0.0, 7 * US])) if ranks > 1 else 0.0
+    host = HostCosts(0, draw(st.sampled_from([0.0, 2 * US])), 0, 0, 0, draw(st.sampled_from([0.0, 30 * US])), 0.2)
+    return FakePriced(program, np.array(draw(durations)), np.array(draw(durations)), wire, broadcast, host)
+
+
+class Oracle:
+    """Event by event in plain Python: every micro-step of both steps is run."""
+
+    def __init__(self, priced: FakePriced) -> None:
+        self.p = priced
+        self.host = self.device = self.idle_for_host = self.idle_for_wire = 0.0
+
+    def launch(self, segment: Segment) -> list[float]:
+        ends = []
+        for kind, views in zip(segment.kind.tolist(), segment.views.tolist(), strict=True):
+            self.host += float(self.p.host_kind_s[kind]) + self.p.host.view_s * views
+            start = max(self.device, self.host + LAUNCH_LATENCY_S)
+            self.idle_for_host += start - self.device
+            self.device = start + float(self.p.kind_s[kind])
+            ends.append(self.device)
+        return ends
+
+    def wait(self, until: float) -> None:
+        self.idle_for_wire += max(0.0, until - self.device)
+        self.device = max(self.device, until)
+
+    def step(self) -> None:
+        program = self.p.program
+        self.host += self.p.host.step_s
+        for index in range(program.micro_steps):
+            last = index == program.micro_steps - 1
+            reduce = program.ranks > 1 and (last or program.synced_micro_steps == program.micro_steps)
+            if reduce:
+                self.wait(self.device + self.p.broadcast_s)
+            ends = self.launch(program.micro)
+            if index:
+                self.launch(program.accumulate)
+            if reduce:
+                into, out = (
+                    Segment(
+                        *(getattr(program.bucket_copies, f)[i : i + 1] for f in ("kind", "phase", "views", "module"))
+                    )
+                    for i in (0, 1)
+                )
+                self.launch(into)
+                wire = 0.0
+                for bucket, seconds in zip(program.buckets, self.p.bucket_s, strict=True):
+                    wire = max(wire, ends[bucket.ready]) + float(seconds)
+                self.wait(wire)
+                self.launch(out)
+        for position in range(len(program.tail)):
+            one = Segment(
+                *(getattr(program.tail, f)[position : position + 1] for f in ("kind", "phase", "views", "module"))
+            )
+            self.launch(one)
+            if position == program.sync_after_tail:
+                self.host = max(self.host, self.device)
+
+    def second(self) -> tuple[float, float, float]:
+        self.step()
+        before = (self.device, self.idle_for_host, self.idle_for_wire)
+        self.step()
+        return self.device - before[0], self.idle_for_host - before[1], self.idle_for_wire - before[2]
+
+
+def close(a: float, b: float) -> bool:
+    return a == pytest.approx(b, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs(st.integers(1, 3)))
+def test_equals_an_event_simulation(priced: FakePriced) -> None:
+    step, idle_for_host, idle_for_wire = Oracle(priced).second()
+    found = simulate(priced)  # type: ignore[arg-type]
+    assert close(found.step_s, step)
+    assert close(found.host_gap_s, idle_for_host)
+    assert close(found.communication_exposed_s, idle_for_wire)
+
+
+def parts(found: Timeline) -> float:
+    return sum(found.busy.values()) + found.casts_s + found.host_gap_s + found.communication_exposed_s
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs())
+def test_parts_sum_to_the_step(priced: FakePriced) -> None:
+    found = simulate(priced)  # type: ignore[arg-type]
+    assert close(found.step_s, parts(found))
+    assert min(*found.busy.values(), found.casts_s, found.host_gap_s, found.communication_exposed_s) >= 0
+    program = priced.program
+    wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
+    assert close(found.communication_exposed_s + found.communication_hidden_s, wire)
+    assert found.step_s >= max(found.host_s, wire / max(program.synced_micro_steps, 1)) - 1e-12 or priced.program.ranks
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(st.integers(4, 12)))
+def test_repeated_micro_steps_are_counted_not_run(priced: FakePriced) -> None:
+    """The oracle runs them all. A queue that fills up or drains over many micro-steps is the difference allowed."""
+    found = simulate(priced)  # type: ignore[arg-type]
+    step, *_ = Oracle(priced).second()
+    assert found.step_s == pytest.approx(step, rel=0.25)
+    assert found.repeated_micro_steps == priced.program.micro_steps - 3
+
+
+def fixed(micro_steps: int, kernel_us: float, host_us: float) -> FakePriced:
+    program = RankProgram(
+        KINDS, micro([0] * 10, [0] * 20), segment(Phase.OPTIMIZER, 0), segment(Phase.BACKWARD, 0),
+        segment(Phase.BACKWARD), (), 0, micro_steps, 0, 1, -1,
+    )  # fmt: skip
+    costs = np.full(len(KINDS), 1.0)
+    return FakePriced(program, costs * kernel_us * US, costs * host_us * US, np.zeros(0), 0.0,
+                      HostCosts(0, 0, 0, 0, 0, 0, 0.2))  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel_us", "host_us"), [(50.0, 5.0), (5.0, 50.0)])
+def test_long_accumulation_is_exact_when_one_side_rules(kernel_us: float, host_us: float) -> None:
+    priced = fixed(100, kernel_us, host_us)
+    assert simulate(priced).step_s == pytest.approx(Oracle(priced).second()[0], rel=1e-6)  # type: ignore[arg-type]
+
+
+def test_cost_does_not_grow_with_accumulation() -> None:
+    runs = []
+    for micro_steps in (4, 1000):
+        with patch.object(module._Clock, "run", autospec=True, side_effect=module._Clock.run) as run:
+            simulate(fixed(micro_steps, 5, 5))  # type: ignore[arg-type]
+        runs.append(run.call_count)
+    assert runs[0] == runs[1]
+
+
+def test_a_slow_host_is_host_bound_and_a_fast_one_is_not() -> None:
+    slow, fast = simulate(fixed(1, 5, 50)), simulate(fixed(1, 50, 5))  # type: ignore[arg-type]
+    assert slow.step_s == pytest.approx(31 * 50 * US, rel=0.02)
+    assert slow.host_gap_s > 0.8 * slow.step_s
+    assert fast.step_s == pytest.approx(31 * 50 * US, rel=0.02)
+    assert fast.host_gap_s == pytest.approx(0, abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(programs(st.integers(1, 3)))
+def test_trace_events_cover_the_step(priced: FakePriced) -> None:
+    found = simulate(priced)  # type: ignore[arg-type]
+    events = trace_events(found, KINDS, ("",), "title")["traceEvents"]
+    compute = [e for e in events if e["ph"] == "X" and e["tid"] == 1]
+    wire = [e for e in events if e["ph"] == "X" and e["tid"] == 2]
+    assert len(wire) == len(priced.program.buckets)
+    last = 0.0
+    for event in compute:
+        assert event["ts"] >= last - 1e-6
+        last = event["ts"] + event["dur"]
+    assert last == pytest.approx(found.step_s * 1e6, rel=1e-6)
