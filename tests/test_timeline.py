@@ -50,6 +50,11 @@ def segment(phase: Phase, *kinds: int) -> Segment:
     return Segment.of([(k, phase, i % 2, 0) for i, k in enumerate(kinds)])
 
 
+def one(of: Segment, index: int) -> Segment:
+    at = slice(index, index + 1)
+    return Segment(of.kind[at], of.phase[at], of.views[at], of.module[at])
+
+
 def micro(forward: list[int], backward: list[int]) -> Segment:
     rows = [(k, Phase.FORWARD, 0, 0) for k in forward] + [(k, Phase.BACKWARD, 1, 0) for k in backward]
     return Segment.of(rows)
@@ -60,10 +65,10 @@ ops = st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=12)
 
 
 @st.composite
-def programs(draw: Any, micro_steps: Any = st.integers(1, 6)) -> FakePriced:
+def programs(draw: Any, fewest: int, most: int) -> FakePriced:
     forward, backward, tail = draw(ops), draw(ops), draw(ops)
     ranks = draw(st.sampled_from([1, 2]))
-    count = draw(micro_steps)
+    count = draw(st.integers(fewest, most))
     ready = sorted(draw(st.sets(st.integers(0, len(forward) + len(backward) - 1), min_size=1, max_size=3)))
     found = tuple(Bucket(100 * (i + 1), 25, r) for i, r in enumerate(ready)) if ranks > 1 else ()
     program = RankProgram(
@@ -118,23 +123,14 @@ class Oracle:
             if index:
                 self.launch(program.accumulate)
             if reduce:
-                into, out = (
-                    Segment(
-                        *(getattr(program.bucket_copies, f)[i : i + 1] for f in ("kind", "phase", "views", "module"))
-                    )
-                    for i in (0, 1)
-                )
-                self.launch(into)
+                self.launch(one(program.bucket_copies, 0))
                 wire = 0.0
                 for bucket, seconds in zip(program.buckets, self.p.bucket_s, strict=True):
                     wire = max(wire, ends[bucket.ready]) + float(seconds)
                 self.wait(wire)
-                self.launch(out)
+                self.launch(one(program.bucket_copies, 1))
         for position in range(len(program.tail)):
-            one = Segment(
-                *(getattr(program.tail, f)[position : position + 1] for f in ("kind", "phase", "views", "module"))
-            )
-            self.launch(one)
+            self.launch(one(program.tail, position))
             if position == program.sync_after_tail:
                 self.host = max(self.host, self.device)
 
@@ -150,7 +146,7 @@ def close(a: float, b: float) -> bool:
 
 
 @settings(max_examples=150, deadline=None)
-@given(programs(st.integers(1, 3)))
+@given(programs(1, 3))
 def test_equals_an_event_simulation(priced: FakePriced) -> None:
     step, idle_for_host, idle_for_wire = Oracle(priced).second()
     found = simulate(priced)  # type: ignore[arg-type]
@@ -164,7 +160,7 @@ def parts(found: Timeline) -> float:
 
 
 @settings(max_examples=150, deadline=None)
-@given(programs())
+@given(programs(1, 6))
 def test_parts_sum_to_the_step(priced: FakePriced) -> None:
     found = simulate(priced)  # type: ignore[arg-type]
     assert close(found.step_s, parts(found))
@@ -172,11 +168,10 @@ def test_parts_sum_to_the_step(priced: FakePriced) -> None:
     program = priced.program
     wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
     assert close(found.communication_exposed_s + found.communication_hidden_s, wire)
-    assert found.step_s >= max(found.host_s, wire / max(program.synced_micro_steps, 1)) - 1e-12 or priced.program.ranks
 
 
 @settings(max_examples=60, deadline=None)
-@given(programs(st.integers(4, 12)))
+@given(programs(4, 12))
 def test_repeated_micro_steps_are_counted_not_run(priced: FakePriced) -> None:
     """The oracle runs them all. A queue that fills up or drains over many micro-steps is the difference allowed."""
     found = simulate(priced)  # type: ignore[arg-type]
@@ -219,7 +214,7 @@ def test_a_slow_host_is_host_bound_and_a_fast_one_is_not() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(programs(st.integers(1, 3)))
+@given(programs(1, 3))
 def test_trace_events_cover_the_step(priced: FakePriced) -> None:
     found = simulate(priced)  # type: ignore[arg-type]
     events = trace_events(found, KINDS, ("",), "title")["traceEvents"]

@@ -6,7 +6,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from precision_time.capture.training_step import training_step
+from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
 from precision_time.estimate.assemble import assemble
 from precision_time.estimate.estimate import Estimate
@@ -18,6 +18,7 @@ from precision_time.layout.data_parallel import data_parallel
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import price
 
@@ -34,11 +35,12 @@ def predict(job: Job, *, catalog: Catalog | None = None, constants: StepConstant
 
 
 def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
-    # 1. What runs: operators with their dtypes, from the zoo or traced now. No hardware yet.
-    step = training_step(job, precision)
-    # 2. Where: the device, its node and the fabric between ranks.
+    # 1. Where: the device, its node and the fabric between ranks. First, because a wrong name fails at once here.
     known = catalog or _catalog(job.device)
     cluster = known.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
+    # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows no hardware.
+    step = training_step(job, precision)
     # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
     program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
     # 4. Seconds on every operator, launch and bucket, each with its source.
@@ -48,16 +50,18 @@ def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, consta
     timeline = simulate(priced)
     # 6. The answer: intervals, breakdown, memory, run.
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
-    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step.graph.assumptions, precision))
+    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step, precision))
 
 
 def _catalog(device: str | None) -> Catalog:
     return default_catalog().with_file(device) if device else default_catalog()
 
 
-def assumptions(job: Job, traced: tuple[str, ...], precision: Precision) -> tuple[str, ...]:
+def assumptions(job: Job, step: TrainingStep, precision: Precision) -> tuple[str, ...]:
     """What was filled in, in words."""
-    said = list(traced)
+    said = list(step.graph.assumptions)
+    if precision.fp8_scaling and not any(kind.name == "pt.scaled_mm" for kind in step.graph.kinds):
+        said.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
     if job.batch_size is None:
         said.append("batch size: the model's default")
     if job.execution in ("compile", "torchscript", "xla"):

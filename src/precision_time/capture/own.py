@@ -136,6 +136,10 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
             f"{job.model} returned the unknown field {sorted(unknown)[0]!r}; "
             f"nearest: {nearest(sorted(unknown)[0], _FIELDS)}"
         )
+    if not hasattr(given["model"], "named_parameters"):
+        raise CaptureError(
+            f"{job.model} returned {type(given['model']).__name__} as model; return a torch.nn.Module, parameters and all"
+        )
     inputs = given["inputs"]
     named = _named(inputs)
     workload = Workload(given["model"], named, _loss(inputs, given.get("loss"), given.get("targets")))

@@ -147,7 +147,9 @@ class ParameterBook:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
         for pattern in _patterns(family, variant, arch, dtype_class):
             if pattern in self._scales:
-                return replace(base, scale=float(self._scales[pattern]))
+                # a factor of this very architecture was learned from whole steps; a "*" one is carried over
+                source = base.source if f"|{arch}|" not in pattern else LEARNED
+                return replace(base, scale=float(self._scales[pattern]), source=source)
         return base
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
