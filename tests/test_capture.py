@@ -332,6 +332,18 @@ def test_gradients_arrive_from_the_last_layer_to_the_first(build: Any, order: st
     assert len(set(positions)) == len(positions)
 
 
+def test_values_held_on_the_cpu_are_really_computed() -> None:
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):  # equal calls: the second must not be taken for a repetition
+                steps = torch.arange(3, device="cpu") * 2
+                x = super().forward(x) * int(steps[2])
+                assert int(steps[2]) == 4
+            return x
+
+    assert names(trace(lambda: total(Net(4, 4), torch.ones(2, 4))))["addmm"] == 2
+
+
 def test_unused_and_frozen_parameters_get_no_gradient() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

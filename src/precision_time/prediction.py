@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from precision_time.capture.training_step import TrainingStep, training_step
@@ -12,6 +12,7 @@ from precision_time.estimate.assemble import assemble
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.data_parallel import data_parallel
@@ -37,7 +38,7 @@ def predict(job: Job, *, catalog: Catalog | None = None, constants: StepConstant
 def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
     # 1. Where: the device, its node and the fabric between ranks. First, because a wrong name fails at once here.
     known = catalog or _catalog(job.device)
-    cluster = known.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows no hardware.
     step = training_step(job, precision)
@@ -57,13 +58,19 @@ def _catalog(device: str | None) -> Catalog:
     return default_catalog().with_file(device) if device else default_catalog()
 
 
+@lru_cache(maxsize=256)
+def _cluster(catalog: Catalog, gpu: str, gpus: int, node: str | None, nodes: int | None) -> Cluster:
+    return catalog.cluster(gpu, gpus, node=node, nodes=nodes)
+
+
 def assumptions(job: Job, step: TrainingStep, precision: Precision) -> tuple[str, ...]:
     """What was filled in, in words."""
     said = list(step.graph.assumptions)
     if precision.fp8_scaling and not any(kind.name == "pt.scaled_mm" for kind in step.graph.kinds):
         said.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
-    if job.batch_size is None:
-        said.append("batch size: the model's default")
+    defaults = _defaults(job, step)
+    if defaults:
+        said.append(f"the model's defaults: {defaults}")
     if job.execution in ("compile", "torchscript", "xla"):
         said.append(f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output")
     if precision.name == "fp32":
@@ -74,6 +81,22 @@ def assumptions(job: Job, step: TrainingStep, precision: Precision) -> tuple[str
         said.append("loss scaling: no skipped steps counted")
     said.append("data loading keeps up; energy from the board's power limit")
     return tuple(said)
+
+
+def _defaults(job: Job, step: TrainingStep) -> str:
+    """The words that the job left to the model, with their values."""
+    sizes = [f"{k} {v}" for k, v in step.sizes.items() if k not in job.input and k != "batch_size"]
+    words = [
+        *([f"batch {step.batch_size}"] if job.batch_size is None else []),
+        *sizes,
+        *([f"optimizer {step.optimizer}"] if job.optimizer is None else []),
+        *(
+            [f"dataset {step.dataset}"]
+            if job.run.dataset is None and job.run.dataset_size is None and step.dataset
+            else []
+        ),
+    ]
+    return ", ".join(words)
 
 
 def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
 BYTES_PER_ELEMENT: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -134,7 +135,7 @@ class Parameter:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class OpGraph:
     """One forward + loss + backward at concrete sizes, with the parameters an optimizer then updates."""
 
@@ -148,6 +149,6 @@ class OpGraph:
     sizes: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def parameter_count(self) -> int:
         return sum(p.numel for p in self.parameters)

@@ -138,7 +138,7 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
         )
     if not hasattr(given["model"], "named_parameters"):
         raise CaptureError(
-            f"{job.model} returned {type(given['model']).__name__} as model; return a torch.nn.Module, parameters and all"
+            f"{job.model} returned {type(given['model']).__name__} as model; return the torch.nn.Module itself"
         )
     inputs = given["inputs"]
     named = _named(inputs)

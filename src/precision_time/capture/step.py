@@ -114,6 +114,9 @@ def _trace(
             tracer.phase = Phase.FORWARD
             with tracer, region(autocast_dtype, attention, device_rules):
                 loss = loss_function()
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+                raise CaptureError(f"the loss of {name} is {shape}, not one number; reduce it, for example by .mean()")
             tracer.phase = Phase.BACKWARD
             with tracer:
                 loss.backward()

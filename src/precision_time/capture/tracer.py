@@ -159,7 +159,7 @@ class Tracer(TorchDispatchMode):
             in_place = bool(args) and len(schema.returns) == 1 and schema.returns[0].alias_info is not None
             first_only = sum(a.alias_info is not None for a in schema.arguments) == 1
             fresh = self._fresh[func] = 1 if pure else 2 if in_place and first_only else 0
-        if not fresh:
+        if not fresh or not all(t.is_meta for t in inputs):
             return func(*args, **kwargs)
         flat, structure = tree_flatten((args, kwargs))
         try:
@@ -180,10 +180,11 @@ class Tracer(TorchDispatchMode):
             return tree_unflatten(made, spec)
         out = func(*args, **kwargs)
         leaves, spec = tree_flatten(out)
-        self._results[key] = (
-            [(tuple(o.shape), o.stride(), o.dtype) if isinstance(o, torch.Tensor) else o for o in leaves],
-            spec,
-        )
+        if all(o.is_meta for o in leaves if isinstance(o, torch.Tensor)):
+            self._results[key] = (
+                [(tuple(o.shape), o.stride(), o.dtype) if isinstance(o, torch.Tensor) else o for o in leaves],
+                spec,
+            )
         return out
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -41,8 +41,8 @@ class Memory:
 
 
 @lru_cache(maxsize=128)
-def _peak_of_step(graph: OpGraph) -> tuple[int, int, int]:
-    """(weights, activations and temporaries, gradients) in bytes at the call where their sum is largest."""
+def _peak_of_step(graph: OpGraph) -> tuple[int, int, int, int]:
+    """Bytes of weights, activations and gradients at the call where their sum is largest, and of all gradients."""
     end = len(graph.calls) + 2
     live = np.zeros((len(Category), end + 1))
     for storage in graph.storages:
@@ -53,14 +53,14 @@ def _peak_of_step(graph: OpGraph) -> tuple[int, int, int]:
     at = int(level.sum(axis=0).argmax())
     weights = sum(s.nbytes for s in graph.storages if s.category is Category.WEIGHTS)
     working = level[Category.ACTIVATIONS, at] + level[Category.INPUTS, at]
-    return weights, int(working), int(level[Category.GRADIENTS, at])
+    everything = sum(s.nbytes for s in graph.storages if s.category is Category.GRADIENTS)
+    return weights, int(working), int(level[Category.GRADIENTS, at]), everything
 
 
 def memory(step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int) -> Memory:
     """Peak by category for this step under plain data parallelism."""
-    weights, working, gradients = _peak_of_step(step.graph)
+    weights, working, gradients, all_gradients = _peak_of_step(step.graph)
     tail: Tail = step.tail
-    all_gradients = sum(s.nbytes for s in step.graph.storages if s.category is Category.GRADIENTS)
     if grad_accum > 1 or ranks > 1:
         gradients = all_gradients  # kept between micro-steps, or standing in DDP's buckets from the first backward on
     buckets = all_gradients if ranks > 1 else 0

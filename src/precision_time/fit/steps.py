@@ -241,13 +241,30 @@ def cross_validate(everything: Sequence[Case], fold: Callable[[Case], str]) -> l
     return judged
 
 
+Z90 = 1.2815515655446004
+"""90th percentile of the standard normal distribution."""
+
+
+def coverage(judged: Sequence[Judged]) -> float:
+    """Share of rows inside P10-P90 when the base spread comes from the other families' held-out rows only."""
+    inside = []
+    for family in {j.family for j in judged}:
+        base = spread_for([j for j in judged if j.family != family])
+        inside += [
+            abs(j.log_error) <= Z90 * float(np.hypot(base, j.widening))
+            for j in judged
+            if j.family == family and j.trust in "AB"
+        ]
+    return float(np.mean(inside))
+
+
 def spread_for(judged: Sequence[Judged], coverage: float = 0.8) -> float:
     """The base spread with which the P10-P90 interval holds `coverage` of the held-out rows, what jobs add included."""
     trusted = [j for j in judged if j.trust in "AB"]
     size = np.abs([j.log_error for j in trusted])
     added = np.array([j.widening for j in trusted])
     candidates = np.linspace(0.0, 1.0, 1001)
-    held = [float((size <= 1.2815515655446004 * np.hypot(base, added)).mean()) for base in candidates]
+    held = [float((size <= Z90 * np.hypot(base, added)).mean()) for base in candidates]
     return float(next(base for base, share in zip(candidates, held, strict=True) if share >= coverage))
 
 
@@ -289,6 +306,7 @@ def main(arguments: list[str] | None = None) -> int:
     folds = {name: cross_validate(everything, fold) for name, fold in FOLDS.items()}
     plain = judge(everything, StepConstants())
     text = summary_table({"without factors": plain, **{f"held out by {n}": j for n, j in folds.items()}})
+    text += f"\nP10-P90 holds {coverage(folds['model family']):.0%} of them, with the spread set by the other families"
     print(text)
     if not given.report:
         parameters, theta = fit(everything)

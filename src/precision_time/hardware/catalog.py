@@ -91,9 +91,13 @@ class Catalog:
         _ = new.gpus, new.fabrics  # validate every entry now, not at first use
         return new
 
+    @cached_property
+    def _other_gpu_names(self) -> Mapping[str, str]:
+        return _gpu_names(self.gpus)
+
     def gpu(self, name: str) -> Gpu:
         """The GPU of that catalog name, alias, kernel-table name or driver name."""
-        return _find(self.gpus, _gpu_names(self.gpus), plain_gpu(name), "GPU", name)
+        return _find(self.gpus, self._other_gpu_names, plain_gpu(name), "GPU", name)
 
     def node(self, name: str) -> Node:
         """The node of that name or of that `system` in the measurement tables."""
