@@ -45,7 +45,7 @@ def steps(estimate: Estimate) -> float:
 # --- invariants -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs)
 def test_every_estimate_holds_together(job: dict[str, Any]) -> None:
     found = predict_time(**job, epochs=2, dataset_size=100_000, price_per_gpu_hour=2.0)
@@ -75,7 +75,7 @@ def test_every_estimate_holds_together(job: dict[str, Any]) -> None:
     assert Estimate.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs, st.integers(2, 3))
 def test_a_larger_batch_is_never_faster(job: dict[str, Any], factor: int) -> None:
     small = predict_time(**job)
@@ -86,7 +86,7 @@ def test_a_larger_batch_is_never_faster(job: dict[str, Any], factor: int) -> Non
     assert sum(large.flops_per_step.values()) > sum(small.flops_per_step.values())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(jobs)
 def test_more_accumulation_never_takes_less(job: dict[str, Any]) -> None:
     one, four = (predict_time(**{**job, "grad_accum": n}) for n in (1, 4))

@@ -33,7 +33,7 @@ def fitted(regime: str) -> dict[str, Any]:
                         lambda s: trace(lambda: transformer(s["batch_size"], s["length"]), regime))  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(regime=st.sampled_from(REGIMES), batch=st.integers(2, 64), width=st.integers(1, 16).map(lambda n: 4 * n))
 def test_cnn_at_unseen_sizes(regime: str, batch: int, width: int) -> None:
     evaluated = symbolic.evaluate(_cnn_of(width, regime), {"batch_size": batch})
@@ -45,7 +45,7 @@ def _cnn_of(width: int, regime: str) -> dict[str, Any]:
     return symbolic.fit("cnn", (BATCH,), lambda s: trace(lambda: cnn(s["batch_size"], width), regime))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(regime=st.sampled_from(REGIMES), batch=st.integers(2, 32), length=st.integers(2, 96))
 def test_transformer_at_unseen_sizes(regime: str, batch: int, length: int) -> None:
     # At batch size 1 some copies are views; see test_batch_size_one.

@@ -145,7 +145,7 @@ def close(a: float, b: float) -> bool:
     return a == pytest.approx(b, rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(programs(1, 3))
 def test_equals_an_event_simulation(priced: FakePriced) -> None:
     step, idle_for_host, idle_for_wire = Oracle(priced).second()
@@ -159,7 +159,7 @@ def parts(found: Timeline) -> float:
     return sum(found.busy.values()) + found.casts_s + found.host_gap_s + found.communication_exposed_s
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(programs(1, 6))
 def test_parts_sum_to_the_step(priced: FakePriced) -> None:
     found = simulate(priced)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_parts_sum_to_the_step(priced: FakePriced) -> None:
     assert close(found.communication_exposed_s + found.communication_hidden_s, wire)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(programs(4, 12))
 def test_repeated_micro_steps_are_counted_not_run(priced: FakePriced) -> None:
     """The oracle runs them all. A queue that fills up or drains over many micro-steps is the difference allowed."""
@@ -213,7 +213,7 @@ def test_a_slow_host_is_host_bound_and_a_fast_one_is_not() -> None:
     assert fast.host_gap_s == pytest.approx(0, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(programs(1, 3))
 def test_trace_events_cover_the_step(priced: FakePriced) -> None:
     found = simulate(priced)  # type: ignore[arg-type]

@@ -153,12 +153,13 @@ def speed_up_over(base: Row | None, row: Row) -> float | None:
 
 def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:
     """The base job with every combination of the words' values, the first varying slowest, none twice."""
-    jobs: list[Job] = []
-    for values in itertools.product(*axes.values()):
-        job = base.replace(**dict(zip(axes, values, strict=True)))
-        if job not in jobs:
-            jobs.append(job)
-    return jobs
+    every = itertools.product(*axes.values())
+    return distinct(base.replace(**dict(zip(axes, values, strict=True))) for values in every)
+
+
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs in their order, each once."""
+    return list({repr(job): job for job in jobs}.values())
 
 
 def compare(
@@ -172,12 +173,20 @@ def compare(
 
         predict = whole_line
     todo = list(jobs)
-    rows = []
-    for done, job in enumerate(todo):
+    rows: list[Row | None] = [None] * len(todo)
+    # Jobs that share a traced step follow one another, so that it is read and laid out once.
+    order = sorted(range(len(todo)), key=lambda index: _step_key(todo[index]))
+    for done, index in enumerate(order):
         if progress is not None:
             progress(done, len(todo))
         try:
-            rows.append(Row(job, predict(job)))
+            rows[index] = Row(todo[index], predict(todo[index]))
         except PrecisionTimeError as error:
-            rows.append(Row(job, None, str(error)))
-    return Comparison(tuple(rows))
+            rows[index] = Row(todo[index], None, str(error))
+    return Comparison(tuple(row for row in rows if row is not None))
+
+
+def _step_key(job: Job) -> tuple[str, ...]:
+    """What the traced step of a job depends on, then the number of ranks; as text, for sorting."""
+    words = (job.model, dict(job.model_config), dict(job.input), job.precision, job.batch_size, job.attention)
+    return tuple(map(str, (*words, job.execution, job.optimizer, job.memory_format, job.gpus)))

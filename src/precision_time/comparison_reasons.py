@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _WIDTH = {"fp64": 0, "fp32": 1, "tf32": 2, "fp16": 3, "bf16": 3, "fp8": 4}
 """Rank by math key: a row is explained against one of a lower rank."""
 
+_PARTNERS = ("fp32", "tf32", "fp64")
+"""What a row is explained against, best first."""
+
 SLOWER, HARDLY = 0.98, 1.15
 """Below: slower, hardly faster. The order of precisions holds to some 10 % (shared/design/FACTS.md)."""
 RESOLUTION = 0.10
@@ -25,14 +28,15 @@ def explain(comparison: Comparison) -> list[str]:
     """One sentence or two per row that has a wider-precision partner; then rows that do not fit or failed."""
     rows = comparison.rows
     names = _names(rows)
-    alike: dict[str, list[Row]] = {}
     keys = [_others(row) for row in rows]
+    wider: dict[object, list[Row]] = {}
     for key, row in zip(keys, rows, strict=True):
-        if row.estimate is not None:
-            alike.setdefault(key, []).append(row)
+        if row.estimate is not None and row.job.precision in _PARTNERS:
+            wider.setdefault(key, []).append(row)
+            wider.setdefault((key, row.batch_size), []).append(row)
     said = []
     for name, key, row in zip(names, keys, rows, strict=True):
-        base = partner(row, alike.get(key, ()))
+        base = partner(row, wider.get((key, row.batch_size), ())) or partner(row, wider.get(key, ()))
         if base is not None and row.estimate is not None and base.estimate is not None:
             said.append(f"{name}: {_verdict(row, row.estimate, base, base.estimate)}")
     for name, row in zip(names, rows, strict=True):
@@ -48,18 +52,11 @@ def explain(comparison: Comparison) -> list[str]:
     return said
 
 
-def partner(row: Row, alike: Sequence[Row]) -> Row | None:
-    """Of the predicted rows that differ only in precision and batch: fp32, tf32, fp64, with this row's batch if any."""
+def partner(row: Row, candidates: Sequence[Row]) -> Row | None:
+    """Of rows that differ only in precision (and batch), the best one in fp32, tf32 or fp64 that is wider."""
     width = _WIDTH[row.job.precision_spec.math]
-    order = ("fp32", "tf32", "fp64")
-    return min(
-        (other for other in alike if _WIDTH[other.job.precision_spec.math] < width),
-        key=lambda other: (
-            other.batch_size != row.batch_size,
-            order.index(other.job.precision) if other.job.precision in order else len(order),
-        ),
-        default=None,
-    )
+    narrower = (other for other in candidates if _WIDTH[other.job.precision_spec.math] < width)
+    return min(narrower, key=lambda other: _PARTNERS.index(other.job.precision), default=None)
 
 
 def _others(row: Row) -> str:

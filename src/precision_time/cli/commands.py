@@ -29,7 +29,7 @@ def predict(given: Namespace) -> str:
 def compare(given: Namespace) -> str:
     from precision_time.cli.progress import Progress
     from precision_time.comparison import compare as run
-    from precision_time.comparison import cross
+    from precision_time.comparison import cross, distinct
 
     if given.plot:
         from precision_time.comparison_plot import check_picture
@@ -40,9 +40,7 @@ def compare(given: Namespace) -> str:
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
         axes["precision"] = DEFAULT_PRECISIONS.split(",")
     bases = [job_of(source, said) for source in given.source or [None]]
-    jobs = []
-    for base in bases:
-        jobs += [job for job in cross(base, **axes) if job not in jobs]
+    jobs = distinct(job for base in bases for job in cross(base, **axes))
     with Progress("jobs") as progress:
         comparison = run(jobs, progress=progress)
     if comparison.baseline is None:
