@@ -46,7 +46,9 @@ CUDA_CLASSES: dict[str, CastClass] = _table(
         upsample_bicubic2d _upsample_bicubic2d_aa linalg_matrix_sqrth""",
     fp32_output="""
         prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-        linalg_matrix_norm.str_ord sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim norm.names_ScalarOpt_dim""",
+        linalg_matrix_norm.str_ord sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim norm.names_ScalarOpt_dim
+        prod.dim_Dimname softmax.Dimname log_softmax.Dimname cumprod.dimname cumsum.dimname
+        sum.dim_DimnameList""",
     promote="addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add",
     banned="binary_cross_entropy",
 )
@@ -58,8 +60,8 @@ CPU_CLASSES: dict[str, CastClass] = _table(
         conv_transpose3d.input prelu scaled_dot_product_attention _native_multi_head_attention linalg_vecdot
         linalg_multi_dot""",
     fp32="""
-        avg_pool3d binary_cross_entropy grid_sampler polar prod prod.dim_int quantile quantile.scalar nanquantile
-        nanquantile.scalar stft stft.center cdist trace view_as_complex cholesky cholesky_inverse cholesky_solve
+        avg_pool3d binary_cross_entropy grid_sampler polar prod prod.dim_int prod.dim_Dimname quantile quantile.scalar
+        nanquantile nanquantile.scalar stft stft.center cdist trace view_as_complex cholesky cholesky_inverse cholesky_solve
         inverse lu_solve orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d
         reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d mse_loss
         cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss poisson_nll_loss smooth_l1_loss
@@ -73,7 +75,7 @@ CPU_CLASSES: dict[str, CastClass] = _table(
         _lu_with_info qr svd triangular_solve fractional_max_pool2d fractional_max_pool3d adaptive_max_pool3d
         multilabel_margin_loss_forward linalg_qr linalg_cholesky_ex linalg_svd linalg_eig linalg_eigh linalg_lstsq
         linalg_inv_ex linalg_matrix_sqrth""",
-    promote="stack cat index_copy grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback",
+    promote="stack cat index_copy index_copy.dimname grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback",
 )
 
 # Classes overlap between the two tables only by name; each device has its own.

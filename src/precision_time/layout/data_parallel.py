@@ -9,12 +9,13 @@ bucket and copied back after the reduction (`gradient_as_bucket_view=False`, the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind
 from precision_time.capture.training_step import TrainingStep
-from precision_time.layout.rank_program import Bucket, RankProgram, Segment
+from precision_time.layout.rank_program import Bucket, Kinds, RankProgram, Segment
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -45,12 +46,17 @@ def data_parallel(
     step: TrainingStep, ranks: int, grad_accum: int = 1, no_sync: bool = True, wire_dtype: str | None = None
 ) -> RankProgram:
     """The program of one of `ranks` equal ranks; all ranks of plain data parallelism run the same."""
-    return _program(step.graph, step.tail, ranks, grad_accum, no_sync, wire_dtype)
+    return _with_ranks(_program(step.graph, step.tail, ranks > 1, grad_accum, no_sync, wire_dtype), ranks)
+
+
+@lru_cache(maxsize=128)
+def _with_ranks(program: RankProgram, ranks: int) -> RankProgram:
+    return replace(program, ranks=ranks)
 
 
 @lru_cache(maxsize=128)
 def _program(
-    graph: OpGraph, tail: Tail, ranks: int, grad_accum: int, no_sync: bool, wire_dtype: str | None
+    graph: OpGraph, tail: Tail, several: bool, grad_accum: int, no_sync: bool, wire_dtype: str | None
 ) -> RankProgram:
     kinds: list[OpKind] = list(graph.kinds)
     trainable = [p for p in graph.parameters if p.trainable and p.ready >= 0]
@@ -65,7 +71,7 @@ def _program(
     operators = list(tail.operators)
     unscale = [i for i, (phase, _) in enumerate(operators) if phase is Phase.UNSCALE]
     copies: list[tuple[Phase, OpKind]] = []
-    if ranks > 1 and trainable:
+    if several and trainable:
         sweep = Sweep(tuple(p.numel for p in trainable))
         dtype = trainable[0].grad_dtype
         wire = wire_dtype or dtype
@@ -79,11 +85,11 @@ def _program(
         tail=enter(operators),
         accumulate=enter(accumulate),
         bucket_copies=enter(copies),
-        kinds=tuple(kinds),
-        buckets=buckets(graph.parameters, wire_dtype) if ranks > 1 else (),
-        broadcast_bytes=graph.buffer_bytes if ranks > 1 else 0,
+        kinds=Kinds(kinds),
+        buckets=buckets(graph.parameters, wire_dtype) if several else (),
+        broadcast_bytes=graph.buffer_bytes if several else 0,
         micro_steps=grad_accum,
-        synced_micro_steps=(1 if no_sync else grad_accum) if ranks > 1 else 0,
-        ranks=ranks,
+        synced_micro_steps=(1 if no_sync else grad_accum) if several else 0,
+        ranks=2 if several else 1,
         sync_after_tail=unscale[-1] if unscale and tail.host_syncs else -1,
     )

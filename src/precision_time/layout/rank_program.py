@@ -44,6 +44,15 @@ class Segment:
         return len(self.kind)
 
 
+class Kinds(tuple[OpKind, ...]):
+    """All kinds of a program, compared by identity: what is derived from them can be remembered at no cost."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProgram:
     """One optimizer step of one rank.
@@ -54,7 +63,7 @@ class RankProgram:
     wait for the device.
     """
 
-    kinds: tuple[OpKind, ...]
+    kinds: Kinds
     micro: Segment
     tail: Segment
     accumulate: Segment

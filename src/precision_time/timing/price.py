@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from precision_time.capture.graph import OpKind
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
-from precision_time.layout.rank_program import RankProgram, Segment
+from precision_time.layout.rank_program import Kinds, RankProgram, Segment
 from precision_time.timing.collectives import all_reduce_seconds, broadcast_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs
@@ -68,26 +68,26 @@ class PricedProgram:
 
 
 @lru_cache(maxsize=128)
-def kind_works(program: RankProgram, options: WorkOptions) -> KindWorks:
+def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's kinds."""
     found = []
     owner: list[int] = []
     unsupported: list[int] = []
-    for index, kind in enumerate(program.kinds):
+    for index, kind in enumerate(kinds):
         rule = works(kind, options)
         if rule is None:
             unsupported.append(index)
             rule = [touched(kind)]
         found += rule
         owner += [index] * len(rule)
-    count = len(program.kinds)
+    count = len(kinds)
     owners = np.array(owner, dtype=np.intp)
     table = WorkTable.from_works(found)
     nbytes = _sum_by(owners, table.bytes, count)
     launches = _sum_by(owners, table.launches, count)
     return KindWorks(
         table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
-        np.array([_is_cast(kind) for kind in program.kinds], dtype=np.bool_),
+        np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def price(
     constants: StepConstants | None = None,
 ) -> PricedProgram:
     """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
-    kinds = kind_works(program, options)
+    kinds = kind_works(program.kinds, options)
     gpu: Gpu = cluster.gpu
     constants = constants or shipped()
     times = constants.kernels.seconds(kinds.table, gpu)
