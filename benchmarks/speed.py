@@ -1,6 +1,7 @@
 """Speed and memory of precision-time beside what one would otherwise run: `python benchmarks/speed.py`.
 
-Every figure is the median over fresh processes (so imports count, except where it says warm), with the largest peak memory.
+Every figure is the median over fresh processes (so imports count, except where it says warm), with the largest peak
+memory.
 Writes benchmarks/results/speed.json and speed.md; --readme FILE puts the table between that file's speed markers.
 Leave the machine alone meanwhile.
 """
@@ -72,7 +73,8 @@ import contextlib, io
 with contextlib.redirect_stdout(io.StringIO()):
     assert main({arguments!r}) == 0
 heavy = [m for m in ("torch", "torchvision", "transformers", "pandas", "scipy", "matplotlib") if m in sys.modules]
-print(json.dumps({{"seconds": time.perf_counter() - start, "note": "imported: " + (", ".join(heavy) or "nothing heavy")}}))
+note = "imported: " + (", ".join(heavy) or "nothing heavy")
+print(json.dumps({{"seconds": time.perf_counter() - start, "note": note}}))
 """
 
 WARM = """
@@ -158,13 +160,14 @@ def cases(folder: Path) -> list[Case]:
         Case("capture of GPT-2 XL (imports apart)", [*python, CAPTURE], "< 3 s"),
         Case("10,000 jobs compared, with imports", [*python, MANY], "< 10 s"),
         Case("torch FlopCounterMode, ResNet-50 step: FLOP only",
-             torch_step("from torch.utils.flop_counter import FlopCounterMode\ncounter = FlopCounterMode(display=False)",
+             torch_step("from torch.utils.flop_counter import FlopCounterMode\n"
+                        "counter = FlopCounterMode(display=False)",
                         "counter", "f'{counter.get_total_flops() / 1e12:.2f} TFLOP; no time, no memory'"),
              group="otherwise"),
         Case("torch MemTracker, ResNet-50 step: memory only",
              torch_step("from torch.distributed._tools.mem_tracker import MemTracker\n"
                         "TOTAL, PEAK, tracker = 'Total', 'peak', MemTracker()", "tracker",
-                        "f'{sum(v[TOTAL] for v in tracker.get_tracker_snapshot(PEAK).values()) / 2**30:.1f} GiB; no time'"),
+                        "f'{sum(v[TOTAL] for v in tracker.get_tracker_snapshot(PEAK).values()) / 2**30:.1f} GiB'"),
              group="otherwise"),
         Case("torch RuntimeEstimator (roofline), ResNet-50 step",
              torch_step("from torch.distributed._tools.runtime_estimator import RuntimeEstimator\n"
@@ -241,15 +244,15 @@ def report(results: Sequence[Result], where: dict[str, str], repeats: int) -> st
     return (
         f"{table(results)}\n\n{where['date']}, {where['cpu']}, {where['system']}; {said}. Median of {repeats} fresh "
         "processes each, imports included except where it says otherwise: `python benchmarks/speed.py`. Calculon and "
-        "SimuMax, the other open predictors, cover only Megatron-style transformers and have no package to install "
-        "beside it; torch's roofline estimator asks for a CUDA device.\n"
+        "SimuMax, the other open predictors, cover only Megatron-style transformers and are run from a checkout, "
+        "not installed; torch's roofline estimator asks for a CUDA device.\n"
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5, help="fresh processes for each figure (default 5)")
-    parser.add_argument("--only", default="", help="only figures whose name contains this; writes nothing")
+    parser.add_argument("--only", default="", help="only figures whose name contains this; writes no file")
     parser.add_argument("--readme", type=Path, help="put the table between this file's speed markers")
     given = parser.parse_args()
     results = []

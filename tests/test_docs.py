@@ -1,7 +1,7 @@
 """README.md and docs/ are true: their Python runs, their commands succeed, their links lead somewhere.
 
-A page runs top to bottom in a folder of its own, its ```python blocks as one program, and every line of its ```sh blocks
-that starts with `precision-time`. HTML comments before a block steer it:
+A page runs top to bottom in a folder of its own: its ```python blocks as one program, and every line of its ```sh
+blocks that starts with `precision-time`. HTML comments before a block steer it:
 
     <!-- file: NAME -->    write the block to this file first
     <!-- needs: MODULE --> leave the block out where the module is not installed

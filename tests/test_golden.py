@@ -10,9 +10,7 @@ from golden.grid import FILE, moved, predictions
 def test_predictions_are_those_on_file() -> None:
     changed = moved(json.loads(FILE.read_text(encoding="utf-8")), predictions())
     text = "\n".join(changed)
-    assert not changed, (
-        f"predictions moved; run tests/golden/grid.py --update, say why in CHANGELOG.md:\n{text}"
-    )
+    assert not changed, f"predictions moved; run tests/golden/grid.py --update, say why in CHANGELOG.md:\n{text}"
 
 
 def test_a_move_is_seen() -> None:

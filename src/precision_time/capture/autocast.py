@@ -61,8 +61,8 @@ CPU_CLASSES: dict[str, CastClass] = _table(
         linalg_multi_dot""",
     fp32="""
         avg_pool3d binary_cross_entropy grid_sampler polar prod prod.dim_int prod.dim_Dimname quantile quantile.scalar
-        nanquantile nanquantile.scalar stft stft.center cdist trace view_as_complex cholesky cholesky_inverse cholesky_solve
-        inverse lu_solve orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d
+        nanquantile nanquantile.scalar stft stft.center cdist trace view_as_complex cholesky cholesky_inverse
+        cholesky_solve inverse lu_solve orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d
         reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d mse_loss
         cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss poisson_nll_loss smooth_l1_loss
         cross_entropy_loss l1_loss huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss

@@ -1,6 +1,6 @@
 """A model of what fusing compilers (torch.compile, nvFuser under TorchScript, XLA) do to pointwise chains.
 
-Runs of neighbouring pointwise operators, casts, dropout, softmax and layer norms of one size become one kernel that
+Runs of neighbouring pointwise operators, casts, dropout, softmax and norms of one size become one kernel that
 reads what came from outside and writes what is still needed afterwards. It is a model: compilers also fuse reductions
 into producers and choose by heuristics; the estimate says so.
 """
@@ -9,72 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precision_time.capture.graph import Call, OpGraph, OpKind, TensorSpec
+from precision_time.capture.graph import AttrValue, Call, OpGraph, OpKind, Phase, TensorSpec
 from precision_time.capture.moves import moved_graph
 
 _POINTWISE = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "relu",
-        "threshold_backward",
-        "gelu",
-        "gelu_backward",
-        "silu",
-        "silu_backward",
-        "sigmoid",
-        "sigmoid_backward",
-        "tanh",
-        "tanh_backward",
-        "leaky_relu",
-        "leaky_relu_backward",
-        "hardswish",
-        "hardswish_backward",
-        "hardsigmoid",
-        "hardsigmoid_backward",
-        "elu",
-        "pow",
-        "sqrt",
-        "rsqrt",
-        "exp",
-        "log",
-        "clamp",
-        "where",
-        "masked_fill",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "addcmul",
-        "_to_copy",
-        "native_dropout",
-        "native_dropout_backward",
-        "_softmax",
-        "_softmax_backward_data",
-        "native_layer_norm",
-        "square",
-        "reciprocal",
-        "abs",
-        "minimum",
-        "maximum",
-        "bitwise_not",
-        "logical_not",
-        "rsub",
-        "ones_like",
-        "zeros_like",
-        "full_like",
-    ]
+    """
+    add sub mul div neg relu threshold_backward gelu gelu_backward silu silu_backward sigmoid sigmoid_backward
+    tanh tanh_backward leaky_relu leaky_relu_backward hardswish hardswish_backward hardsigmoid
+    hardsigmoid_backward elu pow sqrt rsqrt exp log clamp where masked_fill eq ne lt le gt ge addcmul _to_copy
+    native_dropout native_dropout_backward _softmax _softmax_backward_data native_layer_norm square reciprocal
+    abs minimum maximum bitwise_not logical_not rsub ones_like zeros_like full_like
+    """.split()
 )
+_TWO_PASSES = frozenset({"native_batch_norm", "native_batch_norm_backward"})
+"""Statistics over the batch need all of a channel first, so whatever they fuse with is read twice."""
 
 
 def _fusable(kind: OpKind) -> bool:
     name = kind.name.removeprefix("aten.")
-    return kind.name.startswith("aten.") and (name in _POINTWISE or name.rstrip("_") in _POINTWISE)
+    known = name in _POINTWISE or name.rstrip("_") in _POINTWISE or name in _TWO_PASSES
+    return kind.name.startswith("aten.") and known
 
 
 def fuse_pointwise(graph: OpGraph) -> OpGraph:
@@ -155,7 +109,11 @@ def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: C
         if last_read.get(s, 0) > group[-1] or graph.storages[s].dies >= len(graph.calls)
     }
     inputs = tuple(spec for seen in reads.values() for spec in seen)
-    kind = OpKind("pt.fused_pointwise", inputs, tuple(kept.values()), (("operators", len(group)),))
     first = graph.calls[group[0]]
+    members = [graph.kinds[graph.calls[i].kind].name.removeprefix("aten.") for i in group]
+    attrs: tuple[tuple[str, AttrValue], ...] = (("operators", len(group)),)
+    if _TWO_PASSES.intersection(members):
+        attrs += (("passes", 2), ("backward", first.phase is Phase.BACKWARD))
+    kind = OpKind("pt.fused_pointwise", inputs, tuple(kept.values()), attrs)
     sources = tuple(storage for storage, seen in reads.items() for _ in seen)
     return Call(enter(kind), first.phase, first.module, 0, sources, tuple(kept))

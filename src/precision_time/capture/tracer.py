@@ -14,51 +14,18 @@ from precision_time.capture.graph import AttrValue, Call, Category, OpKind, Phas
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
-    [
-        "stride",
-        "padding",
-        "dilation",
-        "transposed",
-        "groups",
-        "output_mask",
-        "output_padding",
-        "kernel_size",
-        "dim",
-        "half_to_float",
-        "p",
-        "is_causal",
-        "dropout_p",
-        "mode",
-        "hidden",
-        "layers",
-        "bidirectional",
-        "batch_first",
-        "num_layers",
-        "train",
-        "training",
-    ]
+    """
+    stride padding dilation transposed groups output_mask output_padding kernel_size dim half_to_float p
+    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training
+    """.split()
 )
 # Operators that neither launch a kernel nor move a byte, beside true views (known from their schema).
 _FREE = frozenset(
-    [
-        "aten.detach",
-        "aten.empty",
-        "aten.empty_like",
-        "aten.new_empty",
-        "aten.empty_strided",
-        "aten.new_empty_strided",
-        "aten._unsafe_view",
-        "aten.lift_fresh",
-        "aten._reshape_alias",
-        "aten.alias",
-        "aten.is_same_size",
-        "aten.resize_",
-        "aten.set_",
-        "aten.sym_size",
-        "aten.sym_stride",
-        "aten.sym_numel",
-        "aten._has_compatible_shallow_copy_type",
-    ]
+    """
+    aten.detach aten.empty aten.empty_like aten.new_empty aten.empty_strided aten.new_empty_strided
+    aten._unsafe_view aten.lift_fresh aten._reshape_alias aten.alias aten.is_same_size aten.resize_ aten.set_
+    aten.sym_size aten.sym_stride aten.sym_numel aten._has_compatible_shallow_copy_type
+    """.split()
 )
 
 

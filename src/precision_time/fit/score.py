@@ -58,7 +58,7 @@ def summary_table(runs: Mapping[str, Sequence[Judged]]) -> str:
     first = next((name for name in runs if "family" in name), None)
     if first is not None:
         trusted = [j for j in runs[first] if j.trust in "AB"]
-        for title in ("precision", "family"):
+        for title in ("precision", "family", "gpu"):
             lines.append(f"{first}, by {title}:")
             values = sorted({str(getattr(j, title)) for j in trusted})
             lines += [_line(f"  {v}", [j for j in trusted if getattr(j, title) == v]) for v in values]

@@ -290,10 +290,15 @@ def _sweep(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 @register("pt.fused_pointwise")
 def _fused_pointwise(kind: OpKind, _options: WorkOptions) -> list[Work]:
-    operators = kind.int_attr("operators", 1)
+    operators, passes = kind.int_attr("operators", 1), kind.int_attr("passes", 1)
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
-    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
-    return [memory_work("pointwise", read, written, dtype=float_dtype(kind), flops=float(operators * elements))]
+    family = "pointwise" if passes == 1 else "batch_norm"
+    return [
+        memory_work(
+            family, passes * nbytes(kind.inputs), nbytes(kind.outputs), launches=passes, dtype=float_dtype(kind),
+            flops=float(operators * elements), variant="bwd" if kind.attr("backward") else "fwd",
+        )
+    ]  # fmt: skip
 
 
 @register("pt.quantize")
