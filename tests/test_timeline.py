@@ -86,7 +86,8 @@ def programs(draw: Any, fewest: int, most: int) -> FakePriced:
     )
     wire = np.array([draw(st.integers(1, 400)) * US for _ in found])
     broadcast = draw(st.sampled_from([0.0, 7 * US])) if ranks > 1 else 0.0
-    host = HostCosts(0, draw(st.sampled_from([0.0, 2 * US])), 0, 0, 0, draw(st.sampled_from([0.0, 30 * US])), 0.2)
+    view_s, step_s = draw(st.sampled_from([0.0, 2 * US])), draw(st.sampled_from([0.0, 30 * US]))
+    host = HostCosts(0, view_s, 0, 0, 0, 0, step_s, 0.2, 1.0)
     return FakePriced(program, np.array(draw(durations)), np.array(draw(durations)), wire, broadcast, host)
 
 
@@ -124,9 +125,12 @@ class Oracle:
                 self.launch(program.accumulate)
             if reduce:
                 self.launch(one(program.bucket_copies, 0))
-                wire = 0.0
+                wire, copied = 0.0, 0
+                delay = self.device - ends[-1]
                 for bucket, seconds in zip(program.buckets, self.p.bucket_s, strict=True):
-                    wire = max(wire, ends[bucket.ready]) + float(seconds)
+                    copied += bucket.elements
+                    late = delay * copied / sum(b.elements for b in program.buckets)
+                    wire = max(wire, ends[bucket.ready] + late) + float(seconds)
                 self.wait(wire)
                 self.launch(one(program.bucket_copies, 1))
         for position in range(len(program.tail)):
@@ -187,7 +191,7 @@ def fixed(micro_steps: int, kernel_us: float, host_us: float) -> FakePriced:
     )  # fmt: skip
     costs = np.full(len(KINDS), 1.0)
     return FakePriced(program, costs * kernel_us * US, costs * host_us * US, np.zeros(0), 0.0,
-                      HostCosts(0, 0, 0, 0, 0, 0, 0.2))  # fmt: skip
+                      HostCosts(0, 0, 0, 0, 0, 0, 0, 0.2, 1.0))  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel_us", "host_us"), [(50.0, 5.0), (5.0, 50.0)])

@@ -99,7 +99,7 @@ def sweep_kind(name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[s
         "pt.sweep",
         tuple(TensorSpec((sweep.total,), dtype) for dtype in reads),
         tuple(TensorSpec((sweep.total,), dtype) for dtype in writes),
-        (("label", name), ("launches", launches), ("host_calls", host_calls)),
+        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", len(sweep.numels))),
     )
 
 

@@ -154,8 +154,13 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
     free = 0.0
     reductions = []
     ends = span.start + span.duration
+    # Each gradient is accumulated and copied into its bucket as it arrives. That work is drawn after the backward
+    # pass; a bucket is ready later by the part of it that its own and earlier gradients take.
+    delay = clock.device - float(ends[-1])
+    arrived, elements = 0, sum(bucket.elements for bucket in program.buckets)
     for bucket, seconds in zip(program.buckets, priced.bucket_s, strict=True):
-        ready = float(ends[min(bucket.ready, len(ends) - 1)])
+        arrived += bucket.elements
+        ready = float(ends[min(bucket.ready, len(ends) - 1)]) + delay * arrived / elements
         start = max(free, ready)
         free = start + float(seconds)
         reductions.append((start, free, bucket.nbytes))

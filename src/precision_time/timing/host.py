@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpKind, Phase
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.parameters import read_data
 
@@ -18,16 +18,19 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Seconds of host time: per operator, per free view, per kernel after the first, per multi-tensor sweep, per
-    parameter tensor that a sweep handles one by one, and once a step (loop, gradients to None, batch to device)."""
+    """Seconds of host time: per operator, per free view, per kernel after the first, per multi-tensor sweep and per
+    tensor on its list, per tensor that a sweep handles one by one, and once a step (loop, gradients to None, batch to
+    device). The backward pass is launched by C++, in `backward_share` of the time."""
 
     operator_s: float
     view_s: float
     kernel_s: float
     sweep_s: float
+    list_s: float
     tensor_s: float
     step_s: float
     log_spread: float
+    backward_share: float
 
     def per_kind(self, kinds: Sequence[OpKind], launches: NDArray[np.intp]) -> Array:
         """Host seconds of one call of each kind, views apart."""
@@ -35,12 +38,14 @@ class HostCosts:
         for i, kind in enumerate(kinds):
             if kind.name == "pt.sweep":
                 calls = kind.int_attr("host_calls", 1)
-                seconds[i] = self.sweep_s if calls == 1 else calls * self.tensor_s
+                listed = self.sweep_s + kind.int_attr("tensors", 1) * self.list_s
+                seconds[i] = listed if calls == 1 else calls * self.tensor_s
         return np.asarray(seconds, dtype=np.float64)
 
     def of(self, segment: Segment, per_kind: Array) -> Array:
         """Host seconds of every call of a segment."""
-        return np.asarray(per_kind[segment.kind] + self.view_s * segment.views, dtype=np.float64)
+        seconds = per_kind[segment.kind] + self.view_s * segment.views
+        return np.asarray(np.where(segment.phase == Phase.BACKWARD, seconds * self.backward_share, seconds))
 
 
 @cache
@@ -49,6 +54,6 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
     content = read_data("host.json")
     us = {key: value * 1e-6 * factor for key, value in content["modes"][execution].items()}
     return HostCosts(
-        us["operator_us"], us["view_us"], us["kernel_us"], us["sweep_us"], us["tensor_us"], us["step_us"],
-        content["log_spread"],
+        us["operator_us"], us["view_us"], us["kernel_us"], us["sweep_us"], us["list_us"], us["tensor_us"],
+        us["step_us"], content["log_spread"], content["backward_share"],
     )  # fmt: skip
