@@ -40,6 +40,9 @@ class Gpu:
     sources: str = ""
     notes: str = field(default="", repr=False)
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bytes_per_s))  # `peaks` is a mapping; equal devices hash equal
+
     def peak(self, math: str) -> float:
         """Dense FLOP/s in `math`, a key of `peaks`; a missing peak is an error, not a guess."""
         try:

@@ -18,7 +18,7 @@ from precision_time.layout.rank_program import Kinds, RankProgram, Segment
 from precision_time.timing.collectives import all_reduce_seconds, broadcast_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs
-from precision_time.timing.kernels import SOURCES, WorkTable
+from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
 from precision_time.timing.operators import WorkOptions, touched, works
 
 Array = NDArray[np.float64]
@@ -103,6 +103,12 @@ def _is_cast(kind: OpKind) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
+def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
+    """Independent of the number of GPUs, so a comparison across counts prices its kernels once."""
+    return constants.kernels.seconds(kinds.table, gpu)
+
+
 def price(
     program: RankProgram,
     cluster: Cluster,
@@ -114,7 +120,7 @@ def price(
     kinds = kind_works(program.kinds, options)
     gpu: Gpu = cluster.gpu
     constants = constants or shipped()
-    times = constants.kernels.seconds(kinds.table, gpu)
+    times = _kernel_times(kinds, gpu, constants)
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
     floor = times.floor_seconds / cluster.node.clock_factor
     seconds = np.maximum(times.seconds * constants.execution_factor(execution) / cluster.node.clock_factor, floor)

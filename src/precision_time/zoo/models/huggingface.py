@@ -108,7 +108,14 @@ def make_inputs(task: str, hf_config: Any, sizes: Sizes) -> dict[str, Tensor]:
 
 
 def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    return module(**inputs).loss
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # advice about training (loss types, padding) is not ours to print
+    try:
+        return module(**inputs).loss
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def build(config: Config, sizes: Sizes) -> Workload:
