@@ -65,6 +65,11 @@ class Tracer(TorchDispatchMode):
         self._results: dict[Any, Any] = {}
         self._schemas: dict[Any, tuple[str, bool, tuple[str, ...]]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: wrapping us against torch.compile would import all of it (two seconds) into every first trace."""
+        return False
+
     def storage_index(self, tensor: torch.Tensor, category: Category | None = None) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
