@@ -243,7 +243,7 @@ def test_a_wrong_device_file_is_refused_in_one_sentence(tmp_path: Path, text: st
 
 
 def test_an_unreadable_device_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot be read"):
         load_device_file(tmp_path / "absent.yaml")
     (tmp_path / "bad.yaml").write_text("gpus: [")
     with pytest.raises(DataError, match="not valid YAML"):

@@ -43,6 +43,9 @@ OPTIMIZERS: dict[str, Rule] = {
     "sgd": Rule((Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("sgd", 3, 2),), 1),
     "adam": Rule(_ADAM, (Pass("adam", 4, 3),), 2),
     "adamw": Rule((_MUL, *_ADAM), (Pass("adamw", 4, 3),), 2),
+    "adagrad": Rule(
+        (Pass("addcmul_", 2, 1), _SQRT, _ADD, Pass("mul", 1, 1), Pass("addcdiv_", 3, 1)), (Pass("adagrad", 3, 2),), 1
+    ),
     "rmsprop": Rule(
         (_MUL, Pass("addcmul_", 2, 1), _SQRT, _ADD, _MUL, Pass("addcdiv_", 3, 1), _AXPY),
         (Pass("rmsprop", 4, 3),),

@@ -22,6 +22,7 @@ from precision_time.errors import JobError, MissingExtraError, nearest
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.shape import with_overrides
 from precision_time.zoo.workload import ZooEntry
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
@@ -118,7 +119,7 @@ def _resolve(job: Job) -> _Model:
             f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
-    config = {**entry.config, **job.model_config}
+    config = with_overrides(entry.name, entry.config, job.model_config)
     sizes = _sizes(job, entry)
     return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes))
 
@@ -159,8 +160,8 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
         name=job.model, builder=builder, family=prefix, input={**defaults, **job.input},
         optimizer="adamw" if prefix == "hf" else "sgd", dataset="" if prefix == "hf" else "imagenet", batch_size=32,
     )  # fmt: skip
-    key = "path" if prefix == "hf" else "name"
-    config = {**job.model_config, key: rest}
+    known = {} if prefix == "hf" else {"classes": 1000}
+    config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
     return _Model(job.model, entry, config, _sizes(job, entry), False)
 
 

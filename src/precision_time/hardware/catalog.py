@@ -198,7 +198,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         document = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+        why = (error.strerror or str(error)).lower()
+        raise DataError(f"device file {str(path)!r} cannot be read: {why}; check the path") from error
     except yaml.YAMLError as error:
         raise DataError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(document, dict):

@@ -35,7 +35,7 @@ from precision_time.job.schedule import PrecisionFrom, parse_schedule
 DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "lamb", "lars", "novograd", "rmsprop", "adagrad", "adafactor", "none")
+OPTIMIZERS = ("sgd", "adam", "adamw", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none")
 OPTIMIZER_IMPLS = ("foreach", "fused", "single")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
