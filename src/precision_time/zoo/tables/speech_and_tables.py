@@ -52,7 +52,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         },
         clip_norm=65504.0,
         parameters=268_290_000,
-        parameters_source="arXiv:1912.01219, WaveGlow of 512 channels (rounded to 0.01 million)",
+        parameters_source="arXiv:1912.01219, WaveGlow of 512 channels (rounded to 0.01 million, recalled, not re-read)",
     ),
     ZooEntry(
         name="hifigan",

@@ -70,7 +70,8 @@ _CNNS = (
             f"gpunet-{variant}", "models.gpunet:build", "gpunet", {"image_size": side}, "rmsprop",
             "imagenet", 192,
             config={"variant": variant, "drop_path": 0.2, "dropout": 0.2, **SMOOTH}, symbols=(BATCH, IMAGE),
-            parameters=count, parameters_source="rounded to 0.1 M, GPUNet paper (arXiv:2205.00841)",
+            parameters=count,
+            parameters_source="rounded to 0.1 M, GPUNet paper (arXiv:2205.00841), recalled, not re-read",
         )
         for variant, side, count in (("0", 320, 11_900_000), ("1", 288, 12_700_000), ("2", 384, 25_800_000))
     ),
@@ -81,7 +82,8 @@ _DETECTORS = (
         "efficientdet-d0", "models.efficientdet:build", "efficientdet", {"image_size": 512}, "sgd",
         "coco", 60,
         config={"classes": 90},
-        parameters=3_880_000, parameters_source="rounded to 0.01 M, README of rwightman/efficientdet-pytorch",
+        parameters=3_880_000,
+        parameters_source="rounded to 0.01 M, README of rwightman/efficientdet-pytorch, recalled, not re-read",
     ),
     ZooEntry(
         "ssd300-resnet50", "models.ssd:build", "ssd", {"image_size": 300}, "sgd", "coco", 128,
@@ -188,7 +190,8 @@ _GRAPHS = (
     ZooEntry(
         "graphsage", "models.graphsage:build", "graphsage", {}, "adam", "ogbn-products", 1024,
         config={"features": 100, "hidden": 256, "classes": 47, "fanout": (15, 10, 5), "dropout": 0.5},
-        parameters=206_895, parameters_source="OGB leaderboard, ogbn-products, NeighborSampling (SAGE)",
+        parameters=206_895,
+        parameters_source="OGB leaderboard, ogbn-products, NeighborSampling (SAGE), recalled, not re-read",
         samples_unit="nodes",
     ),
 )  # fmt: skip
