@@ -53,7 +53,7 @@ clean:  ## remove what make made
 	@$(INSTALL) '.[plot]'
 	@touch $@
 
-.venv/.dev: pyproject.toml | .venv/.made
+.venv/.dev: pyproject.toml constraints.txt | .venv/.made
 	@echo "installing precision-time with torch, the model libraries and the development tools into .venv (minutes)"
-	@$(INSTALL) '.[models,dev]'
+	@$(INSTALL) '.[models,dev]' --constraint constraints.txt
 	@touch $@ .venv/.demo
