@@ -5,7 +5,7 @@ Equal operators are priced once; the cost of pricing does not depend on the numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,13 +20,19 @@ from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
 from precision_time.timing.operators import WorkOptions, touched, works
+from precision_time.timing.work import Work
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindWorks:
-    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to."""
+    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to.
+
+    `rivals` are the same works done otherwise where the library may choose: allowing TF32 does not force it on a
+    product or convolution, so on devices whose TF32 peak is no higher the float32 kernels (Winograd) stay.
+    `rival_of[i]` is the work that rival i may replace.
+    """
 
     table: WorkTable
     owner: NDArray[np.intp]
@@ -35,6 +41,8 @@ class KindWorks:
     family: tuple[str, ...]
     unsupported: tuple[int, ...]
     is_cast: NDArray[np.bool_]
+    rivals: WorkTable
+    rival_of: NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +78,21 @@ class PricedProgram:
 @lru_cache(maxsize=128)
 def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's kinds."""
-    found = []
+    found: list[Work] = []
     owner: list[int] = []
     unsupported: list[int] = []
+    rivals: list[Work] = []
+    rival_of: list[int] = []
     for index, kind in enumerate(kinds):
         rule = works(kind, options)
         if rule is None:
             unsupported.append(index)
             rule = [touched(kind)]
+        for position, work in enumerate(rule):
+            if work.math == "tf32" and work.family.startswith(("conv", "matmul")):
+                in_float32 = works(kind, replace(options, tf32=False)) or rule
+                rivals.append(in_float32[position])
+                rival_of.append(len(found) + position)
         found += rule
         owner += [index] * len(rule)
     count = len(kinds)
@@ -88,6 +103,7 @@ def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
     return KindWorks(
         table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
         np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
+        WorkTable.from_works(rivals), np.array(rival_of, dtype=np.intp),
     )  # fmt: skip
 
 
@@ -106,7 +122,17 @@ def _is_cast(kind: OpKind) -> bool:
 @lru_cache(maxsize=256)
 def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
     """Independent of the number of GPUs, so a comparison across counts prices its kernels once."""
-    return constants.kernels.seconds(kinds.table, gpu)
+    times = constants.kernels.seconds(kinds.table, gpu)
+    if not len(kinds.rivals) or "fp32" not in gpu.peaks:
+        return times
+    other = constants.kernels.seconds(kinds.rivals, gpu)
+    chosen = other.seconds < times.seconds[kinds.rival_of]
+    at = kinds.rival_of[chosen]
+    seconds, floor = times.seconds.copy(), times.floor_seconds.copy()
+    source, spread = times.source.copy(), times.log_spread.copy()
+    seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
+    source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
+    return KernelTimes(seconds, floor, source, spread)
 
 
 def price(
