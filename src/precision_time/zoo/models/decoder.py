@@ -24,6 +24,9 @@ from torch import Tensor, nn
 from precision_time.zoo.models.text import activation, dropout, tokens, vocabulary_loss
 from precision_time.zoo.workload import Config, Sizes, Workload
 
+GROUPED_ATTENTION = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
+"""Whether torch's attention takes fewer key/value heads itself; before 2.5 they are repeated for it."""
+
 
 def norm(kind: str, size: int) -> nn.Module:
     if kind == "layernorm":
@@ -80,14 +83,13 @@ class Attention(nn.Module):
         if rope is not None:
             cos, sin = (table.to(q.dtype) for table in rope)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        context = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            dropout_p=self.drop if self.training else 0.0,
-            is_causal=True,
-            enable_gqa=self.kv_heads != self.heads,
-        )
+        grouped: dict[str, bool] = {}
+        if self.kv_heads != self.heads and GROUPED_ATTENTION:
+            grouped["enable_gqa"] = True
+        elif self.kv_heads != self.heads:
+            k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
+        drop = self.drop if self.training else 0.0
+        context = F.scaled_dot_product_attention(q, k, v, dropout_p=drop, is_causal=True, **grouped)
         return self.output(context.transpose(1, 2).flatten(2))
 
 
