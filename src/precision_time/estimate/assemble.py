@@ -23,8 +23,6 @@ from precision_time.timing.price import PricedProgram
 
 IDLE_POWER_SHARE = 0.35
 """Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
-EVALUATION_SHARE = 0.33
-"""A forward pass costs about a third of forward and backward (two of the three products are in the backward)."""
 
 
 def assemble(

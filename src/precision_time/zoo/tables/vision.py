@@ -12,7 +12,6 @@ from typing import Any
 from precision_time.zoo.workload import BATCH, Symbol, ZooEntry
 
 IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32)
-PATCHES = Symbol("image_size", (192, 224, 256), 320, degree=2, multiple_of=16)
 
 TORCHVISION = "torchvision model documentation"
 PADDED_COCO = {"image_size": (832, 1344)}
