@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -34,6 +35,7 @@ class FakePriced:
     bucket_s: Any
     broadcast_s: float
     host: HostCosts
+    synchronous: bool = False
 
     @property
     def works(self) -> Any:
@@ -215,6 +217,31 @@ def test_a_slow_host_is_host_bound_and_a_fast_one_is_not() -> None:
     assert slow.host_gap_s > 0.8 * slow.step_s
     assert fast.step_s == pytest.approx(31 * 50 * US, rel=0.02)
     assert fast.host_gap_s == pytest.approx(0, abs=1e-9)
+
+
+@settings(max_examples=100)
+@given(programs(1, 6))
+def test_a_synchronous_device_does_one_thing_after_another(priced: FakePriced) -> None:
+    found = simulate(dataclasses.replace(priced, synchronous=True))  # type: ignore[arg-type]
+    program = priced.program
+    runs = (
+        (program.micro, program.micro_steps),
+        (program.accumulate, program.micro_steps - 1),
+        (program.bucket_copies, program.synced_micro_steps),
+        (program.tail, 1),
+    )
+    host = priced.host.step_s + sum(float(priced.host_seconds(s).sum()) * times for s, times in runs)
+    kernels = sum(float(priced.device_seconds(s).sum()) * times for s, times in runs)
+    wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
+    assert close(found.step_s, host + kernels + wire)
+    assert close(found.host_gap_s, host)
+    assert close(found.communication_exposed_s, wire)
+    assert close(found.communication_hidden_s, 0.0)
+    assert close(found.step_s, parts(found))
+    drawn = sorted((s, s + d) for span in found.spans for s, d in zip(span.start, span.duration, strict=True))
+    waits = sorted((start, end) for start, end, _ in found.reductions)
+    last = drawn + waits if found.repeated_micro_steps == 0 and program.synced_micro_steps < 2 else drawn
+    assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(sorted(last)))
 
 
 @settings(max_examples=40)

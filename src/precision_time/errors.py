@@ -6,7 +6,8 @@
     │   └── MissingPeakError  the device has no peak for a dtype the job needs
     ├── CaptureError        the model could not be traced
     │   └── MissingExtraError  an optional package (torch, matplotlib, ...) is needed and absent
-    └── DataError           a file of ours or of the user's cannot be read
+    ├── DataError           a file of ours or of the user's cannot be read
+    └── MeasureError        real code could not be run or timed on this machine
 
 All messages are one sentence: what was given, what is valid, how to fix it.
 """
@@ -43,6 +44,10 @@ class MissingExtraError(CaptureError):
 
 class DataError(PrecisionTimeError):
     """A file cannot be read or does not follow its format."""
+
+
+class MeasureError(PrecisionTimeError):
+    """A measurement on this machine failed."""
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 from precision_time.capture.training_step import TrainingStep, training_step
@@ -13,6 +14,7 @@ from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.data_parallel import data_parallel
@@ -40,8 +42,8 @@ def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, consta
     known = catalog or _catalog(job.device)
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
-    # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows no hardware.
-    step = training_step(job, precision)
+    # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows of hardware only CPU or not.
+    step = training_step(job, precision, cluster.gpu.device_type)
     # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
     program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
     # 4. Seconds on every operator, launch and bucket, each with its source.
@@ -51,11 +53,23 @@ def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, consta
     timeline = simulate(priced)
     # 6. The answer: intervals, breakdown, memory, run.
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
-    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step, precision))
+    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step, precision, cluster.gpu))
 
 
 def _catalog(device: str | None) -> Catalog:
-    return default_catalog().with_file(device) if device else default_catalog()
+    if not device:
+        return default_catalog()
+    try:
+        state = Path(device).stat()
+    except OSError:
+        return default_catalog().with_file(device)  # says what is wrong
+    return _with_file(device, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _with_file(device: str, _changed_ns: int, _size: int) -> Catalog:
+    """A device file is read once until it changes, so that what is solved from its points is kept."""
+    return default_catalog().with_file(device)
 
 
 @lru_cache(maxsize=256)
@@ -63,9 +77,11 @@ def _cluster(catalog: Catalog, gpu: str, gpus: int, node: str | None, nodes: int
     return catalog.cluster(gpu, gpus, node=node, nodes=nodes)
 
 
-def assumptions(job: Job, step: TrainingStep, precision: Precision) -> tuple[str, ...]:
+def assumptions(job: Job, step: TrainingStep, precision: Precision, gpu: Gpu) -> tuple[str, ...]:
     """What was filled in, in words."""
     said = list(step.graph.assumptions)
+    if gpu.calibration is not None:
+        said.append(f"device calibrated on {gpu.calibration.made}, noise {100 * gpu.calibration.noise:.1f} %")
     if precision.fp8_scaling and not any(kind.name == "pt.scaled_mm" for kind in step.graph.kinds):
         said.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
     defaults = _defaults(job, step)
@@ -73,13 +89,14 @@ def assumptions(job: Job, step: TrainingStep, precision: Precision) -> tuple[str
         said.append(f"the model's defaults: {defaults}")
     if job.execution in ("compile", "torchscript", "xla"):
         said.append(f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output")
-    if precision.name == "fp32":
+    if precision.name == "fp32" and gpu.device_type != "cpu":
         said.append(
             "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise"
         )
     if precision.loss_scaling:
         said.append("loss scaling: no skipped steps counted")
-    said.append("data loading keeps up; energy from the board's power limit")
+    energy = "; energy from the board's power limit" if gpu.tdp_w or gpu.calibration is None else ""
+    said.append(f"data loading keeps up{energy}")
     return tuple(said)
 
 

@@ -48,14 +48,14 @@ class OwnStep:
     sizes: Mapping[str, Any]
 
 
-def own_step(job: Job, precision: Precision) -> OwnStep:
+def own_step(job: Job, precision: Precision, device_type: str = "cuda") -> OwnStep:
     from precision_time.capture.training_step import regime_of, require_torch, transform
 
     require_torch(job.model)
     from precision_time.capture import symbolic
     from precision_time.capture.step import Regime, capture
 
-    path_text, _, function_name = job.model.rpartition(":") if ".py:" in job.model else (job.model, "", "make_job")
+    path_text, function_name = _split(job.model)
     function = _function(job.model, Path(path_text), function_name)
     said: dict[str, Any] = {}
 
@@ -69,13 +69,27 @@ def own_step(job: Job, precision: Precision) -> OwnStep:
         Regime(regime_of(precision)),
         attention="math" if job.attention == "math" else "flash",
         name=job.model,
+        device_rules=device_type,
     )
     renames = {"bfloat16": "float16"} if precision.compute_dtype == "float16" else {}
     if precision.compute_dtype == "float64":
         renames = {"float32": "float64"}
-    graph = transform(symbolic.rename_dtypes(graph, renames), precision, job.execution)
-    name, how = _optimizer(said["optimizer"])
+    graph = transform(symbolic.rename_dtypes(graph, renames), precision, job.execution, device_type)
+    name, how = _optimizer(said["optimizer"], device_type)
     return OwnStep(job.model, graph, job.optimizer or name, how, said["batch"], dict(job.input))
+
+
+def own_workload(job: Job) -> tuple[Workload, str, str | None]:
+    """The user's model with example inputs on the current device, and the optimizer it named: name, implementation."""
+    path_text, function_name = _split(job.model)
+    workload, optimizer, _ = _workload(job, _function(job.model, Path(path_text), function_name))
+    return workload, *_optimizer(optimizer, "cpu")  # what was said is what is done, whatever the device's habit
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Path and function of "path/to/file.py:function"."""
+    path_text, _, function_name = word.rpartition(":") if ".py:" in word else (word, "", "make_job")
+    return path_text, function_name
 
 
 def _function(word: str, path: Path, name: str) -> Callable[..., Any]:
@@ -173,8 +187,8 @@ def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, di
     return run
 
 
-def _optimizer(given: Any) -> tuple[str, str | None]:
-    """Name and implementation of what the user's function returned."""
+def _optimizer(given: Any, device_type: str) -> tuple[str, str | None]:
+    """Name and implementation of what the user's function returned; None: the usual one of the device."""
     if given is None:
         return "sgd", None
     if isinstance(given, str):
@@ -188,4 +202,6 @@ def _optimizer(given: Any) -> tuple[str, str | None]:
     settings = getattr(given, "defaults", {})
     if settings.get("fused"):
         return name, "fused"
+    if settings.get("foreach") and device_type == "cpu":
+        return name, "foreach"
     return name, "single" if settings.get("foreach") is False else None

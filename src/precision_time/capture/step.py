@@ -84,7 +84,7 @@ def _trace(
             for k, v in workload.inputs.items()
         }
     module.train()
-    tracer = Tracer()
+    tracer = Tracer(layouts=device_rules == "cpu")
     parameters = dict(module.named_parameters())
     for tensor in (*parameters.values(), *module.buffers()):
         tracer.storage_index(tensor, Category.WEIGHTS)

@@ -27,6 +27,12 @@ _FREE = frozenset(
     aten.sym_size aten.sym_stride aten.sym_numel aten._has_compatible_shallow_copy_type
     """.split()
 )
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
+
+
+def _layout(inputs: list[torch.Tensor]) -> str:
+    """How the operands of a product lie in memory, in BLAS letters: "nt" is x @ W.t(), "tn" a weight gradient."""
+    return "".join("t" if t.stride(-1) != 1 and t.stride(-2) == 1 else "n" for t in inputs[-2:])
 
 
 def _is_view(func: Any) -> bool:
@@ -47,10 +53,15 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 class Tracer(TorchDispatchMode):
-    """Records calls while active. `phase` and `module` are set from outside by hooks."""
+    """Records calls while active. `phase` and `module` are set from outside by hooks.
 
-    def __init__(self) -> None:
+    `layouts` also records how the operands of products lie in memory: plain CPU kernels run at very different rates,
+    while a GPU's libraries hardly care, so GPU graphs leave it out and stay smaller.
+    """
+
+    def __init__(self, layouts: bool = False) -> None:
         super().__init__()
+        self._layouts = layouts
         self.phase = Phase.FORWARD
         self.kinds: dict[OpKind, int] = {}
         self.calls: list[Call] = []
@@ -178,6 +189,8 @@ class Tracer(TorchDispatchMode):
         outputs = list(_tensors(out))
         named = zip(arg_names, args, strict=False)
         attrs = tuple((k, _plain(v)) for k, v in (*named, *kwargs.items()) if k in _ATTRS)
+        if self._layouts and name in _PRODUCTS:
+            attrs = (*attrs, ("layout", _layout(inputs)))
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
         kind = OpKind(name, in_specs, tuple(_spec(t) for t in outputs), attrs)

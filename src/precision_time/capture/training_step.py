@@ -59,20 +59,30 @@ class _Model:
     shipped: bool
 
 
-def training_step(job: Job, precision: Precision | None = None) -> TrainingStep:
-    """The traced step of a job (of one precision, where the job has a schedule)."""
+def training_step(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> TrainingStep:
+    """The traced step of a job (of one precision, where the job has a schedule).
+
+    `device_type` is torch's word, "cuda" or "cpu": autocast casts other operators on a CPU, and optimizers loop over
+    the tensors there.
+    """
     precision = precision or job.precision_spec
     if job.model.endswith(".py") or ".py:" in job.model:
         from precision_time.capture.own import own_step  # traces, so it needs torch
 
-        own = own_step(job, precision)
+        own = own_step(job, precision, device_type)
         return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes,
-                       own.optimizer_impl)  # fmt: skip
-    model = _resolve(job)
-    graph = _graph(model, precision, job.attention, job.execution)
+                       own.optimizer_impl or _usual_implementation(device_type))  # fmt: skip
+    model = resolve(job)
+    graph = _graph(model, precision, job.attention, job.execution, device_type)
     batch = int(model.sizes["batch_size"])
     return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
-                   model.entry.dataset or None, model.entry.family, model.sizes)  # fmt: skip
+                   model.entry.dataset or None, model.entry.family, model.sizes,
+                   _usual_implementation(device_type))  # fmt: skip
+
+
+def _usual_implementation(device_type: str) -> str | None:
+    """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
+    return "single" if device_type == "cpu" else None
 
 
 def _finish(
@@ -107,7 +117,8 @@ def _tail(graph: OpGraph, precision: Precision, optimizer: str, how: str | None,
     return tail(graph.parameters, precision, optimizer, how, clip)
 
 
-def _resolve(job: Job) -> _Model:
+def resolve(job: Job) -> _Model:
+    """Which zoo entry (or entry made for an external name) a job means, at which configuration and sizes."""
     prefix, colon, rest = job.model.partition(":")
     if colon and prefix in _PREFIXES:
         return _external(job, prefix, rest)
@@ -197,15 +208,19 @@ class _GraphKey:
     precision: Precision
     attention: str
     execution: str
+    device_rules: str
+    """Whose autocast lists hold; without autocast both devices run the same graph."""
     entry: ZooEntry = field(compare=False)
 
 
-def _graph(model: _Model, precision: Precision, attention: str, execution: str) -> OpGraph:
+def _graph(model: _Model, precision: Precision, attention: str, execution: str, device_type: str) -> OpGraph:
+    rules = device_type if precision.autocast else "cuda"
     attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
     return _cached_graph(
         _GraphKey(
-            model.name, model.shipped, tuple(sorted(model.config.items())), tuple(sorted(model.sizes.items())),
-            precision, attention, execution if execution in _FUSING else "eager", model.entry,
+            model.name, model.shipped and rules == "cuda", tuple(sorted(model.config.items())),
+            tuple(sorted(model.sizes.items())), precision, attention,
+            execution if execution in _FUSING else "eager", rules, model.entry,
         )
     )  # fmt: skip
 
@@ -220,14 +235,14 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
         graph = symbolic.evaluate(stored, concrete, _renames(key.precision))
     else:
-        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention)
+        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
         graph = symbolic.rename_dtypes(graph, _renames(key.precision))
-    return transform(graph, key.precision, key.execution)
+    return transform(graph, key.precision, key.execution, key.device_rules)
 
 
-def transform(graph: OpGraph, precision: Precision, execution: str) -> OpGraph:
+def transform(graph: OpGraph, precision: Precision, execution: str, device_rules: str = "cuda") -> OpGraph:
     """What the precision and the way of running change in a traced graph: fp8 products, fused pointwise chains."""
-    if precision.autocast and precision.compute_dtype == "float16":
+    if precision.autocast and precision.compute_dtype == "float16" and device_rules == "cuda":
         graph = merge_half_softmax(graph)
     if precision.fp8_scaling:
         graph = to_fp8(graph, precision.fp8_scaling)
@@ -245,10 +260,15 @@ def require_torch(what: str) -> None:
 
 
 def trace_entry(
-    entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any], regime: str, attention: str
+    entry: ZooEntry,
+    config: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    regime: str,
+    attention: str,
+    device_rules: str = "cuda",
 ) -> OpGraph:
     """Trace a workload at concrete sizes (needs torch)."""
-    require_torch(f"{entry.name} at this shape")
+    require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
     import importlib
 
     from precision_time.capture.step import Regime, capture
@@ -261,4 +281,7 @@ def trace_entry(
             f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
         ) from error
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
-    return capture(lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain)
+    return capture(
+        lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain,
+        device_rules=device_rules,
+    )  # fmt: skip

@@ -12,8 +12,14 @@ from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.memory import memory
-from precision_time.estimate.spread import SpreadTerms, log_spread
+from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory, memory
+from precision_time.estimate.spread import (
+    EXPOSED_SPREAD,
+    MEASURED_EXPOSED_SPREAD,
+    SpreadTerms,
+    calibrated_log_spread,
+    log_spread,
+)
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
@@ -37,7 +43,7 @@ def assemble(
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    interval = Interval.around(seconds, log_spread(spread_terms(priced, timeline), cluster.gpu.arch))
+    interval = Interval.around(seconds, _spread(spread_terms(priced, timeline), cluster))
     global_batch = step.batch_size * job.grad_accum * cluster.gpus
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
@@ -57,7 +63,7 @@ def assemble(
         samples_unit=_unit(step),
         steps_per_epoch=per_epoch,
         steps=steps,
-        memory=memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum),
+        memory=_memory(step, job, cluster),
         sources=sources,
         bound_shares=_bounds(priced, per_kind),
         unsupported=tuple(sorted({priced.program.kinds[i].name for i in unknown})),
@@ -72,6 +78,19 @@ def assemble(
     )
 
 
+def _spread(terms: SpreadTerms, cluster: Cluster) -> float:
+    calibration = cluster.gpu.calibration
+    if calibration is None:
+        return log_spread(terms, cluster.gpu.arch)
+    return calibrated_log_spread(terms, calibration.noise)
+
+
+def _memory(step: TrainingStep, job: Job, cluster: Cluster) -> Memory:
+    """On a CPU there is no CUDA context."""
+    process = CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
+    return memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process)
+
+
 def spread_terms(priced: PricedProgram, timeline: Timeline) -> SpreadTerms:
     """What the job adds to the interval."""
     per_kind = calls_per_kind(priced)
@@ -82,6 +101,7 @@ def spread_terms(priced: PricedProgram, timeline: Timeline) -> SpreadTerms:
         host_spread=priced.host.log_spread,
         exposed_share=timeline.communication_exposed_s / timeline.step_s,
         unsupported_share=float(moved[list(priced.works.unsupported)].sum() / (moved.sum() or 1.0)),
+        exposed_spread=MEASURED_EXPOSED_SPREAD if priced.communication_source == "measured" else EXPOSED_SPREAD,
     )
 
 
@@ -114,9 +134,8 @@ def calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64
 def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline) -> dict[str, float]:
     by_source = per_kind @ priced.source_s
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
-    # Launch costs are set by hand; collectives come from constants fitted to measured collectives.
-    seconds["assumed"] += timeline.host_gap_s
-    seconds["learned"] += timeline.communication_exposed_s
+    seconds[priced.host_source] += timeline.host_gap_s
+    seconds[priced.communication_source] += timeline.communication_exposed_s
     whole = sum(seconds.values()) or 1.0
     return {name: value / whole for name, value in seconds.items()}
 

@@ -15,6 +15,8 @@ from precision_time.capture.training_step import TrainingStep
 FRAMEWORK_BYTES = 600 << 20
 """CUDA context, cuBLAS/cuDNN handles and workspaces of one process; assumed,
 between the 0.4 and 0.9 GiB that nvidia-smi commonly shows for an idle PyTorch process."""
+CPU_PROCESS_BYTES = 250 << 20
+"""The interpreter, torch's libraries and oneDNN's workspaces of one process on a CPU, which has no context: assumed."""
 FRAGMENTATION = 0.05
 """Share of live tensors that PyTorch's caching allocator holds beyond them: assumed, to be calibrated on a device."""
 
@@ -57,7 +59,9 @@ def _peak_of_step(graph: OpGraph) -> tuple[int, int, int, int]:
     return weights, int(working), int(level[Category.GRADIENTS, at]), everything
 
 
-def memory(step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int) -> Memory:
+def memory(
+    step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int, process_bytes: int = FRAMEWORK_BYTES
+) -> Memory:
     """Peak by category for this step under plain data parallelism."""
     weights, working, gradients, all_gradients = _peak_of_step(step.graph)
     tail: Tail = step.tail
@@ -79,5 +83,5 @@ def memory(step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int)
         "communication buffers": buckets,
     }
     held = sum(rows.values())
-    rows["framework and fragmentation"] = FRAMEWORK_BYTES + int(FRAGMENTATION * held)
+    rows["framework and fragmentation"] = process_bytes + int(FRAGMENTATION * held)
     return Memory({name: int(value) for name, value in rows.items()}, capacity_bytes)

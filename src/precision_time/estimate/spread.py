@@ -1,6 +1,7 @@
 """How sure an estimate is: the spread of log(step time), from the residuals on published jobs and what the job adds.
 
-The base spread is what held-out published jobs show (`fit.steps` writes it). It is widened, never narrowed: by the
+The base spread is what held-out published jobs show (`fit.steps` writes it), or for a calibrated device a chosen one
+with the machine's noise. It is widened, never narrowed: by the
 share of time that rests on assumed utilisations, by host-bound time, by exposed communication, by operators without
 a model, and for architectures that no whole-step row covers.
 """
@@ -19,6 +20,14 @@ _UNFITTED = {"log_spread": 0.25, "architectures": [], "unseen_architecture": 0.1
 """Until whole steps have been fitted: plain utilisation models were 19-25 % off in the first study (FACTS)."""
 
 
+EXPOSED_SPREAD = 0.35
+"""Spread of communication that compute does not hide: collectives on networks nobody measured (see collectives)."""
+MEASURED_EXPOSED_SPREAD = 0.15
+"""The same where `calibrate` timed the collective among these very ranks, without a job around it: chosen."""
+CALIBRATED_SPREAD = 0.10
+"""What whole steps on a calibrated device differ by besides its kernels and its noise: chosen, not fitted."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpreadTerms:
     """Shares of the step time that widen the interval."""
@@ -29,6 +38,7 @@ class SpreadTerms:
     host_spread: float
     exposed_share: float
     unsupported_share: float
+    exposed_spread: float = EXPOSED_SPREAD
 
 
 @cache
@@ -38,19 +48,22 @@ def _fitted() -> Mapping[str, Any]:
 
 KERNEL_SHARE = 0.5
 """How much of the kernel models' spread is left once whole steps have scaled them: chosen, not fitted."""
-EXPOSED_SPREAD = 0.35
-"""Spread of communication that compute does not hide: collectives on networks nobody measured (see collectives)."""
 
 
-def widening(terms: SpreadTerms) -> float:
+def widening(terms: SpreadTerms, kernel_share: float = KERNEL_SHARE) -> float:
     """What the job itself adds to the spread."""
     parts = (
-        KERNEL_SHARE * terms.kernel,
+        kernel_share * terms.kernel,
         terms.host_share * terms.host_spread,
-        terms.exposed_share * EXPOSED_SPREAD,
+        terms.exposed_share * terms.exposed_spread,
         min(terms.unsupported_share, 1.0),
     )
     return math.sqrt(sum(p * p for p in parts))
+
+
+def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
+    """The same on a calibrated device: its own kernels in full, since no whole step has scaled them, and its noise."""
+    return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + widening(terms, kernel_share=1.0) ** 2)
 
 
 def log_spread(terms: SpreadTerms, arch: str) -> float:

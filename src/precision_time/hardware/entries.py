@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from precision_time.errors import CatalogError, nearest
+from precision_time.errors import CatalogError
+from precision_time.hardware import checks
+from precision_time.hardware.calibration_entry import calibration_from_entry
+from precision_time.hardware.checks import Entry
 from precision_time.hardware.fabric import INTRA_KINDS, KINDS, Fabric
-from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.gpu import DEVICE_TYPES, Gpu
 from precision_time.hardware.node import Node
-
-Entry = Mapping[str, Any]
 
 # Column of gpus.csv -> key of Gpu.peaks. int8 is in operations per second.
 PEAK_COLUMNS = {
@@ -44,7 +45,8 @@ _NUMBERS: dict[str, tuple[str, float, float, str]] = {
 _WHOLE = {"memory_bytes", "sm_count", "fp32_lanes_per_sm", "l2_bytes", "pcie_gen", "pcie_lanes"}
 _TEXT = {"gpu": "kernel_name", "vendor": "vendor", "sources": "sources", "notes": "notes"}
 _UNUSED = {"base_mhz", "mem_type", "smem_kb_per_sm", "regfile_kb_per_sm"}
-GPU_KEYS = {*PEAK_COLUMNS, *_NUMBERS, *_TEXT, *_UNUSED, "arch", "compute_capability", "based_on", "name"}
+_OTHERS = {"arch", "compute_capability", "based_on", "name", "device_type", "calibration"}
+GPU_KEYS = {*PEAK_COLUMNS, *_NUMBERS, *_TEXT, *_UNUSED, *_OTHERS}
 
 # "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15 GiB). Only these
 # two sheets count decimal gigabytes; their driver figures stand in the notes of gpus.csv.
@@ -53,33 +55,54 @@ _DRIVER_MIB = {"b300-288gb-sxm": 275040, "gb300": 284208}
 
 def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None) -> Gpu:
     """A `Gpu` from the columns of gpus.csv; with `base`, only what differs from that GPU need be given."""
-    _known_keys(entry, GPU_KEYS, where)
+    checks.known_keys(entry, GPU_KEYS, where)
     given = {key: value for key, value in entry.items() if value not in (None, "")}
     fields: dict[str, Any] = {"name": name}
     for column, (target, factor, largest, unit) in _NUMBERS.items():
         if column in given:
-            value = _number(given[column], f"{where}: {column}", largest, unit) * factor
+            value = checks.number(given[column], f"{where}: {column}", largest, unit) * factor
             fields[target] = int(value) if target in _WHOLE else value
     fields.update({target: str(given[key]) for key, target in _TEXT.items() if key in given})
     if "arch" in given:
         fields["arch"] = arch_family(str(given["arch"]))
     if "compute_capability" in given:
         fields["compute_capability"] = _capability(given["compute_capability"], where)
+    if "device_type" in given:
+        if given["device_type"] not in DEVICE_TYPES:
+            raise CatalogError(f"{where}: device_type is {given['device_type']!r}; use {' or '.join(DEVICE_TYPES)}.")
+        fields["device_type"] = given["device_type"]
+    if "calibration" in given:
+        fields["calibration"] = calibration_from_entry(given["calibration"], f"{where}: calibration")
     peaks = {
-        math: _number(given[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
+        math: checks.number(given[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
         for column, math in PEAK_COLUMNS.items()
         if column in given
     }
     if base is not None:
         peaks = {**base.peaks, **peaks}
-        return replace(base, **fields, peaks=MappingProxyType(peaks))
-    _required(fields, {"memory_bytes": "mem_gb", "memory_bytes_per_s": "mem_bw_gbs"}, where)
+        found = replace(base, **fields, peaks=MappingProxyType(peaks))
+        _peaks_of_calibration(found, where)
+        return found
+    checks.required(fields, {"memory_bytes": "mem_gb", "memory_bytes_per_s": "mem_bw_gbs"}, where)
     if not peaks:
         raise CatalogError(f"{where}: no peak is given; add at least one of {', '.join(PEAK_COLUMNS)}.")
     if name in _DRIVER_MIB:
         fields["memory_bytes"] = _DRIVER_MIB[name] * 2**20
     defaults = {"kernel_name": name, "vendor": "unknown", "arch": "unknown"}
-    return Gpu(**{**defaults, **fields}, peaks=MappingProxyType(peaks))
+    found = Gpu(**{**defaults, **fields}, peaks=MappingProxyType(peaks))
+    _peaks_of_calibration(found, where)
+    return found
+
+
+def _peaks_of_calibration(gpu: Gpu, where: str) -> None:
+    """Every mathematics that was measured needs its peak: utilisation is a share of it."""
+    for math in gpu.calibration.kernels.maths if gpu.calibration else ():
+        usable = gpu.has(math) or (math == "fp16" and gpu.has("fp16_vector"))
+        if math != "vector" and not usable:
+            raise CatalogError(
+                f"{where}: calibration: kernels has rows in {math}, but {math}_tflops is missing;"
+                " add the best rate seen."
+            )
 
 
 def arch_family(text: str) -> str:
@@ -92,15 +115,15 @@ NODE_KEYS = {*_NODE_NUMBERS, "gpus", "intra", "inter", "default_for", "aliases",
 
 
 def node_from_entry(name: str, entry: Entry, where: str) -> Node:
-    _known_keys(entry, NODE_KEYS, where)
-    _required(entry, {"gpus_per_node": "gpus_per_node", "intra": "intra"}, where)
+    checks.known_keys(entry, NODE_KEYS, where)
+    checks.required(entry, {"gpus_per_node": "gpus_per_node", "intra": "intra"}, where)
     limits = {"clock_factor": 3.0, "host_factor": 20.0}
     number: dict[str, Any] = {}
     for key in _NODE_NUMBERS & set(entry):
-        value = _number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count or factor")
+        value = checks.number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count or factor")
         if key in limits and value == 0:
             raise CatalogError(f"{where}: {key} is 0; a factor is above 0, 1 meaning no difference.")
-        number[key] = value if key in limits else _whole(value, f"{where}: {key}")
+        number[key] = value if key in limits else checks.whole(value, f"{where}: {key}")
     if number["gpus_per_node"] < 1:
         raise CatalogError(f"{where}: gpus_per_node is 0; it must be at least 1.")
     number.setdefault("domain_gpus", number["gpus_per_node"])
@@ -114,11 +137,11 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
         raise CatalogError(f"{where}: inter is {inter} but nics is missing; say how many ports each node has.")
     return Node(
         name=name,
-        gpu_names=_names(entry, "gpus", where),
+        gpu_names=checks.names(entry, "gpus", where),
         intra=str(entry["intra"]),
         inter=None if inter is None else str(inter),
-        default_for=_names(entry, "default_for", where),
-        aliases=_names(entry, "aliases", where),
+        default_for=checks.names(entry, "default_for", where),
+        aliases=checks.names(entry, "aliases", where),
         source=str(entry.get("source", "")),
         **number,
     )
@@ -130,7 +153,7 @@ FABRIC_KEYS = {*_INTRA_KEYS, *_NETWORK_KEYS, "kind", "latency_scale", "hop_us", 
 
 
 def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
-    _known_keys(entry, FABRIC_KEYS, where)
+    checks.known_keys(entry, FABRIC_KEYS, where)
     kind = entry.get("kind")
     if kind not in KINDS:
         raise CatalogError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}.")
@@ -139,35 +162,35 @@ def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
         other = "bus_gb_per_s" if intra else "nic_gbit_per_s and efficiency"
         raise CatalogError(f"{where}: {key} does not belong to a fabric of kind {kind}; give {other}.")
     needed = "bus_gb_per_s" if intra else "nic_gbit_per_s"
-    _required(entry, {needed: needed}, where)
+    checks.required(entry, {needed: needed}, where)
     bus: dict[int, float] = {}
     if intra:
         table = entry["bus_gb_per_s"]
         for count, value in (table if isinstance(table, Mapping) else {2: table}).items():
-            bus[_whole(_number(count, f"{where}: a GPU count of bus_gb_per_s", 4096, "GPUs"), where)] = (
-                _positive(value, f"{where}: bus_gb_per_s", 1e5, "GB/s") * 1e9
+            bus[checks.whole(checks.number(count, f"{where}: a GPU count of bus_gb_per_s", 4096, "GPUs"), where)] = (
+                checks.positive(value, f"{where}: bus_gb_per_s", 1e5, "GB/s") * 1e9
             )
         if not bus:
             raise CatalogError(f"{where}: bus_gb_per_s is empty; give one figure or a table by GPU count.")
     hops = entry.get("hop_us")
     if hops is not None:
-        hops = _mapping(hops, f"{where}: hop_us")
+        hops = checks.mapping(hops, f"{where}: hop_us")
         if set(hops) != {"LL", "LL128", "Simple"}:
             raise CatalogError(f"{where}: hop_us must give microseconds for exactly LL, LL128 and Simple.")
-        hops = MappingProxyType({k: _number(v, f"{where}: hop_us {k}", 1e5, "us") for k, v in hops.items()})
+        hops = MappingProxyType({k: checks.number(v, f"{where}: hop_us {k}", 1e5, "us") for k, v in hops.items()})
     ll128 = entry.get("ll128", True)
     if not isinstance(ll128, bool):
         raise CatalogError(f"{where}: ll128 is {ll128!r}; use true or false.")
-    rate = 0.0 if intra else _positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s")
+    rate = 0.0 if intra else checks.positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s")
     share = entry.get("efficiency", 1.0)
-    nvls = _number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
-    scale = _positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor")
+    nvls = checks.number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
+    scale = checks.positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor")
     return Fabric(
         name=name,
         kind=str(kind),
         bus_bytes_per_s_by_gpus=MappingProxyType(bus),
         nic_bytes_per_s=rate * 1e9 / 8,
-        efficiency=_positive(share, f"{where}: efficiency", 1.0, "share of the line rate"),
+        efficiency=checks.positive(share, f"{where}: efficiency", 1.0, "share of the line rate"),
         nvls_bytes_per_s=nvls * 1e9,
         latency_scale=scale,
         hop_us=hops,
@@ -180,61 +203,9 @@ def entries(document: Entry, section: str, where: str) -> dict[str, Entry]:
     """The named entries of one section; an absent section is empty."""
     found = document.get(section) or {}
     return {
-        str(name): _mapping(entry, f"{where}: {section}: {name}")
-        for name, entry in _mapping(found, f"{where}: {section}").items()
+        str(name): checks.mapping(entry, f"{where}: {section}: {name}")
+        for name, entry in checks.mapping(found, f"{where}: {section}").items()
     }
-
-
-def _mapping(value: object, where: str) -> Entry:
-    if not isinstance(value, Mapping):
-        raise CatalogError(f"{where} is {value!r}; write `key: value` lines below it.")
-    return value
-
-
-def _known_keys(entry: Entry, known: set[str], where: str) -> None:
-    for key in entry:
-        if key not in known:
-            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}.")
-
-
-def _required(entry: Entry, needed: Mapping[str, str], where: str) -> None:
-    for field, key in needed.items():
-        if entry.get(field) is None:
-            raise CatalogError(f"{where}: {key} is missing; it has no default, so add it.")
-
-
-def _number(value: object, where: str, largest: float, unit: str) -> float:
-    convert: Callable[[Any], float] = float
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = convert(value)
-    except (TypeError, ValueError):
-        raise CatalogError(f"{where} is {value!r}; give a number ({unit}).") from None
-    if not 0 <= number <= largest:  # also catches nan
-        hint = "it cannot be negative" if number < 0 else f"above {largest:g} the unit is probably wrong"
-        raise CatalogError(f"{where} is {value!r}; {hint}: give {unit}.")
-    return number
-
-
-def _positive(value: object, where: str, largest: float, unit: str) -> float:
-    number = _number(value, where, largest, unit)
-    if number == 0:
-        raise CatalogError(f"{where} is 0; it must be above 0 ({unit}).")
-    return number
-
-
-def _whole(value: float, where: str) -> int:
-    if value != int(value):
-        raise CatalogError(f"{where} is {value:g}; give a whole number.")
-    return int(value)
-
-
-def _names(entry: Entry, key: str, where: str) -> tuple[str, ...]:
-    value = entry.get(key) or []
-    if not isinstance(value, list):
-        raise CatalogError(f"{where}: {key} is {value!r}; give a list of names.")
-    return tuple(str(name) for name in value)
 
 
 def _capability(value: object, where: str) -> tuple[int, int]:

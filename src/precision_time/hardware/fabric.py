@@ -10,7 +10,7 @@ from precision_time.errors import CatalogError
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 
-INTRA_KINDS = ("nvlink", "nvswitch", "pcie")
+INTRA_KINDS = ("nvlink", "nvswitch", "pcie", "shared-memory")
 NETWORK_KINDS = ("infiniband", "roce", "ethernet", "efa")
 KINDS = (*INTRA_KINDS, *NETWORK_KINDS)
 
@@ -43,6 +43,11 @@ class Fabric:
     @property
     def is_network(self) -> bool:
         return self.kind in NETWORK_KINDS
+
+    @property
+    def is_through_host(self) -> bool:
+        """Messages pass through host memory, so that a local copy costs nothing beside them."""
+        return self.kind in ("pcie", "shared-memory")
 
     def bus_bytes_per_s(self, gpus: int) -> float:
         """Bus bandwidth of `gpus` GPUs: that of the largest tabulated count not above it."""

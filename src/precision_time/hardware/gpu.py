@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from precision_time.errors import MissingPeakError
+from precision_time.hardware.calibration import Calibration
+
+DEVICE_TYPES = ("cuda", "cpu")
 
 # Which precision of a job to name when the asked mathematics is missing (see ARCHITECTURE, precision names).
 _PRECISION_FOR_MATH = {"bf16": "amp-bf16", "fp16": "amp-fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
@@ -39,9 +42,14 @@ class Gpu:
     pcie_lanes: int | None = None
     sources: str = ""
     notes: str = field(default="", repr=False)
+    device_type: str = "cuda"
+    """As torch names it: "cuda" also for AMD. A "cpu" runs an operator before it dispatches the next."""
+    calibration: Calibration | None = field(default=None, repr=False)
+    """Measured times of this very device, by `calibrate`; peaks and bandwidth are then the best rates seen."""
 
     def __hash__(self) -> int:
-        return hash((self.name, self.memory_bytes_per_s))  # `peaks` is a mapping; equal devices hash equal
+        # `peaks` is a mapping; equal devices hash equal
+        return hash((self.name, self.memory_bytes_per_s, self.calibration))
 
     def peak(self, math: str) -> float:
         """Dense FLOP/s in `math`, a key of `peaks`; a missing peak is an error, not a guess."""

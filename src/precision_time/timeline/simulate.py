@@ -4,6 +4,8 @@ Host and device each run in order; a kernel starts when the one before it has en
 Gradient buckets are reduced one at a time, in order, on their own stream, each when its last gradient is ready. Two
 consecutive steps are run from a shared start and the second is taken, so a step that leaves its queue full begins the
 next one with a full queue. Micro-steps between the first and the last are equal: two are run, the others counted.
+
+A synchronous device (a CPU) has no streams: host, kernels and reductions take turns on the same cores.
 """
 
 from __future__ import annotations
@@ -95,18 +97,47 @@ class _Clock:
         """The host waits for the device."""
         self.host = max(self.host, self.device)
 
+    def begin_step(self, seconds: float) -> None:
+        """The host's own part of a step: the loop, gradients to None, the batch to the device."""
+        self.host += seconds
+
+
+class _OneClock(_Clock):
+    """Host and kernels are one stream; the host's share counts as a gap."""
+
+    def run(self, segment: Segment) -> Span | None:
+        if not len(segment):
+            return None
+        host = self.priced.host_seconds(segment)
+        duration = self.priced.device_seconds(segment)
+        start = self.device + np.cumsum(host + duration) - duration
+        self.gap += float(host.sum())
+        self.host = self.device = float(start[-1] + duration[-1])
+        span = Span(segment, start, duration)
+        self.spans.append(span)
+        return span
+
+    def wait(self, until: float) -> None:
+        super().wait(until)
+        self.host = self.device
+
+    def begin_step(self, seconds: float) -> None:
+        self.gap += seconds
+        self.device += seconds
+        self.host = self.device
+
 
 def simulate(priced: PricedProgram) -> Timeline:
     """The steady step of a priced program."""
     program = priced.program
-    clock = _Clock(priced)
+    clock = _OneClock(priced) if priced.synchronous else _Clock(priced)
     reductions: list[tuple[float, float, int]] = []
     step_start, drawn_from, extra, extra_gap, extra_exposed = 0.0, 0, 0.0, 0.0, 0.0
     host_start = 0.0
     for _ in range(2):
         step_start, host_start, drawn_from = clock.device, clock.host, len(clock.spans)
         clock.gap = clock.exposed = extra = extra_gap = extra_exposed = 0.0
-        clock.host += priced.host.step_s
+        clock.begin_step(priced.host.step_s)
         plain = program.micro_steps - 1
         all_reduce_always = program.synced_micro_steps == program.micro_steps and program.ranks > 1
         for index in range(min(plain, 2)):
@@ -143,6 +174,8 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
     priced, program = clock.priced, clock.priced.program
     if reduce and priced.broadcast_s:
         clock.wait(clock.device + priced.broadcast_s)
+    if priced.synchronous:
+        return _micro_step_in_turns(clock, accumulate, reduce)
     span = clock.run(program.micro)
     if accumulate:
         clock.run(program.accumulate)
@@ -170,8 +203,34 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
     return reductions
 
 
+def _micro_step_in_turns(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
+    """The same where a reduction takes the cores: a bucket is reduced when it is ready, and compute waits."""
+    priced, program = clock.priced, clock.priced.program
+    reductions = []
+    done = 0
+    if reduce:
+        for bucket, seconds in zip(program.buckets, priced.bucket_s, strict=True):
+            clock.run(_part(program.micro, done, bucket.ready + 1))
+            if not done:
+                clock.run(_only(program.bucket_copies, 0))
+            done = max(done, bucket.ready + 1)
+            start = clock.device
+            clock.wait(start + float(seconds))
+            reductions.append((start, clock.device, bucket.nbytes))
+    clock.run(_part(program.micro, done, len(program.micro)))
+    if accumulate:
+        clock.run(program.accumulate)
+    if reduce:
+        clock.run(_only(program.bucket_copies, 1))
+    return reductions
+
+
 def _only(segment: Segment, index: int) -> Segment:
-    at = slice(index, index + 1)
+    return _part(segment, index, index + 1)
+
+
+def _part(segment: Segment, start: int, stop: int) -> Segment:
+    at = slice(start, max(start, stop))
     return Segment(segment.kind[at], segment.phase[at], segment.views[at], segment.module[at])
 
 
@@ -180,9 +239,9 @@ def _tail(clock: _Clock) -> None:
     split = program.sync_after_tail + 1
     tail = program.tail
     if split:
-        clock.run(Segment(tail.kind[:split], tail.phase[:split], tail.views[:split], tail.module[:split]))
+        clock.run(_part(tail, 0, split))
         clock.synchronise()
-    clock.run(Segment(tail.kind[split:], tail.phase[split:], tail.views[split:], tail.module[split:]))
+    clock.run(_part(tail, split, len(tail)))
 
 
 def _busy(priced: PricedProgram) -> tuple[dict[Phase, float], float]:

@@ -217,7 +217,7 @@ def _ring(collective: str, group: Group, constants: Constants, protocol: str) ->
     efficiency = _efficiency(group, constants, protocol)
     share = constants.bandwidth_share.get(collective, 1.0)
     traffic = _ring_traffic(collective, n)
-    if group.intra.kind != "pcie":  # memory is so much faster than PCIe that the copy vanishes
+    if not group.intra.is_through_host:  # memory is so much faster than PCIe that the copy vanishes
         traffic += constants.local_copy.get(collective, 0.0) * traffic / (n - 1)
     return _cost(latency, traffic / (_bus_bytes_per_s(group) * share * efficiency) * 1e6, constants)
 
@@ -262,7 +262,7 @@ def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callab
     if group.domains > 1:
         latency += far_hop + (n - local - 1) * far_hop * constants.network_peer_share
     inside, across = _all_to_all_traffic(group)
-    if group.intra.kind != "pcie" and local > 1:
+    if not group.intra.is_through_host and local > 1:
         inside += constants.local_copy["all_to_all"] / n / group.intra.bus_bytes_per_s(local)
     return _cost(latency, max(inside, across) / share * 1e6, constants)
 
@@ -304,7 +304,7 @@ def _tree_share(group: Group) -> float:
 def _hop(fabric: Fabric, constants: Constants, protocol: str) -> float:
     if fabric.hop_us is not None:
         return fabric.hop_us[protocol]
-    link = "network" if fabric.is_network else "pcie" if fabric.kind == "pcie" else "nvlink"
+    link = "network" if fabric.is_network else "pcie" if fabric.is_through_host else "nvlink"
     return constants.hop_us[link][protocol] * fabric.latency_scale
 
 

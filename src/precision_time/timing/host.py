@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.capture.graph import OpKind, Phase
+from precision_time.hardware.calibration import HostFigures
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.parameters import read_data
 
@@ -56,4 +57,17 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
     return HostCosts(
         us["operator_us"], us["view_us"], us["kernel_us"], us["sweep_us"], us["list_us"], us["tensor_us"],
         us["step_us"], content["log_spread"], content["backward_share"],
+    )  # fmt: skip
+
+
+@cache
+def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
+    """A calibrated host: its own figures in eager mode; any other mode is as much faster or slower as its operators."""
+    content = read_data("host.json")
+    if execution != "eager":
+        factor = host.operator_us / content["modes"]["eager"]["operator_us"]
+        return replace(host_costs(execution, factor), log_spread=max(host.log_spread, content["log_spread"]))
+    return HostCosts(
+        host.operator_us * 1e-6, host.view_us * 1e-6, host.kernel_us * 1e-6, host.sweep_us * 1e-6, host.list_us * 1e-6,
+        host.tensor_us * 1e-6, host.step_us * 1e-6, host.log_spread, host.backward_share,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.parameters import SOURCES, ParameterBook
-from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, WINOGRAD, Work
+from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, CONVOLUTION_FEATURES, TILE_FAMILIES, WINOGRAD, Work
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
@@ -91,12 +91,16 @@ class WorkTable:
     rivals: NDArray[np.intp]
     rival_shape: Array
     rival_bytes: Array
+    convolution: Array
+    """CONVOLUTION_FEATURES where a work is a convolution; ones elsewhere."""
+    operators: tuple[str, ...] = ()
+    """Of each work, where known (see `operators.operator_key`); measured points are kept by operator."""
 
     def __len__(self) -> int:
         return len(self.class_of)
 
     @classmethod
-    def from_works(cls, works: Sequence[Work]) -> WorkTable:
+    def from_works(cls, works: Sequence[Work], operators: Sequence[str] = ()) -> WorkTable:
         keys: dict[tuple[str, str, str, str], int] = {}
         class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
         rivals = [i for i, w in enumerate(works) if w.alternative is not None]
@@ -125,6 +129,10 @@ class WorkTable:
             rivals=np.array(rivals, dtype=np.intp),
             rival_shape=shapes([works[i].alternative for i in rivals]),
             rival_bytes=column(works[i].alternative_bytes for i in rivals),
+            convolution=np.array(
+                [[dict(w.features).get(name, 1.0) for w in works] for name in CONVOLUTION_FEATURES], dtype=np.float64
+            ),
+            operators=tuple(operators),
         )
 
 

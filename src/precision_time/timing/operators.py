@@ -7,12 +7,14 @@ and priced as the bytes it touches). Adding an operator is one small function an
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpKind, TensorSpec
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
 from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work, rnn_works
 
-__all__ = ["REGISTRY", "WorkOptions", "touched", "works"]
+__all__ = ["REGISTRY", "WorkOptions", "main_work", "operator_key", "touched", "works"]
 
 
 def works(kind: OpKind, options: WorkOptions) -> list[Work] | None:
@@ -23,6 +25,17 @@ def works(kind: OpKind, options: WorkOptions) -> list[Work] | None:
 def touched(kind: OpKind) -> Work:
     """An operator without a rule: its tensors once through memory."""
     return memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind))
+
+
+def operator_key(kind: OpKind) -> str:
+    """The name under which an operator is measured: in place or not, and whatever a sweep runs over, is one."""
+    label = kind.attr("label") if kind.name == "pt.sweep" else None
+    return (f"pt.sweep:{label}" if label else kind.name).rstrip("_")
+
+
+def main_work(found: list[Work]) -> int:
+    """Position of the work that stands for an operator timed as a whole."""
+    return max(range(len(found)), key=lambda i: (found[i].flops, found[i].bytes))
 
 
 _MATH = {
@@ -53,7 +66,8 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     n = b.shape[-1]
     extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
     out = _width(kind.outputs[0])
-    return [matmul_work(batch, m, n, k, _math(a.dtype, options), _width(a), out, extra_bytes=extra)]
+    work = matmul_work(batch, m, n, k, _math(a.dtype, options), _width(a), out, extra_bytes=extra)
+    return [replace(work, variant=str(kind.attr("layout", "")))]
 
 
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")

@@ -12,17 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.capture.graph import OpKind
+from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.layout.rank_program import Kinds, RankProgram, Segment
-from precision_time.timing.collectives import all_reduce_seconds, broadcast_seconds
+from precision_time.timing.calibrated import apply_calibration, crowding
+from precision_time.timing.collectives import CollectiveTime, collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.host import HostCosts, host_costs
+from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
-from precision_time.timing.operators import WorkOptions, touched, works
+from precision_time.timing.measured_collectives import measured_collective
+from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.work import Work
 
 Array = NDArray[np.float64]
+
+FUSING = frozenset({"compile", "torchscript", "xla"})
+"""Ways of running that change the kernels themselves, so that their factor holds for measured kernels too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +73,12 @@ class PricedProgram:
     host_kind_s: Array
     bucket_s: Array
     broadcast_s: float
+    synchronous: bool = False
+    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
+    host_source: str = "assumed"
+    """Where the host's costs come from; those that ship are set by hand."""
+    communication_source: str = "learned"
+    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
 
     def device_seconds(self, segment: Segment) -> Array:
         return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
@@ -79,6 +91,7 @@ class PricedProgram:
 def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's kinds."""
     found: list[Work] = []
+    operators: list[str] = []
     owner: list[int] = []
     unsupported: list[int] = []
     rivals: list[Work] = []
@@ -94,10 +107,11 @@ def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
                 rivals.append(in_float32[position])
                 rival_of.append(len(found) + position)
         found += rule
+        operators += [operator_key(kind)] * len(rule)
         owner += [index] * len(rule)
     count = len(kinds)
     owners = np.array(owner, dtype=np.intp)
-    table = WorkTable.from_works(found)
+    table = WorkTable.from_works(found, operators)
     nbytes = _sum_by(owners, table.bytes, count)
     launches = _sum_by(owners, table.launches, count)
     return KindWorks(
@@ -120,9 +134,18 @@ def _is_cast(kind: OpKind) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
-    """Independent of the number of GPUs, so a comparison across counts prices its kernels once."""
-    times = constants.kernels.seconds(kinds.table, gpu)
+def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
+    """Times and, on a calibrated device, which of them come from its own points.
+
+    Independent of the number of GPUs, so a comparison across counts prices its kernels once.
+    """
+    times = _faster_rivals(constants.kernels.seconds(kinds.table, gpu), kinds, gpu, constants)
+    if gpu.calibration is None:
+        return times, None
+    return apply_calibration(times, kinds.table, kinds.owner, gpu)
+
+
+def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
     if not len(kinds.rivals) or "fp32" not in gpu.peaks:
         return times
     other = constants.kernels.seconds(kinds.rivals, gpu)
@@ -146,10 +169,15 @@ def price(
     kinds = kind_works(program.kinds, options)
     gpu: Gpu = cluster.gpu
     constants = constants or shipped()
-    times = _kernel_times(kinds, gpu, constants)
+    times, calibrated = _kernel_times(kinds, gpu, constants)
+    factor: float | Array = constants.execution_factor(execution)
+    if calibrated is not None and execution not in FUSING:
+        factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
     floor = times.floor_seconds / cluster.node.clock_factor
-    seconds = np.maximum(times.seconds * constants.execution_factor(execution) / cluster.node.clock_factor, floor)
+    seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
+    if gpu.calibration is not None and cluster.gpus_per_node > 1:
+        seconds = np.maximum(seconds * crowding(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
     count = len(program.kinds)
     owner = kinds.owner
 
@@ -158,9 +186,10 @@ def price(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = constants.host_costs(host_costs(execution, cluster.node.host_factor))
+    host = _host(execution, cluster, constants)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
     bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
+    reduction = _collective("all_reduce", bytes_, cluster) if len(bytes_) else None
     return PricedProgram(
         program=program,
         works=kinds,
@@ -173,10 +202,33 @@ def price(
         source_s=source_s,
         host=host,
         host_kind_s=host.per_kind(program.kinds, kinds.launches),
-        bucket_s=all_reduce_seconds(bytes_, cluster.world).seconds if len(bytes_) else bytes_,
-        broadcast_s=float(
-            broadcast_seconds(np.array([program.broadcast_bytes], dtype=np.float64), cluster.world).seconds[0]
-        )
-        if program.broadcast_bytes and program.ranks > 1
-        else 0.0,
+        bucket_s=bytes_ if reduction is None else reduction.seconds,
+        broadcast_s=_broadcast_seconds(program, cluster),
+        synchronous=gpu.device_type == "cpu",
+        host_source="measured" if _measured_host(cluster) is not None and execution == "eager" else "assumed",
+        communication_source="measured" if reduction is not None and reduction.source == "measured" else "learned",
     )
+
+
+def _measured_host(cluster: Cluster) -> HostFigures | None:
+    return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
+
+
+def _host(execution: str, cluster: Cluster, constants: StepConstants) -> HostCosts:
+    """The calibrated host's own costs where it was measured, without the factors of other hosts."""
+    measured = _measured_host(cluster)
+    if measured is not None:
+        return measured_host_costs(measured, execution)
+    return constants.host_costs(host_costs(execution, cluster.node.host_factor))
+
+
+def _collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:
+    """Measured on this very node where it was, by the fabric's model otherwise."""
+    measured = measured_collective(name, nbytes, cluster)
+    return collective_seconds(name, nbytes, cluster) if measured is None else measured
+
+
+def _broadcast_seconds(program: RankProgram, cluster: Cluster) -> float:
+    if not program.broadcast_bytes or program.ranks < 2:
+        return 0.0
+    return float(_collective("broadcast", np.array([program.broadcast_bytes], dtype=np.float64), cluster).seconds[0])

@@ -19,6 +19,8 @@ MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_DILATED, CONV_GROUPED, RNN})
+CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
+"""What tells convolutions with equal products apart: batch, output positions of an image, kernel, stride."""
 MEMORY_FAMILIES = frozenset({
     "pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax",
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
@@ -70,12 +72,17 @@ class Work:
     @property
     def dtype_class(self) -> str:
         """fp64, fp32, tf32, half or fp8: the grain at which utilisation is learned."""
-        return "tf32" if self.math == "tf32" else _DTYPE_CLASS.get(self.dtype, "fp32")
+        return class_of_dtype(self.math, self.dtype)
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         """Works with an equal key share their parameters."""
         return (self.family, self.variant, self.math, self.dtype_class)
+
+
+def class_of_dtype(math: str, dtype: str) -> str:
+    """fp64, fp32, tf32, half or fp8, of work in `math` on tensors of a torch dtype."""
+    return "tf32" if math == "tf32" else _DTYPE_CLASS.get(dtype, "fp32")
 
 
 def matmul_work(
@@ -174,7 +181,10 @@ def conv_work(
         shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])), alternative=alternative,
         alternative_bytes=alternative_bytes,
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
-        features=(("taps", float(taps)), ("groups", float(groups)), ("stride", float(prod(stride)))),
+        features=(
+            ("images", float(n)), ("positions", float(prod(out_spatial))), ("taps", float(taps)),
+            ("groups", float(groups)), ("stride", float(prod(stride))),
+        ),
     )  # fmt: skip
 
 

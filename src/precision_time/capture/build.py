@@ -1,0 +1,52 @@
+"""From a job's words to the live model, on whatever device is current: what real training runs and tracing traces."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from precision_time.errors import MissingExtraError
+from precision_time.job.job import Job
+
+if TYPE_CHECKING:
+    from precision_time.zoo.workload import Workload, ZooEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A live workload and what goes with it: optimizer name and implementation (None: torch's default), clipping."""
+
+    workload: Workload
+    optimizer: str
+    optimizer_impl: str | None
+    clip_norm: float | None
+
+
+def builder(entry: ZooEntry) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Workload]:
+    """The function of a zoo entry that builds it from its configuration and sizes."""
+    module_name, _, function = entry.builder.partition(":")
+    try:
+        found: Callable[..., Workload] = getattr(importlib.import_module(f"precision_time.zoo.{module_name}"), function)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
+        ) from error
+    return found
+
+
+def build_workload(job: Job) -> Built:
+    """The job's model with one batch, allocated under the current `torch.device`."""
+    from precision_time.capture.training_step import require_torch, resolve
+
+    require_torch(job.model)
+    if job.model.endswith(".py") or ".py:" in job.model:
+        from precision_time.capture.own import own_workload
+
+        workload, optimizer, implementation = own_workload(job)
+        return Built(workload, job.optimizer or optimizer, job.optimizer_impl or implementation, job.clip_norm)
+    model = resolve(job)
+    workload = builder(model.entry)(model.config, model.sizes)
+    clip = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
+    return Built(workload, job.optimizer or model.entry.optimizer, job.optimizer_impl, clip or None)

@@ -1,0 +1,121 @@
+"""What `calibrate` measured on a device: points of kernels, host costs, crowding, collectives. Numbers alone.
+
+Everything is a tuple, so that equal calibrations are equal and hash alike, and what is solved from one can be
+remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPoints:
+    """Timed eager calls, one entry of every column a point. The words are those of `timing.work.Work`."""
+
+    operator: tuple[str, ...]
+    """"aten.mm"; a sweep over parameters is "pt.sweep:LABEL"."""
+    family: tuple[str, ...]
+    variant: tuple[str, ...]
+    math: tuple[str, ...]
+    dtype: tuple[str, ...]
+    """A torch dtype name."""
+    batch: tuple[float, ...]
+    m: tuple[float, ...]
+    n: tuple[float, ...]
+    k: tuple[float, ...]
+    images: tuple[float, ...]
+    positions: tuple[float, ...]
+    taps: tuple[float, ...]
+    stride: tuple[float, ...]
+    """Of a convolution: images, output positions of each, taps of the kernel, product of strides; 1 elsewhere."""
+    flops: tuple[float, ...]
+    bytes: tuple[float, ...]
+    launches: tuple[float, ...]
+    seconds: tuple[float, ...]
+    """Of the whole call."""
+    spread: tuple[float, ...]
+    """Standard deviation of repeats over their median."""
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def maths(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.math)))
+
+
+KERNEL_COLUMNS = tuple(item.name for item in fields(KernelPoints))
+TEXT_COLUMNS = frozenset({"operator", "family", "variant", "math", "dtype"})
+OPTIONAL_COLUMNS = frozenset({"images", "positions", "taps", "stride"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    """The host's costs in eager mode, as `timing.host` names them, in microseconds."""
+
+    operator_us: float
+    view_us: float
+    kernel_us: float
+    sweep_us: float
+    list_us: float
+    tensor_us: float
+    step_us: float
+    backward_share: float
+    log_spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """How much slower kernels run when `ranks` processes work on one node at once (cores, caches, memory shared)."""
+
+    ranks: int
+    compute: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePoints:
+    """One collective timed among `ranks` processes of one node, by message size."""
+
+    name: str
+    ranks: int
+    nbytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One run of `calibrate` on one machine."""
+
+    made: str
+    """Date."""
+    noise: float
+    """Relative spread of equal measurements, repeated."""
+    kernels: KernelPoints
+    host: HostFigures | None = None
+    crowding: tuple[Crowding, ...] = ()
+    """By rising ranks."""
+    collectives: tuple[CollectivePoints, ...] = ()
+    command: str = ""
+    machine: str = ""
+    threads: int | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = (self.made, self.noise, self.kernels, self.host, self.crowding, self.collectives)
+        object.__setattr__(self, "_hash", hash(content))  # thousands of numbers, and asked for at every price()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def crowded(self, ranks: int) -> Crowding:
+        """The factors for `ranks` processes on the node: of the nearest count not below, else of the largest."""
+        if ranks <= 1 or not self.crowding:
+            return Crowding(ranks, 1.0, 1.0)
+        return next((each for each in self.crowding if each.ranks >= ranks), self.crowding[-1])
+
+    def collective(self, name: str, ranks: int) -> CollectivePoints | None:
+        """The measured times of a collective among that many ranks of one node, if any."""
+        return next((each for each in self.collectives if (each.name, each.ranks) == (name, ranks)), None)

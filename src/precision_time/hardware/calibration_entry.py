@@ -1,0 +1,160 @@
+"""Turns the `calibration` of a device file into a `Calibration`, or says which row or field is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from precision_time.errors import CatalogError, nearest
+from precision_time.hardware import checks
+from precision_time.hardware.calibration import (
+    KERNEL_COLUMNS,
+    OPTIONAL_COLUMNS,
+    TEXT_COLUMNS,
+    Calibration,
+    CollectivePoints,
+    Crowding,
+    HostFigures,
+    KernelPoints,
+)
+
+CALIBRATION_KEYS = {
+    "made", "command", "versions", "machine", "threads", "noise", "kernels", "host", "crowding", "collectives",
+}  # fmt: skip
+_MATHS = ("vector", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+_DTYPES = (
+    "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
+    "uint8", "bool", "complex64", "complex128",
+)  # fmt: skip
+_COLLECTIVES = ("all_reduce", "broadcast")
+_HOST_LIMITS = {"backward_share": (100.0, "a share of the forward time"), "log_spread": (5.0, "spread of log(time)")}
+
+
+def calibration_from_entry(value: object, where: str) -> Calibration:
+    entry = checks.mapping(value, where)
+    checks.known_keys(entry, CALIBRATION_KEYS, where)
+    checks.required(entry, {key: key for key in ("made", "noise", "kernels")}, where)
+    threads = entry.get("threads")
+    versions = checks.mapping(entry.get("versions") or {}, f"{where}: versions")
+    return Calibration(
+        made=str(entry["made"]),
+        noise=checks.number(entry["noise"], f"{where}: noise", 10.0, "a share: 0.04 is 4 %"),
+        kernels=_kernels(entry["kernels"], f"{where}: kernels"),
+        host=None if entry.get("host") is None else _host(entry["host"], f"{where}: host"),
+        crowding=_crowding(entry.get("crowding") or {}, f"{where}: crowding"),
+        collectives=_collectives(entry.get("collectives") or {}, f"{where}: collectives"),
+        command=str(entry.get("command", "")),
+        machine=str(entry.get("machine", "")),
+        threads=None if threads is None else _ranks(threads, f"{where}: threads"),
+        versions=tuple(sorted((str(name), str(each)) for name, each in versions.items())),
+    )
+
+
+def _kernels(value: object, where: str) -> KernelPoints:
+    entry = checks.mapping(value, where)
+    checks.known_keys(entry, {"columns", "rows"}, where)
+    columns, rows = entry.get("columns"), entry.get("rows")
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        raise CatalogError(f"{where}: columns or rows is missing; give a list of names and a list of rows.")
+    for name in columns:
+        if name not in KERNEL_COLUMNS:
+            raise CatalogError(f"{where}: unknown column {name!r}; nearest: {nearest(str(name), KERNEL_COLUMNS)}.")
+    for name in KERNEL_COLUMNS:
+        if columns.count(name) != 1 and not (name in OPTIONAL_COLUMNS and name not in columns):
+            raise CatalogError(f"{where}: column {name} stands {columns.count(name)} times in columns; give it once.")
+    for index, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(columns):
+            raise CatalogError(
+                f"{where}: row {index + 1} is {_short(row)}; give {len(columns)} values, as columns say."
+            )
+    table: dict[str, tuple[Any, ...]] = dict.fromkeys(columns, ())
+    if rows:
+        table = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    for name in OPTIONAL_COLUMNS - table.keys():
+        table[name] = (1.0,) * len(rows)
+    found: dict[str, Any] = {
+        name: (_text if name in TEXT_COLUMNS else _figures)(name, table[name], where) for name in KERNEL_COLUMNS
+    }
+    return KernelPoints(**found)
+
+
+def _text(name: str, values: Sequence[Any], where: str) -> tuple[Any, ...]:
+    allowed = {"math": _MATHS, "dtype": _DTYPES}.get(name, ())
+    for each in set(map(_hashable, values)):
+        bad = not isinstance(each, str) or (not each and name != "variant") or (allowed and each not in allowed)
+        if bad:
+            row = next(i for i, value in enumerate(values) if _hashable(value) == each) + 1
+            choice = f"one of {', '.join(allowed)}" if allowed else "a name"
+            raise CatalogError(f"{where}: row {row}: {name} is {_short(values[row - 1])}; use {choice}.")
+    return tuple(values)
+
+
+def _figures(name: str, values: Sequence[Any], where: str) -> tuple[float, ...]:
+    if {int, float}.issuperset(set(map(type, values))):  # the usual case, checked a column at a time
+        low = min(values, default=1)
+        if all(each < inf for each in values) and (low > 0 or (low == 0 and name != "seconds")):
+            return tuple(map(float, values))
+    for index, each in enumerate(values):
+        place = f"{where}: row {index + 1}: {name}"
+        if isinstance(each, str):
+            raise CatalogError(f"{place} is {each!r}; give a number.")
+        (checks.positive if name == "seconds" else checks.number)(each, place, 1e300, "a finite number")
+    return tuple(map(float, values))
+
+
+def _host(value: object, where: str) -> HostFigures:
+    entry = checks.mapping(value, where)
+    names = tuple(HostFigures.__dataclass_fields__)
+    checks.known_keys(entry, set(names), where)
+    checks.required(entry, {name: name for name in names}, where)
+    found = {
+        name: checks.number(entry[name], f"{where}: {name}", *_HOST_LIMITS.get(name, (1e7, "microseconds")))
+        for name in names
+    }
+    return HostFigures(**found)
+
+
+def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
+    found = []
+    for count, factors in checks.mapping(value, where).items():
+        place = f"{where}: {count}"
+        ranks = _ranks(count, f"{where}: a number of ranks")
+        entry = checks.mapping(factors, place)
+        checks.known_keys(entry, {"compute", "memory"}, place)
+        checks.required(entry, {"compute": "compute", "memory": "memory"}, place)
+        slower = (checks.positive(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory"))
+        found.append(Crowding(ranks, *slower))
+    return tuple(sorted(found, key=lambda each: each.ranks))
+
+
+def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
+    found = []
+    for name, by_ranks in checks.mapping(value, where).items():
+        if name not in _COLLECTIVES:
+            raise CatalogError(f"{where}: unknown collective {name!r}; use one of {', '.join(_COLLECTIVES)}.")
+        for count, pairs in checks.mapping(by_ranks, f"{where}: {name}").items():
+            place = f"{where}: {name}: {count}"
+            ranks = _ranks(count, f"{where}: {name}: a number of ranks")
+            if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
+                raise CatalogError(f"{place} is {_short(pairs)}; give a list of [bytes, seconds].")
+            sizes = tuple(checks.positive(size, f"{place}: bytes", 1e15, "bytes") for size, _ in pairs)
+            seconds = tuple(checks.positive(time, f"{place}: seconds", 1e6, "seconds") for _, time in pairs)
+            found.append(CollectivePoints(str(name), ranks, sizes, seconds))
+    return tuple(found)
+
+
+def _ranks(value: object, where: str) -> int:
+    count = checks.whole(checks.number(value, where, 65536, "a count"), where)
+    if count < 1:
+        raise CatalogError(f"{where} is 0; it must be at least 1.")
+    return count
+
+
+def _hashable(value: object) -> object:
+    return value if isinstance(value, str) else repr(value).encode()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
