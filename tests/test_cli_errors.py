@@ -25,6 +25,20 @@ JOB_FLAGS = [
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
+EVALUATE_FLAGS = [
+    "--help", "--html", "--csv", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model", "--framework",
+    "--json",
+]  # fmt: skip
+"""Those of docs/evaluate.md."""
+MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
+CALIBRATE_FLAGS = [*MACHINE_FLAGS, "--output"]
+NOT_VERIFIED = [
+    "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
+    "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
+    "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+]  # fmt: skip
+VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
+"""Those of docs/measure.md."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +60,9 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, "--help", "--json", "--trace"])
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--help", "--json", "--plot"])
+    assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
+    assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
+    assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
 
@@ -109,7 +126,7 @@ def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 WRONG = [
     (
         "predct resnet50",
-        "command 'predct' is unknown; nearest: predict; use one of predict, compare, zoo, gpus",
+        "command 'predct' is unknown; nearest: predict; use one of predict, compare, evaluate, ",
     ),
     ("predict", "no model is given"),
     ("compare", "no model is given"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+TABLE = str(Path(__file__).parent.parent / "docs" / "examples" / "measured.csv")
 HEAVY = ("torch", "torchvision", "timm", "transformers", "pandas", "scipy", "matplotlib")
 
 
@@ -26,8 +28,9 @@ def loaded_by(code: str) -> set[str]:
         "from precision_time.cli.main import main\nassert main(['predict', 'bert-large', '--json']) == 0",
         "from precision_time.cli.main import main\nassert main(['compare', 'resnet50', '--gpus', '1,8']) == 0",
         "from precision_time.cli.main import main\nassert main(['zoo']) == main(['gpus']) == 0",
+        f"from precision_time.cli.main import main\nassert main(['evaluate', {TABLE!r}]) == 0",
     ],
-    ids=["names", "command", "predict_time", "predict", "compare", "lists"],
+    ids=["names", "command", "predict_time", "predict", "compare", "lists", "evaluate"],
 )
 def test_no_heavy_import(code: str) -> None:
     assert loaded_by(code) == set()

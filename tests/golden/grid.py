@@ -1,14 +1,20 @@
 """A grid of jobs whose predictions are on file: did a change move predictions, and where?
 
-python tests/golden/grid.py             show what moved against predictions.json
-python tests/golden/grid.py --update    accept the moves (say why in CHANGELOG.md)
+python tests/golden/grid.py                     show what moved against predictions.json
+python tests/golden/grid.py --against HEAD~3    ... against that file as a commit has it
+python tests/golden/grid.py --against FILE      ... against another such file
+python tests/golden/grid.py --update            accept the moves (say why in CHANGELOG.md)
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import statistics
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from precision_time.errors import MissingPeakError
@@ -46,12 +52,53 @@ def moved(old: dict[str, float], new: dict[str, float], tolerance: float = 1e-3)
     return sorted(lines)
 
 
+def summary(old: Mapping[str, float], new: Mapping[str, float], tolerance: float = 1e-3) -> str:
+    """How many jobs moved, and by how much: in all, by model and by precision, those that moved most first."""
+    changes = {job: new[job] / old[job] - 1 for job in sorted(old.keys() & new.keys())}
+    changes = {job: change for job, change in changes.items() if abs(change) > tolerance}
+    lines = [f"{len(changes)} of {len(old.keys() & new.keys())} jobs moved{_sizes(list(changes.values()))}"]
+    for place, title in enumerate(("model", "precision")):
+        groups: dict[str, list[float]] = {}
+        for job, change in changes.items():
+            groups.setdefault(job.split()[place], []).append(change)
+        said = [
+            f"{name} {len(found)}{_sizes(found)}"
+            for name, found in sorted(groups.items(), key=lambda item: -max(map(abs, item[1])))
+        ]
+        lines += [f"by {title}: {'; '.join(said)}"] if said else []
+    return "\n".join(lines)
+
+
+def _sizes(changes: list[float]) -> str:
+    return f" (median {statistics.median(changes):+.1%}, largest {max(changes, key=abs):+.1%})" if changes else ""
+
+
+def on_file(where: str | None = None) -> dict[str, float]:
+    """The predictions in FILE, in another file, or in FILE as a git revision has it; none when there is no FILE yet."""
+    if where is None:
+        text = FILE.read_text(encoding="utf-8") if FILE.exists() else "{}"
+    elif Path(where).is_file():
+        text = Path(where).read_text(encoding="utf-8")
+    else:
+        command = ["git", "show", f"{where}:./{FILE.name}"]
+        shown = subprocess.run(command, cwd=FILE.parent, capture_output=True, text=True, check=False)
+        if shown.returncode:
+            sys.exit(f"--against {where}: neither a file nor a revision that has {FILE.name}: {shown.stderr.strip()}")
+        text = shown.stdout
+    found: dict[str, float] = json.loads(text)
+    return found
+
+
 def main() -> int:
-    new = predictions()
-    old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    parser = argparse.ArgumentParser(description="Did predictions change, and where?")
+    parser.add_argument("--against", metavar="FILE|REVISION", help=f"compare with this instead of {FILE.name}")
+    parser.add_argument("--update", action="store_true", help=f"write {FILE.name}")
+    given = parser.parse_args()
+    old, new = on_file(given.against), predictions()
     for line in moved(old, new):
         print(line)
-    if "--update" in sys.argv[1:]:
+    print(summary(old, new))
+    if given.update:
         FILE.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -51,6 +51,34 @@ def compare(given: Namespace) -> str:
     return _json(comparison.to_dict()) if given.json else str(comparison)
 
 
+def evaluate(given: Namespace) -> str:
+    from precision_time.cli.evaluation import evaluate as whole
+
+    evaluation, worst = whole(given)
+    return _json(evaluation.to_dict()) if given.json else evaluation.text(worst)
+
+
+def calibrate(given: Namespace) -> str:
+    from precision_time.cli.measuring import calibrate as whole
+
+    content, text = whole(given)
+    return _json(content) if given.json else text
+
+
+def verify(given: Namespace) -> str:
+    from precision_time.cli.measuring import verify as whole
+
+    said = _said(given)
+    said.pop("device", None)  # the machine itself, not part of the jobs
+    precisions, gpus = said.pop("precision", []), said.pop("gpus", [])
+    jobs = [job_of(source, said) for source in given.source]
+    if said and not jobs:
+        raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
+    counts = [Job("any", gpus=count).gpus for count in gpus]
+    result = whole(given, jobs, precisions, counts)
+    return _json(result.to_dict()) if given.json else str(result)
+
+
 def zoo(given: Namespace) -> str:
     from precision_time.comparison_table import format_table
     from precision_time.zoo.catalog import ENTRIES
@@ -147,7 +175,7 @@ def _said(given: Namespace) -> dict[str, Any]:
     """The job words on the command line; the values of a flag that takes several become one list."""
     said: dict[str, Any] = {}
     for flag in FLAGS:
-        value = getattr(given, flag.word)
+        value = getattr(given, flag.word, None)
         if isinstance(value, list):
             value = [part.strip() for text in value for part in text.split(",") if part.strip()]
         if value in ("", []):

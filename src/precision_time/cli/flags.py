@@ -13,6 +13,9 @@ _NOT_FLAGS = frozenset({"schedule", "run", "data"})
 AXES = ("gpu", "gpus", "batch_size", "precision")
 """Words that `compare` takes several values of; the last varies fastest."""
 
+VERIFY_AXES = ("gpus", "precision")
+"""The same for `verify`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:

@@ -49,6 +49,9 @@ def _dispatch(given: Namespace) -> int:
         print({
             "predict": commands.predict,
             "compare": commands.compare,
+            "evaluate": commands.evaluate,
+            "calibrate": commands.calibrate,
+            "verify": commands.verify,
             "zoo": commands.zoo,
             "gpus": commands.gpus,
         }[given.command](given))  # fmt: skip

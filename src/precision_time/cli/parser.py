@@ -7,13 +7,20 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from precision_time.cli.flags import AXES, FLAGS
+from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.errors import PrecisionTimeError, nearest
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
+VERIFY_PRECISIONS = "fp32,amp-bf16"
 
-_FILE_FLAGS = ("device", "trace", "plot")
+_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save")
+
+_NOT_FOR_VERIFY = ("gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
+"""Job words that this machine decides, or that say how long a run is."""
+
+ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
+"""Columns that choose rows of a table of measured jobs."""
 
 
 class UsageError(PrecisionTimeError):
@@ -39,6 +46,9 @@ class Parser(argparse.ArgumentParser):
 COMMANDS = {
     "predict": "predict one job",
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
+    "evaluate": "predict a table of measured jobs and judge the predictions",
+    "calibrate": "measure this machine and write the device file to predict it with",
+    "verify": "really train here for some steps and compare with the prediction",
     "zoo": "list the named workloads",
     "gpus": "list the GPU catalog",
 }
@@ -46,6 +56,9 @@ COMMANDS = {
 _USAGE = {
     "predict": "MODEL|FILE [--flag VALUE ...]",
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
+    "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
+    "calibrate": "[--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
+    "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
 }
@@ -82,13 +95,28 @@ def build_parser(for_completion: bool = False) -> Parser:
     predict = made["predict"]
     predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
     predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
-    _add_job_flags(predict, several=(), for_completion=for_completion)
+    _add_job_flags(predict, (), for_completion)
 
     compare = made["compare"]
     compare.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; may be several")
     compare.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
-    _add_job_flags(compare, several=AXES, for_completion=for_completion)
+    _add_job_flags(compare, AXES, for_completion, crossed=f"where nothing else is crossed: {DEFAULT_PRECISIONS}")
 
+    _add_evaluate_flags(made["evaluate"])
+    calibrate, verify = made["calibrate"], made["verify"]
+    calibrate.add_argument("--output", metavar="FILE", help="device file to write (default this-machine.json)")
+    verify.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + " (default: a small CNN and "
+                        "a small transformer)")  # fmt: skip
+    verify.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
+    verify.add_argument("--runs", metavar="N", default="3", help="train every job so many times (default 3)")
+    verify.add_argument("--steps", metavar="N", dest="measured_steps", default="9", help="measured steps of a run, at "
+                        "most (default 9)")  # fmt: skip
+    for command in (calibrate, verify):
+        command.add_argument("--budget", metavar="TIME", default="180s", help="time to measure kernels (default 180s)")
+        command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
+        command.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
+        command.add_argument("--threads", metavar="N", help="threads of each process (default: the cores shared out)")
+    _add_job_flags(verify, VERIFY_AXES, for_completion, _NOT_FOR_VERIFY, f"default: {VERIFY_PRECISIONS}")
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")
@@ -99,17 +127,26 @@ def build_parser(for_completion: bool = False) -> Parser:
     return parser
 
 
-def _add_job_flags(parser: argparse.ArgumentParser, several: Sequence[str], for_completion: bool) -> None:
+def _add_job_flags(
+    parser: argparse.ArgumentParser,
+    several: Sequence[str],
+    for_completion: bool,
+    without: Sequence[str] = (),
+    crossed: str = "",
+) -> None:
+    """`several` may be given more than once; `crossed` says which precisions stand in where none is."""
     groups = {
         "job": parser.add_argument_group("job (the words of the job file; flags override the file)"),
         "run": parser.add_argument_group("run"),
     }
     for flag in FLAGS:
+        if flag.word in without:
+            continue
         many = flag.word in several
         text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.word != "layout" else "")
         if many:
             text += "; several with commas or by repeating the flag"
-            text += f" (where nothing else is crossed: {DEFAULT_PRECISIONS})" if flag.word == "precision" else ""
+            text += f" ({crossed})" if flag.word == "precision" else ""
         groups[flag.group].add_argument(
             flag.text,
             dest=flag.word,
@@ -117,6 +154,21 @@ def _add_job_flags(parser: argparse.ArgumentParser, several: Sequence[str], for_
             action="append" if many else "store",
             choices=flag.choices or None if for_completion else None,
             help=text.replace("%", "%%"),
+        )
+
+
+def _add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", nargs="?", metavar="TABLE.csv", help="measured jobs (columns: docs/evaluate.md)")
+    parser.add_argument("--html", metavar="FILE", help="write the report with pictures: .html")
+    parser.add_argument("--csv", metavar="FILE", help="write every row with its prediction: .csv")
+    parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
+    parser.add_argument("--worst", metavar="N", default="10", help="show so many of the worst rows (default 10)")
+    for word in ROW_FILTERS:
+        parser.add_argument(
+            f"--{word}",
+            metavar="VALUE",
+            action="append",
+            help=f"only rows with this {word}; several with commas or by repeating the flag",
         )
 
 

@@ -1,0 +1,102 @@
+"""The two commands that run real code: `calibrate` and `verify`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from precision_time.cli.parser import UsageError
+from precision_time.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from precision_time.hardware.catalog import Catalog
+    from precision_time.job.job import Job
+    from precision_time.measure.calibrate import Machine
+    from precision_time.measure.verify import Verification
+
+DEFAULT_OUTPUT = "this-machine.json"
+
+
+def calibrate(given: Namespace) -> tuple[dict[str, Any], str]:
+    """The device file's content, already written, and what to say about it."""
+    _require_torch("calibrate")
+    from precision_time.cli.progress import Progress
+    from precision_time.measure.calibrate import calibrate as measure
+    from precision_time.measure.calibrate import check_output, write
+    from precision_time.measure.text import calibration_text
+
+    path = given.output or DEFAULT_OUTPUT
+    check_output(path)
+    here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    with Progress("points") as progress:
+        found = measure(here, budget_s, progress)
+    write(path, found.content)
+    return found.content, calibration_text(found.content, found.left_out, path)
+
+
+def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
+    """Calibrate (or take the given device file), predict, train, compare."""
+    _require_torch("verify")
+    from precision_time.cli.progress import Progress
+    from precision_time.hardware.catalog import default_catalog
+    from precision_time.measure.calibrate import calibrate as measure
+    from precision_time.measure.calibrate import catalog_of, check_output, write
+    from precision_time.measure.verify import jobs_here
+    from precision_time.measure.verify import verify as run
+
+    if given.save:
+        check_output(given.save)
+    here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    runs, steps = _count(given.runs, "runs"), _count(given.measured_steps, "steps")
+    wanted = jobs_here(here, jobs, precisions, ranks)
+    catalog: Catalog
+    if given.device:
+        catalog = default_catalog().with_file(given.device)
+    else:
+        print("measuring this machine", file=sys.stderr)
+        with Progress("points") as progress:
+            found = measure(here, budget_s, progress)
+        if given.save:
+            write(given.save, found.content)
+        catalog = catalog_of(found.content)
+    print(f"training {len(wanted)} jobs, {runs} times each", file=sys.stderr)
+    with Progress("runs") as progress:
+        return run(wanted, here, catalog, runs, steps, progress)
+
+
+def _machine(given: Namespace) -> Machine:
+    from precision_time.measure.calibrate import Machine
+
+    ranks = None if given.ranks is None else _count(given.ranks, "ranks")
+    threads = None if given.threads is None else _count(given.threads, "threads")
+    return Machine.here(given.on, ranks, threads)
+
+
+def _require_torch(command: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingExtraError(
+            f"{command} runs real kernels, which needs PyTorch: pip install 'precision-time[torch]'"
+        )
+
+
+def _count(text: str, flag: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"flag --{flag} is {text!r}; give a whole number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str, flag: str) -> float:
+    """ "90", "90s" or "2min"."""
+    units = {"s": 1.0, "m": 60.0, "min": 60.0}
+    number = text.rstrip("smin ")
+    unit = text[len(number) :].strip() or "s"
+    try:
+        seconds = float(number) * units[unit]
+    except (ValueError, KeyError):
+        raise UsageError(f"flag --{flag} is {text!r}; give seconds or minutes, for example 90s or 2min") from None
+    if not 5.0 <= seconds <= 600.0:
+        raise UsageError(f"flag --{flag} is {text!r}; give between 5s and 10min")
+    return seconds

@@ -1,0 +1,66 @@
+"""The judged rows of a board on disk, so that its pages can be written again without judging.
+
+It names measurements of third parties row by row, so it is for the user's own disk and never for the repository.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_time.errors import DataError
+from precision_time.fit.board.facts import Facts
+from precision_time.fit.board.runs import Runs, settled
+from precision_time.fit.evaluation.accuracy import Judged
+from precision_time.fit.evaluation.row import Row
+from precision_time.fit.folds import HeldOut
+from precision_time.job.file import write_whole
+
+
+def write_runs(path: Path, facts: Facts, runs: Runs) -> None:
+    """Every row of every run: id, line, fold, seconds with P10 and P90, error, terms."""
+    judged = settled(runs)
+    content = {
+        "facts": dataclasses.asdict(facts),
+        "runs": {name: _rows(held_out, judged[name]) for name, held_out in runs.items()},
+    }
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _rows(held_out: Sequence[HeldOut], judged: Sequence[Judged]) -> list[dict[str, object]]:
+    steps = {j.row.line: j.step for j in judged}
+    return [
+        {
+            "id": h.row.id, "line": h.row.line, "fold": h.fold, "predicted_s": h.predicted_s,
+            "p10_s": steps[h.row.line].p10, "p90_s": steps[h.row.line].p90,
+            "error": h.predicted_s / h.row.measured_s - 1.0, "widening": h.widening, "breakdown": h.breakdown,
+            "fits": h.fits,
+        }
+        for h in held_out
+    ]  # fmt: skip
+
+
+def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Runs]:
+    """What `write_runs` wrote of the same table and parameters; `facts` are today's."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        then = Facts(**content["facts"])
+        stale = next((name for name in ("sha256", "parameters") if getattr(then, name) != getattr(facts, name)), None)
+        if stale:
+            what = {"sha256": "another table", "parameters": "other timing parameters"}[stale]
+            raise DataError(f"{path.name} was judged with {what}; leave out --from and judge again")
+        by_line = {row.line: row for row in rows}
+        runs = {
+            name: [
+                HeldOut(by_line[j["line"]], j["fold"], j["predicted_s"], j["widening"], j["breakdown"], j["fits"])
+                for j in judged
+            ]
+            for name, judged in content["runs"].items()
+        }
+    except OSError as error:
+        raise DataError(f"{str(path)!r} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{str(path)!r} is no file that --json wrote; leave out --from and judge again") from None
+    return then, runs

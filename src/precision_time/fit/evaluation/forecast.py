@@ -1,0 +1,143 @@
+"""What `predict` says of many jobs: seconds or the reason why there are none, in the order of the jobs.
+
+Jobs that share a traced graph are predicted one after another, so that it is read or traced once. Where there are
+many graphs, a pool of processes takes them; its answers are the same.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.estimate.interval import Interval
+from precision_time.job.job import Job
+
+GRAPHS_PER_WORKER = 12
+"""A worker costs half a second (with torch, four) and a graph 0.02 to 0.7 s: with fewer graphs it does not pay."""
+MOST_WORKERS = 8
+"""A worker that traces holds about a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The step's seconds, its terms and whether memory suffices; or, without a `step`, the reason."""
+
+    step: Interval | None = None
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+    fits: bool = True
+    reason: str = ""
+
+
+def forecast(job: Job) -> Forecast:
+    """One prediction. A mistake of ours becomes a reason too, so that one row cannot end a run over thousands."""
+    from precision_time.prediction import predict
+
+    try:
+        estimate = predict(job)
+    except PrecisionTimeError as error:
+        return Forecast(reason=" ".join(str(error).split()))
+    except Exception as error:
+        return Forecast(reason=f"internal error: {type(error).__name__}: {' '.join(str(error).split())}")
+    step = Interval(float(estimate.step.p10), float(estimate.step.p50), float(estimate.step.p90))
+    if not (step.p10 > 0.0 and math.isfinite(step.p90)):
+        return Forecast(reason=f"internal error: the predicted step is {step.p50} s")
+    return Forecast(step, {k: float(v) for k, v in estimate.breakdown.items()}, bool(estimate.memory.fits))
+
+
+def forecast_all(
+    jobs: Sequence[Job], workers: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[Forecast]:
+    """The forecast of every job. `workers` None: as many processes as pay. `progress(done, total)` counts jobs."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, job in enumerate(jobs):
+        groups.setdefault(_graph_key(job), []).append(index)
+    chunks = [groups[key] for key in sorted(groups)]
+    report = progress or (lambda done, total: None)
+    found: dict[int, Forecast] = {}
+    count = _workers_for(len(chunks)) if workers is None else min(workers, len(chunks))
+    report(0, len(jobs))
+    if count > 1:
+        with closing(_pooled(chunks, jobs, count)) as pooled:
+            for chunk, answers in pooled:
+                found.update(zip(chunk, answers, strict=True))
+                report(len(found), len(jobs))
+    for chunk in chunks:  # all of them in one process; after a pool that broke, those it left
+        for index in chunk:
+            if index not in found:
+                found[index] = forecast(jobs[index])
+                report(len(found), len(jobs))
+    return [found[index] for index in range(len(jobs))]
+
+
+def _graph_key(job: Job) -> tuple[str, ...]:
+    """What the traced step depends on, as text for sorting."""
+    words = (job.model, dict(job.model_config), dict(job.input), job.batch_size, job.attention, job.execution)
+    return tuple(map(str, (*words, job.precision)))
+
+
+def _workers_for(graphs: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, MOST_WORKERS, graphs // GRAPHS_PER_WORKER))
+
+
+def _forecasts(jobs: Sequence[Job]) -> list[Forecast]:
+    return [forecast(job) for job in jobs]
+
+
+def _pooled(
+    chunks: Sequence[list[int]], jobs: Sequence[Job], workers: int
+) -> Generator[tuple[list[int], list[Forecast]], None, None]:
+    """Chunks with their forecasts as they are done. Ends early when the pool breaks (a worker killed for memory)."""
+    others = set(multiprocessing.active_children())
+    try:
+        # spawn: a fork would copy the threads' locks of whoever calls us
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    except (OSError, NotImplementedError, ImportError):  # no semaphores here
+        return
+    try:
+        with _interrupts_held():  # Ctrl-C is for us; workers inherit the mask and are ended below
+            futures = {pool.submit(_forecasts, [jobs[i] for i in chunk]): chunk for chunk in chunks}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        return
+    except BaseException:
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is killed would wait for work for ever."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

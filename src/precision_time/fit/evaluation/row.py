@@ -1,0 +1,161 @@
+"""One row of the table as a job, and what had to be assumed where the row is silent."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from precision_time.errors import JobError, PrecisionTimeError
+from precision_time.fit.evaluation.seen import digest
+from precision_time.job.fields import Value, parse_fields
+from precision_time.job.job import Job
+from precision_time.job.precision import parse_precision
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.workload import ZooEntry
+
+_EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
+              "paddle": "torchscript"}  # fmt: skip
+"""Execution of a framework whose row names none: static graphs launch without autograd and fuse a little."""
+_IMAGES = frozenset({"image_size", "volume"})
+"""Inputs of models whose tensors have a memory format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured job. `job` is None where it cannot be expressed; `reason` says why.
+
+    `precision` is the project's name of it where there is one. `assumed` holds "word value" for every word of the job
+    that the row leaves open. `setting` is what two rows have in common that are one job in two precisions, batch and
+    accumulation apart (see `order`). `digest` recognises the row among those of the fit (see `seen`).
+    """
+
+    id: str
+    line: int
+    trust: str
+    framework: str
+    model: str
+    family: str
+    gpu: str
+    precision: str
+    gpus: int
+    measured_s: float
+    job: Job | None
+    reason: str
+    assumed: tuple[str, ...]
+    setting: tuple[str, ...]
+    digest: str
+
+
+def row_of(line: int, cells: Mapping[str, str]) -> Row:
+    """The row of a line whose numeric cells are numbers or empty (`read_table` has checked them)."""
+    job: Job | None = None
+    assumed: tuple[str, ...] = ()
+    reason = ""
+    try:
+        config = parse_fields(cells["model_config"], "model_config")
+        entry = _entry(cells["model"], config)
+        family = _family(cells["model"], entry)
+        if empty := [name for name in ("model", "gpu", "precision") if not cells[name]]:
+            reason = f"the row names no {empty[0]}"
+        elif not cells["step_time_s"]:
+            reason = "no measured time"
+        else:
+            job, assumed = _job(cells, config, entry)
+    except PrecisionTimeError as error:
+        family, reason = _family(cells["model"], _entry(cells["model"], {})), str(error)
+    precision = _precision(cells["precision"])
+    return Row(
+        id=cells["id"],
+        line=line,
+        trust=cells["trust"],
+        framework=cells["framework"],
+        model=cells["model"],
+        family=family,
+        gpu=cells["gpu"],
+        precision=precision,
+        gpus=int(cells["gpus"] or 1),
+        measured_s=float(cells["step_time_s"] or math.nan),
+        job=job,
+        reason=reason,
+        assumed=assumed,
+        setting=(
+            *(cells[name].lower() for name in _SETTING),
+            re.split(r"[@#]|:(?!//)", cells["source"])[0].strip(),  # repository or document
+        ),
+        digest=digest(cells, precision),
+    )
+
+
+_SETTING = ("model", "model_config", "input", "gpus", "nodes", "gpu", "system", "parallelism", "framework")
+"""Not the memory format, optimizer, execution and attention: published full-precision lines drag those along."""
+
+
+def _precision(text: str) -> str:
+    try:
+        return parse_precision(text).label
+    except JobError:
+        return text
+
+
+def _entry(model: str, config: Mapping[str, Value]) -> ZooEntry | None:
+    """The zoo entry that the row's model stands for; a transformer by its shape is a `gpt` (as in `training_step`)."""
+    entry = ENTRIES.get(model.lower())
+    return ENTRIES["gpt"] if entry is None and {"layers", "hidden"} <= set(config) else entry
+
+
+def _family(model: str, entry: ZooEntry | None) -> str:
+    if entry is not None:
+        return entry.family
+    prefix, colon, _ = model.partition(":")
+    return prefix if colon and prefix in ("torchvision", "timm", "hf") else "unknown"
+
+
+def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None) -> tuple[Job, tuple[str, ...]]:
+    """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
+    notes = cells["notes"].lower()
+    optimizer = cells["optimizer"] or None
+    implementation = None
+    by_tensor = optimizer in ("sgd", "rmsprop", "adam", "adamw") or "torchscript lamb" in notes
+    if cells["framework"] == "pytorch" and "fused" not in notes and by_tensor:
+        implementation = "single"  # torch.optim of 2020-2022, and a scripted LAMB, loop over the tensors
+    elif cells["framework"] != "pytorch" or "fused" in notes or optimizer in ("lamb", "novograd"):
+        implementation = "fused"
+    taken = {
+        "batch_size": str(entry.batch_size) if entry else "",
+        "grad_accum": "1",
+        "gpus": "1",
+        "parallelism": "dp",
+        "optimizer": entry.optimizer if entry else "",
+        "memory_format": "nchw" if entry and _IMAGES & set(entry.input) else "",
+        "attention": "flash" if entry and entry.attention else "",
+        "recompute": "none",
+        "execution": _EXECUTION.get(cells["framework"], "eager"),
+    }
+    assumed = [f"{word} {value}" for word, value in taken.items() if value and not cells[word]]
+    if implementation is not None and optimizer != "none":
+        assumed.append(f"optimizer_impl {implementation}")
+    if not cells["system"]:
+        assumed.append("system: the usual one of that GPU")
+    job = Job(
+        cells["model"],
+        model_config=config,
+        input=parse_fields(cells["input"], "input"),
+        precision=cells["precision"],
+        batch_size=int(cells["batch_size"]) if cells["batch_size"] else None,
+        grad_accum=int(cells["grad_accum"] or 1),
+        gpu=cells["gpu"],
+        gpus=int(cells["gpus"] or 1),
+        nodes=int(cells["nodes"]) if cells["nodes"] else None,
+        system=cells["system"] or None,
+        layout=cells["parallelism"] or "dp",
+        optimizer=optimizer,
+        optimizer_impl=implementation,
+        memory_format=cells["memory_format"] or "nchw",
+        attention=cells["attention"] or "flash",
+        recompute=cells["recompute"] or "none",
+        execution=cells["execution"] or taken["execution"],
+        no_sync="no no_sync" not in notes,
+    )
+    return job, tuple(assumed)

@@ -1,0 +1,143 @@
+"""A table of measured jobs: the CSV file behind the fits and behind `evaluate` (columns: docs/evaluate.md).
+
+What is wrong with the file itself (no table, a cell that is no number) raises one `DataError`; what is wrong with a
+job (unknown model, layout not supported) stays with its `Row`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precision_time.errors import DataError, nearest
+from precision_time.fit.evaluation.row import Row, row_of
+
+REQUIRED = ("model", "gpu", "precision", "step_time_s")
+"""Without these no row says what ran and how long it took; every other column may be missing or empty."""
+OPTIONAL = (
+    "id", "source", "trust", "framework", "execution", "model_config", "input", "batch_size", "grad_accum", "gpus",
+    "nodes", "system", "parallelism", "optimizer", "memory_format", "attention", "recompute", "notes",
+)  # fmt: skip
+COUNTS = ("batch_size", "grad_accum", "gpus", "nodes")
+LARGEST_COUNT = 10**12
+SECONDS = (1e-9, 1e9)
+"""Shortest and longest step that can be a measurement; beyond lies a wrong unit."""
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a file in their order; `warnings` are sentences about the file."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_table(path: str | Path) -> Table:
+    """The table in a CSV file; `DataError` in one sentence where it is none or a cell cannot be read."""
+    path = Path(path)
+    lines = _lines(path)
+    try:
+        _, heads = next(lines)
+    except StopIteration:
+        raise DataError(f"table {str(path)!r} is empty; its first line must name the columns") from None
+    columns = [head.strip().lower() for head in heads]
+    warnings = _check_columns(path, columns)
+    rows = []
+    bad: list[str] = []
+    for line, given in lines:
+        if len(given) > len(columns):
+            raise DataError(
+                f"{path.name} line {line} has {len(given)} cells for {len(columns)} columns; "
+                "put quotes around a text that holds commas"
+            )
+        cells = dict.fromkeys(OPTIONAL, "") | dict.fromkeys(REQUIRED, "")
+        cells |= {name: cell.strip() for name, cell in zip(columns, given, strict=False) if name in cells}
+        cells["id"] = cells["id"] or f"line-{line}"
+        bad += [f"{path.name} line {line} (id {cells['id']!r}): {what}" for what in _wrong_numbers(cells)]
+        if not bad:
+            rows.append(row_of(line, cells))
+    if bad:
+        more = f", and {len(bad) - 1:,} more such cells" if len(bad) > 1 else ""
+        raise DataError(f"{bad[0]}; correct it, or leave the cell empty where it is unknown{more}")
+    if not rows:
+        raise DataError(f"table {str(path)!r} has column names but no row; add one line for each measured job")
+    twice = [name for name, times in Counter(row.id for row in rows).items() if times > 1]
+    if twice:
+        warnings.append(f"{len(twice)} id(s) stand on several lines, all of which count: {_some(twice)}")
+    return Table(path, tuple(rows), tuple(warnings))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number (of the first of its lines) and cells of every record that is not blank."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            line = 1
+            for cells in reader:
+                if any(cell.strip() for cell in cells):
+                    yield line, cells
+                line = reader.line_num + 1
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"table {str(path)!r} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8"
+        ) from None
+    except csv.Error as error:
+        raise DataError(f"table {str(path)!r} is not valid CSV at line {line}: {error}; correct that line") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"table {str(path)!r} cannot be read: {reason}; check the path") from None
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> list[str]:
+    """A sentence about columns that are ignored; `DataError` where the file is no such table."""
+    known = (*REQUIRED, *OPTIONAL)
+    if twice := [name for name, times in Counter(columns).items() if name and times > 1]:
+        raise DataError(f"table {str(path)!r} has the column {twice[0]!r} twice; keep one of them")
+    ignored = [name for name in columns if name and name not in known]
+    absent = [name for name in known if name not in columns]
+    if missing := [name for name in REQUIRED if name in absent]:
+        has = _some(columns) if any(columns) else "none with a name"
+        fix = "separate columns with commas" if len(columns) == 1 else f"name it in the first line (it has {has})"
+        raise DataError(f"table {str(path)!r} has no column {_some(missing)}; {fix}")
+    if not ignored:
+        return []
+    typos = [(name, nearest(name, absent, 1)) for name in ignored if _looks_like(name, absent)]
+    hint = "".join(f"; {name!r} looks like {meant!r}, which is missing" for name, meant in typos)
+    return [f"column(s) ignored: {', '.join(map(repr, ignored))}{hint}"]
+
+
+def _looks_like(name: str, absent: Sequence[str]) -> bool:
+    from difflib import get_close_matches
+
+    return bool(get_close_matches(name, absent, n=1, cutoff=0.75))
+
+
+def _wrong_numbers(cells: dict[str, str]) -> list[str]:
+    """What is wrong with the numeric cells; whole numbers are written plainly ("8.0", as pandas writes, becomes 8)."""
+    wrong = []
+    for name in COUNTS:
+        text = cells[name]
+        number = float(text) if _NUMBER.fullmatch(text) else 0.0
+        if text and not (1 <= number <= LARGEST_COUNT and number.is_integer()):
+            wrong.append(f"{name} is {_short(text)}, not a whole number of at least 1")
+        elif text:
+            cells[name] = str(int(number))
+    text = cells["step_time_s"]
+    if text and not (_NUMBER.fullmatch(text) and SECONDS[0] <= float(text) <= SECONDS[1]):
+        wrong.append(f"step_time_s is {_short(text)}, not a number of seconds above 0")
+    return wrong
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _some(names: Sequence[str], count: int = 8) -> str:
+    return ", ".join(names[:count]) + (f" and {len(names) - count:,} more" if len(names) > count else "")

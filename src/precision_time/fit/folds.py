@@ -1,0 +1,119 @@
+"""Rows judged by factors that never saw them, and intervals as wide as the other folds' errors say.
+
+A fold is a model family, a GPU or a precision: all its rows are judged together, by factors fitted to the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from precision_time.errors import DataError
+from precision_time.estimate.assemble import assemble, spread_terms
+from precision_time.estimate.interval import Interval
+from precision_time.estimate.spread import widening
+from precision_time.fit.cases import Case, run
+from precision_time.fit.evaluation.accuracy import Judged
+from precision_time.fit.evaluation.row import Row
+from precision_time.fit.factors import fit
+from precision_time.timing.constants import StepConstants
+
+TRUSTED = ("A", "B")
+"""Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
+UNSEEN_ARCHITECTURE = 0.15
+"""What an architecture without any fitted whole step adds to the spread of log(step time): chosen."""
+Z90 = 1.2815515655446004
+"""90th percentile of the standard normal distribution."""
+
+FOLDS: dict[str, Callable[[Row], str]] = {
+    "model family": lambda row: row.family,
+    "GPU": lambda row: _architecture_and_board(row.gpu),
+    "precision": lambda row: row.precision,
+}
+
+
+def _architecture_and_board(gpu: str) -> str:
+    """Cards that differ in memory alone are one GPU."""
+    from precision_time.hardware.catalog import default_catalog
+
+    return default_catalog().gpu(gpu).arch + ("-sxm" if "sxm" in gpu else "-pcie")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A measured row, what was predicted for it without its `fold`, and what the job itself adds to the spread."""
+
+    row: Row
+    fold: str
+    predicted_s: float
+    widening: float
+    breakdown: dict[str, float]
+    fits: bool
+
+    @property
+    def log_error(self) -> float:
+        return float(np.log(self.predicted_s / self.row.measured_s))
+
+
+def judge(
+    cases: Iterable[Case], constants: StepConstants, fold: str, architectures: Sequence[str] | None = None
+) -> list[HeldOut]:
+    """Predictions with these constants; `architectures` are those that the constants were fitted on (None: all)."""
+    judged = []
+    for case in cases:
+        priced, timeline = run(case, constants)
+        estimate = assemble(case.job, case.step, priced, timeline, case.cluster, dict, ())
+        known = architectures is None or case.cluster.gpu.arch in architectures
+        added = float(np.hypot(widening(spread_terms(priced, timeline)), 0.0 if known else UNSEEN_ARCHITECTURE))
+        breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
+        judged.append(HeldOut(case.row, fold, float(estimate.step.p50), added, breakdown, bool(estimate.memory.fits)))
+    return judged
+
+
+def cross_validate(
+    cases: Sequence[Case], fold: Callable[[Row], str], progress: Callable[[str], None] = lambda name: None
+) -> list[HeldOut]:
+    """Every row judged by factors fitted without its fold."""
+    names = sorted({fold(case.row) for case in cases})
+    if len(names) < 2:
+        raise DataError(
+            f"the table has only {names[0] if names else 'rows that cannot run'}; holding out needs two kinds"
+        )
+    judged: list[HeldOut] = []
+    for name in names:
+        progress(name)
+        parameters, theta = fit([c for c in cases if fold(c.row) != name])
+        judged += judge(
+            [c for c in cases if fold(c.row) == name], parameters.constants(theta), name, parameters.architectures
+        )
+    return judged
+
+
+def spread_for(judged: Sequence[HeldOut], coverage: float = 0.8) -> float:
+    """The base spread with which the P10-P90 interval holds `coverage` of the held-out rows, what jobs add included."""
+    trusted = [j for j in judged if j.row.trust in TRUSTED] or judged
+    size = np.abs([j.log_error for j in trusted])
+    added = np.array([j.widening for j in trusted])
+    candidates = np.linspace(0.0, 5.0, 5001)
+    held = [float((size <= Z90 * np.hypot(base, added)).mean()) for base in candidates]
+    return float(
+        next((base for base, share in zip(candidates, held, strict=True) if share >= coverage), candidates[-1])
+    )
+
+
+def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[Judged]:
+    """The rows in the order of the table; the base spread of each comes from the rows of the other folds only.
+
+    With a `base`, this one holds for all.
+    """
+    names = {j.fold for j in judged}
+    bases = {n: spread_for([j for j in judged if j.fold != n] or judged) if base is None else base for n in names}
+    return [
+        Judged(
+            j.row, Interval.around(j.predicted_s, float(np.hypot(bases[j.fold], j.widening))), j.breakdown, j.fits,
+            seen=False,
+        )
+        for j in sorted(judged, key=lambda j: j.row.line)
+    ]  # fmt: skip

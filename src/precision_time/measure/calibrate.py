@@ -1,0 +1,174 @@
+"""`calibrate`: measures this machine in minutes and writes the device file that `predict --device FILE` prices with."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import MeasureError
+from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.job.file import write_whole
+from precision_time.measure import machine
+from precision_time.measure.launch import launch
+from precision_time.measure.suite import COLUMNS
+
+DEFAULT_BUDGET_S = 180.0
+NOISY = 0.10
+"""Spread of equal measurements from which a machine is called noisy: a tenth is what a calibration should resolve."""
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is calibrated: the device type, the ranks that will share this machine, and the threads of each."""
+
+    device_type: str
+    ranks: int
+    threads: int
+
+    @classmethod
+    def here(cls, device_type: str | None = None, ranks: int | None = None, threads: int | None = None) -> Machine:
+        """This machine: its GPUs, one rank each, or else its CPU shared by two ranks; `MeasureError` if it has not."""
+        import torch
+
+        if device_type not in (None, "cpu", "cuda"):
+            raise MeasureError(f"device type {device_type!r} cannot be measured; use cpu or cuda")
+        cuda = torch.cuda.is_available()
+        if device_type == "cuda" and not cuda:
+            raise MeasureError("this machine has no CUDA device that torch can use; measure the CPU with --on cpu")
+        kind = device_type or ("cuda" if cuda else "cpu")
+        cores = machine.cores()
+        if kind == "cuda":
+            most = torch.cuda.device_count()
+            if ranks is not None and ranks > most:
+                raise MeasureError(f"ranks is {ranks}, but this machine has {most} CUDA devices; use at most {most}")
+            return cls(kind, ranks or most, threads or max(cores // most, 1))
+        count = ranks or min(2, cores)
+        if count > cores:
+            raise MeasureError(f"ranks is {count}, but this machine has {cores} cores; use at most {cores}")
+        each = threads or cores // count
+        if each * count > cores:
+            raise MeasureError(
+                f"threads is {each} for each of {count} ranks, but this machine has {cores} cores; "
+                f"use at most {cores // count}"
+            )
+        return cls(kind, count, each)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The device file's content, and the benchmarks that were left out, each with why."""
+
+    content: dict[str, Any]
+    left_out: tuple[str, ...]
+
+
+def calibrate(
+    here: Machine, budget_s: float = DEFAULT_BUDGET_S, report: Report = lambda done, total: None
+) -> Calibrated:
+    """Measure this machine in about `budget_s` seconds, plus half a minute for what its ranks do to each other."""
+    found = launch(
+        {"task": "kernels", "device": here.device_type, "dtypes": _dtypes(here.device_type), "budget_s": budget_s},
+        threads=here.threads,
+        timeout_s=budget_s * 2 + 300,
+        report=report,
+    )
+    together = None
+    if here.ranks > 1:
+        together = launch({"task": "together", "device": here.device_type}, here.ranks, here.threads, timeout_s=300)
+    return Calibrated(document(here, found, together), tuple(found["left_out"]))
+
+
+def catalog_of(content: Mapping[str, Any]) -> Catalog:
+    """The built-in catalog with a device file's content on top, without a file."""
+    return default_catalog().with_document(content, "calibration")
+
+
+def write(path: str | Path, content: Mapping[str, Any]) -> None:
+    """One row a line, so that two calibrations can be compared line by line."""
+    text = json.dumps(content, indent=1)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
+    write_whole(path, (text + "\n").encode())
+
+
+def check_output(path: str | Path) -> None:
+    """Before minutes of measuring: the file must end in .json and its folder must exist."""
+    target = Path(path)
+    if target.suffix.lower() != ".json":
+        raise MeasureError(f"output {str(path)!r} is no JSON file name; end it in .json")
+    if not target.absolute().parent.is_dir():
+        raise MeasureError(f"output {str(path)!r}: there is no folder {target.parent}; make it first")
+
+
+def document(here: Machine, kernels: Mapping[str, Any], together: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The device file of what was measured: one GPU entry, one node and one fabric, named after this machine."""
+    rows: Sequence[Sequence[Any]] = kernels["rows"]
+    name, node, fabric = device_name(here), "this-machine", "this-machine-link"
+    calibration: dict[str, Any] = {
+        "made": datetime.date.today().isoformat(),
+        "command": "precision-time calibrate",
+        "versions": machine.versions(),
+        "machine": machine.description(here.device_type),
+        "threads": here.threads,
+        "noise": round(kernels["noise"], 4),
+        "kernels": {"columns": list(COLUMNS), "rows": rows},
+        "host": {key: round(value, 4) for key, value in kernels["host"].items()},
+        "crowding": {},
+        "collectives": {},
+    }
+    bus_gb_per_s = 1.0
+    if together is not None:
+        ranks = str(here.ranks)
+        calibration["crowding"] = {
+            ranks: {key: round(max(together["busy"][key] / together["alone"][key], 1.0), 4) for key in together["busy"]}
+        }
+        calibration["collectives"] = {
+            key: {ranks: [[size, float(f"{seconds:.5g}")] for size, seconds in points]}
+            for key, points in together["collectives"].items()
+        }
+        size, seconds = together["collectives"]["all_reduce"][-1]
+        bus_gb_per_s = 2.0 * (here.ranks - 1) / here.ranks * size / seconds / 1e9
+    source = f"measured by precision-time calibrate on {calibration['made']}"
+    facts = {**machine.facts(here.device_type, here.ranks), **_ceilings(rows)}
+    return {
+        "gpus": {name: {**facts, "device_type": here.device_type, "sources": source, "calibration": calibration}},
+        "nodes": {node: {"gpus": [name], "default_for": [name], "gpus_per_node": here.ranks, "intra": fabric,
+                         "source": source}},
+        "fabrics": {fabric: {"kind": "shared-memory" if here.device_type == "cpu" else "pcie",
+                             "bus_gb_per_s": float(f"{bus_gb_per_s:.4g}"), "source": source}},
+    }  # fmt: skip
+
+
+def device_name(here: Machine) -> str:
+    """What `--gpu` calls it."""
+    return "this-cpu" if here.device_type == "cpu" else "this-gpu"
+
+
+def _ceilings(rows: Sequence[Sequence[Any]]) -> dict[str, float]:
+    """Best arithmetic rates by unit, in TFLOP/s, and best traffic, in GB/s: the roofline that utilisations refer to."""
+    at = {column: index for index, column in enumerate(COLUMNS)}
+    rates: dict[str, float] = {}
+    traffic = 0.0
+    for row in rows:
+        seconds = row[at["seconds"]]
+        traffic = max(traffic, row[at["bytes"]] / seconds)
+        if row[at["math"]] != "vector":
+            rates[row[at["math"]]] = max(rates.get(row[at["math"]], 0.0), row[at["flops"]] / seconds)
+    if not rates:
+        raise MeasureError("no matrix product could be timed, so there is no peak to refer to; raise the budget")
+    tflops = {f"{math}_tflops": float(f"{rate / 1e12:.4g}") for math, rate in rates.items()}
+    return {**tflops, "mem_bw_gbs": float(f"{traffic / 1e9:.4g}")}
+
+
+def _dtypes(device_type: str) -> list[str]:
+    if device_type == "cpu":
+        return ["float32", "bfloat16"]
+    import torch
+
+    half = ["float16", "bfloat16"] if torch.cuda.is_bf16_supported() else ["float16"]
+    return ["float32", *half]

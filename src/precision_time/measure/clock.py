@@ -1,0 +1,65 @@
+"""Times of short pieces of real work: warm-up, repeats, the median, and how far the repeats lie apart."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SHORTEST_SAMPLE_S = 300e-6
+"""Calls are grouped until a sample lasts this long, so that the clock's own microsecond does not count."""
+LEAST_SAMPLES, MOST_SAMPLES = 5, 25
+_QUEUE_CYCLES = 2_000_000
+"""About a millisecond of a GPU's clock: time for the host to queue the calls of a sample behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of one call: the median of `samples`, and their spread relative to it (scaled median deviation)."""
+
+    seconds: float
+    spread: float
+    samples: int
+
+
+def summary(samples: list[float]) -> Timed:
+    """Median and robust relative spread of repeated times; 1.4826 makes it a standard deviation for a normal one."""
+    middle = statistics.median(samples)
+    deviation = statistics.median(abs(s - middle) for s in samples)
+    return Timed(middle, 1.4826 * deviation / middle if middle else 0.0, len(samples))
+
+
+def timed(call: Callable[[], Any], device: torch.device, budget_s: float = 0.05) -> Timed:
+    """Time of `call` after warm-up, in about `budget_s` seconds; slow calls run at least three times.
+
+    On a GPU the calls are queued behind a waiting kernel and timed with events, so that what is measured is the device
+    and not the host that launches.
+    """
+    call()
+    first = _sample(call, device, 1)
+    group = max(1, min(1000, int(SHORTEST_SAMPLE_S / max(first, 1e-7))))
+    wanted = budget_s / max(first * group, 1e-7)
+    count = LEAST_SAMPLES if wanted < LEAST_SAMPLES else min(int(wanted), MOST_SAMPLES)
+    if first > budget_s:
+        return summary([first, _sample(call, device, 1), _sample(call, device, 1)])
+    return summary([_sample(call, device, group) for _ in range(count)])
+
+
+def _sample(call: Callable[[], Any], device: torch.device, group: int) -> float:
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        for _ in range(group):
+            call()
+        return (time.perf_counter() - begin) / group
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(_QUEUE_CYCLES)
+    start.record()
+    for _ in range(group):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / group

@@ -1,0 +1,81 @@
+"""What this machine is, in words that a device file and a report carry."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precision_time.errors import CatalogError
+from precision_time.hardware.catalog import default_catalog
+
+
+def cores() -> int:
+    """Logical cores this process may use (a container may have fewer than the machine)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's own name, as the system reports it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown processor"
+
+
+def memory_bytes() -> int:
+    """Physical memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    try:
+        found["precision-time"] = version("precision-time")
+    except PackageNotFoundError:
+        found["precision-time"] = "source"
+    return found
+
+
+def description(device_type: str) -> str:
+    if device_type == "cuda":
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, {cpu_name()} host, {sys.platform}"
+    return f"{cpu_name()}, {cores()} logical cores, {sys.platform}"
+
+
+def facts(device_type: str, ranks: int) -> dict[str, Any]:
+    """The fields of a device-file entry that are known without measuring; a GPU of the catalog is based on it."""
+    if device_type == "cpu":
+        vendor = next((v for v in ("AMD", "Intel", "Apple", "ARM") if v.lower() in cpu_name().lower()), "unknown")
+        return {"vendor": vendor, "arch": "cpu", "mem_gb": round(memory_bytes() / ranks / 2**30, 2)}
+    known = torch.cuda.get_device_name()
+    try:
+        return {"based_on": default_catalog().gpu(known).name}
+    except CatalogError:
+        properties = torch.cuda.get_device_properties(0)
+        capability = f"{properties.major}.{properties.minor}"
+        arch = _ARCHITECTURES.get(capability) or _ARCHITECTURES.get(str(properties.major), "unknown")
+        return {
+            "vendor": "NVIDIA", "arch": arch, "mem_gb": round(properties.total_memory / 2**30, 2),
+            "sm_count": properties.multi_processor_count, "compute_capability": capability,
+        }  # fmt: skip
+
+
+_ARCHITECTURES = {
+    "6": "pascal", "7": "volta", "7.5": "turing", "8": "ampere", "8.9": "ada", "9": "hopper", "10": "blackwell",
+    "12": "blackwell",
+}  # fmt: skip
+"""Compute capability to architecture (NVIDIA's CUDA GPU table)."""

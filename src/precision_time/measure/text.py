@@ -1,0 +1,86 @@
+"""Calibrations and verifications as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from precision_time.comparison_table import format_table, interval_text
+from precision_time.measure.calibrate import NOISY
+from precision_time.units import human_seconds
+
+if TYPE_CHECKING:
+    from precision_time.measure.verify import Verification
+
+
+def verification_text(found: Verification) -> str:
+    """A headline, one line a job, and what the machine's noise allows one to conclude."""
+    rows = [
+        [
+            _name(row.job),
+            row.job.precision,
+            str(row.job.gpus),
+            interval_text(row.estimate.step),
+            human_seconds(row.measured_s),
+            f"{row.run_spread:.0%}",
+            f"{row.error:+.1%}",
+            "yes" if row.inside else "no",
+        ]
+        for row in found.rows
+    ]
+    table = format_table(
+        ["job", "precision", "ranks", "predicted (P10-P90)", "measured", "runs differ", "error", "inside"], rows, left=2
+    )
+    worst = max(found.rows, key=lambda row: abs(row.error))
+    lines = [
+        f"{found.machine}: predicted against {len(found.rows[0].runs_s)} real runs of {len(found.rows)} jobs, "
+        f"mean error {found.mape:.1%}, largest {abs(worst.error):.1%}",
+        "",
+        table,
+        "",
+        "error: predicted over measured, minus one; measured: median over runs of the median step",
+    ]
+    if found.noisy:
+        lines.append(
+            f"This machine is noisy: equal measurements differ by {found.noise:.0%} during calibration, runs by up to "
+            f"{max(row.run_spread for row in found.rows):.0%}; errors below that say nothing. Stop what else runs here."
+        )
+    return "\n".join(lines)
+
+
+def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: str | None) -> str:
+    """What was found, in a few lines, and how to use it."""
+    (name, entry), *_ = content["gpus"].items()
+    calibration = entry["calibration"]
+    peaks = ", ".join(
+        f"{key.removesuffix('_tflops')} {_rate(value)}" for key, value in entry.items() if key.endswith("_tflops")
+    )
+    lines = [
+        f"{calibration['machine']}, {calibration['threads']} thread(s) a rank",
+        f"best rates    {peaks or 'as in the catalog'}",
+        *([f"best traffic  {entry['mem_bw_gbs']:,.0f} GB/s (caches included)"] if "mem_bw_gbs" in entry else []),
+        f"points        {len(calibration['kernels']['rows']):,}"
+        + (f", {len(left_out)} left out ({left_out[0]})" if left_out else ""),
+        f"noise         {calibration['noise']:.1%} between equal measurements"
+        + (" - a noisy machine: stop what else runs here and calibrate again" if calibration["noise"] > NOISY else ""),
+    ]
+    for ranks, factors in calibration["crowding"].items():
+        lines.append(
+            f"{ranks} ranks busy  arithmetic {factors['compute']:.2f} x, traffic {factors['memory']:.2f} x as long"
+        )
+    for ranks, points in calibration["collectives"].get("all_reduce", {}).items():
+        size, seconds = min(points, key=lambda point: abs(point[0] - (25 << 20)))
+        lines.append(f"all-reduce    {size / 2**20:.0f} MiB among {ranks} ranks in {human_seconds(seconds)}")
+    if path:
+        lines += ["", f"use it: precision-time predict MODEL --device {path} --gpu {name}"]
+    return "\n".join(lines)
+
+
+def _rate(tflops: float) -> str:
+    return f"{tflops * 1e3:,.0f} GFLOP/s" if tflops < 1 else f"{tflops:,.1f} TFLOP/s"
+
+
+def _name(job: Any) -> str:
+    sizes = " ".join(f"{k}={v}" for k, v in {**job.model_config, **job.input}.items())
+    batch = f" batch {job.batch_size}" if job.batch_size else ""
+    return f"{job.model}{' ' + sizes if sizes else ''}{batch}"

@@ -1,0 +1,229 @@
+"""Really trains a job for some steps and gives the seconds of each: the judge of every prediction.
+
+The job's own words decide what runs: model, sizes, precision, optimizer and its implementation, accumulation, clipping,
+memory format, attention. Weights are random and one random batch is used again and again, so nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from precision_time.capture.build import build_workload
+from precision_time.errors import MeasureError
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision
+from precision_time.zoo.workload import Workload
+
+TRAINABLE = ("fp64", "fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16")
+"""Precisions that plain PyTorch trains in; master weights and fp8 need another library."""
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p, **how: torch.optim.SGD(p, lr=1e-4, momentum=0.9, weight_decay=1e-4, **how),
+    "adam": lambda p, **how: torch.optim.Adam(p, lr=1e-5, **how),
+    "adamw": lambda p, **how: torch.optim.AdamW(p, lr=1e-5, **how),
+    "adagrad": lambda p, **how: torch.optim.Adagrad(p, lr=1e-5, **how),
+    "rmsprop": lambda p, **how: torch.optim.RMSprop(p, lr=1e-5, momentum=0.9, weight_decay=1e-5, **how),
+}
+"""The optimizers that torch itself has, in the settings of the operator tables (capture.optimizer)."""
+_WILD = 1e3
+"""A weight beyond this was allocated without being initialised."""
+
+
+class _Loss(nn.Module):
+    """Model and loss as one module, so that DistributedDataParallel sees every use of the model."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self.module = workload.module
+        self._loss = workload.loss
+
+    def forward(self, inputs: dict[str, Any]) -> torch.Tensor:
+        return self._loss(self.module, inputs)
+
+
+class Trainer:
+    """A job on a device, ready to take steps."""
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        precision = job.precision_spec
+        check(job)
+        torch.manual_seed(0)
+        with torch.device(device):
+            built = build_workload(job)
+        workload, optimizer_name = built.workload, built.optimizer
+        if workload.updates:
+            raise MeasureError(f"{job.model} updates several networks in turn, which verify cannot train yet")
+        if optimizer_name not in OPTIMIZERS:
+            raise MeasureError(
+                f"torch has no optimizer {optimizer_name}, so it cannot be trained here; "
+                f"set optimizer to one of {', '.join(OPTIMIZERS)}"
+            )
+        module = workload.module.to(device)
+        _tame(module)
+        if not precision.autocast:
+            module.to(getattr(torch, precision.parameter_dtype))
+        if job.memory_format == "nhwc":
+            module.to(memory_format=torch.channels_last)
+        module.train()
+        self._inputs = _inputs(workload, device, precision, job.memory_format)
+        self._job, self._device, self._precision, self._clip = job, device, precision, built.clip_norm
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._optimizer = OPTIMIZERS[optimizer_name](self._parameters, **_implementation(built.optimizer_impl))
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
+        whole: nn.Module = _Loss(workload)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            whole = nn.parallel.DistributedDataParallel(whole)
+        self._whole = torch.compile(whole) if job.execution == "compile" else whole
+
+    def step(self) -> None:
+        """One optimizer step, as a plain training loop writes it."""
+        self._optimizer.zero_grad(set_to_none=True)
+        last = self._job.grad_accum - 1
+        for index in range(self._job.grad_accum):
+            quiet = getattr(self._whole, "no_sync", None)
+            with quiet() if quiet and self._job.no_sync and index < last else contextlib.nullcontext():
+                with self._autocast():
+                    loss = self._whole(self._inputs)
+                self._scaler.scale(loss / self._job.grad_accum if last else loss).backward()
+        if self._clip:
+            self._scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
+    def _autocast(self) -> Any:
+        if not self._precision.autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=getattr(torch, self._precision.compute_dtype))
+
+
+def check(job: Job) -> None:
+    """`MeasureError` with one sentence for what cannot be trained here."""
+    if job.schedule:
+        raise MeasureError("a precision schedule cannot be verified at once; verify each precision by itself")
+    if job.precision_spec.name not in TRAINABLE:
+        raise MeasureError(
+            f"precision {job.precision} needs a library beyond PyTorch and cannot be trained here; "
+            f"use one of {', '.join(TRAINABLE)}"
+        )
+    if job.execution not in ("eager", "compile"):
+        raise MeasureError(f"execution {job.execution} cannot be trained here; use eager or compile")
+
+
+def train_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """{"steps_s": seconds of each measured step (the slowest rank's)} as `worker` runs it."""
+    job = Job.from_dict(task["job"])
+    with _settings(job, device):
+        trainer = Trainer(job, device)
+        return {"steps_s": times(trainer.step, device, task["warmup"], task["steps"], task.get("budget_s", 1e9))}
+
+
+def times(
+    step: Callable[[], None], device: torch.device, warmup: int, steps: int, budget_s: float = 1e9
+) -> list[float]:
+    """Seconds of `steps` steps after `warmup` steps; fewer, but at least three, where `budget_s` would not suffice.
+
+    Warm-up, too, ends after two steps where it would take a quarter of the budget: slow steps settle at once, while
+    quick ones need about ten until the C library's allocator stops returning memory to the system.
+    """
+    step()
+    begin = time.perf_counter()
+    step()
+    _wait(device)
+    each = max(time.perf_counter() - begin, 1e-9)
+    for _ in range(_agreed(min(warmup - 2, budget_s / 4 / each), device)):
+        step()
+    _wait(device)
+    count = _agreed(max(3, min(steps, budget_s / each)), device)
+    found = []
+    if device.type == "cuda":
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            step()
+            mark.record()
+        _wait(device)
+        found = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+    else:
+        for _ in range(count):
+            begin = time.perf_counter()
+            step()
+            found.append(time.perf_counter() - begin)
+    slowest = torch.tensor(found, dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return [float(x) for x in slowest]
+
+
+def _agreed(count: float, device: torch.device) -> int:
+    """The least that any rank would take: all must take as many steps."""
+    least = torch.tensor(max(count, 0.0), device=device)
+    if dist.is_initialized():
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def _settings(job: Job, device: torch.device) -> Iterator[None]:
+    """What torch keeps as global switches: TF32 and the attention kernel."""
+    tf32 = job.precision_spec.tf32
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    if job.attention == "math":
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    else:
+        yield
+
+
+def _implementation(named: str | None) -> dict[str, bool]:
+    if named is None:
+        return {}
+    return {"fused": True} if named == "fused" else {"foreach": named == "foreach"}
+
+
+def _tame(module: nn.Module) -> None:
+    """Give weights that their module only allocated a value; what is not finite would make every step slow or NaN."""
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.is_floating_point() and not bool((p.abs() < _WILD).all()):
+                p.normal_(0.0, 0.02)
+
+
+def _inputs(workload: Workload, device: torch.device, precision: Precision, memory_format: str) -> dict[str, Any]:
+    """The batch on the device, with numbers in it: builders fill zeros, since tracing needs only shapes.
+
+    Tokens are drawn below the smallest embedding, so that each is valid wherever it is looked up.
+    """
+    rows = [m.num_embeddings for m in workload.module.modules() if isinstance(m, nn.Embedding)]
+    found: dict[str, Any] = {}
+    for name, value in workload.inputs.items():
+        if not isinstance(value, torch.Tensor):
+            found[name] = value
+            continue
+        tensor = value.to(device)
+        if tensor.is_floating_point():
+            tensor = torch.randn_like(tensor) if not bool(tensor.any()) else tensor
+            if not precision.autocast:
+                tensor = tensor.to(getattr(torch, precision.compute_dtype))
+            if memory_format == "nhwc" and tensor.dim() == 4:
+                tensor = tensor.to(memory_format=torch.channels_last)
+        elif tensor.dtype == torch.int64 and tensor.dim() >= 2 and rows and not bool(tensor.any()):
+            tensor = torch.randint(0, min(rows), tensor.shape, device=device)
+        found[name] = tensor
+    return found

@@ -1,0 +1,106 @@
+"""Micro-benchmarks of the sweeps over parameters: optimizers pass by pass, clipping, gradient buckets.
+
+A sweep is a loop of small kernels over the tensors of a list. The passes of an optimizer follow one another on the same
+tensor, so all but the first find it in the cache: passes are timed in the order in which they really run. What
+the Python around them costs per tensor belongs to the host (`hosts`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from precision_time.capture.optimizer import Sweep, sweep_kind
+from precision_time.measure.bench import largest_work
+from precision_time.measure.clock import Timed, summary
+from precision_time.measure.tensors import FOOTPRINT_BYTES, random
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.work import Work
+
+LARGEST_TENSOR = 1 << 18
+"""Elements of one tensor in a sweep: weights of a megabyte."""
+_REPEATS = 7
+Operation = Callable[[Sequence[torch.Tensor]], Any]
+
+PASSES: dict[str, tuple[int, int, Operation]] = {
+    "mul_": (1, 1, lambda t: t[0].mul_(0.9999)),
+    "mul": (1, 1, lambda t: t[0].mul(0.9999)),
+    "add_": (2, 1, lambda t: t[0].add_(t[1], alpha=1e-6)),
+    "add": (2, 1, lambda t: t[0].add(t[1], alpha=1e-6)),
+    "sqrt": (1, 1, lambda t: t[0].sqrt()),
+    "div_": (1, 1, lambda t: t[0].div_(1.0001)),
+    "lerp_": (2, 1, lambda t: t[0].lerp_(t[1], 1e-4)),
+    "addcmul_": (2, 1, lambda t: t[0].addcmul_(t[1], t[1], value=1e-6)),
+    "addcdiv_": (3, 1, lambda t: t[0].addcdiv_(t[1], t[2], value=1e-6)),
+    "grad_norm": (1, 0, lambda t: torch.linalg.vector_norm(t[0])),
+    "clip": (1, 1, lambda t: t[0].mul_(1.0)),
+    "unscale": (1, 1, lambda t: t[0].mul_(1.0)),
+    "into_buckets": (1, 1, lambda t: torch.mul(t[0], 0.5, out=t[1])),
+    "out_of_buckets": (1, 1, lambda t: t[1].copy_(t[0])),
+    "accumulate": (2, 1, lambda t: t[0].add_(t[1])),
+}
+"""Label of the sweep -> tensors read and written per element, and one tensor's operation."""
+
+CHAINS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "adam": (
+        ("lerp_", (2, 1)), ("mul_", (3,)), ("addcmul_", (3, 1)), ("sqrt", (3,)), ("div_", (4,)),
+        ("addcdiv_", (0, 2, 4)),
+    ),
+    "sgd": (("add", (1, 0)), ("mul_", (2,)), ("add_", (2, 1)), ("add_", (0, 2))),
+    "adagrad": (("addcmul_", (2, 1)), ("sqrt", (2,)), ("mul", (1,)), ("addcdiv_", (0, 1, 2))),
+    "clip": (("grad_norm", (1,)), ("clip", (1,))),
+    "unscale": (("unscale", (1,)),),
+    "reduce": (("into_buckets", (1, 3)), ("out_of_buckets", (3, 1))),
+    "accumulate": (("accumulate", (1, 0)),),
+}  # fmt: skip
+"""Passes in the order in which they run on one tensor, each with those it takes: 0 weight, 1 gradient, 2 and 3
+optimizer state, 4 a temporary."""
+
+
+def sweep_work(label: str, numels: Sequence[int]) -> Work:
+    reads, writes, _ = PASSES[label]
+    kind = sweep_kind(label, Sweep(tuple(numels)), ["float32"] * reads, ["float32"] * writes, "single")
+    return largest_work(kind, WorkOptions())
+
+
+def chain_times(chain: str, numels: Sequence[int], device: torch.device) -> dict[str, Timed]:
+    """Seconds of each pass of a chain over tensors of these sizes, label by label (a label twice: the mean)."""
+    passes = CHAINS[chain]
+    nbytes = 5 * 4 * sum(numels)
+    lists = int(min(max(FOOTPRINT_BYTES[device.type] / nbytes, 1), 24))
+    groups = [[[random(device, torch.float32, n).abs_() for _ in range(5)] for n in numels] for _ in range(lists)]
+    with torch.no_grad():
+        samples: dict[str, list[float]] = {label: [] for label, _ in passes}
+        for repeat in range(_REPEATS + 1):
+            spent = [0.0] * len(passes)
+            for group in groups:
+                _chained(passes, group, spent)
+            if repeat:
+                for label in samples:
+                    mine = [s for s, (name, _) in zip(spent, passes, strict=True) if name == label]
+                    samples[label].append(sum(mine) / len(mine) / lists)
+    return {label: summary(found) for label, found in samples.items()}
+
+
+def _chained(
+    passes: Sequence[tuple[str, tuple[int, ...]]], group: list[list[torch.Tensor]], spent: list[float]
+) -> None:
+    clock = time.perf_counter
+    for tensors in group:
+        begin = clock()
+        for index, (label, at) in enumerate(passes):
+            made = PASSES[label][2]([tensors[i] for i in at])
+            if label == "sqrt":
+                tensors[4] = made  # a fresh tensor, as Adam's denominator is
+            end = clock()
+            spent[index] += end - begin
+            begin = end
+
+
+def tensor_sizes(elements: int) -> list[int]:
+    """`elements` in tensors of at most a megabyte."""
+    whole, rest = divmod(elements, LARGEST_TENSOR)
+    return [LARGEST_TENSOR] * whole + ([rest] if rest else [])

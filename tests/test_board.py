@@ -1,0 +1,264 @@
+"""The board: folds that never see what they judge, a twin that is blind, computed targets, pages that are current.
+
+The jobs are of shipped models and their times are invented.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precision_time import predict
+from precision_time.errors import DataError
+from precision_time.estimate.interval import Interval
+from precision_time.fit import folds
+from precision_time.fit.board.__main__ import BEGIN, END, fill_markers, main
+from precision_time.fit.board.facts import Facts, parameters_digest
+from precision_time.fit.board.page import page, readme_table, targets
+from precision_time.fit.board.residuals import KNOWN, NOT_UNDERSTOOD, why
+from precision_time.fit.board.runs import ASSUMED, AWARE, PLAIN, TWINS, Board, twin
+from precision_time.fit.cases import Case, cases
+from precision_time.fit.evaluation.accuracy import Judged
+from precision_time.fit.evaluation.row import Row
+from precision_time.fit.evaluation.table import read_table
+from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_validate, spread_for, with_intervals
+
+ROOT = Path(__file__).parent.parent
+HEAD = "id,source,trust,framework,model,batch_size,gpus,gpu,precision,step_time_s"
+ROWS = (
+    "r-fp32,lab@1,A,pytorch,resnet50,64,1,v100-16gb-sxm,fp32,0.25",
+    "r-amp,lab@1,A,pytorch,resnet50,64,1,v100-16gb-sxm,amp-fp16,0.12",
+    "r-tf32,lab@1,B,pytorch,resnet50,64,8,a100-80gb-sxm,tf32,0.09",
+    "b-fp32,lab@1,A,pytorch,bert-large,4,1,v100-32gb-sxm,fp32,0.35",
+    "b-amp,lab@1,B,pytorch,bert-large,4,1,v100-32gb-sxm,amp-fp16,0.11",
+    "b-tf,lab@1,C,tensorflow2,bert-large,8,1,a100-80gb-sxm,tf32,0.2",
+)
+OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,fsdp"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shared") / "data" / "published"
+    folder.mkdir(parents=True)
+    (folder / "measurements.csv").write_text("\n".join([HEAD, *ROWS]) + "\n", encoding="utf-8")
+    (folder / "measurements_llm.csv").write_text(f"{HEAD},parallelism\n{OTHER}\n", encoding="utf-8")
+    return folder.parent.parent
+
+
+@pytest.fixture(scope="module")
+def rows(shared: Path) -> tuple[Row, ...]:
+    return read_table(shared / "data" / "published" / "measurements.csv").rows
+
+
+@pytest.fixture(scope="module")
+def traced(rows: tuple[Row, ...]) -> list[Case]:
+    return cases(rows)
+
+
+# --- folds
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_no_fold_trains_on_what_it_judges(name: str, traced: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[set[str]] = []
+    real = folds.fit
+
+    def spy(training: Sequence[Case], **options: Any) -> Any:
+        trained.append({case.row.id for case in training})
+        return real(training, **options)
+
+    monkeypatch.setattr(folds, "fit", spy)
+    judged = cross_validate(traced, FOLDS[name])
+    everything = {case.row.id for case in traced}
+    assert sorted(j.row.id for j in judged) == sorted(everything)
+    assert len(trained) == len({j.fold for j in judged}) >= 2
+    for fold, seen in zip(sorted({j.fold for j in judged}), trained, strict=True):
+        held_out = {j.row.id for j in judged if j.fold == fold}
+        assert seen == everything - held_out
+        assert {FOLDS[name](j.row) for j in judged if j.row.id in held_out} == {fold}
+
+
+def test_what_was_measured_in_a_fold_moves_nothing_that_is_predicted_for_it(traced: list[Case]) -> None:
+    lied = [
+        replace(c, row=replace(c.row, measured_s=3 * c.row.measured_s)) if c.row.family == "bert" else c for c in traced
+    ]
+    before, after = ({j.row.id: j.predicted_s for j in cross_validate(c, FOLDS[AWARE])} for c in (traced, lied))
+    for name, seconds in before.items():
+        assert (after[name] == seconds) == name.startswith("b")  # the other family learned from it
+
+
+def test_cards_that_differ_in_memory_alone_are_one_gpu(rows: tuple[Row, ...]) -> None:
+    assert {FOLDS["GPU"](row) for row in rows} == {"volta-sxm", "ampere-sxm"}
+    assert FOLDS["GPU"](replace(rows[0], gpu="rtx-3090")) == "ampere-pcie"
+
+
+def test_an_architecture_without_measured_steps_widens_the_interval(traced: list[Case]) -> None:
+    known, unknown = (
+        {j.row.id: j.widening for j in cross_validate(traced, FOLDS[fold])} for fold in ("model family", "GPU")
+    )
+    assert unknown["r-fp32"] == pytest.approx(math.hypot(known["r-fp32"], UNSEEN_ARCHITECTURE), rel=0.1)
+
+
+def test_one_kind_alone_cannot_be_held_out(traced: list[Case]) -> None:
+    with pytest.raises(DataError, match="only bert; holding out needs two"):
+        cross_validate([c for c in traced if c.row.family == "bert"], FOLDS[AWARE])
+
+
+def held_out(row: Row, ratio: float, fold: str, widening: float = 0.0) -> HeldOut:
+    return HeldOut(row, fold, ratio * row.measured_s, widening, {"forward": ratio * row.measured_s}, True)
+
+
+def test_the_width_comes_from_the_other_folds(rows: tuple[Row, ...]) -> None:
+    wide, narrow = [held_out(rows[0], 2.0, "a")], [held_out(rows[3], 1.1, "b", widening=0.3)]
+    assert spread_for(wide) == pytest.approx(math.log(2) / folds.Z90, abs=1e-3)
+    assert spread_for(narrow) == 0.0  # what the job adds is enough
+    first, second = with_intervals([*wide, *narrow])
+    assert first.step.p90 == first.step.p50
+    assert not first.inside
+    assert math.log(second.step.p90 / second.step.p50) == pytest.approx(
+        math.hypot(math.log(2), 0.3 * folds.Z90), abs=2e-3
+    )
+
+
+# --- the blind twin
+
+
+def test_the_twin_takes_every_job_in_one_precision(rows: tuple[Row, ...]) -> None:
+    blind = cases(rows, precision="amp-fp16")
+    assert {c.job.precision for c in blind} == {c.step.precision.name for c in blind} == {"amp-fp16"}
+    assert [c.row for c in blind] == list(rows)  # judged against what was measured
+    assert blind[0].job == replace(blind[1].job, precision="amp-fp16")
+    judged = {j.row.id: j.predicted_s for j in cross_validate(blind, FOLDS[AWARE])}
+    assert judged["r-fp32"] == judged["r-amp"]
+    assert judged["b-fp32"] == judged["b-amp"]
+
+
+def test_judging_is_what_predict_says(traced: list[Case]) -> None:
+    from precision_time.timing.constants import shipped
+
+    for judged in folds.judge(traced[:2], shipped(), "none"):
+        assert judged.row.job is not None
+        said = predict(judged.row.job)
+        assert (judged.predicted_s, judged.breakdown) == (said.step.p50, dict(said.breakdown))
+
+
+# --- the page
+
+
+def settled(row: Row, ratio: float, inside: bool = True) -> Judged:
+    seconds = ratio * row.measured_s
+    width = 10.0 if inside else 1.001
+    return Judged(row, Interval(seconds / width, seconds, seconds * width), {"forward": seconds}, True, False)
+
+
+def a_board(rows: Sequence[Row], aware: float = 1.1, blind: float = 1.5, inside: bool = True) -> Board:
+    """Every row predicted `aware` times what was measured, by the twins `blind` times; the last row is of trust C."""
+    runs = {name: [settled(row, aware, inside) for row in rows] for name in (*FOLDS, PLAIN)}
+    runs |= {name: [settled(row, blind) for row in rows] for name in (*map(twin, TWINS), ASSUMED)}
+    return Board(Facts("2026-01-02", {"numpy": "2"}, "t.csv", "ab" * 32, {"A": 3, "B": 2, "C": 1}, "cd" * 8), runs, ())
+
+
+def test_targets_are_computed(rows: tuple[Row, ...]) -> None:
+    assert [t.met for t in targets(a_board(rows, inside=True))] == [True, True, False, True]  # 100 % is too wide
+    assert [t.met for t in targets(a_board(rows, aware=1.17, blind=1.17))] == [False, True, False, False]
+    assert [t.met for t in targets(a_board(rows, aware=1.3, inside=False))] == [False, False, False, True]
+    reached = [t.reached for t in targets(a_board(rows))]
+    assert reached[0] == "10.0%"
+    assert reached[3] == "5.0 times as fp32, 5.0 times as amp-fp16"
+    mixed = a_board(rows)
+    mixed.runs[AWARE][:] = [settled(row, 1.1, inside=row.id != "r-amp") for row in rows]  # type: ignore[index]
+    assert targets(mixed)[2] == replace(targets(mixed)[2], met=True)
+    assert targets(mixed)[2].reached == "80%; by precision from 50% (amp-fp16) to 100% (tf32)"
+
+
+def test_the_page_says_how_many_and_of_what(rows: tuple[Row, ...]) -> None:
+    text = page(a_board(rows), "images/accuracy.png")
+    assert "**5 rows are off by 10.0% on average" in text
+    assert "5.0 times as much" in text
+    for words in ("2026-01-02", "numpy 2", "ab" * 32, "cd" * 8, "6 rows: 3 of trust A, 2 of trust B, 1 of trust C"):
+        assert words in text.replace("\n", " ")
+    assert "| amp-fp16 | 2 | 10.0% | 10.0% | +10.0% | 10.0% | 100% | 50.0% | 50.0% | 50.0% | 5.0 |" in text
+    assert "| tensorflow2 | 1 | 10.0% |" in text
+    assert "b-tf" not in text  # of trust C: apart, and no candidate for the worst
+    assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "-", "!"))) <= 120
+    small = readme_table(a_board(rows), "docs/accuracy.md")
+    assert "| all | 5 | 10.0% | 10.0% | 10.0% | 100% | 50.0% |" in small
+    assert "2 of 2 pairs" in small
+
+
+def test_no_explanation_is_made_up(rows: tuple[Row, ...]) -> None:
+    slow, fast = settled(replace(rows[0], family="waveglow"), 2.0), settled(replace(rows[0], family="waveglow"), 0.5)
+    assert why(slow) == KNOWN[0].words
+    assert why(fast) == why(settled(rows[0], 2.0)) == NOT_UNDERSTOOD
+    assert "Ampere" in why(settled(replace(rows[0], gpu="rtx-3090"), 1.4))
+
+
+def test_markers_are_filled_again_and_again(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
+    fill_markers(readme, "new\n")
+    once = readme.read_text(encoding="utf-8")
+    assert once == f"above\n{BEGIN}\nnew\n{END}\nbelow\n"
+    fill_markers(readme, "new\n")
+    assert readme.read_text(encoding="utf-8") == once
+    readme.write_text(f"{END} {BEGIN}", encoding="utf-8")
+    with pytest.raises(DataError, match="has no <!-- accuracy:begin --> with"):
+        fill_markers(readme, "new")
+
+
+def test_the_command_judges_once_and_renders_again(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "README.md").write_text(f"{BEGIN}{END}", encoding="utf-8")
+    given = ["--shared", str(shared), "--output", str(tmp_path / "docs" / "accuracy.md")]
+    kept = tmp_path / "rows.json"
+    assert main([*given, "--readme", str(tmp_path / "README.md"), "--json", str(kept)]) == 0
+    text = (tmp_path / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert (tmp_path / "docs" / "images" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "[docs/accuracy.md](docs/accuracy.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "`measurements_llm.csv`: 1 row cannot be expressed as a job yet" in text
+    assert "| layout fsdp is not supported yet | 1 |" in text
+    assert parameters_digest() in text
+
+    content = json.loads(kept.read_text(encoding="utf-8"))
+    assert set(content["runs"]) == {*FOLDS, PLAIN, *map(twin, TWINS), ASSUMED}
+    one = next(j for j in content["runs"][AWARE] if j["id"] == "r-amp")
+    assert one["fold"] == "resnet"
+    assert one["error"] == pytest.approx(one["predicted_s"] / 0.12 - 1)
+    assert one["p10_s"] < one["predicted_s"] < one["p90_s"]
+    assert main([*given, "--from", str(kept)]) == 0
+    assert (tmp_path / "docs" / "accuracy.md").read_text(encoding="utf-8") == text
+
+    content["facts"]["parameters"] = "others"
+    kept.write_text(json.dumps(content), encoding="utf-8")
+    assert main([*given, "--from", str(kept)]) == 2
+    assert "was judged with other timing parameters" in capsys.readouterr().err
+    kept.write_text("{}", encoding="utf-8")
+    assert main([*given, "--from", str(kept)]) == 2
+    assert "is no file that --json wrote" in capsys.readouterr().err
+
+
+# --- the pages in the repository
+
+
+def test_the_board_in_the_repository_is_current() -> None:
+    """Judged with the parameters that ship, to the table that they were fitted to; README says the same."""
+    text = " ".join((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").split())
+    scales = ROOT / "src" / "precision_time" / "timing" / "data" / "step_scales.json"
+    provenance = json.loads(scales.read_text(encoding="utf-8"))["provenance"]
+    stale = "docs/accuracy.md is stale: python -m precision_time.fit.board --shared DIR --readme README.md"
+    assert f"Timing parameters: `{parameters_digest()}`" in text, stale
+    assert f"`{provenance['table']}` (sha256 `{provenance['sha256']}`), {provenance['rows']} rows" in text, stale
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    found = re.search(r"^\| all \| (\d+) \| ([\d.]+%) \| ([\d.]+%)", block, re.MULTILINE)
+    assert found is not None, stale
+    n, mape, median = found.groups()
+    assert f"{n} rows are off by {mape} on average, half of them by less than {median}" in text, stale

@@ -1,0 +1,460 @@
+"""The room that runs real code: clocks, benchmarks, processes, the device file they make, real training steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.errors import CatalogError, MeasureError
+from precision_time.hardware.catalog import default_catalog
+from precision_time.job import Job
+from precision_time.measure import machine, suite
+from precision_time.measure.bench import Bench, largest_work
+from precision_time.measure.calibrate import (
+    Machine,
+    calibrate,
+    catalog_of,
+    check_output,
+    device_name,
+    document,
+    write,
+)
+from precision_time.measure.clock import summary, timed
+from precision_time.measure.hosts import host_costs
+from precision_time.measure.launch import launch
+from precision_time.measure.products import Limits, conv_benches, matmul_benches, spread
+from precision_time.measure.text import calibration_text
+from precision_time.measure.traffic import OPERATORS, traffic_benches
+from precision_time.measure.train import Trainer, check
+from precision_time.measure.updates import CHAINS, PASSES, chain_times, sweep_work, tensor_sizes
+from precision_time.measure.verify import DEFAULT_JOBS, Verification, Verified, jobs_here, verify
+from precision_time.prediction import predict
+from precision_time.timing.operators import WorkOptions
+
+CPU = torch.device("cpu")
+TINY = suite.Scale(0.0005, 4e4, 6, 5, 2, (1 << 10, 1 << 12))
+SMALL_LIMITS = Limits(flops=3e6, elements=5e4)
+
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.up, self.down = nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 50)
+
+    def forward(self, tokens):
+        return self.down(F.gelu(self.up(self.embed(tokens))))
+
+def make_job(batch_size=4):
+    tokens = torch.zeros(batch_size, 8, dtype=torch.int64)
+    loss = lambda out, target: F.cross_entropy(out.flatten(0, 1), target.flatten())
+    return {"model": Net(), "inputs": tokens, "targets": tokens, "loss": loss, "optimizer": "adamw"}
+"""
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> str:
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    return f"{path}:make_job"
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def test_summary_is_median_and_scaled_median_deviation() -> None:
+    found = summary([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert found.seconds == 3.0
+    assert found.spread == pytest.approx(1.4826 * 1.0 / 3.0)  # deviations 2 1 0 1 97, their median 1
+    assert found.samples == 5
+
+
+def test_timed_counts_calls_and_grows_with_the_work() -> None:
+    calls: list[int] = []
+    found = timed(lambda: calls.append(1), CPU, budget_s=0.01)
+    assert found.seconds < 1e-4
+    assert len(calls) > 300  # short calls are grouped until the clock's own microsecond does not count
+    a = torch.randn(192, 192)
+
+    def often() -> None:
+        for _ in range(20):
+            a @ a
+
+    assert timed(often, CPU).seconds > 5 * timed(lambda: a @ a, CPU).seconds
+
+
+def test_a_slow_call_runs_three_times_after_warm_up() -> None:
+    import time
+
+    calls: list[int] = []
+
+    def slow() -> None:
+        calls.append(1)
+        time.sleep(0.02)
+
+    assert timed(slow, CPU, budget_s=0.001).seconds >= 0.02
+    assert len(calls) == 4  # warm-up and three samples
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def test_spread_fills_the_box_evenly_and_is_the_same_every_time() -> None:
+    points = list(itertools.islice(spread((1.0, 100.0), (10.0, 1000.0)), 64))
+    assert points == list(itertools.islice(spread((1.0, 100.0), (10.0, 1000.0)), 64))
+    assert all(1 <= a < 100 and 10 <= b < 1000 for a, b in points)
+    quarters = {(a > 10.0, b > 100.0): 0 for a, b in points}
+    for a, b in points:
+        quarters[(a > 10.0, b > 100.0)] += 1
+    assert sorted(quarters.values())[0] >= 12  # 16 each if perfect
+
+
+@pytest.mark.parametrize("bench", [
+    bench
+    for bench in (*matmul_benches(torch.float32, 8, SMALL_LIMITS), *conv_benches(torch.float32, 6, SMALL_LIMITS))
+    if "wgrad" not in bench.label or bench.label.endswith("g1")  # torch's counter forgets the groups of that pass
+], ids=lambda b: b.label)  # fmt: skip
+def test_the_work_of_a_product_has_the_flops_that_torch_counts(bench: Bench) -> None:
+    call = bench.make(CPU)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        call()
+    assert bench.work("cpu").flops == counter.get_total_flops()
+
+
+def test_limits_hold() -> None:
+    for bench in (*matmul_benches(torch.float32, 10, SMALL_LIMITS), *conv_benches(torch.float32, 10, SMALL_LIMITS)):
+        assert bench.work("cpu").flops <= 1.5 * SMALL_LIMITS.flops, bench.label
+
+
+# --- the suite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_traffic_benchmark_runs_and_is_the_operator_it_says(name: str, dtype: torch.dtype) -> None:
+    for bench in traffic_benches(dtype, [1 << 12]):
+        if bench.operator == name:
+            assert bench.work("cpu").bytes > 0
+            assert bench.time(CPU, 0.0).seconds > 0
+
+
+@pytest.mark.parametrize("label", sorted(PASSES))
+def test_a_sweep_moves_what_its_table_says(label: str) -> None:
+    reads, writes, _ = PASSES[label]
+    assert sweep_work(label, [100, 28]).bytes == (reads + writes) * 128 * 4
+
+
+@pytest.mark.parametrize("chain", sorted(CHAINS))
+def test_a_chain_times_each_of_its_passes(chain: str) -> None:
+    found = chain_times(chain, [1 << 12, 100], CPU)
+    assert set(found) == {label for label, _ in CHAINS[chain]}
+    assert all(time.seconds > 0 for time in found.values())
+
+
+def test_every_pass_is_in_a_chain_and_every_pass_of_torchs_own_optimizers_is_measured() -> None:
+    from precision_time.capture.optimizer import OPTIMIZERS
+    from precision_time.measure.train import OPTIMIZERS as REAL
+
+    in_chains = {label for chain in CHAINS.values() for label, _ in chain}
+    assert in_chains == set(PASSES)
+    assert {step.name for name in REAL for step in OPTIMIZERS[name].passes} <= in_chains
+
+
+def test_tensor_sizes_add_up() -> None:
+    assert tensor_sizes(1000) == [1000]
+    assert tensor_sizes(600_000) == [262_144, 262_144, 75_712]
+
+
+def test_a_benchmark_that_runs_another_operator_is_an_error() -> None:
+    wrong = Bench("aten.mm", "wrong", lambda device: torch.ones(3, device=device).exp)
+    with pytest.raises(Exception, match=r"benchmark wrong runs no aten\.mm \(it runs aten\.exp\)"):
+        wrong.work("cpu")
+
+
+def test_an_operator_without_a_rule_is_an_error() -> None:
+    spec = TensorSpec((4,), "float32")
+    with pytest.raises(Exception, match=r"aten\.nonsense has no rule"):
+        largest_work(OpKind("aten.nonsense", (spec,), (spec,)), WorkOptions())
+
+
+def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
+    seen: list[tuple[int, int]] = []
+    rows, left_out = suite.run(CPU, [torch.float32], 60.0, lambda done, total: seen.append((done, total)))
+    assert left_out == []
+    assert seen[-1][0] == seen[-1][1] <= len(rows)
+    at = {name: i for i, name in enumerate(suite.COLUMNS)}
+    assert all(len(row) == len(suite.COLUMNS) and row[at["seconds"]] > 0 for row in rows)
+    assert {"matmul", "conv", "attention", "softmax", "optimizer"} <= {row[at["family"]] for row in rows}
+    layouts = {row[at["variant"]] for row in rows if row[at["operator"]] == "aten.mm"}
+    assert layouts == {"nt", "nn", "tn"}  # forward, data gradient, weight gradient
+
+
+def test_no_time_left_is_said_point_by_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
+    rows, left_out = suite.run(CPU, [torch.float32], 0.0)
+    assert rows == []
+    assert all(text.endswith("no time left") for text in left_out)
+    assert len(left_out) > 100
+
+
+def test_a_kernel_the_device_lacks_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tasks(*_: Any) -> list[suite.Task]:
+        def refuse(budget_s: float) -> Any:
+            raise RuntimeError("no such kernel\nand a long tail")
+
+        return [suite.Task("broken", refuse)]
+
+    monkeypatch.setattr(suite, "tasks", tasks)
+    assert suite.run(CPU, [torch.float32], 1.0) == ([], ["broken: no such kernel"])
+
+
+def test_host_costs_are_those_a_device_file_needs() -> None:
+    found = host_costs(CPU)
+    words = {"operator_us", "view_us", "kernel_us", "sweep_us", "list_us", "tensor_us", "step_us"}
+    assert set(found) == words | {"backward_share", "log_spread"}
+    assert all(math.isfinite(v) and v >= 0 for v in found.values())
+    assert found["step_us"] > found["tensor_us"]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_train_together_and_the_slowest_counts(own_model: str) -> None:
+    task = {
+        "task": "train",
+        "device": "cpu",
+        "job": {"model": own_model, "precision": "amp-bf16"},
+        "warmup": 1,
+        "steps": 4,
+    }
+    found = launch(task, ranks=2, threads=1, timeout_s=120)
+    assert len(found["steps_s"]) == 4
+    assert all(0 < s < 30 for s in found["steps_s"])
+
+
+def test_a_failing_rank_is_one_sentence(own_model: str) -> None:
+    task = {"task": "train", "device": "cpu", "job": {"model": own_model, "precision": "fp8"}, "warmup": 1, "steps": 1}
+    with pytest.raises(MeasureError, match=r"precision fp8 needs a library beyond PyTorch"):
+        launch(task, ranks=1, threads=1, timeout_s=120)
+
+
+def test_time_out_is_said() -> None:
+    task = {"task": "train", "device": "cpu", "job": {"model": "resnet50"}, "warmup": 500, "steps": 1}
+    with pytest.raises(MeasureError, match="gave no result"):
+        launch(task, ranks=1, threads=1, timeout_s=3)
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "amp-bf16", "bf16"])
+def test_a_step_changes_the_weights_in_the_precision_that_was_asked(own_model: str, precision: str) -> None:
+    trainer = Trainer(Job(own_model, precision=precision, grad_accum=2, clip_norm=1.0), CPU)
+    dtype = {"fp64": torch.float64, "bf16": torch.bfloat16}.get(precision, torch.float32)
+    before = [p.detach().clone() for p in trainer._parameters]
+    assert {p.dtype for p in before} == {dtype}
+    for _ in range(3):
+        trainer.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, trainer._parameters, strict=True)]
+    assert any(moved)
+    assert all(bool(torch.isfinite(p).all()) for p in trainer._parameters)
+
+
+def test_autocast_runs_products_in_bfloat16(own_model: str) -> None:
+    seen: set[str] = set()
+    trainer = Trainer(Job(own_model, precision="amp-bf16"), CPU)
+    with torch.profiler.profile(record_shapes=False) as profile:
+        trainer.step()
+    seen = {event.key for event in profile.key_averages()}
+    assert "aten::to" in seen
+    assert "aten::addmm" in seen
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (Job("resnet50", precision="fp16-master"), "needs a library beyond PyTorch"),
+        (Job("resnet50", execution="cuda_graphs"), "execution cuda_graphs cannot be trained here"),
+        (Job.from_dict({"model": "resnet50", "precision": [{"from_step": 0, "precision": "fp32"},
+                                                           {"from_step": 5, "precision": "amp-bf16"}]}), "schedule"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_refused_before_anything_runs(job: Job, why: str) -> None:
+    with pytest.raises(MeasureError, match=why):
+        check(job)
+
+
+def test_an_optimizer_torch_has_not_is_refused(own_model: str) -> None:
+    with pytest.raises(MeasureError, match="torch has no optimizer lamb"):
+        Trainer(Job(own_model, optimizer="lamb"), CPU)
+
+
+# --- the device file ------------------------------------------------------------------------------------------------
+
+
+def kernels_measured() -> dict[str, Any]:
+    """A calibration as the worker returns it, with invented times: products at 50 GFLOP/s, traffic at 10 GB/s."""
+    rows = []
+    for task in suite.tasks(CPU, [torch.float32]):
+        for operator, work, _ in task.run(0.0):
+            seconds = 1e-6 + (work.bytes / 10e9 if work.math == "vector" else work.flops / 50e9)
+            rows.append(suite.row(operator, work, summary([seconds] * 3)))
+    host = {"operator_us": 1.0, "view_us": 0.5, "kernel_us": 0.0, "sweep_us": 3.0, "list_us": 0.2, "tensor_us": 2.0,
+            "step_us": 100.0, "backward_share": 0.8, "log_spread": 0.2}  # fmt: skip
+    return {"rows": rows, "left_out": ["one"], "host": host, "noise": 0.03}
+
+
+TOGETHER = {
+    "collectives": {
+        "all_reduce": [[1024.0, 1e-4], [1048576.0, 1e-3], [67108864.0, 6.4e-2]],
+        "broadcast": [[1024.0, 1e-4], [67108864.0, 3e-2]],
+    },
+    "alone": {"compute": 1.0, "memory": 2.0},
+    "busy": {"compute": 1.1, "memory": 3.0},
+}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setitem(suite.SCALES, "cpu", dataclasses.replace(TINY, elements=1e6, longest_call_s=0.01))
+    return document(Machine("cpu", 2, 1), kernels_measured(), TOGETHER)
+
+
+def test_a_written_calibration_prices_jobs(measured: dict[str, Any], own_model: str, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    write(path, measured)
+    assert json.loads(path.read_text(encoding="utf-8")) == measured
+    gpu = default_catalog().with_file(path).gpu("this-cpu")
+    assert gpu.peak("fp32") == pytest.approx(50e9, rel=0.05)
+    assert gpu.calibration is not None
+    assert gpu.calibration.crowded(2).memory == 1.5
+    job = Job(own_model, gpu="this-cpu", device=str(path), batch_size=64)
+    one, two = predict(job), predict(job.replace(gpus=2))
+    assert one.sources["measured"] + one.sources["interpolated"] > 0.8
+    assert sum(one.breakdown.values()) == pytest.approx(one.step.p50)
+    assert two.breakdown["communication_exposed"] > 0
+    assert two.step.p50 > one.step.p50
+
+
+def test_the_same_calibration_without_a_file(measured: dict[str, Any], own_model: str) -> None:
+    job = Job(own_model, gpu="this-cpu", batch_size=64)
+    assert predict(job, catalog=catalog_of(measured)).step.p50 > 0
+
+
+def test_no_product_measured_is_an_error() -> None:
+    empty = {"rows": [], "left_out": [], "host": {}, "noise": 0.0}
+    with pytest.raises(MeasureError, match="no matrix product could be timed"):
+        document(Machine("cpu", 1, 1), empty, None)
+
+
+def test_calibration_text_says_how_to_use_it_and_when_the_machine_is_noisy(measured: dict[str, Any]) -> None:
+    text = calibration_text(measured, ["bench: no time left"], "machine.json")
+    assert "precision-time predict MODEL --device machine.json --gpu this-cpu" in text
+    assert "1 left out (bench: no time left)" in text
+    assert "noisy" not in text
+    (entry,) = measured["gpus"].values()
+    entry["calibration"]["noise"] = 0.3
+    assert "30.0% between equal measurements - a noisy machine" in calibration_text(measured, [], None)
+
+
+def test_output_is_checked_before_minutes_of_work(tmp_path: Path) -> None:
+    with pytest.raises(MeasureError, match=r"end it in \.json"):
+        check_output("device.yaml")
+    with pytest.raises(MeasureError, match="there is no folder"):
+        check_output(tmp_path / "nowhere" / "device.json")
+
+
+def test_machine_here_refuses_what_it_has_not() -> None:
+    cores = machine.cores()
+    assert Machine.here("cpu", 1, 1) == Machine("cpu", 1, 1)
+    with pytest.raises(MeasureError, match="cannot be measured"):
+        Machine.here("tpu")
+    with pytest.raises(MeasureError, match=f"has {cores} cores"):
+        Machine.here("cpu", cores + 1)
+    with pytest.raises(MeasureError, match="use at most 1"):
+        Machine.here("cpu", cores, 2)
+    if not torch.cuda.is_available():
+        with pytest.raises(MeasureError, match="has no CUDA device"):
+            Machine.here("cuda")
+
+
+def test_facts_of_the_cpu_are_a_device_entry() -> None:
+    facts = machine.facts("cpu", 2)
+    assert facts["mem_gb"] * 2 * 2**30 == pytest.approx(machine.memory_bytes(), rel=0.01)
+    assert machine.description("cpu").endswith(sys.platform)
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
+
+
+def test_default_jobs_are_a_cnn_and_a_transformer_in_both_precisions_alone_and_together() -> None:
+    jobs = jobs_here(Machine("cpu", 2, 1), [])
+    assert [(j.model, j.precision, j.gpus) for j in jobs] == [
+        (model, precision, ranks)
+        for model in ("resnet50", "gpt")
+        for precision in ("fp32", "amp-bf16")
+        for ranks in (1, 2)
+    ]
+    assert all(j.gpu == "this-cpu" for j in jobs)
+    assert len(jobs_here(Machine("cpu", 1, 1), [])) == 4
+    for words in DEFAULT_JOBS["cuda"]:
+        check(Job.from_dict(words))
+
+
+def test_more_ranks_than_calibrated_are_refused() -> None:
+    with pytest.raises(MeasureError, match="use at most 2"):
+        jobs_here(Machine("cpu", 2, 1), [], ranks=[4])
+
+
+def test_verification_counts_errors_and_noise_by_hand(measured: dict[str, Any], own_model: str) -> None:
+    job = Job(own_model, gpu="this-cpu", batch_size=8)
+    estimate = predict(job, catalog=catalog_of(measured))
+    p50 = estimate.step.p50
+    rows = (Verified(job, estimate, (p50, p50 * 1.02, p50 * 0.99), 0.01), Verified(job, estimate, (p50 / 2,) * 3, 0.01))
+    found = Verification(rows, "a machine", 0.02)
+    assert [row.error for row in found.rows] == pytest.approx([0.0, 1.0])
+    assert found.rows[0].inside
+    assert not found.rows[1].inside
+    assert found.mape == pytest.approx(0.5)
+    assert not found.noisy
+    assert "mean error 50.0%, largest 100.0%" in str(found)
+    assert "noisy" not in str(found)
+    noisy = Verification((Verified(job, estimate, (p50, p50 * 1.5), 0.0),), "a machine", 0.02)
+    assert "This machine is noisy" in str(noisy)
+    assert json.loads(json.dumps(found.to_dict()))["n"] == 2
+
+
+def test_calibrate_and_verify_for_real(own_model: str) -> None:
+    """The whole way here, short: no accuracy is claimed, only that every stage hands on what the next needs."""
+    here = Machine("cpu", 1, 1)
+    found = calibrate(here, budget_s=6.0)
+    assert found.left_out, "six seconds are not enough for all, and that is said"
+    catalog = catalog_of(found.content)
+    jobs = jobs_here(here, [Job(own_model, batch_size=256)], ["fp32"], [1])
+    result = verify(jobs, here, catalog, runs=1, steps=5)
+    (row,) = result.rows
+    assert 0.2 < row.estimate.step.p50 / row.measured_s < 5
+    assert device_name(here) == row.job.gpu
+    with pytest.raises(CatalogError):
+        default_catalog().gpu("this-cpu")
+
+
+def test_the_help_names_the_precisions_that_are_trained() -> None:
+    from precision_time.cli.parser import VERIFY_PRECISIONS
+    from precision_time.measure.verify import DEFAULT_PRECISIONS
+
+    assert VERIFY_PRECISIONS == ",".join(DEFAULT_PRECISIONS)
