@@ -22,10 +22,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def once(here: Machine) -> Verification:
+    jobs = jobs_here(here, [])
     with Progress("points") as progress:
-        catalog = catalog_of(calibrate(here, report=progress).content)
+        catalog = catalog_of(calibrate(here, report=progress, jobs=jobs).content)
     with Progress("runs") as progress:
-        return verify(jobs_here(here, []), here, catalog, report=progress)
+        return verify(jobs, here, catalog, report=progress)
 
 
 def report(found: Sequence[Verification]) -> str:
@@ -40,7 +41,7 @@ def report(found: Sequence[Verification]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     versions = ", ".join(f"{name} {version}" for name, version in found[0].versions.items())
     lines += ["", f"{datetime.date.today()}, {found[0].machine}; {versions}. `python benchmarks/verify.py`: a fresh "
-              f"calibration and three runs of every job, {len(found)} times."]  # fmt: skip
+              f"calibration and three runs of every job; {len(found)} in all."]  # fmt: skip
     for number, each in enumerate(found, 1):
         lines += ["", f"## Time {number}", "", "```", str(each), "```"]
     return "\n".join(lines) + "\n"

@@ -31,13 +31,16 @@ EVALUATE_FLAGS = [
 ]  # fmt: skip
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
-CALIBRATE_FLAGS = [*MACHINE_FLAGS, "--output"]
 NOT_VERIFIED = [
     "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
     "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
     "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
+CALIBRATE_FLAGS = [
+    *(f for f in VERIFY_FLAGS if f not in ("--gpus", "--device", "--save", "--runs", "--steps")),
+    "--output",
+]
 """Those of docs/measure.md."""
 
 

@@ -15,10 +15,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
-from precision_time.measure import machine, suite
+from precision_time.measure import machine, replay, suite, train
 from precision_time.measure.bench import Bench, largest_work
 from precision_time.measure.calibrate import (
     Machine,
@@ -33,13 +34,14 @@ from precision_time.measure.clock import summary, timed
 from precision_time.measure.hosts import host_costs
 from precision_time.measure.launch import launch
 from precision_time.measure.products import Limits, conv_benches, matmul_benches, spread
+from precision_time.measure.replay import replay_benches
 from precision_time.measure.text import calibration_text
 from precision_time.measure.traffic import OPERATORS, traffic_benches
 from precision_time.measure.train import Trainer, check
 from precision_time.measure.updates import CHAINS, PASSES, chain_times, sweep_work, tensor_sizes
 from precision_time.measure.verify import DEFAULT_JOBS, Verification, Verified, jobs_here, verify
 from precision_time.prediction import predict
-from precision_time.timing.operators import WorkOptions
+from precision_time.timing.operators import WorkOptions, works
 
 CPU = torch.device("cpu")
 TINY = suite.Scale(0.0005, 4e4, 6, 5, 2, (1 << 10, 1 << 12))
@@ -323,8 +325,7 @@ TOGETHER = {
         "all_reduce": [[1024.0, 1e-4], [1048576.0, 1e-3], [67108864.0, 6.4e-2]],
         "broadcast": [[1024.0, 1e-4], [67108864.0, 3e-2]],
     },
-    "alone": {"compute": 1.0, "memory": 2.0},
-    "busy": {"compute": 1.1, "memory": 3.0},
+    "crowding": {"matmul fp32": [1.1, 1.1], "conv fp32": [1.4] * 8, "matmul half": [0.5] * 2, "pointwise fp32": [1.5]},
 }
 
 
@@ -341,7 +342,12 @@ def test_a_written_calibration_prices_jobs(measured: dict[str, Any], own_model: 
     gpu = default_catalog().with_file(path).gpu("this-cpu")
     assert gpu.peak("fp32") == pytest.approx(50e9, rel=0.05)
     assert gpu.calibration is not None
-    assert gpu.calibration.crowded(2).memory == 1.5
+    crowding = gpu.calibration.crowded(2)
+    common = (1.1**2 * 1.4**8 * 0.5**2) ** (1 / 12)
+    assert (crowding.compute, crowding.memory) == (pytest.approx(common, abs=1e-4), 1.5)
+    assert crowding.of("conv", "fp32", compute=True) == pytest.approx((1.4**8 * common**2) ** 0.1, abs=1e-4)
+    assert crowding.of("matmul", "half", compute=True) == 1.0  # company never speeds up
+    assert crowding.of("attention", "half", compute=True) == crowding.compute
     job = Job(own_model, gpu="this-cpu", device=str(path), batch_size=64)
     one, two = predict(job), predict(job.replace(gpus=2))
     assert one.sources["measured"] + one.sources["interpolated"] > 0.8
@@ -457,4 +463,51 @@ def test_the_help_names_the_precisions_that_are_trained() -> None:
     from precision_time.cli.parser import VERIFY_PRECISIONS
     from precision_time.measure.verify import DEFAULT_PRECISIONS
 
-    assert VERIFY_PRECISIONS == ",".join(DEFAULT_PRECISIONS)
+    assert ",".join(DEFAULT_PRECISIONS) == VERIFY_PRECISIONS
+
+
+def test_ranks_agree_on_a_count_in_one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank may count in whole steps and another in parts of one; gloo refuses to reduce an int with a float."""
+    sent: list[torch.dtype] = []
+    monkeypatch.setattr(train.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(train.dist, "all_reduce", lambda tensor, op: sent.append(tensor.dtype))
+    assert [train._agreed(count, CPU) for count in (3, 4.7, -1)] == [3, 4, 0]
+    assert set(sent) == {torch.float64}
+
+
+def test_operators_of_a_job_are_replayed_in_their_own_shapes(own_model: str) -> None:
+    """Each benchmark is the very work that the prediction asks for, so its point is measured, not interpolated."""
+    jobs = [Job(own_model, gpu="this-cpu", batch_size=8, precision=p) for p in ("fp32", "amp-bf16")]
+    found = replay_benches(jobs, CPU)
+    assert len({bench.label for bench in found}) == len(found) == 2 * 2 * 3  # precisions, layers, passes
+    wanted = {
+        work.shape
+        for job in jobs
+        for kind in training_step(job, None, "cpu").graph.kinds
+        for work in works(kind, WorkOptions()) or ()
+        if work.family == "matmul"
+    }
+    assert {bench.work("cpu").shape for bench in found} == wanted
+    assert [b.work("cpu").flops for b in found] == sorted((b.work("cpu").flops for b in found), reverse=True)
+
+
+@pytest.mark.parametrize("gradient", ["forward", "dgrad", "wgrad"])
+def test_a_convolution_is_replayed_pass_by_pass(gradient: str) -> None:
+    specs = [TensorSpec(shape, "float32") for shape in ((2, 6, 4, 4), (2, 3, 8, 8), (6, 3, 3, 3))]
+    attrs = (("stride", (2, 2)), ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False), ("groups", 1))
+    if gradient == "forward":
+        kind = OpKind("aten.convolution", tuple(specs[1:]), (specs[0],), attrs)
+    else:
+        mask = (("output_mask", (gradient == "dgrad", gradient == "wgrad", False)),)
+        kind = OpKind("aten.convolution_backward", tuple(specs), tuple(specs[1:]), attrs + mask)
+    (bench,) = replay._benches(kind, tf32=False, nhwc=False)
+    (expected,) = works(kind, WorkOptions()) or ()
+    assert bench.work("cpu") == expected
+    assert bench.time(CPU, 0.001).seconds > 0
+
+
+def test_what_cannot_be_replayed_is_left_to_the_surface() -> None:
+    spec = TensorSpec((2, 2, 8, 4), "float32")
+    masked = OpKind("pt.attention", (spec, spec, spec, TensorSpec((8, 8), "float32")), (spec,), (("dropout_p", 0.0),))
+    pointwise = OpKind("aten.relu", (spec,), (spec,))
+    assert [list(replay._benches(kind, False, False)) for kind in (masked, pointwise)] == [[], []]

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
 
-from precision_time.cli.flags import AXES, FLAGS
+from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.job import Job
 
@@ -61,22 +61,29 @@ def evaluate(given: Namespace) -> str:
 def calibrate(given: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as whole
 
-    content, text = whole(given)
+    jobs, said = _to_measure(given)
+    content, text = whole(given, jobs, said.get("precision", []))
     return _json(content) if given.json else text
 
 
 def verify(given: Namespace) -> str:
     from precision_time.cli.measuring import verify as whole
 
+    jobs, said = _to_measure(given)
+    counts = [Job("any", gpus=count).gpus for count in said.get("gpus", [])]
+    result = whole(given, jobs, said.get("precision", []), counts)
+    return _json(result.to_dict()) if given.json else str(result)
+
+
+def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
+    """The jobs that are named, and the precisions and counts to cross them with."""
     said = _said(given)
     said.pop("device", None)  # the machine itself, not part of the jobs
-    precisions, gpus = said.pop("precision", []), said.pop("gpus", [])
+    axes = {word: said.pop(word) for word in VERIFY_AXES if word in said}
     jobs = [job_of(source, said) for source in given.source]
     if said and not jobs:
         raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
-    counts = [Job("any", gpus=count).gpus for count in gpus]
-    result = whole(given, jobs, precisions, counts)
-    return _json(result.to_dict()) if given.json else str(result)
+    return jobs, axes
 
 
 def zoo(given: Namespace) -> str:

@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "this-machine.json"
 
 
-def calibrate(given: Namespace) -> tuple[dict[str, Any], str]:
+def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
     """The device file's content, already written, and what to say about it."""
     _require_torch("calibrate")
     from precision_time.cli.progress import Progress
     from precision_time.measure.calibrate import calibrate as measure
     from precision_time.measure.calibrate import check_output, write
     from precision_time.measure.text import calibration_text
+    from precision_time.measure.verify import jobs_here
 
     path = given.output or DEFAULT_OUTPUT
     check_output(path)
     here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     with Progress("points") as progress:
-        found = measure(here, budget_s, progress)
+        found = measure(here, budget_s, progress, wanted)
     write(path, found.content)
     return found.content, calibration_text(found.content, found.left_out, path)
 
@@ -56,7 +58,7 @@ def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list
     else:
         print("measuring this machine", file=sys.stderr)
         with Progress("points") as progress:
-            found = measure(here, budget_s, progress)
+            found = measure(here, budget_s, progress, wanted)
         if given.save:
             write(given.save, found.content)
         catalog = catalog_of(found.content)

@@ -57,7 +57,7 @@ _USAGE = {
     "predict": "MODEL|FILE [--flag VALUE ...]",
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
-    "calibrate": "[--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
+    "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
@@ -105,6 +105,8 @@ def build_parser(for_completion: bool = False) -> Parser:
     _add_evaluate_flags(made["evaluate"])
     calibrate, verify = made["calibrate"], made["verify"]
     calibrate.add_argument("--output", metavar="FILE", help="device file to write (default this-machine.json)")
+    calibrate.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; their operators are "
+                           "measured too, in their own shapes")  # fmt: skip
     verify.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + " (default: a small CNN and "
                         "a small transformer)")  # fmt: skip
     verify.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
@@ -116,7 +118,9 @@ def build_parser(for_completion: bool = False) -> Parser:
         command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
         command.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
         command.add_argument("--threads", metavar="N", help="threads of each process (default: the cores shared out)")
-    _add_job_flags(verify, VERIFY_AXES, for_completion, _NOT_FOR_VERIFY, f"default: {VERIFY_PRECISIONS}")
+    crossed = f"default: {VERIFY_PRECISIONS}"
+    _add_job_flags(verify, VERIFY_AXES, for_completion, _NOT_FOR_VERIFY, crossed)
+    _add_job_flags(calibrate, ("precision",), for_completion, (*_NOT_FOR_VERIFY, "gpus", "device"), crossed)
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")

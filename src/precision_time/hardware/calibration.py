@@ -72,6 +72,12 @@ class Crowding:
     ranks: int
     compute: float
     memory: float
+    classes: tuple[tuple[str, float], ...] = ()
+    """("conv fp32", 1.4): of single classes; `compute` and `memory` stand for those that are not named."""
+
+    def of(self, family: str, kind: str, compute: bool) -> float:
+        """The factor of a family in a dtype class."""
+        return dict(self.classes).get(f"{family} {kind}", self.compute if compute else self.memory)
 
 
 @dataclass(frozen=True, slots=True)

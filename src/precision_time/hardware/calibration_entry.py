@@ -121,10 +121,14 @@ def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
         place = f"{where}: {count}"
         ranks = _ranks(count, f"{where}: a number of ranks")
         entry = checks.mapping(factors, place)
-        checks.known_keys(entry, {"compute", "memory"}, place)
+        checks.known_keys(entry, {"compute", "memory", "classes"}, place)
         checks.required(entry, {"compute": "compute", "memory": "memory"}, place)
-        slower = (checks.positive(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory"))
-        found.append(Crowding(ranks, *slower))
+        compute, memory = (
+            checks.positive(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory")
+        )
+        classes = checks.mapping(entry.get("classes") or {}, f"{place}: classes")
+        each = {str(n): checks.positive(f, f"{place}: classes: {n}", 1e3, "a factor") for n, f in classes.items()}
+        found.append(Crowding(ranks, compute, memory, tuple(sorted(each.items()))))
     return tuple(sorted(found, key=lambda each: each.ranks))
 
 

@@ -54,7 +54,7 @@ class Bench:
         """Seconds of one call on the device, its tensors not in the cache."""
         with torch.no_grad(), tf32_allowed(device, self.tf32):
             call = taking_turns(lambda: self.make(device), self.work(device.type).bytes, device)
-            return timed(call, device, budget_s)
+            return timed(call, device, budget_s, warm=True)
 
 
 @contextmanager

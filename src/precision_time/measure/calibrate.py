@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precision_time.errors import MeasureError
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.job.file import write_whole
+from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import launch
 from precision_time.measure.suite import COLUMNS
+from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0
 NOISY = 0.10
@@ -69,19 +73,39 @@ class Calibrated:
 
 
 def calibrate(
-    here: Machine, budget_s: float = DEFAULT_BUDGET_S, report: Report = lambda done, total: None
+    here: Machine,
+    budget_s: float = DEFAULT_BUDGET_S,
+    report: Report = lambda done, total: None,
+    jobs: Sequence[Job] = (),
 ) -> Calibrated:
-    """Measure this machine in about `budget_s` seconds, plus half a minute for what its ranks do to each other."""
+    """Measure this machine in about `budget_s` seconds, plus a minute for what its ranks do to each other.
+
+    Of `jobs` that shall be predicted here, every product, convolution and attention is measured in its own shape too.
+    """
+    words = [words_of(job.replace(gpus=1)) for job in jobs]
+    words = [each for i, each in enumerate(words) if each not in words[:i]]
     found = launch(
-        {"task": "kernels", "device": here.device_type, "dtypes": _dtypes(here.device_type), "budget_s": budget_s},
+        {
+            "task": "kernels",
+            "device": here.device_type,
+            "dtypes": _dtypes(here.device_type),
+            "budget_s": budget_s,
+            "jobs": words,
+        },
         threads=here.threads,
         timeout_s=budget_s * 2 + 300,
         report=report,
     )
     together = None
     if here.ranks > 1:
-        together = launch({"task": "together", "device": here.device_type}, here.ranks, here.threads, timeout_s=300)
+        task = {"task": "together", "device": here.device_type, "dtypes": _dtypes(here.device_type)}
+        together = launch(task, here.ranks, here.threads, timeout_s=600)
     return Calibrated(document(here, found, together), tuple(found["left_out"]))
+
+
+def words_of(job: Job) -> dict[str, Any]:
+    """The job for another process: what runs, without the device it is predicted for."""
+    return {key: value for key, value in job.to_dict().items() if key not in ("gpu", "device", "node", "nodes")}
 
 
 def catalog_of(content: Mapping[str, Any]) -> Catalog:
@@ -124,9 +148,7 @@ def document(here: Machine, kernels: Mapping[str, Any], together: Mapping[str, A
     bus_gb_per_s = 1.0
     if together is not None:
         ranks = str(here.ranks)
-        calibration["crowding"] = {
-            ranks: {key: round(max(together["busy"][key] / together["alone"][key], 1.0), 4) for key in together["busy"]}
-        }
+        calibration["crowding"] = {ranks: _crowding(together["crowding"])}
         calibration["collectives"] = {
             key: {ranks: [[size, float(f"{seconds:.5g}")] for size, seconds in points]}
             for key, points in together["collectives"].items()
@@ -142,6 +164,23 @@ def document(here: Machine, kernels: Mapping[str, Any], together: Mapping[str, A
         "fabrics": {fabric: {"kind": "shared-memory" if here.device_type == "cpu" else "pcie",
                              "bus_gb_per_s": float(f"{bus_gb_per_s:.4g}"), "source": source}},
     }  # fmt: skip
+
+
+def _crowding(probes: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """A factor for each class, never below one: the mean logarithm of its probes, drawn towards that of all classes
+    limited by arithmetic, or by memory, as if two probes of the class had said so."""
+    found: dict[str, Any] = {"classes": {}}
+    for kind, arithmetic in (("compute", True), ("memory", False)):
+        members = {n: np.log(f) for n, f in probes.items() if (n.split()[0] in SURFACES) == arithmetic}
+        common = float(np.mean(np.concatenate(list(members.values())))) if members else 0.0
+        found[kind] = round(max(float(np.exp(common)), 1.0), 4)
+        for name, logs in members.items():
+            mean = (logs.sum() + _COMMON_PROBES * common) / (len(logs) + _COMMON_PROBES)
+            found["classes"][name] = round(max(float(np.exp(mean)), 1.0), 4)
+    return found
+
+
+_COMMON_PROBES = 2
 
 
 def device_name(here: Machine) -> str:

@@ -46,13 +46,13 @@ def matmul_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = 
     for layout in LAYOUTS:
         for shape in _layer_shapes(count, limits):
             m, n, k = _in_pass(layout, *shape)
-            found.append(Bench("aten.mm", f"mm {layout} {m}x{n}x{k}", _mm(dtype, m, n, k, layout), tf32))
+            found.append(Bench("aten.mm", f"mm {layout} {m}x{n}x{k}", mm(dtype, m, n, k, layout), tf32))
     for shape in _layer_shapes(count, limits):
         m, n, k = _in_pass("nt", *shape)
-        found.append(Bench("aten.addmm", f"addmm nt {m}x{n}x{k}", _addmm(dtype, m, n, k), tf32))
+        found.append(Bench("aten.addmm", f"addmm nt {m}x{n}x{k}", addmm(dtype, m, n, k), tf32))
     for index, (b, m, n, k) in enumerate(_batched_shapes(count, limits)):
         layout = LAYOUTS[index % len(LAYOUTS)]
-        found.append(Bench("aten.bmm", f"bmm {layout} {b}x{m}x{n}x{k}", _bmm(dtype, b, m, n, k, layout), tf32))
+        found.append(Bench("aten.bmm", f"bmm {layout} {b}x{m}x{n}x{k}", bmm(dtype, b, m, n, k, layout), tf32))
     return found
 
 
@@ -111,7 +111,7 @@ def _batched_shapes(count: int, limits: Limits) -> list[tuple[int, int, int, int
     return found
 
 
-def _mm(dtype: torch.dtype, m: int, n: int, k: int, layout: str) -> Callable[[torch.device], Callable[[], Any]]:
+def mm(dtype: torch.dtype, m: int, n: int, k: int, layout: str) -> Callable[[torch.device], Callable[[], Any]]:
     def make(device: torch.device) -> Callable[[], Any]:
         a = random(device, dtype, k, m).t() if layout == "tn" else random(device, dtype, m, k)
         b = random(device, dtype, n, k).t() if layout == "nt" else random(device, dtype, k, n)
@@ -120,7 +120,7 @@ def _mm(dtype: torch.dtype, m: int, n: int, k: int, layout: str) -> Callable[[to
     return make
 
 
-def _addmm(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[torch.device], Callable[[], Any]]:
+def addmm(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[torch.device], Callable[[], Any]]:
     def make(device: torch.device) -> Callable[[], Any]:
         bias, a, b = random(device, dtype, n), random(device, dtype, m, k), random(device, dtype, n, k).t()
         return lambda: torch.addmm(bias, a, b)
@@ -128,9 +128,7 @@ def _addmm(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[torch.device
     return make
 
 
-def _bmm(
-    dtype: torch.dtype, b: int, m: int, n: int, k: int, layout: str
-) -> Callable[[torch.device], Callable[[], Any]]:
+def bmm(dtype: torch.dtype, b: int, m: int, n: int, k: int, layout: str) -> Callable[[torch.device], Callable[[], Any]]:
     def make(device: torch.device) -> Callable[[], Any]:
         left = random(device, dtype, b, k, m).mT if layout == "tn" else random(device, dtype, b, m, k)
         right = random(device, dtype, b, n, k).mT if layout == "nt" else random(device, dtype, b, k, n)
@@ -247,16 +245,16 @@ def attention_benches(dtype: torch.dtype, count: int, limits: Limits) -> list[Be
         shape = (batch, heads, length, size)
         causal = index % 2 == 0
         text = "x".join(map(str, shape))
-        found.append(Bench("pt.attention", f"attention {text}", _attention(dtype, shape, causal)))
+        found.append(Bench("pt.attention", f"attention {text}", attention(dtype, shape, causal)))
         found.append(
-            Bench("pt.attention_backward", f"attention backward {text}", _attention_backward(dtype, shape, causal))
+            Bench("pt.attention_backward", f"attention backward {text}", attention_backward(dtype, shape, causal))
         )
         if len(found) >= 2 * count:
             break
     return found
 
 
-def _attention(dtype: torch.dtype, shape: Sequence[int], causal: bool) -> Callable[[torch.device], Callable[[], Any]]:
+def attention(dtype: torch.dtype, shape: Sequence[int], causal: bool) -> Callable[[torch.device], Callable[[], Any]]:
     def make(device: torch.device) -> Callable[[], Any]:
         q, k, v = (random(device, dtype, *shape) for _ in range(3))
         return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -264,7 +262,7 @@ def _attention(dtype: torch.dtype, shape: Sequence[int], causal: bool) -> Callab
     return make
 
 
-def _attention_backward(
+def attention_backward(
     dtype: torch.dtype, shape: Sequence[int], causal: bool
 ) -> Callable[[torch.device], Callable[[], Any]]:
     def make(device: torch.device) -> Callable[[], Any]:

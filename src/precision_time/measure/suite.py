@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from precision_time.job.job import Job
 from precision_time.measure.bench import Bench, tf32_allowed
 from precision_time.measure.clock import Timed, timed
 from precision_time.measure.products import Limits, attention_benches, conv_benches, matmul_benches
+from precision_time.measure.replay import replay_benches
 from precision_time.measure.traffic import traffic_benches
 from precision_time.measure.updates import CHAINS, chain_times, sweep_work, tensor_sizes
 from precision_time.timing.work import CONVOLUTION_FEATURES, Work
@@ -70,8 +72,12 @@ def rate(device: torch.device, dtype: torch.dtype, side: int = 256) -> float:
     return 2.0 * side**3 / timed(lambda: a @ a, device, 0.05).seconds
 
 
-def tasks(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[Task]:
-    """Every point of the suite, families interleaved so that an early stop leaves all of them covered."""
+def tasks(device: torch.device, dtypes: Sequence[torch.dtype], jobs: Sequence[Job] = ()) -> list[Task]:
+    """Every point of the suite, families interleaved so that an early stop leaves all of them covered.
+
+    The operators of the given jobs come first: they are what will be asked for.
+    """
+    own = [_task(bench, device) for bench in replay_benches(jobs, device)]
     scale = SCALES[device.type]
     families: list[list[Task]] = []
     for dtype, tf32 in _modes(device, dtypes):
@@ -90,7 +96,7 @@ def tasks(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[Task]:
         device.type == "cpu"
     ):  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a large pointwise one
         families.append([_chain_task(chain, size, device) for chain in CHAINS for size in scale.traffic])
-    return list(_interleaved(families))
+    return [*own, *_interleaved(families)]
 
 
 def _modes(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[tuple[torch.dtype, bool]]:
@@ -126,10 +132,14 @@ def _interleaved(families: Sequence[Sequence[Task]]) -> Iterator[Task]:
 
 
 def run(
-    device: torch.device, dtypes: Sequence[torch.dtype], budget_s: float, report: Report = lambda done, total: None
+    device: torch.device,
+    dtypes: Sequence[torch.dtype],
+    budget_s: float,
+    report: Report = lambda done, total: None,
+    jobs: Sequence[Job] = (),
 ) -> tuple[list[list[Any]], list[str]]:
     """Rows of all points that fit into `budget_s`, and the labels of those that did not or that the device refused."""
-    wanted = tasks(device, dtypes)
+    wanted = tasks(device, dtypes, jobs)
     rows: list[list[Any]] = []
     left_out: list[str] = []
     end = time.monotonic() + budget_s
@@ -150,17 +160,23 @@ def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> 
     """The suite, the host's costs and the noise, as `worker` runs them."""
     from precision_time.measure.hosts import host_costs
 
-    before = _probe(device)
-    rows, left_out = run(device, [getattr(torch, name) for name in task["dtypes"]], task["budget_s"], report)
-    host = host_costs(device)
-    return {"rows": rows, "left_out": left_out, "host": host, "noise": _noise([*before, *_probe(device)])}
-
-
-def _probe(device: torch.device) -> list[float]:
-    """Times of one fixed product, taken over half a second: what the machine does to equal work."""
     side = 384 if device.type == "cpu" else 4096
     a = torch.randn(side, side, device=device)
-    return [timed(lambda: a @ a, device, 0.02).seconds for _ in range(25)]
+    equal: list[float] = []
+
+    def probe_too(done: int, total: int) -> None:
+        if done % _PROBE_EVERY == 1:
+            equal.append(timed(lambda: a @ a, device, 0.02).seconds)
+        report(done, total)
+
+    dtypes = [getattr(torch, name) for name in task["dtypes"]]
+    jobs = [Job.from_dict(words) for words in task.get("jobs", ())]
+    rows, left_out = run(device, dtypes, task["budget_s"], probe_too, jobs)
+    return {"rows": rows, "left_out": left_out, "host": host_costs(device), "noise": _noise(equal)}
+
+
+_PROBE_EVERY = 10
+"""Tasks between two times of one fixed product: what the machine does to equal work while it is measured."""
 
 
 def _noise(times: list[float]) -> float:

@@ -2,59 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from precision_time.measure.clock import summary, timed
+from precision_time.measure.bench import Bench
+from precision_time.measure.clock import summary, timed_for
+from precision_time.measure.products import Limits, attention_benches, conv_benches, matmul_benches
+from precision_time.measure.suite import rate
+from precision_time.measure.tensors import taking_turns
+from precision_time.measure.traffic import traffic_benches
+from precision_time.timing.work import class_of_dtype
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 26_214_400, 1 << 26)
 """Bytes; DDP's buckets are 1 and 25 MiB."""
 _REPEATS = 7
+_WINDOW_S = 0.15
+"""How long every probe is called, alone and together; a new process on the other core takes some ms to settle."""
+_LONGEST_CALL_S = {"cpu": 0.03, "cuda": 0.01}
+_TRAFFIC = {"cpu": (1 << 16, 1 << 20), "cuda": (1 << 24,)}
+_TRAFFIC_OPERATORS = 12
 
 
 def together_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """{"collectives": {name: [[bytes, seconds] ...]}, "alone": {...}, "busy": {...}} of all ranks."""
-    probes = _probes(device)
-    alone: dict[str, float] = {}
-    for rank in range(dist.get_world_size()):
-        dist.barrier()
-        if dist.get_rank() == rank:  # the others wait in the barrier, idle
-            alone = {name: timed(probe, device, 0.4).seconds for name, probe in probes.items()}
-    busy = {}
-    for name, probe in probes.items():
-        dist.barrier()
-        busy[name] = timed(probe, device, 0.8).seconds
-    dist.barrier()
+    """{"collectives": {name: [[bytes, seconds] ...]}, "crowding": {"family class": [factor of each probe]}}."""
+    ratios: dict[str, list[float]] = {}
+    with torch.no_grad():
+        for name in task["dtypes"]:
+            for bench in _probes(device, getattr(torch, name)):
+                work = bench.work(device.type)
+                ratio = _ratio(taking_turns(_made(bench, device), work.bytes, device), device)
+                ratios.setdefault(f"{work.family} {class_of_dtype(work.math, work.dtype)}", []).append(ratio)
     return {
         "collectives": {
             "all_reduce": _times(lambda x: dist.all_reduce(x), device),
             "broadcast": _times(lambda x: dist.broadcast(x, 0), device),
         },
-        "alone": _mean(alone, device),
-        "busy": _mean(busy, device),
+        "crowding": dict(sorted(ratios.items())),
     }
 
 
-def _probes(device: torch.device) -> dict[str, Callable[[], Any]]:
-    side = 384 if device.type == "cpu" else 4096
-    a = torch.randn(side, side, device=device)
-    stream = torch.randn((1 << 22) if device.type == "cpu" else (1 << 27), device=device)
-    target = torch.empty_like(stream)
-    return {"compute": lambda: a @ a, "memory": lambda: torch.add(stream, 1.0, out=target)}
+def _made(bench: Bench, device: torch.device) -> Callable[[], Callable[[], Any]]:
+    return lambda: bench.make(device)
 
 
-def _mean(values: dict[str, float], device: torch.device) -> dict[str, float]:
-    found = torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64, device=device)
+def _ratio(call: Callable[[], Any], device: torch.device) -> float:
+    """Time of the call when all ranks make it at once, over its time on rank 0 while the others wait.
+
+    Both windows follow each other at once, so a machine that drifts drifts for both.
+    """
+    dist.barrier()
+    alone = timed_for(call, device, _WINDOW_S) if dist.get_rank() == 0 else 0.0  # the others wait in the barrier, idle
+    dist.barrier()
+    busy = timed_for(call, device, _WINDOW_S)
+    found = torch.tensor([alone, busy / dist.get_world_size()], dtype=torch.float64, device=device)
     dist.all_reduce(found)
-    return dict(zip(sorted(values), (found / dist.get_world_size()).tolist(), strict=True))
+    return float(found[1] / found[0])
+
+
+def _probes(device: torch.device, dtype: torch.dtype) -> Sequence[Bench]:
+    """A few benchmarks of every family; the same on all ranks."""
+    speed = torch.tensor(rate(device, dtype), dtype=torch.float64, device=device)
+    dist.broadcast(speed, 0)
+    limits = Limits(float(speed) * _LONGEST_CALL_S[device.type], 3e6 if device.type == "cpu" else 1e8)
+    traffic = traffic_benches(dtype, list(_TRAFFIC[device.type]))
+    apart = max(len(traffic) // (_TRAFFIC_OPERATORS * len(_TRAFFIC[device.type])), 1)
+    return [
+        *matmul_benches(dtype, 2, limits),
+        *conv_benches(dtype, 8, limits),
+        *attention_benches(dtype, 2, limits),
+        *traffic[::apart],
+    ]
 
 
 def _times(collective: Callable[[torch.Tensor], Any], device: torch.device) -> list[list[float]]:
-    import time
-
     found = []
     for size in SIZES:
         x = torch.ones(size // 4, device=device)

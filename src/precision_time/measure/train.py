@@ -164,7 +164,7 @@ def times(
 
 def _agreed(count: float, device: torch.device) -> int:
     """The least that any rank would take: all must take as many steps."""
-    least = torch.tensor(max(count, 0.0), device=device)
+    least = torch.tensor(max(count, 0.0), dtype=torch.float64, device=device)  # one dtype, whatever each rank counted
     if dist.is_initialized():
         dist.all_reduce(least, dist.ReduceOp.MIN)
     return int(least)

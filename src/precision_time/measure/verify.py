@@ -11,7 +11,7 @@ from precision_time.errors import MeasureError
 from precision_time.estimate.estimate import Estimate
 from precision_time.hardware.catalog import Catalog
 from precision_time.job.job import Job
-from precision_time.measure.calibrate import NOISY, Machine, device_name
+from precision_time.measure.calibrate import NOISY, Machine, device_name, words_of
 from precision_time.measure.launch import launch
 from precision_time.measure.train import check
 from precision_time.prediction import predict
@@ -167,9 +167,8 @@ def verify(
 
 
 def _train(job: Job, here: Machine, steps: int) -> list[float]:
-    words = {key: value for key, value in job.to_dict().items() if key not in ("gpu", "device", "node", "nodes")}
     task = {
-        "task": "train", "device": here.device_type, "job": words, "warmup": WARMUP_STEPS, "steps": steps,
+        "task": "train", "device": here.device_type, "job": words_of(job), "warmup": WARMUP_STEPS, "steps": steps,
         "budget_s": RUN_BUDGET_S,
     }  # fmt: skip
     answer = launch(task, job.gpus, here.threads, timeout_s=1800.0)

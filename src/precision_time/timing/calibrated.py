@@ -46,7 +46,8 @@ _POOLED = 0.35
 _GAP_SPREAD = 0.1
 """Spread per factor e between a size and the nearest point of its curve: chosen."""
 
-_SURFACES = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
+SURFACES = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
+"""Families limited by arithmetic, as a rule."""
 # Whose utilisation serves where a family was not measured at all.
 _RELATED = {
     CONV_DILATED: (CONV, MATMUL), CONV_GROUPED: (CONV, MATMUL), CONV: (MATMUL,), RNN: (MATMUL,), ATTENTION: (MATMUL,),
@@ -76,7 +77,7 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
     for (operator, class_index), members in groups.items():
         family, variant, math, kind = table.classes[class_index]
         at = np.array(members, dtype=np.intp)
-        if family in _SURFACES:
+        if family in SURFACES:
             surface = book.surface(family, math, kind)
             if surface is None:
                 continue
@@ -105,7 +106,7 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
 def crowding(table: WorkTable, calibration: Calibration, ranks: int) -> Array:
     """How much slower each work runs with `ranks` processes on the node."""
     factors = calibration.crowded(ranks)
-    by_class = np.array([factors.compute if f in _SURFACES else factors.memory for f, *_ in table.classes])
+    by_class = np.array([factors.of(family, kind, family in SURFACES) for family, _, _, kind in table.classes])
     return np.asarray(by_class[table.class_of], dtype=np.float64)
 
 
