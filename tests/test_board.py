@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from precision_time import predict
+from precision_time.anchors.anchor import Kind
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Interval
 from precision_time.fit import folds
@@ -23,12 +24,13 @@ from precision_time.fit.board.__main__ import BEGIN, END, fill_markers, main
 from precision_time.fit.board.facts import Facts, parameters_digest
 from precision_time.fit.board.page import page, readme_table, targets
 from precision_time.fit.board.residuals import KNOWN, NOT_UNDERSTOOD, why
-from precision_time.fit.board.runs import ASSUMED, AWARE, PLAIN, TWINS, Board, twin
+from precision_time.fit.board.runs import ANCHORED, ASSUMED, AWARE, PLAIN, TWINS, Board, twin
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Judged
-from precision_time.fit.evaluation.row import Row
-from precision_time.fit.evaluation.table import read_table
 from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_validate, spread_for, with_intervals
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import read_table
+from precision_time.prediction import Anchoring
 
 ROOT = Path(__file__).parent.parent
 HEAD = "id,source,trust,framework,model,batch_size,gpus,gpu,precision,step_time_s"
@@ -40,6 +42,7 @@ ROWS = (
     "b-amp,lab@1,B,pytorch,bert-large,4,1,v100-32gb-sxm,amp-fp16,0.11",
     "b-tf,lab@1,C,tensorflow2,bert-large,8,1,a100-80gb-sxm,tf32,0.2",
 )
+KIND = Kind("f", "m", "g", "a", "fp32", "fp32", "pytorch", "nchw", "lab", 1, 1, (1.0, 0.0, 0.0, 0.0), "key")
 OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,fsdp"
 
 
@@ -112,7 +115,7 @@ def test_one_kind_alone_cannot_be_held_out(traced: list[Case]) -> None:
 
 
 def held_out(row: Row, ratio: float, fold: str, widening: float = 0.0) -> HeldOut:
-    return HeldOut(row, fold, ratio * row.measured_s, widening, {"forward": ratio * row.measured_s}, True)
+    return HeldOut(row, fold, ratio * row.measured_s, widening, {"forward": ratio * row.measured_s}, True, KIND)
 
 
 def test_the_width_comes_from_the_other_folds(rows: tuple[Row, ...]) -> None:
@@ -145,7 +148,7 @@ def test_judging_is_what_predict_says(traced: list[Case]) -> None:
 
     for judged in folds.judge(traced[:2], shipped(), "none"):
         assert judged.row.job is not None
-        said = predict(judged.row.job)
+        said = predict(judged.row.job, anchoring=Anchoring(use=False))
         assert (judged.predicted_s, judged.breakdown) == (said.step.p50, dict(said.breakdown))
 
 
@@ -162,13 +165,17 @@ def a_board(rows: Sequence[Row], aware: float = 1.1, blind: float = 1.5, inside:
     """Every row predicted `aware` times what was measured, by the twins `blind` times; the last row is of trust C."""
     runs = {name: [settled(row, aware, inside) for row in rows] for name in (*FOLDS, PLAIN)}
     runs |= {name: [settled(row, blind) for row in rows] for name in (*map(twin, TWINS), ASSUMED)}
+    runs[ANCHORED] = [settled(row, 1.02) for row in rows]
     return Board(Facts("2026-01-02", {"numpy": "2"}, "t.csv", "ab" * 32, {"A": 3, "B": 2, "C": 1}, "cd" * 8), runs, ())
 
 
 def test_targets_are_computed(rows: tuple[Row, ...]) -> None:
-    assert [t.met for t in targets(a_board(rows, inside=True))] == [True, True, False, True]  # 100 % is too wide
-    assert [t.met for t in targets(a_board(rows, aware=1.17, blind=1.17))] == [False, True, False, False]
-    assert [t.met for t in targets(a_board(rows, aware=1.3, inside=False))] == [False, False, False, True]
+    met = [t.met for t in targets(a_board(rows, inside=True))]
+    assert met == [True, True, False, True, False, True]  # an interval that holds all is too wide
+    met = [t.met for t in targets(a_board(rows, aware=1.17, blind=1.17))]
+    assert met == [False, True, False, False, False, True]
+    met = [t.met for t in targets(a_board(rows, aware=1.3, inside=False))]
+    assert met == [False, False, False, True, False, True]
     reached = [t.reached for t in targets(a_board(rows))]
     assert reached[0] == "10.0%"
     assert reached[3] == "5.0 times as fp32, 5.0 times as amp-fp16"

@@ -20,19 +20,19 @@ JOB_FLAGS = [
     "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--execution",
-    "--no-sync", "--communication-dtype", "--epochs", "--steps", "--samples", "--dataset",
+    "--no-sync", "--communication-dtype", "--anchors", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
 EVALUATE_FLAGS = [
-    "--help", "--html", "--csv", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model", "--framework",
-    "--json",
+    "--help", "--html", "--csv", "--anchors", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model",
+    "--framework", "--json",
 ]  # fmt: skip
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
 NOT_VERIFIED = [
-    "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
+    "--anchors", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
     "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
     "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
@@ -61,8 +61,8 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
-    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, "--help", "--json", "--trace"])
-    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--help", "--json", "--plot"])
+    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, "--anchor", "--help", "--json", "--trace"])
+    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--anchor", "--help", "--json", "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)

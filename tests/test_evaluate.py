@@ -30,12 +30,13 @@ from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.evaluation import Unpredicted
 from precision_time.fit.evaluation.forecast import forecast_all
 from precision_time.fit.evaluation.order import precision_order
-from precision_time.fit.evaluation.row import Row, row_of
-from precision_time.fit.evaluation.seen import digests_of, fitted
+from precision_time.fit.evaluation.seen import fitted
 from precision_time.fit.evaluation.sheet import COLUMNS
-from precision_time.fit.evaluation.table import OPTIONAL, REQUIRED, read_table
 from precision_time.fit.evaluation.text import percent
 from precision_time.job import Job
+from precision_time.measurements.digest import digests_of
+from precision_time.measurements.row import Row, row_of
+from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT.parent / "shared" / "data" / "published"
@@ -68,7 +69,7 @@ def table(tmp_path: Path) -> Path:
 def fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fixed 0.1 s for every job (P10 0.09, P90 0.12), 0.05 s in amp-fp16; a V100 without bf16; fp64 is a bug."""
 
-    def predict(job: Job) -> Any:
+    def predict(job: Job, **_: Any) -> Any:
         if job.precision == "amp-bf16" and job.gpu.startswith("v100"):
             raise MissingPeakError("v100 has no bf16 peak; use amp-fp16.")
         if job.precision == "fp64":
@@ -293,6 +294,7 @@ def test_warnings_name_columns_and_ids(tmp_path: Path) -> None:
 def test_every_row_is_judged_or_listed_in_order(table: Path) -> None:
     """Real predictions of shipped models: the same as `predict`, whatever the number of processes."""
     from precision_time import predict
+    from precision_time.prediction import Anchoring
 
     one = evaluate(table)
     assert [j.row.id for j in one.judged] == ["r-tf32", "r-amp", "b-fp32", "b-amp"]
@@ -303,8 +305,10 @@ def test_every_row_is_judged_or_listed_in_order(table: Path) -> None:
     assert reasons[2] == "no measured time"
     job = one.judged[3].row.job
     assert job is not None
-    assert one.judged[3].step == predict(job).step
-    assert dict(one.judged[3].breakdown) == dict(predict(job).breakdown)
+    row = one.judged[3].row
+    said = predict(job, anchoring=Anchoring(without=("key",), framework=row.framework, source=row.source))
+    assert one.judged[3].step == said.step
+    assert dict(one.judged[3].breakdown) == dict(said.breakdown)
     assert one.order.to_dict() == {"n_jobs": 2, "kendall_tau": 1.0, "pairs_right": 1.0, "n_pairs": 2}
     two = evaluate(table, workers=2)
     assert two == one
@@ -324,7 +328,7 @@ def test_a_bug_of_ours_costs_one_row(tmp_path: Path, fake_line: None) -> None:
 
 
 def test_a_prediction_that_is_no_number_is_a_bug_too(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precision_time.prediction.predict", lambda job: fake(job, forward=math.inf))
+    monkeypatch.setattr("precision_time.prediction.predict", lambda job, **_: fake(job, forward=math.inf))
     result = evaluate(table)
     assert not result.judged
     assert result.unpredicted[0].reason == "internal error: the predicted step is inf s"
@@ -348,7 +352,7 @@ def test_without_a_pool_the_rows_are_predicted_here(
 
 def test_few_graphs_stay_in_one_process(table: Path, fake_line: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a pool for six rows"))
-    jobs = [row.job for row in read_table(table).rows if row.job]
+    jobs = [forecasting.Question(row.job) for row in read_table(table).rows if row.job]
     assert len(forecast_all(jobs, workers=None)) == 6
 
 
@@ -587,7 +591,8 @@ def test_warnings_go_to_stderr(tmp_path: Path, fake_line: None, capsys: pytest.C
     path = write(tmp_path / "t.csv", ROWS[0] + ",red", head=HEAD + ",colour")
     assert main(["evaluate", str(path), "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err == "precision-time: warning: column(s) ignored: 'colour'\n"
+    assert err.startswith("precision-time: warning: column(s) ignored: 'colour'\n")
+    assert "(anchors) corrected the predictions" in err
     assert json.loads(out)["warnings"] == ["column(s) ignored: 'colour'"]
 
 
@@ -617,7 +622,7 @@ def test_every_mistake_is_one_line_before_any_work(
     words: str, says: str, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(table.parent)
-    monkeypatch.setattr("precision_time.prediction.predict", lambda job: pytest.fail("worked before it checked"))
+    monkeypatch.setattr("precision_time.prediction.predict", lambda job, **_: pytest.fail("worked before it checked"))
     (table.parent / "folder.csv").mkdir()
     before = table.read_bytes()
     assert main(words.split()) == 2
@@ -640,7 +645,7 @@ def test_the_report_says_before_the_work_that_matplotlib_is_missing(
 def test_an_interrupt_ends_cleanly(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(job: Job) -> Callable[[], None]:
+    def stop(job: Job, **_: Any) -> Callable[[], None]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("precision_time.prediction.predict", stop)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from precision_time.anchors.anchor import OWN, Anchor, kind_of
+from precision_time.anchors.base import published, shipped_covariance
+from precision_time.anchors.posterior import Anchors
+from precision_time.anchors.sources import Measured, given_anchors, wants_published
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
-from precision_time.estimate.assemble import assemble
+from precision_time.estimate.assemble import assemble, step_terms
+from precision_time.estimate.correction import NONE
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.hardware.catalog import Catalog, default_catalog
@@ -26,18 +32,51 @@ from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import price
 
 
-def predict(job: Job, *, catalog: Catalog | None = None, constants: StepConstants | None = None) -> Estimate:
-    """Time, memory and cost of a job, with intervals.
+@dataclass(frozen=True, slots=True)
+class Anchoring:
+    """Which anchors may correct an estimate, beyond what the job itself says.
 
+    use         False: none at all
+    without     what no anchor may have in common with the job, all of it: ("key",) leaves out the job itself,
+                ("family",) all that could say anything
+    framework   of the job; others' measurements say less about it
+    source      repository or document that a measured job is from; `OWN` for the user's
+    """
+
+    use: bool = True
+    without: tuple[str, ...] = ()
+    framework: str = "pytorch"
+    source: str = OWN
+
+
+USUAL = Anchoring()
+
+
+def predict(
+    job: Job,
+    *,
+    catalog: Catalog | None = None,
+    constants: StepConstants | None = None,
+    anchoring: Anchoring = USUAL,
+) -> Estimate:
+    """Time, memory and cost of a job, with intervals, corrected by the measured jobs that are like it.
+
+    With other `constants` than those that ship no published row corrects: the base is what these leave.
     Raises a `PrecisionTimeError` for a job that cannot be (unknown model, missing peak ...); a job that does not fit
     in memory is estimated all the same and says so.
     """
     if job.schedule:
-        return _scheduled(job, catalog, constants)
-    return _predict_one(job, job.precision_spec, catalog, constants)
+        return _scheduled(job, catalog, constants, anchoring)
+    return _predict_one(job, job.precision_spec, catalog, constants, anchoring)
 
 
-def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
+def _predict_one(
+    job: Job,
+    precision: Precision,
+    catalog: Catalog | None,
+    constants: StepConstants | None,
+    anchoring: Anchoring,
+) -> Estimate:
     # 1. Where: the device, its node and the fabric between ranks. First, because a wrong name fails at once here.
     known = catalog or _catalog(job.device)
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
@@ -51,9 +90,37 @@ def _predict_one(job: Job, precision: Precision, catalog: Catalog | None, consta
     priced = price(program, cluster, options, job.execution, constants)
     # 5. Streams: what waits for what.
     timeline = simulate(priced)
-    # 6. The answer: intervals, breakdown, memory, run.
+    # 6. What measured jobs like this one say about it.
+    correction = NONE
+    if anchoring.use and (anchors := _anchors(job, cluster.gpu, catalog, constants)):
+        kind = kind_of(job, step, cluster.gpu, step_terms(timeline), anchoring.framework, anchoring.source)
+        correction = anchors.correction(kind, anchoring.without)
+    # 7. The answer: intervals, breakdown, memory, run.
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
-    return assemble(job, step, priced, timeline, cluster, events, assumptions(job, step, precision, cluster.gpu))
+    said = assumptions(job, step, precision, cluster.gpu)
+    if anchoring.use and set(job.anchors) - {"none", "published"} and not correction.count:
+        said = (*said, "no given anchor is of this model's family, so none corrects the estimate")
+    return assemble(job, step, priced, timeline, cluster, events, said, correction)
+
+
+def _anchors(job: Job, gpu: Gpu, catalog: Catalog | None, constants: StepConstants | None) -> Anchors | None:
+    """The published base, unless the job says otherwise or stands on other feet, and what the job brings."""
+    base = constants is None and gpu.calibration is None and wants_published(job.anchors)
+    given = given_anchors(job) if job.anchors else []
+    if not given:
+        return published() if base else None
+    own = [_anchor(each, catalog, constants) for each in given]
+    return Anchors([*(published() if base else ()), *own], shipped_covariance())
+
+
+def _anchor(measured: Measured, catalog: Catalog | None, constants: StepConstants | None) -> Anchor:
+    """A measured job with what is predicted for it."""
+    job = measured.job
+    estimate = predict(job, catalog=catalog, constants=constants, anchoring=Anchoring(use=False))
+    cluster = _cluster(catalog or _catalog(job.device), job.gpu, job.gpus, job.system or job.node, job.nodes)
+    step = training_step(job, None, cluster.gpu.device_type)
+    kind = kind_of(job, step, cluster.gpu, estimate.breakdown, measured.framework, measured.source)
+    return Anchor(kind, measured.id, measured.source, measured.trust, measured.measured_s, estimate.step.p50)
 
 
 def _catalog(device: str | None) -> Catalog:
@@ -116,10 +183,10 @@ def _defaults(job: Job, step: TrainingStep) -> str:
     return ", ".join(words)
 
 
-def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | None) -> Estimate:
+def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring) -> Estimate:
     """A run whose precision changes: the last precision's step, and the sum of all parts as the run."""
     parts = job.schedule
-    estimates = [_predict_one(job, parse_precision(p.precision), catalog, constants) for p in parts]
+    estimates = [_predict_one(job, parse_precision(p.precision), catalog, constants, anchoring) for p in parts]
     last = estimates[-1]
     if last.steps is None:
         raise JobError(

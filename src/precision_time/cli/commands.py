@@ -189,6 +189,8 @@ def _said(given: Namespace) -> dict[str, Any]:
             raise UsageError(f"flag {flag.text} is empty; give it a value or leave it out")
         if value is not None:
             said[flag.word] = value
+    if given_anchors := getattr(given, "anchor", []):
+        said["anchors"] = [*filter(None, [said.get("anchors")]), *given_anchors]
     return said
 
 

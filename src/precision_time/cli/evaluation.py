@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 def evaluate(given: Namespace) -> tuple[Evaluation, int]:
     """The evaluation of the parsed command line, its files written, and how many of the worst rows to show."""
+    from precision_time.fit.evaluation.evaluation import ANCHORS
+
     if not given.table:
         raise UsageError("no table is given; name a CSV file of measured jobs, for example precision-time evaluate "
                          "measured.csv (columns: docs/evaluate.md)")  # fmt: skip
     worst = count_or_zero("worst", given.worst)
+    if given.anchors not in ANCHORS:
+        raise UsageError(f"--anchors {given.anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
     for flag, suffixes in (("html", (".html", ".htm")), ("csv", (".csv",))):
         if getattr(given, flag) is not None:
             _check_output(f"--{flag}", Path(getattr(given, flag)), suffixes, Path(given.table))
@@ -30,15 +34,15 @@ def evaluate(given: Namespace) -> tuple[Evaluation, int]:
         require_matplotlib()
     from precision_time.cli.progress import Progress
     from precision_time.fit.evaluation import evaluate as judge
-    from precision_time.fit.evaluation.table import read_table
     from precision_time.job.file import write_whole
+    from precision_time.measurements.table import read_table
 
     table = read_table(given.table)
     for warning in table.warnings:
         print(f"precision-time: warning: {warning}", file=sys.stderr)
     chosen = {word: _values(word, getattr(given, word)) for word in ROW_FILTERS}
     with Progress("rows") as progress:
-        evaluation = judge(table, blind=given.blind, workers=None, progress=progress, **chosen)
+        evaluation = judge(table, blind=given.blind, anchors=given.anchors, workers=None, progress=progress, **chosen)
     if given.csv is not None:
         from precision_time.fit.evaluation.sheet import sheet
 
@@ -82,8 +86,8 @@ def _command(given: Namespace) -> str:
     import shlex
 
     words = ["precision-time", "evaluate", given.table]
-    for flag in ("blind", *ROW_FILTERS):
+    for flag in ("blind", "anchors", *ROW_FILTERS):
         value = getattr(given, flag)
-        if value:
+        if value and value != "all":
             words += [f"--{flag}", ",".join(value) if isinstance(value, list) else value]
     return shlex.join(words)

@@ -16,7 +16,7 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 
 _FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save")
 
-_NOT_FOR_VERIFY = ("gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
+_NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
 """Job words that this machine decides, or that say how long a run is."""
 
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
@@ -97,6 +97,14 @@ def build_parser(for_completion: bool = False) -> Parser:
     predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
     _add_job_flags(predict, (), for_completion)
 
+    for command in (predict, made["compare"]):
+        command.add_argument(
+            "--anchor",
+            metavar="WORDS",
+            action="append",
+            default=[],
+            help="a measured step of this or a similar job: gpus=1,precision=fp32,step_time_s=0.31; may be repeated",
+        )
     compare = made["compare"]
     compare.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; may be several")
     compare.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
@@ -165,6 +173,12 @@ def _add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", metavar="TABLE.csv", help="measured jobs (columns: docs/evaluate.md)")
     parser.add_argument("--html", metavar="FILE", help="write the report with pictures: .html")
     parser.add_argument("--csv", metavar="FILE", help="write every row with its prediction: .csv")
+    parser.add_argument(
+        "--anchors",
+        metavar="WHICH",
+        default="all",
+        help="measured jobs that correct predictions: all but those of the same job (default), other-families, none",
+    )
     parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
     parser.add_argument("--worst", metavar="N", default="10", help="show so many of the worst rows (default 10)")
     for word in ROW_FILTERS:

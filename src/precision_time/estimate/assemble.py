@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory, memory
@@ -33,24 +35,26 @@ IDLE_POWER_SHARE = 0.35
 
 def assemble(
     job: Job, step: TrainingStep, priced: PricedProgram, timeline: Timeline, cluster: Cluster,
-    events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...],
+    events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run."""
-    breakdown = _breakdown(timeline)
-    seconds = sum(breakdown.values())
     per_kind = calls_per_kind(priced)
-    sources = _sources(priced, per_kind, timeline)
+    floor_s = float((per_kind * priced.floor_s).sum())
+    breakdown = _corrected(step_terms(timeline), correction, floor_s)
+    seconds = sum(breakdown.values())
+    sources = _sources(priced, per_kind, timeline, correction)
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    interval = Interval.around(seconds, _spread(spread_terms(priced, timeline), cluster))
+    spread = correction.narrowed(_spread(spread_terms(priced, timeline), cluster))
+    interval = Interval.around(seconds, spread)
     global_batch = step.batch_size * job.grad_accum * cluster.gpus
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
-    forward_s = step_forward_seconds(timeline, job)
+    forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
     run = None if steps is None else run_interval(job, interval, steps, per_epoch, forward_s, step.batch_size, cluster)
     price = job.run.price_per_gpu_hour
-    busy = 1.0 - timeline.host_gap_s / seconds
+    busy = 1.0 - breakdown["host_gaps"] / seconds
     watts = (cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return Estimate(
         job=job,
@@ -68,14 +72,27 @@ def assemble(
         bound_shares=_bounds(priced, per_kind),
         unsupported=tuple(sorted({priced.program.kinds[i].name for i in unknown})),
         unsupported_bytes_share=unknown_share,
-        floor_s=float((per_kind * priced.floor_s).sum()),
+        floor_s=floor_s,
         parameters=step.graph.parameter_count,
         flops_per_step=_flops(priced, per_kind),
         cost_usd=run.scaled(cluster.gpus * price / 3600.0) if run and price is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
         assumptions=assumptions,
-        events=events,
+        anchors=correction,
+        events=partial(_stretched, events, seconds / timeline.step_s) if correction.count else events,
     )
+
+
+def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, Any]:
+    """The trace of the simulated step, stretched as a whole to the step that anchors made of it."""
+    found = events()
+    return {
+        **found,
+        "traceEvents": [
+            {**event, **{key: event[key] * ratio for key in ("ts", "dur") if key in event}}
+            for event in found["traceEvents"]
+        ],
+    }
 
 
 def _spread(terms: SpreadTerms, cluster: Cluster) -> float:
@@ -105,7 +122,8 @@ def spread_terms(priced: PricedProgram, timeline: Timeline) -> SpreadTerms:
     )
 
 
-def _breakdown(timeline: Timeline) -> dict[str, float]:
+def step_terms(timeline: Timeline) -> dict[str, float]:
+    """Seconds of a steady step by term, as simulated."""
     busy = timeline.busy
     return {
         "forward": busy[Phase.FORWARD] + busy[Phase.LOSS],
@@ -116,6 +134,13 @@ def _breakdown(timeline: Timeline) -> dict[str, float]:
         "host_gaps": timeline.host_gap_s,
         "communication_exposed": timeline.communication_exposed_s,
     }
+
+
+def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) -> dict[str, float]:
+    """The terms as anchors correct them; whatever these say, the step stays above the floor of its kernels."""
+    found = {term: seconds * correction.of(term) for term, seconds in terms.items()}
+    low = min(floor_s, sum(terms.values())) / (sum(found.values()) or 1.0)
+    return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
 
 
 def calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -131,13 +156,16 @@ def calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64
     return total
 
 
-def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline) -> dict[str, float]:
+def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+    """Shares of the step by source; what anchors explain of the differences between jobs is measured."""
     by_source = per_kind @ priced.source_s
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[priced.host_source] += timeline.host_gap_s
     seconds[priced.communication_source] += timeline.communication_exposed_s
     whole = sum(seconds.values()) or 1.0
-    return {name: value / whole for name, value in seconds.items()}
+    shares = {name: value / whole * (1.0 - correction.informed) for name, value in seconds.items()}
+    shares["measured"] += correction.informed
+    return shares
 
 
 def kernel_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precision_time.errors import DataError
+from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.memory import Memory
 from precision_time.job.job import Job
@@ -26,6 +27,7 @@ class Estimate:
     unsupported        operators without a model (priced as the bytes they touch), with their share of the bytes
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
     assumptions        defaults that were filled in, in words
+    anchors            measured jobs that corrected the step: factors by term, the nearest of them
     """
 
     job: Job
@@ -49,6 +51,7 @@ class Estimate:
     cost_usd: Interval | None = None
     energy_j: Interval | None = None
     assumptions: tuple[str, ...] = ()
+    anchors: Correction = NONE
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -76,6 +79,7 @@ class Estimate:
                 k: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
                 for k, v in plain.items()
             },
+            "anchors": self.anchors.to_dict(),
             "memory": {
                 "by_category": dict(self.memory.by_category),
                 "peak_bytes": self.memory.peak_bytes,
@@ -92,7 +96,8 @@ class Estimate:
             for name in _PLAIN:
                 fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
             memory = Memory(dict(given["memory"]["by_category"]), given["memory"]["capacity_bytes"])
-            return cls(job=Job.from_dict(given["job"]), memory=memory, **fields)
+            anchors = Correction.from_dict(given.get("anchors", {}))
+            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, **fields)
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
 

@@ -124,6 +124,8 @@ def _trust(estimate: Estimate) -> str:
         f"rests on: {sources or 'nothing'}",
         f"physical floor of its kernels: {human_seconds(estimate.floor_s)}",
     ]
+    if estimate.anchors.count:
+        lines += _anchors(estimate)
     if estimate.unsupported:
         names = ", ".join(estimate.unsupported)
         lines.append(
@@ -133,3 +135,17 @@ def _trust(estimate: Estimate) -> str:
         lines.append("assumed:")
         lines += [textwrap.fill(a, 110, initial_indent="  ", subsequent_indent="    ") for a in estimate.assumptions]
     return "\n".join(lines)
+
+
+def _anchors(estimate: Estimate) -> list[str]:
+    """How measured jobs moved the step, and the nearest of them."""
+    found = estimate.anchors
+    whole = sum(estimate.breakdown.values())
+    before = sum(seconds / found.of(term) for term, seconds in estimate.breakdown.items())
+    jobs = "1 measured job" if found.count == 1 else f"{found.count} measured jobs"
+    lines = [f"anchored on {jobs} of this family, which move the step by {whole / before - 1:+.1%}; nearest:"]
+    lines += [
+        f"  {use.id}: {human_seconds(use.measured_s)} (likeness {use.likeness:.0%}; {use.source})"
+        for use in found.nearest
+    ]
+    return lines

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from precision_time.capture.training_step import TrainingStep, training_step
-from precision_time.fit.evaluation.row import Row
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.layout.rank_program import RankProgram
+from precision_time.measurements.row import Row
 from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions

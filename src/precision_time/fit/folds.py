@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from precision_time.anchors.anchor import Anchor, Kind, kind_of
 from precision_time.errors import DataError
 from precision_time.estimate.assemble import assemble, spread_terms
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.spread import widening
 from precision_time.fit.cases import Case, run
 from precision_time.fit.evaluation.accuracy import Judged
-from precision_time.fit.evaluation.row import Row
 from precision_time.fit.factors import fit
+from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 
 TRUSTED = ("A", "B")
@@ -51,6 +52,14 @@ class HeldOut:
     widening: float
     breakdown: dict[str, float]
     fits: bool
+    kind: Kind
+    """The job as anchors see it."""
+
+    @property
+    def anchor(self) -> Anchor:
+        """The row as an anchor of others."""
+        row = self.row
+        return Anchor(self.kind, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
 
     @property
     def log_error(self) -> float:
@@ -68,7 +77,9 @@ def judge(
         known = architectures is None or case.cluster.gpu.arch in architectures
         added = float(np.hypot(widening(spread_terms(priced, timeline)), 0.0 if known else UNSEEN_ARCHITECTURE))
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
-        judged.append(HeldOut(case.row, fold, float(estimate.step.p50), added, breakdown, bool(estimate.memory.fits)))
+        kind = kind_of(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
+        seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
+        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, kind))
     return judged
 
 

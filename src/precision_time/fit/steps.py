@@ -20,8 +20,6 @@ from typing import Any
 from precision_time.comparison_table import format_table
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Accuracy
-from precision_time.fit.evaluation.seen import digests_of
-from precision_time.fit.evaluation.table import read_table
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.factors import GROUP_PRIOR, PRIOR, Array, Parameters, fit
 from precision_time.fit.folds import (
@@ -34,6 +32,8 @@ from precision_time.fit.folds import (
     spread_for,
     with_intervals,
 )
+from precision_time.measurements.digest import digests_of
+from precision_time.measurements.table import read_table
 from precision_time.timing.constants import StepConstants
 
 TABLE = Path("data") / "published" / "measurements.csv"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError, JobError
+from precision_time.job.anchors import parse_anchors
 from precision_time.job.checks import (
     apply_checks,
     count,
@@ -137,6 +138,9 @@ class Job:
         "dtype of reduced gradients (default: the precision's)",
         DTYPES,
     )
+    anchors: tuple[str, ...] = option(
+        (), parse_anchors, "measured jobs that correct the estimate: published (default), none or FILE.csv"
+    )
     data: Mapping[str, Value] = option((), _nothing_yet, "data loading; not supported yet")
     run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
 
@@ -199,6 +203,8 @@ class Job:
                 value = self.run.to_dict()
             elif isinstance(value, Mapping):
                 value = {key: list(v) if isinstance(v, tuple) else v for key, v in value.items()}
+            elif name == "anchors":
+                value = list(value) or None
             if name != "schedule" and value is not None and value != {}:
                 result[name] = value
         return result

@@ -23,9 +23,9 @@ from precision_time.fit.board.page import page, readme_table
 from precision_time.fit.board.plot import picture
 from precision_time.fit.board.runs import Board, board, judge_all
 from precision_time.fit.evaluation.figures import require_matplotlib
-from precision_time.fit.evaluation.table import read_table
 from precision_time.fit.steps import TABLE
 from precision_time.job.file import write_whole
+from precision_time.measurements.table import read_table
 
 OTHER_TABLES = ("measurements_llm.csv",)
 """Tables beside the fitted one whose rows are counted too."""

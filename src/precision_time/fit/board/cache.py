@@ -10,13 +10,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from precision_time.anchors.anchor import Kind
 from precision_time.errors import DataError
 from precision_time.fit.board.facts import Facts
 from precision_time.fit.board.runs import Runs, settled
 from precision_time.fit.evaluation.accuracy import Judged
-from precision_time.fit.evaluation.row import Row
 from precision_time.fit.folds import HeldOut
 from precision_time.job.file import write_whole
+from precision_time.measurements.row import Row
 
 
 def write_runs(path: Path, facts: Facts, runs: Runs) -> None:
@@ -36,7 +37,7 @@ def _rows(held_out: Sequence[HeldOut], judged: Sequence[Judged]) -> list[dict[st
             "id": h.row.id, "line": h.row.line, "fold": h.fold, "predicted_s": h.predicted_s,
             "p10_s": steps[h.row.line].p10, "p90_s": steps[h.row.line].p90,
             "error": h.predicted_s / h.row.measured_s - 1.0, "widening": h.widening, "breakdown": h.breakdown,
-            "fits": h.fits,
+            "fits": h.fits, "kind": dataclasses.asdict(h.kind),
         }
         for h in held_out
     ]  # fmt: skip
@@ -54,7 +55,15 @@ def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Run
         by_line = {row.line: row for row in rows}
         runs = {
             name: [
-                HeldOut(by_line[j["line"]], j["fold"], j["predicted_s"], j["widening"], j["breakdown"], j["fits"])
+                HeldOut(
+                    by_line[j["line"]],
+                    j["fold"],
+                    j["predicted_s"],
+                    j["widening"],
+                    j["breakdown"],
+                    j["fits"],
+                    Kind(**{**j["kind"], "shares": tuple(j["kind"]["shares"])}),
+                )
                 for j in judged
             ]
             for name, judged in content["runs"].items()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 
-from precision_time.fit.evaluation.table import Table
+from precision_time.measurements.table import Table
 
 COMMAND = "python -m precision_time.fit.board --shared DIR --readme README.md"
 _PACKAGES = ("precision-time", "numpy", "torch")

@@ -6,19 +6,22 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_time.fit.board.anchored import anchored
 from precision_time.fit.board.facts import Facts
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.evaluation.evaluation import Evaluation, Unpredicted
-from precision_time.fit.evaluation.row import Row
-from precision_time.fit.evaluation.table import Table
 from precision_time.fit.folds import FOLDS, TRUSTED, HeldOut, cross_validate, judge, with_intervals
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import Table
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.parameters import read_data
 
 AWARE = "model family"
 """The fold of the headline."""
 PLAIN = "without factors"
+ANCHORED = "anchored"
+"""The headline's rows, each corrected by the others of its family, those of the same job left out."""
 TWINS = ("fp32", "amp-fp16")
 """The one precision that a blind twin takes every job to run in: the oldest, and the most frequent of the table."""
 ASSUMED = f"taken as {TWINS[0]}"
@@ -89,8 +92,9 @@ def settled(runs: Runs) -> dict[str, list[Judged]]:
 
 
 def board(facts: Facts, runs: Runs, tables: Sequence[Table]) -> Board:
+    judged = {**settled(runs), ANCHORED: anchored(runs[AWARE])}
     unexpressed = tuple(
         Evaluation(t.path.name, (), tuple(Unpredicted(row, row.reason) for row in t.rows if row.job is None))
         for t in tables
     )
-    return Board(facts, settled(runs), unexpressed)
+    return Board(facts, judged, unexpressed)

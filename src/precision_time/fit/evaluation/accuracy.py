@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from precision_time.estimate.interval import Interval
-from precision_time.fit.evaluation.row import Row
+from precision_time.measurements.row import Row
 
 
 @dataclass(frozen=True, slots=True)

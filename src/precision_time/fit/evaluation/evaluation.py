@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from precision_time.errors import DataError
 from precision_time.fit.evaluation.accuracy import GROUPINGS, Accuracy, Judged, group_of, groups
-from precision_time.fit.evaluation.forecast import Forecast, forecast_all
+from precision_time.fit.evaluation.forecast import Forecast, Question, forecast_all
 from precision_time.fit.evaluation.order import Order, precision_order
-from precision_time.fit.evaluation.row import Row
 from precision_time.fit.evaluation.seen import HELD_OUT, fitted
 from precision_time.fit.evaluation.select import select
-from precision_time.fit.evaluation.table import Table, read_table
 from precision_time.job.precision import parse_precision
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import Table, read_table
+
+if TYPE_CHECKING:
+    from precision_time.prediction import Anchoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,15 @@ class Unpredicted:
 
     row: Row
     reason: str
+
+
+ANCHORS = ("all", "other-families", "none")
+_ANCHORS_TEXT = {
+    "all": "Published measurements of similar jobs (anchors) corrected the predictions, never those of the same job; "
+    "without them: --anchors none.",
+    "other-families": "No anchor of the same model family corrected a prediction.",
+    "none": "No measured job (anchor) corrected a prediction.",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,8 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
     blind: str | None = None
     aware: tuple[Judged, ...] = ()
+    anchors: str = "all"
+    """Which measured jobs corrected the predictions: one of `ANCHORS`."""
 
     @property
     def n_rows(self) -> int:
@@ -104,7 +119,7 @@ class Evaluation:
 
     def notes(self) -> list[str]:
         """What a reader of the figures has to know."""
-        said = []
+        said = [_ANCHORS_TEXT[self.anchors]]
         if self.seen_by_fit:
             who = "All" if self.seen_by_fit == len(self.judged) else f"{self.seen_by_fit:,}"
             said.append(
@@ -138,6 +153,7 @@ class Evaluation:
             "rows": [_row_dict(j) for j in self.judged],
             "seen_by_fit": self.seen_by_fit,
             "table": self.table,
+            "anchors": self.anchors,
             "warnings": list(self.warnings),
             "notes": self.notes(),
         }
@@ -193,22 +209,28 @@ def evaluate(
     model: Iterable[str] = (),
     framework: Iterable[str] = (),
     blind: str | None = None,
+    anchors: str = "all",
     workers: int | None = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Predict every chosen row of a table and judge the predictions.
 
-    The filters keep rows with one of the values; `blind` replaces every job's precision by this one. `workers`
-    processes share the work, None for as many as pay (then the calling script needs the usual `__main__` guard).
-    Raises `DataError` when the table cannot be read or a filter names no row, `JobError` for an unknown `blind`.
+    `anchors` says which measured jobs may correct the predictions: "all" as `predict` does, but never rows of exactly
+    the same job; "other-families", or "none". The filters keep rows with one of the values; `blind` replaces every
+    job's precision by this one. `workers` processes share the work, None for as many as pay (then the calling script
+    needs the usual `__main__` guard).
+    Raises `DataError` when the table cannot be read or a filter or `anchors` names nothing, `JobError` for an unknown
+    `blind`.
     """
     if isinstance(table, (str, Path)):
         table = read_table(table)
+    if anchors not in ANCHORS:
+        raise DataError(f"anchors {anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
     label = None if blind is None else parse_precision(blind, "blind").label
     wanted = {"trust": trust, "precision": precision, "gpu": gpu, "model": model, "framework": framework}
     rows = select(table, {word: list(values) for word, values in wanted.items()})
-    jobs = [row.job for row in rows if row.job is not None]
-    twins = [] if label is None else [job.replace(precision=label) for job in jobs]
+    jobs = [Question(row.job, _anchoring(row, anchors)) for row in rows if row.job is not None]
+    twins = [] if label is None else [replace(each, job=each.job.replace(precision=label)) for each in jobs]
     forecasts = forecast_all([*jobs, *twins], workers, progress)
     own = iter(forecasts[: len(jobs)])
     other = iter(forecasts[len(jobs) :])
@@ -228,7 +250,14 @@ def evaluate(
             unpredicted.append(Unpredicted(row, usual.reason))
         elif _enter(row, twin, judged, unpredicted):
             _enter(row, usual, aware, unpredicted)
-    return Evaluation(table.path.name, tuple(judged), tuple(unpredicted), table.warnings, label, tuple(aware))
+    return Evaluation(table.path.name, tuple(judged), tuple(unpredicted), table.warnings, label, tuple(aware), anchors)
+
+
+def _anchoring(row: Row, anchors: str) -> Anchoring:
+    from precision_time.prediction import Anchoring
+
+    without = {"all": ("key",), "other-families": ("family",)}.get(anchors, ())
+    return Anchoring(anchors != "none", without, row.framework or "pytorch", row.source or "the table")
 
 
 def _enter(row: Row, forecast: Forecast, judged: list[Judged], unpredicted: list[Unpredicted]) -> bool:

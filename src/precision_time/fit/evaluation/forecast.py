@@ -17,10 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Interval
 from precision_time.job.job import Job
+
+if TYPE_CHECKING:
+    from precision_time.prediction import Anchoring
 
 GRAPHS_PER_WORKER = 12
 """A worker costs half a second (with torch, four) and a graph 0.02 to 0.7 s: with fewer graphs it does not pay."""
@@ -38,12 +42,20 @@ class Forecast:
     reason: str = ""
 
 
-def forecast(job: Job) -> Forecast:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A job to predict, and which anchors may correct the prediction (None: those that `predict` takes)."""
+
+    job: Job
+    anchoring: Anchoring | None = None
+
+
+def forecast(question: Question) -> Forecast:
     """One prediction. A mistake of ours becomes a reason too, so that one row cannot end a run over thousands."""
-    from precision_time.prediction import predict
+    from precision_time.prediction import USUAL, predict
 
     try:
-        estimate = predict(job)
+        estimate = predict(question.job, anchoring=question.anchoring or USUAL)
     except PrecisionTimeError as error:
         return Forecast(reason=" ".join(str(error).split()))
     except Exception as error:
@@ -55,12 +67,12 @@ def forecast(job: Job) -> Forecast:
 
 
 def forecast_all(
-    jobs: Sequence[Job], workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    jobs: Sequence[Question], workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Forecast]:
     """The forecast of every job. `workers` None: as many processes as pay. `progress(done, total)` counts jobs."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, job in enumerate(jobs):
-        groups.setdefault(_graph_key(job), []).append(index)
+        groups.setdefault(_graph_key(job.job), []).append(index)
     chunks = [groups[key] for key in sorted(groups)]
     report = progress or (lambda done, total: None)
     found: dict[int, Forecast] = {}
@@ -90,12 +102,12 @@ def _workers_for(graphs: int) -> int:
     return max(1, min(cores, MOST_WORKERS, graphs // GRAPHS_PER_WORKER))
 
 
-def _forecasts(jobs: Sequence[Job]) -> list[Forecast]:
+def _forecasts(jobs: Sequence[Question]) -> list[Forecast]:
     return [forecast(job) for job in jobs]
 
 
 def _pooled(
-    chunks: Sequence[list[int]], jobs: Sequence[Job], workers: int
+    chunks: Sequence[list[int]], jobs: Sequence[Question], workers: int
 ) -> Generator[tuple[list[int], list[Forecast]], None, None]:
     """Chunks with their forecasts as they are done. Ends early when the pool breaks (a worker killed for memory)."""
     others = set(multiprocessing.active_children())

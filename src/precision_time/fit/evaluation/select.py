@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from precision_time.errors import DataError, JobError, nearest
 from precision_time.fit.evaluation.accuracy import GROUPINGS
-from precision_time.fit.evaluation.row import Row
-from precision_time.fit.evaluation.table import Table
 from precision_time.hardware.aliases import plain
 from precision_time.job.precision import parse_precision
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import Table
 
 
 def select(table: Table, wanted: Mapping[str, Sequence[str]]) -> list[Row]:

@@ -9,7 +9,7 @@ from precision_time.comparison_table import format_table, interval_text
 from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.evaluation import Evaluation
 from precision_time.fit.evaluation.order import Order, precision_order
-from precision_time.fit.evaluation.row import Row
+from precision_time.measurements.row import Row
 from precision_time.units import human_seconds
 
 TITLES = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_time.errors import DataError, nearest
-from precision_time.fit.evaluation.row import Row, row_of
+from precision_time.measurements.row import Row, row_of
 
 REQUIRED = ("model", "gpu", "precision", "step_time_s")
 """Without these no row says what ran and how long it took; every other column may be missing or empty."""

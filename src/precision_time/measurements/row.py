@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from precision_time.errors import JobError, PrecisionTimeError
-from precision_time.fit.evaluation.seen import digest
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
+from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.workload import ZooEntry
 
@@ -32,6 +32,7 @@ class Row:
     """
 
     id: str
+    source: str
     line: int
     trust: str
     framework: str
@@ -68,6 +69,7 @@ def row_of(line: int, cells: Mapping[str, str]) -> Row:
     precision = _precision(cells["precision"])
     return Row(
         id=cells["id"],
+        source=cells["source"],
         line=line,
         trust=cells["trust"],
         framework=cells["framework"],

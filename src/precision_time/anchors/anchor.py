@@ -1,0 +1,115 @@
+"""What the likeness of jobs is judged by, and a measured job with what was predicted for it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.correction import INFORMED, TERM_OF
+from precision_time.hardware.gpu import Gpu
+from precision_time.job.job import Job
+from precision_time.zoo.catalog import ENTRIES
+
+OWN = "own"
+_HALF = ("fp16", "bf16", "fp8")
+DIGITS = 12
+"""Hex digits of a job's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A job as anchors see it: whose errors are alike.
+
+    model      name, parameters and input sizes (what it is, whatever was left to defaults)
+    maths      the unit that its products run on: fp64, fp32, tf32 or half, whose kinds run the same kernels elsewhere
+    setting    memory format, attention, execution: which kernels run
+    environment  repository or document of a measurement; `OWN` of the user's jobs and measurements
+    shares     of `INFORMED` in the predicted step
+    key        digest of what was run, whatever the machine is called: two jobs with one key are the same job
+    """
+
+    family: str
+    model: str
+    gpu: str
+    arch: str
+    maths: str
+    precision: str
+    framework: str
+    setting: str
+    environment: str
+    batch_size: int
+    gpus: int
+    shares: tuple[float, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A measured job. `predicted_s` is the P50 of its step without any anchor."""
+
+    kind: Kind
+    id: str
+    source: str
+    trust: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def residual(self) -> float:
+        """log(measured / predicted)."""
+        return math.log(self.measured_s / self.predicted_s)
+
+
+def family_of(job: Job) -> str:
+    """The family of a named model; any other model is a family of its own."""
+    entry = ENTRIES.get(job.model.lower())
+    return entry.family if entry else job.model.lower()
+
+
+def environment_of(source: str) -> str:
+    """Repository or document of a citation: whose machine, container and script it was."""
+    return re.split(r"[@#]|:(?!//)", source)[0].strip()
+
+
+def kind_of(
+    job: Job,
+    step: TrainingStep,
+    gpu: Gpu,
+    breakdown: Mapping[str, float],
+    framework: str = "pytorch",
+    source: str = OWN,
+) -> Kind:
+    """The job as anchors see it; `breakdown` is the uncorrected one."""
+    sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
+    model = f"{job.model.lower()} {step.graph.parameter_count} {sizes}"
+    words = (
+        model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
+    )  # fmt: skip
+    return Kind(
+        family=family_of(job),
+        model=model,
+        gpu=job.gpu,
+        arch=gpu.arch,
+        maths="half" if step.precision.math in _HALF else step.precision.math,
+        precision=step.precision.name,
+        framework=framework,
+        setting=f"{job.memory_format} {job.attention} {job.execution}",
+        environment=environment_of(source),
+        batch_size=step.batch_size,
+        gpus=job.gpus,
+        shares=shares_of(breakdown),
+        key=hashlib.sha256(repr(words).encode()).hexdigest()[:DIGITS],
+    )
+
+
+def shares_of(breakdown: Mapping[str, float]) -> tuple[float, ...]:
+    """Of `INFORMED` in a step."""
+    whole = sum(breakdown.values()) or 1.0
+    seconds = dict.fromkeys(INFORMED, 0.0)
+    for term, each in breakdown.items():
+        seconds[TERM_OF[term]] += each
+    return tuple(round(seconds[name] / whole, 5) for name in INFORMED)

@@ -1,0 +1,57 @@
+"""The anchors that ship: published rows with what this version predicts for them, and the fitted covariance.
+
+`data/published.csv` is the curated table (its sources are in the column of that name). `data/published.json` is
+made from it by `python -m precision_time.fit.anchors`.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from precision_time.anchors.anchor import Anchor, Kind, environment_of
+from precision_time.anchors.covariance import EFFECTS, TRUSTS, Covariance
+from precision_time.anchors.posterior import Anchors
+
+COLUMNS = (
+    "id", "source", "trust", "family", "model", "gpu", "arch", "maths", "precision", "framework", "setting",
+    "batch_size", "gpus",
+    "shares", "key", "measured_s", "predicted_s",
+)  # fmt: skip
+
+
+@cache
+def published() -> Anchors:
+    """The published base; empty where the package has none."""
+    content = read_base()
+    return Anchors(map(_anchor, content["rows"]), shipped_covariance())
+
+
+@cache
+def shipped_covariance() -> Covariance:
+    """The fitted standard deviations."""
+    found = read_base()["covariance"]
+    return Covariance({e: float(found["effects"][e]) for e in EFFECTS}, {t: float(found["noise"][t]) for t in TRUSTS})
+
+
+@cache
+def read_base() -> Any:
+    file = resources.files("precision_time.anchors") / "data" / "published.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _anchor(row: list[Any]) -> Anchor:
+    given = dict(zip(COLUMNS, row, strict=True))
+    kind = {name: given[name] for name in Kind.__dataclass_fields__ if name != "environment"}
+    own = {name: given[name] for name in Anchor.__dataclass_fields__ if name != "kind"}
+    environment = environment_of(given["source"])
+    return Anchor(Kind(**{**kind, "shares": tuple(kind["shares"])}, environment=environment), **own)
+
+
+def row_of_anchor(anchor: Anchor) -> list[Any]:
+    """What `data/published.json` keeps of an anchor."""
+    given = {name: getattr(anchor.kind, name) for name in Kind.__dataclass_fields__ if name != "environment"}
+    given |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "kind"}
+    return [list(given[name]) if name == "shares" else given[name] for name in COLUMNS]

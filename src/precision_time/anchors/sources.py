@@ -1,0 +1,80 @@
+"""Measured jobs that the user gives: rows of a CSV file in the measurement schema, or one line of words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from precision_time.anchors.anchor import OWN, family_of
+from precision_time.errors import DataError, JobError
+from precision_time.job.anchors import NONE, PUBLISHED, anchor_words
+from precision_time.job.job import Job
+from precision_time.measurements.table import Table, read_table
+
+GIVEN_TRUST = "A"
+"""An anchor on one line is the user's own measurement of this very setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured job, not yet predicted."""
+
+    job: Job
+    framework: str
+    trust: str
+    id: str
+    source: str
+    measured_s: float
+
+
+def wants_published(entries: tuple[str, ...]) -> bool:
+    return NONE not in entries
+
+
+def given_anchors(job: Job) -> list[Measured]:
+    """The anchors that the job itself brings, those of its family; rows of a file that are no jobs are passed over.
+
+    `DataError` or `JobError` in one sentence for a file that holds no job at all, and for a line that is none.
+    """
+    found: list[Measured] = []
+    for entry in job.anchors:
+        if entry in (PUBLISHED, NONE):
+            continue
+        found += _of_file(entry) if entry.lower().endswith(".csv") else [_of_line(entry, job)]
+    return [each for each in found if family_of(each.job) == family_of(job)]
+
+
+def _of_file(name: str) -> list[Measured]:
+    try:
+        state = Path(name).stat()
+    except OSError:
+        raise DataError(f"anchors: {name!r} cannot be read; name a CSV file of measured jobs") from None
+    table = _read(name, state.st_mtime_ns, state.st_size)
+    found = [
+        Measured(row.job, row.framework or "pytorch", row.trust or "B", row.id or f"{Path(name).name}:{row.line}",
+                 row.source or OWN, row.measured_s)
+        for row in table.rows
+        if row.job is not None
+    ]  # fmt: skip
+    if not found:
+        reason = next((row.reason for row in table.rows), "it has no rows")
+        raise DataError(f"anchors: no row of {name!r} can be used: {reason}")
+    return found
+
+
+@lru_cache(maxsize=8)
+def _read(name: str, _changed_ns: int, _size: int) -> Table:
+    return read_table(name)
+
+
+def _of_line(text: str, job: Job) -> Measured:
+    words = dict(anchor_words(text))
+    seconds, name = float(words.pop("step_time_s")), words.pop("id", text)
+    if words.get("gpu", job.gpu) != job.gpu:
+        words = {"node": None, "nodes": None, "system": None, **words}  # type: ignore[dict-item]
+    try:
+        measured = job.replace(anchors=(), **words)
+    except JobError as error:
+        raise JobError(f"anchors {text!r}: {error}") from None
+    return Measured(measured, "pytorch", GIVEN_TRUST, name, OWN, seconds)

@@ -1,0 +1,59 @@
+"""What measured jobs say about an estimate: a factor on each term of the step, and how much less unsure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TERM_OF: dict[str, str] = {
+    "forward": "compute", "backward": "compute", "casts": "compute", "optimizer": "optimizer",
+    "loss_scaling": "optimizer", "host_gaps": "host", "communication_exposed": "communication",
+}  # fmt: skip
+"""Term of the breakdown -> what an anchor can inform."""
+INFORMED = ("compute", "optimizer", "host", "communication")
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorUse:
+    """One measured job behind a correction. `likeness` is its correlation with the job, at most one."""
+
+    id: str
+    source: str
+    measured_s: float
+    likeness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """`factors` multiply the terms of `INFORMED`; the spread of log(step time) is at most `log_spread`.
+
+    informed    share of the variance between jobs that the anchors explain: 0 where nothing similar was measured
+    count       anchors that were taken into account
+    nearest     the most alike of them
+    """
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+    log_spread: float | None = None
+    informed: float = 0.0
+    count: int = 0
+    nearest: tuple[AnchorUse, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        return {**asdict(self), "factors": dict(self.factors), "nearest": [asdict(use) for use in self.nearest]}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Correction:
+        return cls(**{**given, "nearest": tuple(AnchorUse(**use) for use in given.get("nearest", ()))})
+
+    def narrowed(self, log_spread: float) -> float:
+        """The spread that is left of an uncorrected one."""
+        return log_spread if self.log_spread is None else min(log_spread, self.log_spread)
+
+    def of(self, term: str) -> float:
+        """The factor on a term of the breakdown."""
+        return self.factors.get(TERM_OF[term], 1.0)
+
+
+NONE = Correction()

@@ -1,0 +1,171 @@
+"""Published rows as anchors: the base that ships, how far errors of similar jobs go together, what anchors are worth.
+
+    python -m precision_time.fit.anchors --shared DIR            fit, write anchors/data/, print the table
+    python -m precision_time.fit.anchors --shared DIR --report   only judge
+
+The covariance is fitted to errors that are held out by model family, and judged by families it was not fitted to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from precision_time.anchors.anchor import Anchor, Kind
+from precision_time.anchors.base import COLUMNS, row_of_anchor
+from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, Kinds, effect_matrices
+from precision_time.anchors.posterior import Anchors
+from precision_time.comparison_table import format_table
+from precision_time.estimate.correction import INFORMED, Correction
+from precision_time.fit.board.facts import parameters_digest
+from precision_time.fit.cases import cases
+from precision_time.fit.evaluation.text import percent
+from precision_time.fit.folds import FOLDS, TRUSTED, Z90, cross_validate, judge
+from precision_time.fit.steps import TABLE
+from precision_time.measurements.table import read_table
+from precision_time.timing.constants import shipped
+from precision_time.timing.parameters import read_data
+
+OUTPUT = Path(__file__).parent.parent / "anchors" / "data"
+LIKELY_EFFECT = 0.05
+LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
+"""Medians of the log-normal priors: with ten effects and nine families, data alone would settle some at zero."""
+PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.5
+_BOUNDS = (np.log(1e-3), np.log(0.6))
+
+
+def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
+    """The standard deviations under which the residuals are most likely (with the priors above)."""
+    blocks = []
+    for family in sorted({a.kind.family for a in anchors}):
+        members = [a for a in anchors if a.kind.family == family]
+        kinds = Kinds([a.kind for a in members])
+        matrices = effect_matrices(kinds, kinds)
+        own = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
+        blocks.append((np.array([matrices[e] for e in EFFECTS]), own, np.array([a.residual for a in members])))
+    likely = np.log([*([LIKELY_EFFECT] * len(EFFECTS)), *(LIKELY_NOISE[t] for t in TRUSTS)])
+    width = np.array([*([PRIOR_WIDTH] * len(EFFECTS)), *([NOISE_WIDTH] * len(TRUSTS))])
+
+    def unlikely(theta: Array) -> float:
+        variance = np.exp(2.0 * theta)
+        total = 0.5 * float((((theta - likely) / width) ** 2).sum())
+        for matrices, own, residual in blocks:
+            within = np.tensordot(variance[: len(EFFECTS)], matrices, 1) + np.diag(variance[len(EFFECTS) :] @ own)
+            root = np.linalg.cholesky(within + 1e-9 * np.eye(len(residual)))
+            total += float(np.log(np.diag(root)).sum() + 0.5 * (np.linalg.solve(root, residual) ** 2).sum())
+        return total
+
+    found = np.exp(minimize(unlikely, likely, method="L-BFGS-B", bounds=[_BOUNDS] * len(likely)).x)
+    return Covariance(
+        {e: round(float(v), 4) for e, v in zip(EFFECTS, found, strict=False)},
+        {t: round(float(v), 4) for t, v in zip(TRUSTS, found[len(EFFECTS) :], strict=True)},
+    )
+
+
+def covariances(anchors: Sequence[Anchor]) -> dict[str, Covariance]:
+    """For every family the covariance that the other families give."""
+    families = sorted({a.kind.family for a in anchors})
+    return {name: fit_covariance([a for a in anchors if a.kind.family != name]) for name in families}
+
+
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "the job itself": ("key",),
+    "its model on its GPU in its precision": ("model", "gpu", "precision"),
+    "its model in its precision": ("model", "precision"),
+    "its model on its architecture": ("model", "arch"),
+    "its family": ("family",),
+}
+"""What the anchors of a judged row may not have in common with it: from a job one has run before to a new family."""
+
+
+def judge_anchored(
+    anchors: Sequence[Anchor], found: Mapping[str, Covariance], without: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Of every anchor: the log error that is left when the others correct it, and the spread that it then has."""
+    usual = float(read_data("step_scales.json")["interval"]["log_spread"])
+    by_family = {family: Anchors(anchors, covariance) for family, covariance in found.items()}
+    judged = []
+    for anchor in anchors:
+        correction = by_family[anchor.kind.family].correction(anchor.kind, without)
+        spread = correction.narrowed(usual)
+        judged.append((corrected(anchor.kind, correction) - anchor.residual, spread))
+    return judged
+
+
+def corrected(kind: Kind, correction: Correction) -> float:
+    """Log factor on the whole step."""
+    factors = [correction.factors.get(name, 1.0) for name in INFORMED]
+    return math.log(sum(share * factor for share, factor in zip(kind.shares, factors, strict=True)))
+
+
+def table(anchors: Sequence[Anchor], found: Mapping[str, Covariance]) -> str:
+    """Errors on the rows of trust A and B, by what the anchors may not have in common with them."""
+    lines = []
+    trusted = np.array([a.trust in TRUSTED for a in anchors])
+    for name, without in LEFT_OUT.items():
+        logs, spreads = (np.array(each)[trusted] for each in zip(*judge_anchored(anchors, found, without), strict=True))
+        errors = np.exp(logs) - 1.0
+        sizes, inside = np.abs(errors), np.abs(logs) <= Z90 * spreads
+        cells = [float(sizes.mean()), float(np.median(sizes)), float(np.quantile(sizes, 0.9))]
+        lines.append([name, f"{trusted.sum()}", *map(percent, cells), percent(float(errors.mean()), sign="+"),
+                      percent(float(inside.mean()), 0)])  # fmt: skip
+    return format_table(
+        ["no anchor shares with the row", "rows", "MAPE", "median", "P90", "signed", "in P10-P90"], lines
+    )
+
+
+def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) -> dict[str, Any]:
+    return {
+        "provenance": {
+            "command": "python -m precision_time.fit.anchors --shared DIR",
+            "table": source.name,
+            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
+            "rows": len(anchors),
+            "date": datetime.date.today().isoformat(),
+            "parameters": parameters_digest(),
+        },
+        "covariance": {"effects": dict(covariance.effects), "noise": dict(covariance.noise)},
+        "columns": list(COLUMNS),
+        "rows": [row_of_anchor(a) for a in anchors],
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m precision_time.fit.anchors", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--shared", type=Path, required=True, help=f"folder with {TABLE.as_posix()}")
+    parser.add_argument("--report", action="store_true", help="judge only, write nothing")
+    given = parser.parse_args(arguments)
+    source = given.shared / TABLE
+    rows = read_table(source).rows
+    everything = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
+    print(file=sys.stderr)
+    held_out = [j.anchor for j in cross_validate(everything, FOLDS["model family"])]
+    print(table(held_out, covariances(held_out)))
+    if not given.report:
+        own = [j.anchor for j in judge(everything, shipped(), "none")]
+        content = document(own, fit_covariance(held_out), source)
+        text = json.dumps(content, indent=1)
+        text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
+        OUTPUT.mkdir(exist_ok=True)
+        shutil.copyfile(source, OUTPUT / "published.csv")
+        (OUTPUT / "published.json").write_text(text + "\n", encoding="utf-8")
+        print(f"written: {len(own)} anchors", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
