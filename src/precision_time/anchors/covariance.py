@@ -6,6 +6,7 @@ slow a step that waits for the host. Effects fade with distance in batch size an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ OTHER_EFFECTS: dict[str, tuple[str, ...]] = {
 EFFECTS = (*COMPUTE_EFFECTS, *OTHER_EFFECTS)
 TRUSTS = ("A", "B", "C")
 _BATCH = "model, framework, architecture, maths, setting, batch"
-HALVING = 2.0
+FADING = 2.0
 """Factors of two in batch or count over which an effect fades to 1/e: chosen."""
 
 
@@ -61,8 +62,9 @@ class Kinds:
     """Several jobs as columns."""
 
     def __init__(self, kinds: Sequence[Kind]) -> None:
+        # hashes instead of texts: compared a hundred at a time in every prediction
         self.words = {
-            name: np.array([getattr(kind, name) for kind in kinds])
+            name: np.array([hash(getattr(kind, name)) for kind in kinds], dtype=np.int64)
             for name in ("family", "model", "arch", "maths", "framework", "setting", "environment")
         }
         self.shares = np.array([kind.shares for kind in kinds], dtype=np.float64).reshape(len(kinds), len(INFORMED))
@@ -73,13 +75,11 @@ class Kinds:
 def likenesses(one: Kinds, other: Kinds) -> dict[str, Array]:
     """Of every effect: the share that each pair of jobs has in common, before anything is weighed by terms."""
     same = {name: one.words[name][:, None] == other.words[name][None, :] for name in one.words}
-    batch = np.exp(-np.abs(one.batch[:, None] - other.batch[None, :]) / HALVING)
-    gpus = np.exp(-np.abs(one.gpus[:, None] - other.gpus[None, :]) / HALVING)
+    batch = np.exp(-np.abs(one.batch[:, None] - other.batch[None, :]) / FADING)
+    gpus = np.exp(-np.abs(one.gpus[:, None] - other.gpus[None, :]) / FADING)
     found = {}
     for effect, names in {**COMPUTE_EFFECTS, **OTHER_EFFECTS}.items():
-        alike = np.ones((len(one.batch), len(other.batch)))
-        for name in names:
-            alike = alike * same[name]
+        alike = functools.reduce(np.logical_and, [same[name] for name in names])
         found[effect] = alike * (batch if effect == _BATCH else gpus if effect == "gpus" else 1.0)
     return found
 
@@ -88,9 +88,7 @@ def term_covariances(covariance: Covariance, one: Kinds, other: Kinds) -> dict[s
     """Covariance between the log factors of each term, `compute` ... and `whole`, of one side and the other's."""
     alike = likenesses(one, other)
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
-    found = {name: np.zeros((len(one.batch), len(other.batch))) for name in (*INFORMED, "whole")}
-    for effect in COMPUTE_EFFECTS:
-        found["compute"] += variance[effect] * alike[effect]
+    found = {"compute": functools.reduce(np.add, [variance[e] * alike[e] for e in COMPUTE_EFFECTS])}
     for effect in ("optimizer", "host", "communication"):
         found[effect] = variance[effect] * alike[effect]
     found["whole"] = variance["gpus"] * alike["gpus"] + variance["environment"] * alike["environment"]

@@ -66,8 +66,10 @@ class Anchors:
         Left out are those that agree with it in all of `without`: ("key",) for those of this very job.
         """
         known = self._by_family.get(kind.family, [])
-        use = [i for i, a in enumerate(known) if not (without and _agree(a.kind, kind, without))]
-        if not use:
+        use = np.arange(len(known))
+        if without:
+            use = use[[not _agree(a.kind, kind, without) for a in known]]
+        if not len(use):
             return NONE
         solved, target = self._family(kind.family), Kinds([kind])
         inverse = solved.inverse if len(use) == len(known) else np.linalg.inv(solved.between[np.ix_(use, use)])
