@@ -1,7 +1,8 @@
 """How near predictions come to real training on this machine: `python benchmarks/verify.py`.
 
-Calibrates, predicts and trains as `precision-time verify` does (about ten minutes), `--times` times over, and writes
-benchmarks/results/verify.json and verify.md. Every time is kept, not the best one. Leave the machine alone meanwhile.
+Calibrates, predicts and trains as `precision-time verify` does (about ten minutes), `--times` times over, and adds what
+it found to benchmarks/results/verify.json and verify.md: readings are added, never replaced, so that none is chosen.
+Remove both files when the code has changed. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import datetime
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from precision_time.cli.progress import Progress
 from precision_time.measure.calibrate import Machine, calibrate, catalog_of
@@ -29,21 +31,26 @@ def once(here: Machine) -> Verification:
         return verify(jobs, here, catalog, report=progress)
 
 
-def report(found: Sequence[Verification]) -> str:
-    """The errors of each job over the times, and each time as `verify` prints it."""
+def report(found: Sequence[Mapping[str, Any]]) -> str:
+    """The errors of each job in every reading, and how steady the machine was."""
     lines = ["# verify: predicted against really trained", ""]
-    lines += ["| job | precision | ranks | measured | errors | median error |", "|---|---|---:|---:|---|---:|"]
-    for rows in zip(*(each.rows for each in found), strict=True):
-        job, errors = rows[0].job, [row.error for row in rows]
-        said = ", ".join(f"{error:+.0%}" for error in errors)
-        seconds = f"{statistics.median(row.measured_s for row in rows):.3g} s"
-        cells = [job.model, job.precision, f"{job.gpus}", seconds, said, f"{statistics.median(errors):+.1%}"]
+    lines += ["| job | precision | ranks | measured | runs differ | errors | median error |"]
+    lines += ["|---|---|---:|---|---|---|---:|"]
+    for rows in zip(*(each["rows"] for each in found), strict=True):
+        errors = [row["error"] for row in rows]
+        cells = [rows[0]["job"]["model"], rows[0]["precision"], f"{rows[0]['ranks']}"]
+        cells += [", ".join(f"{row['measured_s']:.3g} s" for row in rows)]
+        cells += [", ".join(f"{row['run_spread']:.0%}" for row in rows)]
+        cells += [", ".join(f"{error:+.1%}" for error in errors), f"{statistics.median(errors):+.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
-    versions = ", ".join(f"{name} {version}" for name, version in found[0].versions.items())
-    lines += ["", f"{datetime.date.today()}, {found[0].machine}; {versions}. `python benchmarks/verify.py`: a fresh "
-              f"calibration and three runs of every job; {len(found)} in all."]  # fmt: skip
+    lines += ["", "Each reading is a fresh calibration and three runs of every job (`python benchmarks/verify.py`)."]
+    lines += ["Measured is the median of the three.", ""]
     for number, each in enumerate(found, 1):
-        lines += ["", f"## Time {number}", "", "```", str(each), "```"]
+        versions = ", ".join(f"{name} {version}" for name, version in each["versions"].items())
+        lines.append(
+            f"{number}. {each['date']}, {each['machine']}; {versions}. Mean error {each['mape']:.1%}, largest "
+            f"{each['max_ape']:.1%}; equal measurements differ by {each['noise']:.0%}."
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -51,15 +58,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=1, help="calibrate and verify so many times (default 1)")
     given = parser.parse_args()
-    here = Machine.here()
-    found = []
+    here, path = Machine.here(), RESULTS / "verify.json"
+    found: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     for _ in range(given.times):
-        found.append(once(here))
-        print(found[-1], file=sys.stderr)
-    RESULTS.mkdir(exist_ok=True)
-    content = {"date": datetime.date.today().isoformat(), "times": [each.to_dict() for each in found]}
-    (RESULTS / "verify.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "verify.md").write_text(report(found), encoding="utf-8")
+        one = once(here)
+        print(one, file=sys.stderr)
+        found.append({"date": datetime.date.today().isoformat(), **one.to_dict()})
+        RESULTS.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "verify.md").write_text(report(found), encoding="utf-8")
     return 0
 
 
