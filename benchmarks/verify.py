@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.cli.progress import Progress
-from precision_time.measure.calibrate import Machine, calibrate, catalog_of
+from precision_time.measure.calibrate import DEFAULT_BUDGET_S, Machine
+from precision_time.measure.rounds import Rounds
 from precision_time.measure.verify import Verification, jobs_here, verify
 
 RESULTS = Path(__file__).parent / "results"
@@ -26,9 +27,9 @@ RESULTS = Path(__file__).parent / "results"
 def once(here: Machine) -> Verification:
     jobs = jobs_here(here, [])
     with Progress("points") as progress:
-        catalog = catalog_of(calibrate(here, report=progress, jobs=jobs).content)
+        rounds = Rounds(here, jobs, DEFAULT_BUDGET_S, progress)
     with Progress("runs") as progress:
-        return verify(jobs, here, catalog, report=progress)
+        return verify(jobs, here, rounds.catalog(), report=progress, again=rounds.again)
 
 
 def report(found: Sequence[Mapping[str, Any]]) -> str:
@@ -43,7 +44,10 @@ def report(found: Sequence[Mapping[str, Any]]) -> str:
         cells += [", ".join(f"{row['run_spread']:.0%}" for row in rows)]
         cells += [", ".join(f"{error:+.1%}" for error in errors), f"{statistics.median(errors):+.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Each reading is a fresh calibration and three runs of every job (`python benchmarks/verify.py`)."]
+    lines += [
+        "",
+        "Each reading is a fresh calibration and three runs of every job, in turns with the operators of the jobs.",
+    ]
     lines += ["Measured is the median of the three.", ""]
     for number, each in enumerate(found, 1):
         versions = ", ".join(f"{name} {version}" for name, version in each["versions"].items())

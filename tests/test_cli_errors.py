@@ -40,7 +40,9 @@ VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED)
 CALIBRATE_FLAGS = [
     *(f for f in VERIFY_FLAGS if f not in ("--gpus", "--device", "--save", "--runs", "--steps")),
     "--output",
+    "--fresh",
 ]
+MEASURE_FLAGS = [*(f for f in CALIBRATE_FLAGS if f != "--fresh"), "--only"]
 """Those of docs/measure.md."""
 
 
@@ -65,6 +67,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--anchor", "--help", "--json", "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
+    assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]

@@ -15,13 +15,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from precision_time.capture.graph import OpKind, TensorSpec
-from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
-from precision_time.measure import machine, replay, suite, train
-from precision_time.measure.bench import Bench, largest_work
+from precision_time.measure import machine, rounds, session, suite, train
+from precision_time.measure.bench import Bench
 from precision_time.measure.calibrate import (
+    Calibrated,
     Machine,
     calibrate,
     catalog_of,
@@ -31,17 +31,19 @@ from precision_time.measure.calibrate import (
     write,
 )
 from precision_time.measure.clock import summary, timed
+from precision_time.measure.convolutions import conv_benches
 from precision_time.measure.hosts import host_costs
+from precision_time.measure.journal import Journal
 from precision_time.measure.launch import launch
-from precision_time.measure.products import Limits, conv_benches, matmul_benches, spread
-from precision_time.measure.replay import replay_benches
+from precision_time.measure.point import COLUMNS, Point, largest_work
+from precision_time.measure.products import Limits, matmul_benches, spread
 from precision_time.measure.text import calibration_text
 from precision_time.measure.traffic import OPERATORS, traffic_benches
 from precision_time.measure.train import Trainer, check
-from precision_time.measure.updates import CHAINS, PASSES, chain_times, sweep_work, tensor_sizes
+from precision_time.measure.updates import CHAINS, PASSES, chain_times, sweep_of, tensor_sizes
 from precision_time.measure.verify import DEFAULT_JOBS, Verification, Verified, jobs_here, verify
 from precision_time.prediction import predict
-from precision_time.timing.operators import WorkOptions, works
+from precision_time.timing.operators import WorkOptions
 
 CPU = torch.device("cpu")
 TINY = suite.Scale(0.0005, 4e4, 6, 5, 2, (1 << 10, 1 << 12))
@@ -156,7 +158,7 @@ def test_every_traffic_benchmark_runs_and_is_the_operator_it_says(name: str, dty
 @pytest.mark.parametrize("label", sorted(PASSES))
 def test_a_sweep_moves_what_its_table_says(label: str) -> None:
     reads, writes, _ = PASSES[label]
-    assert sweep_work(label, [100, 28]).bytes == (reads + writes) * 128 * 4
+    assert largest_work(sweep_of(label, [100, 28]), WorkOptions()).bytes == (reads + writes) * 128 * 4
 
 
 @pytest.mark.parametrize("chain", sorted(CHAINS))
@@ -195,33 +197,18 @@ def test_an_operator_without_a_rule_is_an_error() -> None:
 def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(suite.SCALES, "cpu", TINY)
     seen: list[tuple[int, int]] = []
-    rows, left_out = suite.run(CPU, [torch.float32], 60.0, lambda done, total: seen.append((done, total)))
+    journal = Journal()
+    plan = suite.family_tasks(CPU, [torch.float32])
+    left_out = session.work_off(plan, journal, CPU, 60.0, lambda done, total: seen.append((done, total)))
+    rows = [point.row() for point in session.points_of(journal.records)]
     assert left_out == []
     assert seen[-1][0] == seen[-1][1] <= len(rows)
-    at = {name: i for i, name in enumerate(suite.COLUMNS)}
-    assert all(len(row) == len(suite.COLUMNS) and row[at["seconds"]] > 0 for row in rows)
+    at = {name: i for i, name in enumerate(COLUMNS)}
+    assert all(len(row) == len(COLUMNS) and row[at["seconds"]] > 0 for row in rows)
     assert {"matmul", "conv", "attention", "softmax", "optimizer"} <= {row[at["family"]] for row in rows}
     layouts = {row[at["variant"]] for row in rows if row[at["operator"]] == "aten.mm"}
     assert layouts == {"nt", "nn", "tn"}  # forward, data gradient, weight gradient
-
-
-def test_no_time_left_is_said_point_by_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
-    rows, left_out = suite.run(CPU, [torch.float32], 0.0)
-    assert rows == []
-    assert all(text.endswith("no time left") for text in left_out)
-    assert len(left_out) > 100
-
-
-def test_a_kernel_the_device_lacks_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tasks(*_: Any) -> list[suite.Task]:
-        def refuse(budget_s: float) -> Any:
-            raise RuntimeError("no such kernel\nand a long tail")
-
-        return [suite.Task("broken", refuse)]
-
-    monkeypatch.setattr(suite, "tasks", tasks)
-    assert suite.run(CPU, [torch.float32], 1.0) == ([], ["broken: no such kernel"])
+    assert session.noise_of(journal.records) > 0, "no probe was timed between the points"
 
 
 def test_host_costs_are_those_a_device_file_needs() -> None:
@@ -311,13 +298,15 @@ def test_an_optimizer_torch_has_not_is_refused(own_model: str) -> None:
 def kernels_measured() -> dict[str, Any]:
     """A calibration as the worker returns it, with invented times: products at 50 GFLOP/s, traffic at 10 GB/s."""
     rows = []
-    for task in suite.tasks(CPU, [torch.float32]):
-        for operator, work, _ in task.run(0.0):
+    for task in suite.family_tasks(CPU, [torch.float32]):
+        for said in task.run(0.0)["points"]:
+            point = Point.from_json(said)
+            work = point.work
             seconds = 1e-6 + (work.bytes / 10e9 if work.math == "vector" else work.flops / 50e9)
-            rows.append(suite.row(operator, work, summary([seconds] * 3)))
+            rows.append(dataclasses.replace(point, time=summary([seconds] * 3)).row())
     host = {"operator_us": 1.0, "view_us": 0.5, "kernel_us": 0.0, "sweep_us": 3.0, "list_us": 0.2, "tensor_us": 2.0,
             "step_us": 100.0, "backward_share": 0.8, "log_spread": 0.2}  # fmt: skip
-    return {"rows": rows, "left_out": ["one"], "host": host, "noise": 0.03}
+    return {"rows": rows, "left_out": ["one"], "host": host, "noise": 0.03, "unfinished": True, "continued": 0}
 
 
 TOGETHER = {
@@ -475,39 +464,36 @@ def test_ranks_agree_on_a_count_in_one_dtype(monkeypatch: pytest.MonkeyPatch) ->
     assert set(sent) == {torch.float64}
 
 
-def test_operators_of_a_job_are_replayed_in_their_own_shapes(own_model: str) -> None:
-    """Each benchmark is the very work that the prediction asks for, so its point is measured, not interpolated."""
-    jobs = [Job(own_model, gpu="this-cpu", batch_size=8, precision=p) for p in ("fp32", "amp-bf16")]
-    found = replay_benches(jobs, CPU)
-    assert len({bench.label for bench in found}) == len(found) == 2 * 2 * 3  # precisions, layers, passes
-    wanted = {
-        work.shape
-        for job in jobs
-        for kind in training_step(job, None, "cpu").graph.kinds
-        for work in works(kind, WorkOptions()) or ()
-        if work.family == "matmul"
-    }
-    assert {bench.work("cpu").shape for bench in found} == wanted
-    assert [b.work("cpu").flops for b in found] == sorted((b.work("cpu").flops for b in found), reverse=True)
+def test_rounds_take_the_median_of_every_point(monkeypatch: pytest.MonkeyPatch, measured: dict[str, Any]) -> None:
+    """Three rounds of times 1, 4 and 2 are worth 2; points that no further round has stay as they are."""
+    at = COLUMNS.index("seconds")
+    content = json.loads(json.dumps(measured))
+    kernels = content["gpus"]["this-cpu"]["calibration"]["kernels"]
+    first, second = kernels["rows"][:2]
+    first[at] = 1.0
+    kept = second[at]
+    answers = iter([4.0, 2.0])
+
+    def again(*_: Any, **__: Any) -> dict[str, Any]:
+        row = list(first)
+        row[at] = next(answers)
+        return {"rows": [row], "host": kernels_measured()["host"]}
+
+    monkeypatch.setattr(rounds, "calibrate", lambda *_: Calibrated(content, ()))
+    monkeypatch.setattr(rounds, "measure_kernels", again)
+    found = rounds.Rounds(Machine("cpu", 2, 1), [], 1.0)
+    found.again()
+    assert first[at] == pytest.approx(2.5)
+    found.again()
+    assert (first[at], second[at]) == (2.0, kept)
+    assert found.catalog().gpu("this-cpu").calibration is not None
 
 
-@pytest.mark.parametrize("gradient", ["forward", "dgrad", "wgrad"])
-def test_a_convolution_is_replayed_pass_by_pass(gradient: str) -> None:
-    specs = [TensorSpec(shape, "float32") for shape in ((2, 6, 4, 4), (2, 3, 8, 8), (6, 3, 3, 3))]
-    attrs = (("stride", (2, 2)), ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False), ("groups", 1))
-    if gradient == "forward":
-        kind = OpKind("aten.convolution", tuple(specs[1:]), (specs[0],), attrs)
-    else:
-        mask = (("output_mask", (gradient == "dgrad", gradient == "wgrad", False)),)
-        kind = OpKind("aten.convolution_backward", tuple(specs), tuple(specs[1:]), attrs + mask)
-    (bench,) = replay._benches(kind, tf32=False, nhwc=False)
-    (expected,) = works(kind, WorkOptions()) or ()
-    assert bench.work("cpu") == expected
-    assert bench.time(CPU, 0.001).seconds > 0
-
-
-def test_what_cannot_be_replayed_is_left_to_the_surface() -> None:
-    spec = TensorSpec((2, 2, 8, 4), "float32")
-    masked = OpKind("pt.attention", (spec, spec, spec, TensorSpec((8, 8), "float32")), (spec,), (("dropout_p", 0.0),))
-    pointwise = OpKind("aten.relu", (spec,), (spec,))
-    assert [list(replay._benches(kind, False, False)) for kind in (masked, pointwise)] == [[], []]
+def test_weights_and_state_are_as_in_a_long_training(own_model: str) -> None:
+    """Tied embeddings of scale one make logits whose softmax underflows; rows never named would keep a zero state."""
+    trainer = Trainer(Job(own_model, precision="fp32", optimizer="adamw"), CPU)
+    trainer.step()
+    embedding = next(m for m in trainer._whole.modules() if isinstance(m, torch.nn.Embedding))
+    assert 0.01 < float(embedding.weight.detach().std()) < 0.03
+    second = trainer._optimizer.state[embedding.weight]["exp_avg_sq"]
+    assert bool((second > 0).all())

@@ -38,17 +38,20 @@ def capture(
     name: str = "model",
     sizes: dict[str, int] | None = None,
     device_rules: str = "cuda",
+    tracer: Tracer | None = None,
 ) -> OpGraph:
     """The `OpGraph` of one forward + loss + backward.
 
-    `build` constructs the workload; it is called under `torch.device("meta")`. Raises `CaptureError` with one sentence
+    `build` constructs the workload; it is called under `torch.device("meta")`. A `tracer` of the caller's own sees the
+    operators as they pass. Raises `CaptureError` with one sentence
     when the model cannot run without data.
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             workload = build()
-            return _trace(workload, regime, low_precision, attention, name, sizes or {}, device_rules)
+            tracer = tracer or Tracer(layouts=device_rules == "cpu")
+            return _trace(workload, regime, low_precision, attention, name, sizes or {}, device_rules, tracer)
     except PrecisionTimeError:
         raise
     except NotImplementedError as error:
@@ -74,6 +77,7 @@ def _trace(
     name: str,
     sizes: dict[str, int],
     device_rules: str,
+    tracer: Tracer,
 ) -> OpGraph:
     module = workload.module
     _require_meta(module, name)
@@ -84,7 +88,6 @@ def _trace(
             for k, v in workload.inputs.items()
         }
     module.train()
-    tracer = Tracer(layouts=device_rules == "cpu")
     parameters = dict(module.named_parameters())
     for tensor in (*parameters.values(), *module.buffers()):
         tracer.storage_index(tensor, Category.WEIGHTS)

@@ -66,6 +66,14 @@ def calibrate(given: Namespace) -> str:
     return _json(content) if given.json else text
 
 
+def measure(given: Namespace) -> str:
+    from precision_time.cli.measuring import measure as whole
+
+    jobs, said = _to_measure(given)
+    found = whole(given, jobs, said.get("precision", []))
+    return _json(found.to_dict()) if given.json else str(found)
+
+
 def verify(given: Namespace) -> str:
     from precision_time.cli.measuring import verify as whole
 

@@ -51,6 +51,7 @@ def _dispatch(given: Namespace) -> int:
             "compare": commands.compare,
             "evaluate": commands.evaluate,
             "calibrate": commands.calibrate,
+            "measure": commands.measure,
             "verify": commands.verify,
             "zoo": commands.zoo,
             "gpus": commands.gpus,

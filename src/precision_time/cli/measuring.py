@@ -1,4 +1,4 @@
-"""The two commands that run real code: `calibrate` and `verify`."""
+"""The commands that run real code: `calibrate`, `measure` and `verify`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
-from precision_time.errors import MissingExtraError
+from precision_time.errors import MissingExtraError, nearest
 
 if TYPE_CHECKING:
     from precision_time.hardware.catalog import Catalog
     from precision_time.job.job import Job
     from precision_time.measure.calibrate import Machine
+    from precision_time.measure.measurement import Measured
     from precision_time.measure.verify import Verification
 
 DEFAULT_OUTPUT = "this-machine.json"
+DEFAULT_FOLDER = "measurements"
 
 
 def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
@@ -23,7 +25,7 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
     _require_torch("calibrate")
     from precision_time.cli.progress import Progress
     from precision_time.measure.calibrate import calibrate as measure
-    from precision_time.measure.calibrate import check_output, write
+    from precision_time.measure.calibrate import check_output, journal_of, write
     from precision_time.measure.text import calibration_text
     from precision_time.measure.verify import jobs_here
 
@@ -31,10 +33,33 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
     check_output(path)
     here, budget_s = _machine(given), _seconds(given.budget, "budget")
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
+    journal = journal_of(path)
+    if given.fresh:
+        journal.unlink(missing_ok=True)
     with Progress("points") as progress:
-        found = measure(here, budget_s, progress, wanted)
+        found = measure(here, budget_s, progress, wanted, journal)
     write(path, found.content)
-    return found.content, calibration_text(found.content, found.left_out, path)
+    return found.content, calibration_text(found.content, found.left_out, path, found.continued)
+
+
+def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
+    """Measure this machine at length into a folder."""
+    _require_torch("measure")
+    from precision_time.cli.progress import Progress
+    from precision_time.measure.measurement import KINDS
+    from precision_time.measure.measurement import measure as run
+    from precision_time.measure.verify import jobs_here
+
+    here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    kinds = [kind for text in given.only or [] for kind in text.split(",")] or list(KINDS)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(
+                f"flag --only {kind!r} is unknown; nearest: {nearest(kind, KINDS, 1)}; use {', '.join(KINDS)}"
+            )
+    wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
+    with Progress("tasks") as progress:
+        return run(here, given.output or DEFAULT_FOLDER, budget_s, wanted, kinds, progress)
 
 
 def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
@@ -42,8 +67,8 @@ def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list
     _require_torch("verify")
     from precision_time.cli.progress import Progress
     from precision_time.hardware.catalog import default_catalog
-    from precision_time.measure.calibrate import calibrate as measure
-    from precision_time.measure.calibrate import catalog_of, check_output, write
+    from precision_time.measure.calibrate import check_output, write
+    from precision_time.measure.rounds import Rounds
     from precision_time.measure.verify import jobs_here
     from precision_time.measure.verify import verify as run
 
@@ -52,19 +77,21 @@ def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list
     here, budget_s = _machine(given), _seconds(given.budget, "budget")
     runs, steps = _count(given.runs, "runs"), _count(given.measured_steps, "steps")
     wanted = jobs_here(here, jobs, precisions, ranks)
+    rounds: Rounds | None = None
     catalog: Catalog
     if given.device:
         catalog = default_catalog().with_file(given.device)
     else:
         print("measuring this machine", file=sys.stderr)
         with Progress("points") as progress:
-            found = measure(here, budget_s, progress, wanted)
-        if given.save:
-            write(given.save, found.content)
-        catalog = catalog_of(found.content)
+            rounds = Rounds(here, wanted, budget_s, progress)
+        catalog = rounds.catalog()
     print(f"training {len(wanted)} jobs, {runs} times each", file=sys.stderr)
     with Progress("runs") as progress:
-        return run(wanted, here, catalog, runs, steps, progress)
+        found = run(wanted, here, catalog, runs, steps, progress, rounds.again if rounds else None)
+    if rounds and given.save:
+        write(given.save, rounds.content)
+    return found
 
 
 def _machine(given: Namespace) -> Machine:

@@ -48,6 +48,7 @@ COMMANDS = {
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
     "evaluate": "predict a table of measured jobs and judge the predictions",
     "calibrate": "measure this machine and write the device file to predict it with",
+    "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "verify": "really train here for some steps and compare with the prediction",
     "zoo": "list the named workloads",
     "gpus": "list the GPU catalog",
@@ -58,6 +59,7 @@ _USAGE = {
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
+    "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
@@ -115,20 +117,27 @@ def build_parser(for_completion: bool = False) -> Parser:
     calibrate.add_argument("--output", metavar="FILE", help="device file to write (default this-machine.json)")
     calibrate.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; their operators are "
                            "measured too, in their own shapes")  # fmt: skip
+    calibrate.add_argument("--fresh", action="store_true", help="measure all points anew, not only those that lack")
+    measure = made["measure"]
+    measure.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; their operators come first")
+    measure.add_argument("--output", metavar="FOLDER", help="folder to begin or to continue (default measurements)")
+    measure.add_argument("--only", metavar="KIND", action="append", help="operators, updates, steps, host, ranks; "
+                         "several with commas or by repeating the flag (default: all)")  # fmt: skip
     verify.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + " (default: a small CNN and "
                         "a small transformer)")  # fmt: skip
     verify.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
     verify.add_argument("--runs", metavar="N", default="3", help="train every job so many times (default 3)")
     verify.add_argument("--steps", metavar="N", dest="measured_steps", default="9", help="measured steps of a run, at "
                         "most (default 9)")  # fmt: skip
-    for command in (calibrate, verify):
-        command.add_argument("--budget", metavar="TIME", default="180s", help="time to measure kernels (default 180s)")
+    for command, budget in ((calibrate, "180s"), (verify, "180s"), (measure, "10min")):
+        command.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {budget})")
         command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
         command.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
         command.add_argument("--threads", metavar="N", help="threads of each process (default: the cores shared out)")
     crossed = f"default: {VERIFY_PRECISIONS}"
     _add_job_flags(verify, VERIFY_AXES, for_completion, _NOT_FOR_VERIFY, crossed)
-    _add_job_flags(calibrate, ("precision",), for_completion, (*_NOT_FOR_VERIFY, "gpus", "device"), crossed)
+    for command in (calibrate, measure):
+        _add_job_flags(command, ("precision",), for_completion, (*_NOT_FOR_VERIFY, "gpus", "device"), crossed)
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")

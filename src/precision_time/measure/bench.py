@@ -19,8 +19,9 @@ from precision_time.capture.intercept import region
 from precision_time.capture.tracer import Tracer
 from precision_time.errors import CaptureError
 from precision_time.measure.clock import Timed, timed
+from precision_time.measure.point import Point, largest_work
 from precision_time.measure.tensors import taking_turns
-from precision_time.timing.operators import WorkOptions, works
+from precision_time.timing.operators import WorkOptions
 from precision_time.timing.work import Work
 
 Make = Callable[[torch.device], Callable[[], Any]]
@@ -37,18 +38,30 @@ class Bench:
     tf32: bool = False
     channels_last: bool = False
 
-    def work(self, device_type: str) -> Work:
-        """What the timing model makes of the call; `CaptureError` if it holds no such operator."""
+    @property
+    def options(self) -> WorkOptions:
+        return WorkOptions(self.tf32, self.channels_last)
+
+    def kind(self, device_type: str) -> OpKind:
+        """The operator as a captured step would name it; `CaptureError` if the call holds no such operator."""
         meta = torch.device("meta")
         with meta, region(None, "flash", device_type), torch.no_grad():
             call = self.make(meta)
             with Tracer(layouts=device_type == "cpu") as tracer:
                 call()
-        kinds = [kind for kind in tracer.kinds if kind.name == self.operator]
+        kinds: list[OpKind] = [kind for kind in tracer.kinds if kind.name == self.operator]
         if not kinds:
             found = ", ".join(sorted({kind.name for kind in tracer.kinds})) or "none"
             raise CaptureError(f"benchmark {self.label} runs no {self.operator} (it runs {found})")
-        return largest_work(kinds[0], WorkOptions(self.tf32, self.channels_last))
+        return kinds[0]
+
+    def work(self, device_type: str) -> Work:
+        """What the timing model makes of the call; `CaptureError` if it holds no such operator."""
+        return largest_work(self.kind(device_type), self.options)
+
+    def measured(self, device: torch.device, budget_s: float) -> Point:
+        """The operator with its time."""
+        return Point(self.kind(device.type), self.options, self.time(device, budget_s))
 
     def time(self, device: torch.device, budget_s: float) -> Timed:
         """Seconds of one call on the device, its tensors not in the cache."""
@@ -72,11 +85,3 @@ def tf32_allowed(device: torch.device, allowed: bool) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.allow_tf32 = value
-
-
-def largest_work(kind: OpKind, options: WorkOptions) -> Work:
-    """The work that dominates an operator (a convolution also adds its bias)."""
-    found = works(kind, options)
-    if not found:
-        raise CaptureError(f"{kind.name} has no rule in the timing registry")
-    return max(found, key=lambda w: (w.flops, w.bytes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import launch
-from precision_time.measure.suite import COLUMNS
+from precision_time.measure.point import COLUMNS
 from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0
@@ -70,6 +71,8 @@ class Calibrated:
 
     content: dict[str, Any]
     left_out: tuple[str, ...]
+    continued: int = 0
+    """Points that an earlier calibration had left in the journal."""
 
 
 def calibrate(
@@ -77,30 +80,49 @@ def calibrate(
     budget_s: float = DEFAULT_BUDGET_S,
     report: Report = lambda done, total: None,
     jobs: Sequence[Job] = (),
+    journal: Path | None = None,
 ) -> Calibrated:
     """Measure this machine in about `budget_s` seconds, plus a minute for what its ranks do to each other.
 
-    Of `jobs` that shall be predicted here, every product, convolution and attention is measured in its own shape too.
+    Of `jobs` that shall be predicted here, every operator that takes a share worth it is measured in its own shape too.
+    With a `journal` points are kept as they come, and those that are there already are not measured again; it is
+    deleted once no point lacks for want of time.
     """
+    found = measure_kernels(here, budget_s, report, jobs, journal=journal)
+    together = None
+    if here.ranks > 1:
+        task = {"task": "together", "device": here.device_type, "dtypes": _dtypes(here.device_type)}
+        together = launch(task, here.ranks, here.threads, timeout_s=600)
+    if journal is not None and not found["unfinished"]:
+        journal.unlink(missing_ok=True)
+    return Calibrated(document(here, found, together), tuple(found["left_out"]), found["continued"])
+
+
+def measure_kernels(
+    here: Machine,
+    budget_s: float,
+    report: Report,
+    jobs: Sequence[Job],
+    families: bool = True,
+    journal: Path | None = None,
+) -> dict[str, Any]:
+    """Rows of the suite (without `families` those of the jobs alone), host costs and noise, as `suite` gives them."""
     words = [words_of(job.replace(gpus=1)) for job in jobs]
-    words = [each for i, each in enumerate(words) if each not in words[:i]]
-    found = launch(
+    found: dict[str, Any] = launch(
         {
             "task": "kernels",
             "device": here.device_type,
             "dtypes": _dtypes(here.device_type),
             "budget_s": budget_s,
-            "jobs": words,
+            "jobs": [each for i, each in enumerate(words) if each not in words[:i]],
+            "families": families,
+            "journal": str(journal.absolute()) if journal else None,
         },
         threads=here.threads,
         timeout_s=budget_s * 2 + 300,
         report=report,
     )
-    together = None
-    if here.ranks > 1:
-        task = {"task": "together", "device": here.device_type, "dtypes": _dtypes(here.device_type)}
-        together = launch(task, here.ranks, here.threads, timeout_s=600)
-    return Calibrated(document(here, found, together), tuple(found["left_out"]))
+    return found
 
 
 def words_of(job: Job) -> dict[str, Any]:
@@ -118,6 +140,18 @@ def write(path: str | Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=1)
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
     write_whole(path, (text + "\n").encode())
+
+
+JOURNAL_HOURS = 24.0
+"""A calibration that was interrupted, or ran out of time, is continued for so long; later the machine is another."""
+
+
+def journal_of(output: str | Path) -> Path:
+    """The journal beside a device file, emptied if it is old."""
+    path = Path(output).with_suffix(".points.jsonl")
+    if path.exists() and time.time() - path.stat().st_mtime > JOURNAL_HOURS * 3600:
+        path.unlink()
+    return path
 
 
 def check_output(path: str | Path) -> None:

@@ -20,18 +20,19 @@ _QUEUE_CYCLES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one call: the median of `samples`, and their spread relative to it (scaled median deviation)."""
+    """Seconds of one call: the median of `samples`, their relative spread (scaled median deviation), the slowest."""
 
     seconds: float
     spread: float
     samples: int
+    slowest: float
 
 
 def summary(samples: list[float]) -> Timed:
     """Median and robust relative spread of repeated times; 1.4826 makes it a standard deviation for a normal one."""
     middle = statistics.median(samples)
     deviation = statistics.median(abs(s - middle) for s in samples)
-    return Timed(middle, 1.4826 * deviation / middle if middle else 0.0, len(samples))
+    return Timed(middle, 1.4826 * deviation / middle if middle else 0.0, len(samples), max(samples))
 
 
 def timed(call: Callable[[], Any], device: torch.device, budget_s: float = 0.05, warm: bool = False) -> Timed:

@@ -37,6 +37,38 @@ def host_costs(device: torch.device) -> dict[str, float]:
     }
 
 
+def graph_launch_us(device: torch.device) -> dict[str, float]:
+    """{"graph_launch_us", "graph_operator_us"} of a chain of tiny kernels as one CUDA graph: to launch it, and for each
+    kernel in it; nothing on a CPU."""
+    if device.type != "cuda":
+        return {}
+    x = torch.ones(16, device=device)
+
+    def chain() -> Any:
+        value = x
+        for _ in range(_CHAIN):
+            value = value + 1.0
+        return value
+
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        chain()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    launch_s = _median(graph.replay, device)
+    whole = []
+    for _ in range(_REPEATS):
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize(device)
+        whole.append(time.perf_counter() - begin)
+    return {"graph_launch_us": launch_s * 1e6, "graph_operator_us": statistics.median(whole) / _CHAIN * 1e6}
+
+
 def _median(call: Callable[[], Any], device: torch.device) -> float:
     samples = []
     for _ in range(_REPEATS + 3):

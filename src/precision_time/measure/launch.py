@@ -20,6 +20,10 @@ from typing import Any
 from precision_time.errors import MeasureError
 
 Report = Callable[[int, int], None]
+_KEPT_BYTES = str(1 << 40)
+"""More than any heap: with it the GNU C library keeps freed memory. By default it returns some and takes it again in
+the next step, or not, as the heap happens to lie; at four microseconds a page (a virtual machine) that is a tenth of a
+small step."""
 _PATIENCE_S = 10.0
 """How long the other ranks may take to end after rank 0."""
 
@@ -75,6 +79,8 @@ def _start(
     }
     if sys.platform.startswith("linux"):
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment.setdefault("MALLOC_TRIM_THRESHOLD_", _KEPT_BYTES)
+        environment.setdefault("MALLOC_MMAP_THRESHOLD_", _KEPT_BYTES)
     process = subprocess.Popen(
         [sys.executable, "-m", "precision_time.measure.worker"],
         stdin=subprocess.PIPE,

@@ -50,6 +50,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def header(device: torch.device) -> dict[str, Any]:
+    """What a journal must share to be continued: the machine, its threads, and what ran on it."""
+    return {"machine": description(device.type), "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
 def description(device_type: str) -> str:
     if device_type == "cuda":
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, {cpu_name()} host, {sys.platform}"

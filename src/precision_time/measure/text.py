@@ -48,7 +48,7 @@ def verification_text(found: Verification) -> str:
     return "\n".join(lines)
 
 
-def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: str | None) -> str:
+def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: str | None, continued: int = 0) -> str:
     """What was found, in a few lines, and how to use it."""
     (name, entry), *_ = content["gpus"].items()
     calibration = entry["calibration"]
@@ -71,6 +71,10 @@ def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: 
     for ranks, points in calibration["collectives"].get("all_reduce", {}).items():
         size, seconds = min(points, key=lambda point: abs(point[0] - (25 << 20)))
         lines.append(f"all-reduce    {size / 2**20:.0f} MiB among {ranks} ranks in {human_seconds(seconds)}")
+    if continued:
+        lines.append(f"continued     {continued:,} points were there from before (--fresh measures all anew)")
+    if any(text.endswith("no time left") for text in left_out):
+        lines.append("unfinished    the same command again goes on with the points that found no time")
     if path:
         lines += ["", f"use it: precision-time predict MODEL --device {path} --gpu {name}"]
     return "\n".join(lines)

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from precision_time.measure.bench import Bench
 from precision_time.measure.clock import summary, timed_for
-from precision_time.measure.products import Limits, attention_benches, conv_benches, matmul_benches
+from precision_time.measure.convolutions import conv_benches
+from precision_time.measure.products import Limits, attention_benches, matmul_benches
 from precision_time.measure.suite import rate
 from precision_time.measure.tensors import taking_turns
 from precision_time.measure.traffic import traffic_benches

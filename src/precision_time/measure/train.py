@@ -2,13 +2,16 @@
 
 The job's own words decide what runs: model, sizes, precision, optimizer and its implementation, accumulation, clipping,
 memory format, attention. Weights are random and one random batch is used again and again, so nothing is loaded.
+Numbers matter all the same: a CPU takes several times as long over zeros (square roots) and over what underflows
+(exponentials). So embeddings start as small as published models start them, and the optimizer's state as dense as many
+different batches would have made it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,6 +37,8 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 """The optimizers that torch itself has, in the settings of the operator tables (capture.optimizer)."""
 _WILD = 1e3
 """A weight beyond this was allocated without being initialised."""
+_EMBEDDING_STD = 0.02
+"""Standard deviation at which GPT-2 and BERT start their embeddings (their configurations' `initializer_range`)."""
 
 
 class _Loss(nn.Module):
@@ -76,6 +81,7 @@ class Trainer:
         self._job, self._device, self._precision, self._clip = job, device, precision, built.clip_norm
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._optimizer = OPTIMIZERS[optimizer_name](self._parameters, **_implementation(built.optimizer_impl))
+        _season(self._optimizer, self._parameters)
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
         whole: nn.Module = _Loss(workload)
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -198,11 +204,26 @@ def _implementation(named: str | None) -> dict[str, bool]:
 
 
 def _tame(module: nn.Module) -> None:
-    """Give weights that their module only allocated a value; what is not finite would make every step slow or NaN."""
+    """Give weights that their module only allocated a value; what is not finite would make every step slow or NaN.
+
+    Embeddings of torch's own scale, one, are made small: tied to a head they give logits whose softmax underflows.
+    """
     with torch.no_grad():
+        for part in module.modules():
+            if isinstance(part, nn.Embedding) and float(part.weight.std()) > 0.5:
+                part.weight.mul_(_EMBEDDING_STD)
         for p in module.parameters():
             if p.is_floating_point() and not bool((p.abs() < _WILD).all()):
                 p.normal_(0.0, 0.02)
+
+
+def _season(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """One update with dense gradients: of a single batch, rows of an embedding that it does not name would keep the
+    state zero for ever, which no long training does."""
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def _inputs(workload: Workload, device: torch.device, precision: Precision, memory_format: str) -> dict[str, Any]:

@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
+from precision_time.capture.graph import OpKind
 from precision_time.capture.optimizer import Sweep, sweep_kind
-from precision_time.measure.bench import largest_work
 from precision_time.measure.clock import Timed, summary
 from precision_time.measure.tensors import FOOTPRINT_BYTES, random
-from precision_time.timing.operators import WorkOptions
-from precision_time.timing.work import Work
 
 LARGEST_TENSOR = 1 << 18
 """Elements of one tensor in a sweep: weights of a megabyte."""
@@ -60,10 +58,10 @@ CHAINS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 optimizer state, 4 a temporary."""
 
 
-def sweep_work(label: str, numels: Sequence[int]) -> Work:
+def sweep_of(label: str, numels: Sequence[int]) -> OpKind:
+    """The sweep as the graph of a step has it."""
     reads, writes, _ = PASSES[label]
-    kind = sweep_kind(label, Sweep(tuple(numels)), ["float32"] * reads, ["float32"] * writes, "single")
-    return largest_work(kind, WorkOptions())
+    return sweep_kind(label, Sweep(tuple(numels)), ["float32"] * reads, ["float32"] * writes, "single")
 
 
 def chain_times(chain: str, numels: Sequence[int], device: torch.device) -> dict[str, Timed]:

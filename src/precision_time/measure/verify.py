@@ -139,21 +139,24 @@ def verify(
     runs: int = RUNS,
     steps: int = STEPS,
     report: Report = lambda done, total: None,
+    again: Callable[[], Catalog] | None = None,
 ) -> Verification:
-    """Predict every job with the calibrated device of `catalog`, then train each `runs` times.
+    """Train every job `runs` times, and predict it with the calibrated device of `catalog`.
 
-    The runs of the jobs take turns, so that a machine that drifts drifts for all of them.
+    The runs of the jobs take turns, so that a machine that drifts drifts for all of them. `again` measures the machine
+    anew before every further turn (`rounds`); the predictions rest on the last catalog it gives.
     """
-    estimates = [predict(job, catalog=catalog) for job in jobs]
     medians: list[list[float]] = [[] for _ in jobs]
     spreads: list[list[float]] = [[] for _ in jobs]
     for turn in range(runs):
+        catalog = again() if again and turn else catalog
         for index, job in enumerate(jobs):
             times = _train(job, here, steps)
             middle = statistics.median(times)
             medians[index].append(middle)
             spreads[index].append(1.4826 * statistics.median(abs(t - middle) for t in times) / middle)
             report(turn * len(jobs) + index + 1, runs * len(jobs))
+    estimates = [predict(job, catalog=catalog) for job in jobs]
     calibration = catalog.gpu(device_name(here)).calibration
     return Verification(
         tuple(

@@ -57,8 +57,12 @@ def _run(task: dict[str, Any]) -> Any:
             from precision_time.measure.train import train_task
 
             return train_task(task, device)
+        if task["task"] == "measure":
+            from precision_time.measure.measurement import measure_task
+
+            return measure_task(task, device, _progress)
         if task["task"] == "kernels":
-            from precision_time.measure.suite import kernels_task
+            from precision_time.measure.session import kernels_task
 
             return kernels_task(task, device, _progress)
         from precision_time.measure.together import together_task

@@ -1,0 +1,102 @@
+"""Whole updates of real parameter lists: every optimizer of torch in each of its implementations, clipping, unscaling.
+
+These are not kernels but the loops around them, whose host time per tensor can exceed the kernels'; they judge the
+sweeps of the timing model as whole steps judge its kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from precision_time.capture.training_step import training_step
+from precision_time.job.job import Job
+from precision_time.measure.clock import summary
+from precision_time.measure.journal import Record
+from precision_time.measure.suite import Task
+from precision_time.measure.train import OPTIMIZERS
+
+MODELS = {"cpu": ("mobilenet-v3-large",), "cuda": ("mobilenet-v3-large", "resnet50", "bert-large")}
+IMPLEMENTATIONS = ("single", "foreach", "fused")
+_SAMPLES = 7
+
+
+def update_tasks(device: torch.device) -> list[Task]:
+    """Each optimizer over the parameters of each model, and what a scaler and clipping do to its gradients."""
+    found = []
+    for model in MODELS[device.type]:
+        found += [
+            _task(model, f"{optimizer} {how}", _optimizer(optimizer, how), device)
+            for optimizer in OPTIMIZERS
+            for how in IMPLEMENTATIONS
+        ]
+        found.append(_task(model, "clip", _clip, device))
+        if device.type == "cuda":
+            found.append(_task(model, "unscale", _unscale, device))
+    return found
+
+
+Parameters = Sequence[torch.nn.Parameter]
+
+
+def _task(model: str, what: str, make: Callable[[Parameters], Callable[[], Any]], device: torch.device) -> Task:
+    def run(_budget_s: float) -> Record:
+        parameters = _parameters(model, device)
+        call = make(parameters)
+        device_s, host_s = _times(call, device)
+        return {
+            "update": what, "model": model, "tensors": len(parameters), "elements": sum(p.numel() for p in parameters),
+            "dtype": "float32", "seconds": summary(device_s).seconds, "spread": summary(device_s).spread,
+            "host_s": summary(host_s).seconds,
+        }  # fmt: skip
+
+    return Task(f"update {what} of {model}", run)
+
+
+def _parameters(model: str, device: torch.device) -> list[torch.nn.Parameter]:
+    described = training_step(Job(model)).graph.parameters
+    found = [torch.nn.Parameter(torch.randn(p.shape, device=device) * 0.02) for p in described if p.trainable]
+    for p in found:
+        p.grad = torch.randn_like(p)
+    return found
+
+
+def _optimizer(name: str, how: str) -> Callable[[Parameters], Callable[[], Any]]:
+    settings = {"fused": True} if how == "fused" else {"foreach": how == "foreach"}
+
+    def make(parameters: Parameters) -> Callable[[], Any]:
+        optimizer = OPTIMIZERS[name](parameters, **settings)
+        optimizer.step()  # allocates its state
+        return lambda: optimizer.step()
+
+    return make
+
+
+def _clip(parameters: Parameters) -> Callable[[], Any]:
+    return lambda: torch.nn.utils.clip_grad_norm_(parameters, 1e6)
+
+
+def _unscale(parameters: Parameters) -> Callable[[], Any]:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    found, scale = (torch.full((), value, device=gradients[0].device) for value in (0.0, 1.0))
+    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, scale)
+
+
+def _times(call: Callable[[], Any], device: torch.device) -> tuple[list[float], list[float]]:
+    """Seconds until the device is done, and until the host is free again."""
+    whole, host = [], []
+    for index in range(_SAMPLES + 2):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        call()
+        free = time.perf_counter()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if index > 1:
+            host.append(free - begin)
+            whole.append(time.perf_counter() - begin)
+    return whole, host

@@ -1,0 +1,115 @@
+"""Works off a plan in a time budget: what came before is kept, what is new is written at once, what fails is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.job.job import Job
+from precision_time.measure.clock import timed
+from precision_time.measure.conditions import conditions
+from precision_time.measure.hosts import host_costs
+from precision_time.measure.journal import Journal, Record
+from precision_time.measure.machine import header
+from precision_time.measure.point import Point
+from precision_time.measure.suite import Task, family_tasks, job_tasks
+
+Report = Callable[[int, int], None]
+LONGEST_POINT_S = 0.1
+"""Seconds for the samples of one point; its allocation and its warm-up come on top."""
+PROBE_EVERY = 10
+"""Tasks between two times of one fixed product: what the machine does to equal work while it is measured."""
+_NO_TIME = "no time left"
+
+
+def work_off(
+    plan: Sequence[Task],
+    journal: Journal,
+    device: torch.device,
+    budget_s: float,
+    report: Report = lambda done, total: None,
+) -> list[str]:
+    """Do the tasks that the journal lacks until the budget is spent; the labels of those left out, each with why.
+
+    What a device refuses (a kernel it lacks in this dtype, memory) goes into the journal too, and is not tried again.
+    """
+    left_out: list[str] = []
+    end = time.monotonic() + budget_s
+    todo = sum(task.label not in journal for task in plan)
+    probe = _Probe(device)
+    for index, task in enumerate(plan):
+        if task.label not in journal:
+            left = end - time.monotonic()
+            if left <= 0:
+                left_out.append(f"{task.label}: {_NO_TIME}")
+                continue
+            if todo % PROBE_EVERY == 0:
+                journal.add(f"probe {len(journal)}", probe())
+            journal.add(task.label, _done(task, min(LONGEST_POINT_S, left / todo), device))
+            todo -= 1
+        if refused := journal.records[task.label].get("refused"):
+            left_out.append(f"{task.label}: {refused}")
+        report(index + 1, len(plan))
+    return left_out
+
+
+def _done(task: Task, budget_s: float, device: torch.device) -> Record:
+    try:
+        return task.run(budget_s)
+    except (RuntimeError, NotImplementedError, PrecisionTimeError) as error:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {"refused": next(iter(str(error).splitlines()), type(error).__name__)}
+
+
+class _Probe:
+    """One fixed product, timed again and again, with the clock and the power at that time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._a = torch.randn(*[384 if device.type == "cpu" else 4096] * 2, device=device)
+
+    def __call__(self) -> Record:
+        seconds = timed(lambda: self._a @ self._a, self._device, 0.02).seconds
+        return {"probe_s": seconds, **conditions(self._device)}
+
+
+def points_of(records: Mapping[str, Record]) -> list[Point]:
+    """Every operator that the records hold."""
+    return [Point.from_json(said) for record in records.values() for said in record.get("points", ())]
+
+
+def noise_of(records: Mapping[str, Record]) -> float:
+    """Half the distance between the 10th and 90th percentile of the probes, relative to their median."""
+    ordered = sorted(record["probe_s"] for record in records.values() if "probe_s" in record)
+    if not ordered:
+        return 0.0
+    low, middle, high = (ordered[int(q * (len(ordered) - 1))] for q in (0.1, 0.5, 0.9))
+    return float((high - low) / (2.0 * middle))
+
+
+def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
+    """Rows of a calibration, the host's costs and the noise, as `worker` runs them.
+
+    `task`: dtypes, budget_s, jobs whose operators come first, families (False: those operators alone), journal (a path,
+    or None).
+    """
+    jobs = [Job.from_dict(words) for words in task.get("jobs", ())]
+    journal = Journal(task.get("journal"), header(device))
+    plan = job_tasks(device, jobs)
+    if task.get("families", True):
+        plan += family_tasks(device, [getattr(torch, name) for name in task["dtypes"]])
+    before = len(points_of(journal.records))
+    left_out = work_off(plan, journal, device, task["budget_s"], report)
+    return {
+        "rows": [point.row() for point in points_of(journal.records)],
+        "left_out": left_out,
+        "unfinished": any(text.endswith(_NO_TIME) for text in left_out),
+        "continued": before,
+        "host": host_costs(device),
+        "noise": noise_of(journal.records),
+    }

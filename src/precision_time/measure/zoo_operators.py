@@ -1,0 +1,162 @@
+"""The operators that training steps of the zoo are made of, with all their arguments, to measure anywhere.
+
+They are recorded once (`python -m precision_time.measure.zoo_operators`, minutes, needs the models extra) and ship with
+the package, so that a machine lent for minutes traces nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.job.file import write_whole
+from precision_time.job.job import Job
+from precision_time.measure.bench import Bench
+from precision_time.measure.products import Limits
+from precision_time.measure.recording import Recorded, in_dtype, label, passes, record, tensors_of
+from precision_time.measure.replay import bench_of, weighed_operators
+from precision_time.timing.operators import WorkOptions, works
+from precision_time.zoo.catalog import ENTRIES
+
+DATA = Path(__file__).parent / "data" / "zoo_operators.zip"
+MODELS: Sequence[str] = (
+    "resnet50", "bert-large", "gpt2", "waveglow", "unet3d", "efficientnet-b0", "dlrm-small", "transformer-xl-base",
+    "llama3-8b", "jasper-10x5dr", "tft", "maskrcnn-r50-fpn", "ncf", "vit-b-16", "ssd300-resnet50", "t5-base",
+    "convnext-t", "nnunet-2d", "swin-t", "hifigan", "resnext101-32x4d", "bart-large", "mobilenet-v3-large",
+    "densenet121", "efficientdet-d0", "graphsage", "vgg16", "quartznet-15x5", "inception-v3", "retinanet-resnext50",
+    "efficientnet-b4", "gpunet-0", "vnet", "unet-industrial", "nnunet-3d", "gpt2-xl", "bert-base", "nemotron-8b",
+)  # fmt: skip
+"""One or two of every family; the first are the most unlike each other."""
+_LONGER = {"bert-large": 512, "gpt2": 512, "vit-b-16": None}
+_SMALLER_BATCH = 8
+_LEAST_SHARE = 0.01
+_MODES = {"fp32": "float32", "amp-bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class ZooOperator:
+    """An operator that takes this share of a step of that model, in float32 or under autocast to bfloat16."""
+
+    model: str
+    precision: str
+    share: float
+    flops: float
+    recorded: Recorded
+
+
+def zoo_operators(path: Path = DATA) -> list[ZooOperator]:
+    """What ships, the largest operator of every model first, then the second largest of every model, and so on."""
+    with zipfile.ZipFile(path) as archive:
+        said = json.loads(archive.read("operators.json"))
+    return [
+        ZooOperator(
+            model, precision, share, flops, Recorded(name, overload, tuple(arguments), tuple(map(tuple, keywords)))
+        )
+        for model, precision, share, flops, name, overload, arguments, keywords in said["operators"]
+    ]
+
+
+def zoo_benches(dtype: torch.dtype, tf32: bool, limits: Limits, device: torch.device) -> list[Bench]:
+    """The operators of the zoo in one dtype, as far as they fit the limits: float32 and float64 from steps in full
+    precision, float16 and bfloat16 from steps under autocast, on a GPU images stored either way in turns."""
+    name = str(dtype).removeprefix("torch.")
+    low = name in ("float16", "bfloat16")
+    found: dict[str, Bench] = {}
+    for index, each in enumerate(zoo_operators()):
+        if (each.precision == "amp-bf16") != low:
+            continue
+        operator = in_dtype(each.recorded, "bfloat16" if low else "float32", name)
+        elements = sum(_elements(shape) for shape, _, _ in tensors_of(operator))
+        if elements > limits.elements or each.flops > limits.flops:
+            continue
+        nhwc = device.type == "cuda" and low and index % 2 == 1 and _has_images(operator)
+        for part, one in passes(operator):
+            bench = bench_of(one, part, tf32, nhwc)
+            found.setdefault(bench.label, bench)
+    return list(found.values())
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _has_images(each: Recorded) -> bool:
+    return any(len(shape) == 4 for shape, _, _ in tensors_of(each)) and "attention" not in each.operator
+
+
+def jobs_of(model: str) -> Iterator[Job]:
+    """The steps that are recorded: the model's usual batch and an eighth of it, sequences of two lengths."""
+    entry = ENTRIES[model]
+    batches = sorted({entry.batch_size, max(entry.batch_size // _SMALLER_BATCH, 1)}, reverse=True)
+    inputs: list[dict[str, Any]] = [dict(entry.input)]
+    if longer := _LONGER.get(model):
+        inputs.append({**entry.input, "seq_len": longer})
+    for size in inputs:
+        for batch in batches:
+            for precision in _MODES:
+                yield Job(model, precision=precision, batch_size=batch, input=size)
+
+
+def recorded_of(model: str) -> list[ZooOperator]:
+    """Every distinct operator that takes a hundredth of one of the model's steps or more, the largest share first."""
+    found: dict[tuple[str, str], ZooOperator] = {}
+    for job in jobs_of(model):
+        for each, share in weighed_operators(record(job, "cuda"), "cuda"):
+            key = (job.precision, label(each.recorded))
+            if share >= _LEAST_SHARE and (key not in found or found[key].share < share):
+                flops = max((work.flops for work in works(each.kind, WorkOptions()) or ()), default=0.0)
+                found[key] = ZooOperator(model, job.precision, round(share, 4), flops, each.recorded)
+    return sorted(found.values(), key=lambda each: -each.share)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the zoo and write what ships."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=MODELS, help="record these alone (default: all)")
+    given = parser.parse_args(arguments)
+    lists: list[list[ZooOperator]] = []
+    for model in given.models:
+        try:
+            lists.append(recorded_of(model))
+        except PrecisionTimeError as error:
+            print(f"{model}: {error}", file=sys.stderr)
+            return 1
+        print(f"{model}: {len(lists[-1])} operators", file=sys.stderr)
+    ranked = [each[place] for place in range(max(map(len, lists))) for each in lists if place < len(each)]
+    seen: set[tuple[str, str]] = set()
+    rows = []
+    for one in ranked:
+        key = (one.precision, label(one.recorded))
+        if key not in seen:
+            seen.add(key)
+            r = one.recorded
+            rows.append(
+                [one.model, one.precision, one.share, one.flops, r.operator, r.overload, r.arguments, r.keywords]
+            )
+    text = json.dumps({"torch": torch.__version__, "operators": rows}, separators=(",", ":"))
+    DATA.parent.mkdir(exist_ok=True)
+    info = zipfile.ZipInfo("operators.json", (1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, text, compresslevel=9)
+    write_whole(DATA, buffer.getvalue())
+    print(f"{DATA.name}: {len(rows)} operators, {DATA.stat().st_size / 1e3:.0f} kB", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
