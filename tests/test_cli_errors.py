@@ -69,6 +69,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
+    assert flags_of(parser, "fit") == ["--help", "--shared", "--report", "--json"]
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
 
@@ -161,6 +162,10 @@ WRONG = [
     ("gpus --device none.yaml", "none.yaml"),
     ("--completion bassh", "flag --completion 'bassh' is unknown; nearest: bash"),
     ("--versio", "flag '--versio' is unknown; nearest: --version"),
+    ("fit", "give it with --shared DIR"),
+    ("fit stepps --shared x", "stage 'stepps' is unknown; nearest: steps"),
+    ("fit kernels --report --shared x", "--report goes with steps, anchors"),
+    ("fit steps --shared nowhere", "has no data/published/measurements.csv, which stage steps reads"),
 ]
 
 

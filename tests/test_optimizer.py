@@ -141,8 +141,8 @@ def test_loss_scaling_reads_and_writes_every_gradient_once() -> None:
     """GradScaler: 8 bytes per parameter and one host synchronisation, none when the optimizer is fused or in bf16."""
     amp = tail_of("amp-fp16", "adam")
     assert traffic(amp, Phase.UNSCALE) == 8
-    assert amp.host_syncs == 1
-    assert tail_of("amp-fp16", "adam", "fused").host_syncs == 0
+    assert amp.host_waits_after == 0
+    assert tail_of("amp-fp16", "adam", "fused").host_waits_after == -1
     assert traffic(tail_of("amp-bf16"), Phase.UNSCALE) == 0
     assert traffic(tail_of("fp32"), Phase.UNSCALE) == 0
     assert traffic(tail_of("fp16"), Phase.UNSCALE) == 0
@@ -160,7 +160,37 @@ def test_master_weights_fused() -> None:
 def test_master_weights_unfused_add_two_casts() -> None:
     plain, master = tail_of("fp32", "adam", "foreach"), tail_of("fp16-master", "adam", "foreach")
     assert traffic(master) == traffic(plain) + (2 + 4) + (4 + 2)
-    assert master.host_syncs == 1
+    assert master.host_waits_after == 0
+
+
+def test_novograd_in_python_asks_for_every_tensor() -> None:
+    """NVIDIA's NovoGrad compares each second moment with zero on the host; apex's fused one does not."""
+    alone = tail_of("fp32", "novograd", "single")
+    (asked,) = [kind for _, kind in alone.operators if kind.int_attr("host_waits", 0)]
+    assert (asked.attr("label"), asked.int_attr("host_waits", 0)) == ("norm", asked.int_attr("tensors", 0))
+    assert alone.operators[alone.host_waits_after][1] is asked
+    for how in ("foreach", "fused"):
+        other = tail_of("fp32", "novograd", how)
+        assert other.host_waits_after == -1
+        assert not any(kind.int_attr("host_waits", 0) for _, kind in other.operators)
+
+
+def test_torch_1_clips_tensor_by_tensor_and_asks_for_the_norm() -> None:
+    """torch/nn/utils/clip_grad.py before 1.13: one norm a tensor, and `if clip_coef < 1` on the host."""
+    old, new = (tail_of("fp32", "adam", how, clip=1.0) for how in ("torch1", "single"))
+    labels = [kind.attr("label") for _, kind in old.operators]
+    assert old.host_waits_after == labels.index("grad_norm")
+    assert new.host_waits_after == -1
+    by_label = {kind.attr("label"): kind for _, kind in old.operators}
+    assert by_label["clip"].int_attr("host_calls", 0) == by_label["clip"].int_attr("tensors", 0)
+    assert traffic(old) == traffic(new)
+
+
+def test_a_scripted_optimizer_loops_over_tensors_in_few_passes() -> None:
+    scripted, fused, single = (tail_of("fp32", "lamb", how) for how in ("scripted", "fused", "single"))
+    assert traffic(scripted) == traffic(fused) < traffic(single)
+    calls = [sum(kind.int_attr("host_calls", 0) for _, kind in each.operators) for each in (fused, scripted, single)]
+    assert calls[0] < calls[1] < calls[2]
 
 
 def test_pure_half_keeps_everything_in_half() -> None:

@@ -93,6 +93,7 @@ class Anchors:
         return Correction(
             factors=factors,
             log_spread=math.hypot(math.sqrt(left), own),
+            own_spread=own,
             informed=1.0 - left / prior,
             count=len(use),
             nearest=tuple(

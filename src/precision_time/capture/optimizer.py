@@ -27,11 +27,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter."""
+    """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter.
+
+    `asks`: tensor by tensor, the host reads a number back from the device before it goes on.
+    """
 
     passes: tuple[Pass, ...]
     fused: tuple[Pass, ...]
     states: int
+    asks: bool = False
 
 
 _MUL, _ADD, _SQRT, _DIV = Pass("mul_", 1, 1), Pass("add_", 1, 1), Pass("sqrt", 1, 1), Pass("div_", 1, 1)
@@ -57,11 +61,20 @@ OPTIMIZERS: dict[str, Rule] = {
         (_NORM, Pass("lamb_stage_1", 4, 3), Pass("norm", 2, 0), Pass("lamb_stage_2", 2, 1)),
         2,
     ),
-    # NovoGrad keeps one number per tensor as second moment.
-    "novograd": Rule((_NORM, _DIV, _AXPY, _MUL, _AXPY, _AXPY), (_NORM, Pass("novograd", 3, 2)), 1),
+    # NovoGrad keeps one number per tensor as second moment; tensor by tensor the host asks whether it is still zero.
+    "novograd": Rule(
+        (Pass("pow", 1, 1), _NORM, _DIV, _AXPY, _MUL, _AXPY, _AXPY), (_NORM, Pass("novograd", 3, 2)), 1, asks=True
+    ),
     "lars": Rule((_NORM, _NORM, Pass("add", 2, 1), _MUL, _AXPY, _AXPY), (Pass("norm", 2, 0), Pass("lars", 3, 2)), 1),
     "none": Rule((), (), 0),
 }
+
+BY_TENSOR = ("single", "torch1", "scripted")
+"""Implementations that loop over the tensors."""
+CLIPS_BY_TENSOR = ("torch1", "scripted")
+"""Those of torch 1.x, whose clip_grad_norm_ does so too, and asks on the host whether the norm is too large."""
+FEW_PASSES = ("fused", "scripted")
+"""Those whose pointwise passes are one kernel (of hand, or fused by TorchScript)."""
 
 # torch/aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors per launch by list depth, blocks and chunk size.
 _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
@@ -87,34 +100,39 @@ class Sweep:
         return sum(self.numels)
 
     def launches(self, depth: int, implementation: str) -> int:
-        if implementation == "single":
+        if implementation in BY_TENSOR:
             return len(self.numels)
         blocks = sum(math.ceil(n / _CHUNK) for n in self.numels)
         per_launch = _TENSORS_PER_LAUNCH[min(max(depth, 1), 5)]
         return max(1, math.ceil(len(self.numels) / per_launch), math.ceil(blocks / _BLOCKS_PER_LAUNCH))
 
 
-def sweep_kind(name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str) -> OpKind:
-    """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors."""
+def sweep_kind(
+    name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str, asked: bool = False
+) -> OpKind:
+    """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors. `asked`: after each tensor
+    the host waits for its result."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
-    host_calls = len(sweep.numels) if implementation == "single" else 1
+    host_calls = len(sweep.numels) if implementation in BY_TENSOR else 1
+    waits = (("host_waits", len(sweep.numels)),) if asked else ()
     return OpKind(
         "pt.sweep",
         tuple(TensorSpec((sweep.total,), dtype) for dtype in reads),
         tuple(TensorSpec((sweep.total,), dtype) for dtype in writes),
-        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", len(sweep.numels))),
+        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", len(sweep.numels)), *waits),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """Everything of a step after the last backward."""
+    """Everything of a step after the last backward. After operator `host_waits_after` the host reads a flag back from
+    the device (-1: nowhere)."""
 
     operators: tuple[tuple[Phase, OpKind], ...]
     accumulate: OpKind | None
     state_bytes: int
     master_bytes: int
-    host_syncs: int
+    host_waits_after: int
 
 
 def tail(
@@ -127,14 +145,14 @@ def tail(
 ) -> Tail:
     """The operators after backward for these parameters.
 
-    `implementation`: single | foreach | fused; None means fused for master-weight precisions (apex, Megatron and
-    DeepSpeed have no other) and foreach otherwise (torch's default on GPUs since 2.0).
+    `implementation`: single | torch1 | scripted | foreach | fused; None means fused for master-weight precisions
+    (apex, Megatron and DeepSpeed have no other) and foreach otherwise (torch's default on GPUs since 2.0).
     """
     chosen = rule(optimizer)
     trainable = [p for p in parameters if p.trainable and p.ready >= 0]
     sweep = Sweep(tuple(p.numel for p in trainable))
     if optimizer == "none" or not trainable:
-        return Tail((), None, 0, 0, 0)
+        return Tail((), None, 0, 0, -1)
     how = implementation or ("fused" if precision.master_weights else "foreach")
     gradient = trainable[0].grad_dtype
     weight = trainable[0].dtype
@@ -142,7 +160,7 @@ def tail(
     operators: list[tuple[Phase, OpKind]] = []
     working = gradient
     # apex, Megatron and DeepSpeed sweep all tensors at once also where the update itself is per tensor.
-    multi = "foreach" if how == "single" else how
+    multi = "foreach" if how in BY_TENSOR else how
     if precision.master_weights and how != "fused":
         operators.append((Phase.UNSCALE, sweep_kind("master_gradients", sweep, [gradient], ["float32"], how)))
         working = "float32"
@@ -150,14 +168,25 @@ def tail(
         # _amp_foreach_non_finite_check_and_unscale_: one read and one write of every gradient.
         operators.append((Phase.UNSCALE, sweep_kind("unscale", sweep, [working], [working], multi)))
     if clip_norm is not None:
-        operators.append((Phase.CLIP, sweep_kind("grad_norm", sweep, [working], [], multi)))
-        operators.append((Phase.CLIP, sweep_kind("clip", sweep, [working], [working], multi)))
-    for step in chosen.fused if how == "fused" else chosen.passes:
+        clips = "single" if how in CLIPS_BY_TENSOR else multi
+        operators.append((Phase.CLIP, sweep_kind("grad_norm", sweep, [working], [], clips)))
+        operators.append((Phase.CLIP, sweep_kind("clip", sweep, [working], [working], clips)))
+    waits_after = -1
+    if precision.loss_scaling and how != "fused":
+        waits_after = max((i for i, (phase, _) in enumerate(operators) if phase == Phase.UNSCALE), default=-1)
+    if clip_norm is not None and how in CLIPS_BY_TENSOR:
+        waits_after = len(operators) - 2  # after the norm
+    asks = chosen.asks and how in ("single", "torch1")
+    if asks:
+        waits_after = len(operators) + 1  # after the first two passes, which find the norms
+    passes = chosen.fused if how in FEW_PASSES else chosen.passes
+    for step in passes:
         reads = [working, *[state] * (step.reads - 1)]
         writes = [state] * step.writes
         if how == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
-        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, sweep, reads, writes, how)))
+        asked = asks and step is _NORM
+        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, sweep, reads, writes, how, asked)))
     if precision.master_weights and how != "fused":
         operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], how)))
     width = BYTES_PER_ELEMENT[state]
@@ -166,5 +195,5 @@ def tail(
         accumulate=sweep_kind("accumulate", sweep, [gradient, gradient], [gradient], "single"),
         state_bytes=chosen.states * sweep.total * width,
         master_bytes=sweep.total * 4 if precision.master_weights else 0,
-        host_syncs=int(precision.loss_scaling and how != "fused"),
+        host_waits_after=waits_after,
     )

@@ -94,6 +94,13 @@ def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     return jobs, axes
 
 
+def fit(given: Namespace) -> str:
+    from precision_time.cli.fitting import fit as whole
+
+    text = whole(given)
+    return _json({"said": text}) if given.json else text
+
+
 def zoo(given: Namespace) -> str:
     from precision_time.comparison_table import format_table
     from precision_time.zoo.catalog import ENTRIES

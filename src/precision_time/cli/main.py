@@ -53,6 +53,7 @@ def _dispatch(given: Namespace) -> int:
             "calibrate": commands.calibrate,
             "measure": commands.measure,
             "verify": commands.verify,
+            "fit": commands.fit,
             "zoo": commands.zoo,
             "gpus": commands.gpus,
         }[given.command](given))  # fmt: skip

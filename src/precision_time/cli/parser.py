@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 
-_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save")
+_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared")
 
 _NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
 """Job words that this machine decides, or that say how long a run is."""
@@ -50,6 +50,7 @@ COMMANDS = {
     "calibrate": "measure this machine and write the device file to predict it with",
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "verify": "really train here for some steps and compare with the prediction",
+    "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "zoo": "list the named workloads",
     "gpus": "list the GPU catalog",
 }
@@ -61,6 +62,7 @@ _USAGE = {
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
+    "fit": "[STAGE ...] --shared DIR [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
 }
@@ -127,8 +129,8 @@ def build_parser(for_completion: bool = False) -> Parser:
                         "a small transformer)")  # fmt: skip
     verify.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
     verify.add_argument("--runs", metavar="N", default="3", help="train every job so many times (default 3)")
-    verify.add_argument("--steps", metavar="N", dest="measured_steps", default="9", help="measured steps of a run, at "
-                        "most (default 9)")  # fmt: skip
+    verify.add_argument("--steps", metavar="N", dest="measured_steps", default="60", help="measured steps of a run, at "
+                        "most (default 60)")  # fmt: skip
     for command, budget in ((calibrate, "180s"), (verify, "180s"), (measure, "10min")):
         command.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {budget})")
         command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
@@ -138,6 +140,10 @@ def build_parser(for_completion: bool = False) -> Parser:
     _add_job_flags(verify, VERIFY_AXES, for_completion, _NOT_FOR_VERIFY, crossed)
     for command in (calibrate, measure):
         _add_job_flags(command, ("precision",), for_completion, (*_NOT_FOR_VERIFY, "gpus", "device"), crossed)
+    fit = made["fit"]
+    fit.add_argument("stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors (default: all)")
+    fit.add_argument("--shared", metavar="DIR", help="folder with data/kernels and data/published")
+    fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors)")
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")

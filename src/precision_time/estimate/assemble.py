@@ -28,6 +28,7 @@ from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline
 from precision_time.timing.kernels import SOURCES
 from precision_time.timing.price import PricedProgram
+from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
 IDLE_POWER_SHARE = 0.35
 """Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
@@ -38,7 +39,7 @@ def assemble(
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run."""
-    per_kind = calls_per_kind(priced)
+    per_kind = priced.calls_per_kind
     floor_s = float((per_kind * priced.floor_s).sum())
     breakdown = _corrected(step_terms(timeline), correction, floor_s)
     seconds = sum(breakdown.values())
@@ -46,7 +47,7 @@ def assemble(
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    spread = correction.narrowed(_spread(spread_terms(priced, timeline), cluster))
+    spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster))
     interval = Interval.around(seconds, spread)
     global_batch = step.batch_size * job.grad_accum * cluster.gpus
     per_epoch = _steps_per_epoch(job, step, global_batch)
@@ -108,12 +109,13 @@ def _memory(step: TrainingStep, job: Job, cluster: Cluster) -> Memory:
     return memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process)
 
 
-def spread_terms(priced: PricedProgram, timeline: Timeline) -> SpreadTerms:
-    """What the job adds to the interval."""
-    per_kind = calls_per_kind(priced)
+def spread_terms(priced: PricedProgram, timeline: Timeline, arch: str, openness: Openness | None = None) -> SpreadTerms:
+    """What the job adds to the interval; `openness` of the step factors, those that ship unless said otherwise."""
+    per_kind = priced.calls_per_kind
     moved = per_kind * priced.works.nbytes
     return SpreadTerms(
         kernel=kernel_spread(priced, per_kind, timeline.step_s),
+        factors=(openness or shipped_openness()).log_spread(group_seconds(priced, arch), timeline.step_s),
         host_share=timeline.host_gap_s / timeline.step_s,
         host_spread=priced.host.log_spread,
         exposed_share=timeline.communication_exposed_s / timeline.step_s,
@@ -141,19 +143,6 @@ def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) 
     found = {term: seconds * correction.of(term) for term, seconds in terms.items()}
     low = min(floor_s, sum(terms.values())) / (sum(found.values()) or 1.0)
     return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
-
-
-def calls_per_kind(priced: PricedProgram) -> np.ndarray[Any, np.dtype[np.float64]]:
-    program = priced.program
-    count = len(program.kinds)
-    total = np.zeros(count)
-    for segment, times in (
-        (program.micro, program.micro_steps), (program.accumulate, program.micro_steps - 1),
-        (program.bucket_copies, program.synced_micro_steps), (program.tail, 1),
-    ):  # fmt: skip
-        if len(segment) and times > 0:
-            total += np.bincount(segment.kind, minlength=count) * times
-    return total
 
 
 def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ class AnchorUse:
 class Correction:
     """`factors` multiply the terms of `INFORMED`; the spread of log(step time) is at most `log_spread`.
 
+    own_spread  what the same job differs by when it is measured again
+
     informed    share of the variance between jobs that the anchors explain: 0 where nothing similar was measured
     count       anchors that were taken into account
     nearest     the most alike of them
@@ -35,6 +38,7 @@ class Correction:
 
     factors: Mapping[str, float] = field(default_factory=dict)
     log_spread: float | None = None
+    own_spread: float = 0.0
     informed: float = 0.0
     count: int = 0
     nearest: tuple[AnchorUse, ...] = ()
@@ -48,8 +52,11 @@ class Correction:
         return cls(**{**given, "nearest": tuple(AnchorUse(**use) for use in given.get("nearest", ()))})
 
     def narrowed(self, log_spread: float) -> float:
-        """The spread that is left of an uncorrected one."""
-        return log_spread if self.log_spread is None else min(log_spread, self.log_spread)
+        """The spread that is left of an uncorrected one: less by the share that the anchors explain."""
+        if self.log_spread is None:
+            return log_spread
+        left = math.hypot(log_spread * math.sqrt(max(1.0 - self.informed, 0.0)), self.own_spread)
+        return min(log_spread, self.log_spread, left)
 
     def of(self, term: str) -> float:
         """The factor on a term of the breakdown."""

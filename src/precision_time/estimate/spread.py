@@ -34,6 +34,8 @@ class SpreadTerms:
 
     kernel: float
     """Spread of the step that follows from the spreads of its kernel models."""
+    factors: float
+    """The same from what whole steps left open of the factors on its kernels (timing.step_factors)."""
     host_share: float
     host_spread: float
     exposed_share: float
@@ -50,10 +52,14 @@ KERNEL_SHARE = 0.5
 """How much of the kernel models' spread is left once whole steps have scaled them: chosen, not fitted."""
 
 
-def widening(terms: SpreadTerms, kernel_share: float = KERNEL_SHARE) -> float:
+def widening(terms: SpreadTerms) -> float:
     """What the job itself adds to the spread."""
+    return _widening(terms, KERNEL_SHARE * terms.kernel, terms.factors)
+
+
+def _widening(terms: SpreadTerms, *kernels: float) -> float:
     parts = (
-        kernel_share * terms.kernel,
+        *kernels,
         terms.host_share * terms.host_spread,
         terms.exposed_share * terms.exposed_spread,
         min(terms.unsupported_share, 1.0),
@@ -63,7 +69,7 @@ def widening(terms: SpreadTerms, kernel_share: float = KERNEL_SHARE) -> float:
 
 def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
     """The same on a calibrated device: its own kernels in full, since no whole step has scaled them, and its noise."""
-    return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + widening(terms, kernel_share=1.0) ** 2)
+    return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + _widening(terms, terms.kernel) ** 2)
 
 
 def log_spread(terms: SpreadTerms, arch: str) -> float:

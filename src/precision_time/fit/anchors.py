@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
-import json
 import math
-import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,9 @@ from precision_time.estimate.correction import INFORMED, Correction
 from precision_time.fit.board.facts import parameters_digest
 from precision_time.fit.cases import cases
 from precision_time.fit.evaluation.text import percent
-from precision_time.fit.folds import FOLDS, TRUSTED, Z90, cross_validate, judge
+from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
 from precision_time.fit.steps import TABLE
+from precision_time.job.file import compact_json
 from precision_time.measurements.table import read_table
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
@@ -90,18 +89,70 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
 """What the anchors of a judged row may not have in common with it: from a job one has run before to a new family."""
 
 
+def usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
+    """The spread of each held-out row without any anchor."""
+    base = float(read_data("step_scales.json")["interval"]["log_spread"])
+    return [math.hypot(base, j.widening) for j in judged]
+
+
 def judge_anchored(
-    anchors: Sequence[Anchor], found: Mapping[str, Covariance], without: Sequence[str]
+    anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance], without: Sequence[str]
 ) -> list[tuple[float, float]]:
     """Of every anchor: the log error that is left when the others correct it, and the spread that it then has."""
-    usual = float(read_data("step_scales.json")["interval"]["log_spread"])
     by_family = {family: Anchors(anchors, covariance) for family, covariance in found.items()}
     judged = []
-    for anchor in anchors:
+    for anchor, bare in zip(anchors, usual, strict=True):
         correction = by_family[anchor.kind.family].correction(anchor.kind, without)
-        spread = correction.narrowed(usual)
+        spread = correction.narrowed(bare)
         judged.append((corrected(anchor.kind, correction) - anchor.residual, spread))
     return judged
+
+
+ONE: dict[str, Callable[[Kind, Kind], bool]] = {
+    "another count or batch": lambda one, other: one.precision == other.precision,
+    "another precision": lambda one, other: one.precision != other.precision,
+    "any of these": lambda one, other: True,
+}
+"""In what a single measured row of the same model on the same GPU differs from the job that is asked for."""
+
+
+def judge_one(
+    anchors: Sequence[Anchor],
+    usual: Sequence[float],
+    found: Mapping[str, Covariance],
+    differs: Callable[[Kind, Kind], bool],
+) -> list[tuple[float, float, float]]:
+    """Of every anchor that has any: the mean absolute error, and the nearest one's log error and spread, when a single
+    other row of its model on its GPU corrects it."""
+    judged = []
+    for anchor, bare in zip(anchors, usual, strict=True):
+        kind = anchor.kind
+        if anchor.trust not in TRUSTED:
+            continue
+        left = []
+        for other in anchors:
+            alike = (other.kind.model, other.kind.gpu, other.kind.framework) == (kind.model, kind.gpu, kind.framework)
+            if alike and other.trust in TRUSTED and other.kind.key != kind.key and differs(kind, other.kind):
+                correction = Anchors([other], found[kind.family]).correction(kind)
+                left.append((correction.narrowed(bare), corrected(kind, correction) - anchor.residual))
+        if left:
+            spread, log_error = min(left)
+            judged.append((float(np.mean([abs(math.expm1(each)) for _, each in left])), log_error, spread))
+    return judged
+
+
+def table_of_one(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance]) -> str:
+    """Errors where one measured row is all that is known of a family: over all such rows, and with the nearest."""
+    lines = []
+    for name, differs in ONE.items():
+        means, logs, spreads = (np.array(each) for each in zip(*judge_one(anchors, usual, found, differs), strict=True))
+        sizes = np.abs(np.expm1(logs))
+        lines.append([name, f"{len(means)}", percent(float(means.mean())), percent(float(sizes.mean())),
+                      percent(float(np.median(sizes))), percent(float(np.quantile(sizes, 0.9))),
+                      percent(float((np.abs(logs) <= Z90 * spreads).mean()), 0)])  # fmt: skip
+    return format_table(
+        ["one row, differing in", "rows", "MAPE, mean of all", "MAPE, nearest", "median", "P90", "in P10-P90"], lines
+    )
 
 
 def corrected(kind: Kind, correction: Correction) -> float:
@@ -110,12 +161,14 @@ def corrected(kind: Kind, correction: Correction) -> float:
     return math.log(sum(share * factor for share, factor in zip(kind.shares, factors, strict=True)))
 
 
-def table(anchors: Sequence[Anchor], found: Mapping[str, Covariance]) -> str:
+def table(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance]) -> str:
     """Errors on the rows of trust A and B, by what the anchors may not have in common with them."""
     lines = []
     trusted = np.array([a.trust in TRUSTED for a in anchors])
     for name, without in LEFT_OUT.items():
-        logs, spreads = (np.array(each)[trusted] for each in zip(*judge_anchored(anchors, found, without), strict=True))
+        logs, spreads = (
+            np.array(each)[trusted] for each in zip(*judge_anchored(anchors, usual, found, without), strict=True)
+        )
         errors = np.exp(logs) - 1.0
         sizes, inside = np.abs(errors), np.abs(logs) <= Z90 * spreads
         cells = [float(sizes.mean()), float(np.median(sizes)), float(np.quantile(sizes, 0.9))]
@@ -153,16 +206,16 @@ def main(arguments: list[str] | None = None) -> int:
     rows = read_table(source).rows
     everything = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
-    held_out = [j.anchor for j in cross_validate(everything, FOLDS["model family"])]
-    print(table(held_out, covariances(held_out)))
+    judged = cross_validate(everything, FOLDS["model family"])
+    held_out, usual = [j.anchor for j in judged], usual_spreads(judged)
+    by_family = covariances(held_out)
+    print(table(held_out, usual, by_family), table_of_one(held_out, usual, by_family), sep="\n\n")
     if not given.report:
         own = [j.anchor for j in judge(everything, shipped(), "none")]
         content = document(own, fit_covariance(held_out), source)
-        text = json.dumps(content, indent=1)
-        text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
         OUTPUT.mkdir(exist_ok=True)
         shutil.copyfile(source, OUTPUT / "published.csv")
-        (OUTPUT / "published.json").write_text(text + "\n", encoding="utf-8")
+        (OUTPUT / "published.json").write_text(compact_json(content) + "\n", encoding="utf-8")
         print(f"written: {len(own)} anchors", file=sys.stderr)
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,9 +17,6 @@ from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import PricedProgram, price
 
-TRUST_WEIGHT = {"A": 1.0, "B": 0.6, "C": 0.1}
-"""Rows of trust C (other frameworks' kernels, loose or host-bound) only help to settle the execution factors."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
@@ -32,7 +28,6 @@ class Case:
     program: RankProgram
     cluster: Cluster
     options: WorkOptions
-    weight: float
 
 
 def cases(
@@ -49,20 +44,8 @@ def cases(
         cluster = default_catalog().cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
         program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
         options = WorkOptions(tf32=step.precision.tf32, channels_last=job.memory_format == "nhwc")
-        weight = TRUST_WEIGHT.get(row.trust, TRUST_WEIGHT["C"])
-        found.append(Case(row, job, step, program, cluster, options, weight))
-    return _balanced(found)
-
-
-def _balanced(found: list[Case]) -> list[Case]:
-    """Rows of one model, GPU and precision are near copies: together they weigh as the root of their number."""
-    sizes: dict[tuple[str, str, str], int] = {}
-    for case in found:
-        key = (case.row.model, case.row.gpu, case.row.precision)
-        sizes[key] = sizes.get(key, 0) + 1
-    return [
-        dataclasses.replace(c, weight=c.weight / sizes[(c.row.model, c.row.gpu, c.row.precision)] ** 0.5) for c in found
-    ]
+        found.append(Case(row, job, step, program, cluster, options))
+    return found
 
 
 def run(case: Case, constants: StepConstants) -> tuple[PricedProgram, Timeline]:

@@ -20,6 +20,7 @@ from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.factors import fit
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.step_factors import Openness
 
 TRUSTED = ("A", "B")
 """Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
@@ -67,15 +68,21 @@ class HeldOut:
 
 
 def judge(
-    cases: Iterable[Case], constants: StepConstants, fold: str, architectures: Sequence[str] | None = None
+    cases: Iterable[Case],
+    constants: StepConstants,
+    fold: str,
+    architectures: Sequence[str] | None = None,
+    openness: Openness | None = None,
 ) -> list[HeldOut]:
-    """Predictions with these constants; `architectures` are those that the constants were fitted on (None: all)."""
+    """Predictions with these constants; `architectures` are those that the constants were fitted on (None: all), and
+    `openness` is what the fit left open of them (None: as shipped)."""
     judged = []
     for case in cases:
         priced, timeline = run(case, constants)
         estimate = assemble(case.job, case.step, priced, timeline, case.cluster, dict, ())
         known = architectures is None or case.cluster.gpu.arch in architectures
-        added = float(np.hypot(widening(spread_terms(priced, timeline)), 0.0 if known else UNSEEN_ARCHITECTURE))
+        terms = spread_terms(priced, timeline, case.cluster.gpu.arch, openness)
+        added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
         kind = kind_of(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
@@ -95,10 +102,9 @@ def cross_validate(
     judged: list[HeldOut] = []
     for name in names:
         progress(name)
-        parameters, theta = fit([c for c in cases if fold(c.row) != name])
-        judged += judge(
-            [c for c in cases if fold(c.row) == name], parameters.constants(theta), name, parameters.architectures
-        )
+        fitted = fit([c for c in cases if fold(c.row) != name])
+        mine = [c for c in cases if fold(c.row) == name]
+        judged += judge(mine, fitted.constants, name, fitted.parameters.architectures, fitted.openness)
     return judged
 
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precision_time.comparison_table import format_table
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Accuracy
 from precision_time.fit.evaluation.text import percent
-from precision_time.fit.factors import GROUP_PRIOR, PRIOR, Array, Parameters, fit
+from precision_time.fit.factors import PRIOR, Fitted, fit
 from precision_time.fit.folds import (
     FOLDS,
     TRUSTED,
@@ -32,20 +33,23 @@ from precision_time.fit.folds import (
     spread_for,
     with_intervals,
 )
+from precision_time.fit.together import OWN, SHARED
+from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.table import read_table
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.step_factors import GROUP_PRIOR
 
 TABLE = Path("data") / "published" / "measurements.csv"
 """The measured steps, below the shared folder."""
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / "step_scales.json"
 
 
-def document(
-    parameters: Parameters, theta: Array, judged: Sequence[HeldOut], source: Path, fitted: Sequence[Case]
-) -> dict[str, Any]:
-    constants = parameters.constants(theta)
+def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Sequence[Case]) -> dict[str, Any]:
+    parameters, constants, openness = found.parameters, found.constants, found.openness
     scales = constants.scales
+    values, vectors = np.linalg.eigh(openness.covariance)
+    half = vectors * np.sqrt(np.maximum(values, 0.0))
     return {
         "provenance": {
             "command": "python -m precision_time.fit.steps --shared DIR",
@@ -55,8 +59,10 @@ def document(
             "row_digests": digests_of(case.row.digest for case in fitted),
             "date": datetime.date.today().isoformat(),
             "prior_standard_deviations": {**GROUP_PRIOR, **PRIOR},
+            "shared_errors": SHARED,
+            "own_errors": OWN,
         },
-        "parameters": {name: round(float(value), 4) for name, value in zip(parameters.names, theta, strict=True)},
+        "parameters": {name: round(float(value), 4) for name, value in zip(parameters.names, found.theta, strict=True)},
         "scales": {key: round(value, 4) for key, value in sorted(scales.items())},
         "execution": {k: round(v, 4) for k, v in constants.execution.items()},
         "host": {k: round(v, 4) for k, v in constants.host.items()},
@@ -65,6 +71,7 @@ def document(
             "architectures": parameters.architectures,
             "unseen_architecture": UNSEEN_ARCHITECTURE,
         },
+        "openness": {"names": list(openness.names), "half": [[round(float(v), 4) for v in row] for row in half]},
     }
 
 
@@ -91,10 +98,10 @@ def main(arguments: list[str] | None = None) -> int:
     plain = [j for c in everything for j in judge([c], StepConstants(), c.row.family)]
     print(summary({"without factors": plain, **runs}))
     if not given.report:
-        parameters, theta = fit(everything)
-        content = document(parameters, theta, runs["held out by model family"], given.shared / TABLE, everything)
-        OUTPUT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        print(f"written: {OUTPUT.name}, {len(theta)} factors from {len(everything)} rows", file=sys.stderr)
+        found = fit(everything)
+        content = document(found, runs["held out by model family"], given.shared / TABLE, everything)
+        OUTPUT.write_text(compact_json(content) + "\n", encoding="utf-8")
+        print(f"written: {OUTPUT.name}, {len(found.theta)} factors from {len(everything)} rows", file=sys.stderr)
     return 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,12 @@ def _read_yaml(text: str, name: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} is not valid YAML: {reason}; correct it") from None
+
+
+def compact_json(content: Mapping[str, Any]) -> str:
+    """Indented JSON with innermost lists on one line each, so that two tables can be compared line by line."""
+    text = json.dumps(content, indent=1)
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
 
 
 def write_whole(path: str | Path, content: bytes) -> None:

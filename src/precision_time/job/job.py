@@ -37,7 +37,7 @@ DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "lamb", "lars", "novograd", "rmsprop", "adagrad", "none")
-OPTIMIZER_IMPLS = ("foreach", "fused", "single")
+OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "math")

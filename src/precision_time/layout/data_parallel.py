@@ -69,7 +69,6 @@ def _program(
         return Segment.of(rows)
 
     operators = list(tail.operators)
-    unscale = [i for i, (phase, _) in enumerate(operators) if phase is Phase.UNSCALE]
     copies: list[tuple[Phase, OpKind]] = []
     if several and trainable:
         sweep = Sweep(tuple(p.numel for p in trainable))
@@ -91,5 +90,5 @@ def _program(
         micro_steps=grad_accum,
         synced_micro_steps=(1 if no_sync else grad_accum) if several else 0,
         ranks=2 if several else 1,
-        sync_after_tail=unscale[-1] if unscale and tail.host_syncs else -1,
+        sync_after_tail=tail.host_waits_after,
     )

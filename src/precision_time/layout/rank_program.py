@@ -59,8 +59,7 @@ class RankProgram:
 
     `micro` is a micro-step without gradient reduction, `synced` is the micro-step that reduces (with the copies into
     and out of buckets), `tail` follows the last one. `micro_steps` counts both; `synced_micro_steps` of them reduce.
-    `accumulate` runs once more in every micro-step after the first. `host_syncs` positions in the tail make the host
-    wait for the device.
+    `accumulate` runs once more in every micro-step after the first.
     """
 
     kinds: Kinds
@@ -74,4 +73,4 @@ class RankProgram:
     synced_micro_steps: int
     ranks: int
     sync_after_tail: int
-    """Tail position after which the host reads a flag back from the device (loss scaling); -1: none."""
+    """Tail position after which the host reads from the device (loss scaling, NovoGrad); -1: none."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import numpy as np
 
 from precision_time.errors import MeasureError
 from precision_time.hardware.catalog import Catalog, default_catalog
-from precision_time.job.file import write_whole
+from precision_time.job.file import compact_json, write_whole
 from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import launch
@@ -137,9 +135,7 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
 
 def write(path: str | Path, content: Mapping[str, Any]) -> None:
     """One row a line, so that two calibrations can be compared line by line."""
-    text = json.dumps(content, indent=1)
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
-    write_whole(path, (text + "\n").encode())
+    write_whole(path, (compact_json(content) + "\n").encode())
 
 
 JOURNAL_HOURS = 24.0

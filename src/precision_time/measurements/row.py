@@ -18,6 +18,8 @@ from precision_time.zoo.workload import ZooEntry
 _EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
               "paddle": "torchscript"}  # fmt: skip
 """Execution of a framework whose row names none: static graphs launch without autograd and fuse a little."""
+_OWN_NOVOGRAD = frozenset({"jasper-10x5dr"})
+"""Published with NVIDIA's own NovoGrad in Python, tensor by tensor (QuartzNet with apex's fused one)."""
 _IMAGES = frozenset({"image_size", "volume"})
 """Inputs of models whose tensors have a memory format."""
 
@@ -119,9 +121,12 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
     implementation = None
-    by_tensor = optimizer in ("sgd", "rmsprop", "adam", "adamw") or "torchscript lamb" in notes
-    if cells["framework"] == "pytorch" and "fused" not in notes and by_tensor:
-        implementation = "single"  # torch.optim of 2020-2022, and a scripted LAMB, loop over the tensors
+    if cells["framework"] == "pytorch" and "fused" not in notes and "torchscript lamb" in notes:
+        implementation = "scripted"
+    elif cells["framework"] == "pytorch" and "fused" not in notes and optimizer in ("sgd", "rmsprop", "adam", "adamw"):
+        implementation = "torch1"  # torch.optim of 2020-2022 loops over the tensors
+    elif cells["framework"] == "pytorch" and optimizer == "novograd" and entry and entry.name in _OWN_NOVOGRAD:
+        implementation = "torch1"
     elif cells["framework"] != "pytorch" or "fused" in notes or optimizer in ("lamb", "novograd"):
         implementation = "fused"
     taken = {

@@ -17,6 +17,10 @@ from precision_time.timing.parameters import read_data
 Array = NDArray[np.float64]
 
 
+WAIT_S = 20e-6
+"""To read one number back from an idle device: a copy, the wait for it, and the way back through Python. A guess."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostCosts:
     """Seconds of host time: per operator, per free view, per kernel after the first, per multi-tensor sweep and per
@@ -41,6 +45,7 @@ class HostCosts:
                 calls = kind.int_attr("host_calls", 1)
                 listed = self.sweep_s + kind.int_attr("tensors", 1) * self.list_s
                 seconds[i] = listed if calls == 1 else calls * self.tensor_s
+                seconds[i] += kind.int_attr("host_waits", 0) * WAIT_S
         return np.asarray(seconds, dtype=np.float64)
 
     def of(self, segment: Segment, per_kind: Array) -> Array:

@@ -6,7 +6,7 @@ Equal operators are priced once; the cost of pricing does not depend on the numb
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class KindWorks:
     rival_of: NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PricedProgram:
     """Seconds of a program on a cluster.
 
@@ -79,6 +79,21 @@ class PricedProgram:
     """Where the host's costs come from; those that ship are set by hand."""
     communication_source: str = "learned"
     """Where the collectives' times come from; those that ship are fitted to measured collectives."""
+
+    @cached_property
+    def calls_per_kind(self) -> Array:
+        """How often each kind runs in an optimizer step."""
+        program = self.program
+        total = np.zeros(len(program.kinds))
+        for segment, times in (
+            (program.micro, program.micro_steps),
+            (program.accumulate, program.micro_steps - 1),
+            (program.bucket_copies, program.synced_micro_steps),
+            (program.tail, 1),
+        ):
+            if len(segment) and times > 0:
+                total += np.bincount(segment.kind, minlength=len(total)) * times
+        return total
 
     def device_seconds(self, segment: Segment) -> Array:
         return np.asarray(self.kind_s[segment.kind], dtype=np.float64)

@@ -10,24 +10,53 @@ import math
 from collections.abc import Sequence
 
 from precision_time.anchors.posterior import Anchors
+from precision_time.estimate.correction import Correction
 from precision_time.estimate.interval import Interval
 from precision_time.fit.anchors import covariances
 from precision_time.fit.evaluation.accuracy import Judged
-from precision_time.fit.folds import HeldOut, spread_for
+from precision_time.fit.folds import TRUSTED, HeldOut, spread_for
 
 SAME_JOB = ("key",)
+SAME_MODEL = ("model", "gpu", "framework")
 
 
 def anchored(judged: Sequence[HeldOut]) -> list[Judged]:
-    """The rows in the order of the table, corrected, with the interval that is left."""
+    """The rows in the order of the table, corrected by all others, with the interval that is left."""
     anchors = [held_out.anchor for held_out in judged]
     found = {family: Anchors(anchors, covariance) for family, covariance in covariances(anchors).items()}
-    bases = {fold: spread_for([j for j in judged if j.fold != fold] or judged) for fold in {j.fold for j in judged}}
-    result = []
-    for anchor, held_out in zip(anchors, judged, strict=True):
-        correction = found[anchor.kind.family].correction(anchor.kind, SAME_JOB)
-        breakdown = {term: seconds * correction.of(term) for term, seconds in held_out.breakdown.items()}
-        spread = correction.narrowed(math.hypot(bases[held_out.fold], held_out.widening))
-        step = Interval.around(sum(breakdown.values()), spread)
-        result.append(Judged(held_out.row, step, breakdown, held_out.fits, seen=False))
+    usual = _usual_spreads(judged)
+    result = [
+        _corrected(each, found[each.kind.family].correction(each.kind, SAME_JOB), usual[each.fold]) for each in judged
+    ]
     return sorted(result, key=lambda j: j.row.line)
+
+
+def anchored_by_one(judged: Sequence[HeldOut]) -> list[Judged]:
+    """The rows of trust A and B whose model was measured on their GPU in another way too, each corrected by one such
+    row alone: the one that leaves it the narrowest interval."""
+    found, usual = covariances([held_out.anchor for held_out in judged]), _usual_spreads(judged)
+    result = []
+    trusted = [each for each in judged if each.row.trust in TRUSTED]
+    for each in trusted:
+        corrections = [
+            Anchors([other.anchor], found[each.kind.family]).correction(each.kind)
+            for other in trusted
+            if all(getattr(other.kind, name) == getattr(each.kind, name) for name in SAME_MODEL)
+            and other.kind.key != each.kind.key
+        ]
+        if corrections:
+            bare = math.hypot(usual[each.fold], each.widening)
+            nearest = min(corrections, key=lambda correction: correction.narrowed(bare))
+            result.append(_corrected(each, nearest, usual[each.fold]))
+    return sorted(result, key=lambda j: j.row.line)
+
+
+def _usual_spreads(judged: Sequence[HeldOut]) -> dict[str, float]:
+    """For every fold the base spread that the others give."""
+    return {fold: spread_for([j for j in judged if j.fold != fold] or judged) for fold in {j.fold for j in judged}}
+
+
+def _corrected(each: HeldOut, correction: Correction, base: float) -> Judged:
+    breakdown = {term: seconds * correction.of(term) for term, seconds in each.breakdown.items()}
+    spread = correction.narrowed(math.hypot(base, each.widening))
+    return Judged(each.row, Interval.around(sum(breakdown.values()), spread), breakdown, each.fits, seen=False)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_time.fit.board.anchored import anchored
+from precision_time.fit.board.anchored import anchored, anchored_by_one
 from precision_time.fit.board.facts import Facts
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Judged
@@ -22,6 +22,8 @@ AWARE = "model family"
 PLAIN = "without factors"
 ANCHORED = "anchored"
 """The headline's rows, each corrected by the others of its family, those of the same job left out."""
+ONE_ROW = "one measured row"
+"""Those of them whose model was measured on their GPU in another way too, each corrected by the nearest such row."""
 TWINS = ("fp32", "amp-fp16")
 """The one precision that a blind twin takes every job to run in: the oldest, and the most frequent of the table."""
 ASSUMED = f"taken as {TWINS[0]}"
@@ -92,7 +94,7 @@ def settled(runs: Runs) -> dict[str, list[Judged]]:
 
 
 def board(facts: Facts, runs: Runs, tables: Sequence[Table]) -> Board:
-    judged = {**settled(runs), ANCHORED: anchored(runs[AWARE])}
+    judged = {**settled(runs), ANCHORED: anchored(runs[AWARE]), ONE_ROW: anchored_by_one(runs[AWARE])}
     unexpressed = tuple(
         Evaluation(t.path.name, (), tuple(Unpredicted(row, row.reason) for row in t.rows if row.job is None))
         for t in tables

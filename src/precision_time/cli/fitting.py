@@ -1,0 +1,64 @@
+"""`fit`: from tables of measurements to the parameters that ship, stage by stage."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from precision_time.cli.parser import UsageError
+from precision_time.errors import DataError, MissingExtraError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One script of `fit/`, the file below the shared folder that it cannot do without, and its arguments."""
+
+    module: str
+    needs: str
+    arguments: Callable[[Path], list[str]]
+    report: bool = False
+    """Whether it can judge without writing."""
+
+
+STAGES: Mapping[str, Stage] = {
+    "kernels": Stage("kernels", "data/kernels/aic_gemm.parquet", lambda shared: ["--shared", str(shared)]),
+    "collectives": Stage("collectives", "data/kernels/aic_nccl.parquet", lambda shared: [str(shared / "data")]),
+    "steps": Stage("steps", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
+    "anchors": Stage("anchors", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
+}
+"""In the order in which they build on each other."""
+
+
+def fit(given: Namespace) -> str:
+    """Run the stages; each prints its table of errors. Returns what to do next."""
+    able = [name for name, stage in STAGES.items() if stage.report]
+    names = given.stage or (able if given.report else list(STAGES))
+    for name in names:
+        if name not in STAGES:
+            raise UsageError(f"stage {name!r} is unknown; nearest: {nearest(name, STAGES, 1)}; use {', '.join(STAGES)}")
+        if given.report and name not in able:
+            raise UsageError(f"stage {name} cannot judge without writing; --report goes with {', '.join(able)}")
+    if not given.shared:
+        raise UsageError("fit needs the folder with the tables of measurements; give it with --shared DIR")
+    shared = Path(given.shared)
+    for name in names:
+        if not (shared / STAGES[name].needs).is_file():
+            needs = STAGES[name].needs
+            raise DataError(f"shared {given.shared!r} has no {needs}, which stage {name} reads; check --shared")
+    for module in ("scipy", "pandas", "pyarrow"):
+        if find_spec(module) is None:
+            raise MissingExtraError(f"fit needs {module}: pip install 'precision-time[fit]'")
+    for name in names:
+        print(f"{name} ...", file=sys.stderr)
+        run = importlib.import_module(f"precision_time.fit.{STAGES[name].module}").main
+        run([*STAGES[name].arguments(shared), *(["--report"] if given.report else [])])
+    if given.report:
+        return "judged; nothing was written"
+    return (
+        f"written: {', '.join(names)}; python -m precision_time.fit.board --shared DIR judges it for docs/accuracy.md"
+    )

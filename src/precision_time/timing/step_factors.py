@@ -1,0 +1,100 @@
+"""Which kernels share a factor between kernel tables and whole steps, and how sure that factor is.
+
+A factor belongs to a group of families, and departs by dtype class and by architecture. `fit.steps` settles them on
+whole training steps and leaves, beside their values, how much of each was still open afterwards: a group that no
+measured step has much of stays as open as before, and widens the interval of a job that has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.timing.parameters import read_data
+from precision_time.timing.price import PricedProgram
+from precision_time.timing.work import MEMORY_FAMILIES
+
+Array = NDArray[np.float64]
+Key = tuple[str, str, str]
+"""Group, architecture, dtype class."""
+
+_NORMS = ("batch_norm", "layer_norm", "group_norm", "softmax")
+_INDEXED = ("embedding", "gather", "scatter", "sort")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "conv.nchw": ("conv.nchw",),
+    "conv.nhwc": ("conv.nhwc",),
+    "conv_dilated": ("conv_dilated",),
+    "depthwise": ("conv_depthwise",),
+    "grouped": ("conv_grouped",),
+    "matmul": ("matmul", "rnn"),
+    "norm": _NORMS,
+    "indexed": _INDEXED,
+    "traffic": tuple(sorted(MEMORY_FAMILIES - {*_NORMS, *_INDEXED, "optimizer"})),
+}
+"""Families (with the layout where it matters) that share a factor. Attention and optimizer keep what tables say."""
+_GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
+GROUP_PRIOR = {
+    "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.25, "conv_dilated": 0.50, "depthwise": 0.35,
+    "grouped": 0.35, "indexed": 0.35,
+}  # fmt: skip
+"""Prior standard deviations of the log factors, set by what the kernel tables already measure: matrix products and
+pointwise traffic are known to 5-10 %, norms by a published figure, half-precision convolutions by none. A factor's
+dtype class and architecture may depart from the group by 0.7 and 0.5 of it."""
+
+
+def parts(key: Key) -> dict[str, float]:
+    """The factors that add up (in log) to that of a key, with their prior standard deviations."""
+    group, arch, kind = key
+    family = group.partition(".")[0]
+    width = GROUP_PRIOR[family]
+    found = {family: width}
+    if group != family:
+        found[group] = 0.7 * width
+    return {**found, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
+
+
+def group_seconds(priced: PricedProgram, arch: str) -> dict[Key, float]:
+    """Seconds of kernels in a step by group, architecture and dtype class."""
+    table = priced.works.table
+    seconds = priced.work_s * priced.calls_per_kind[priced.works.owner]
+    per_class = np.bincount(table.class_of, weights=seconds, minlength=len(table.classes)).tolist()
+    found: dict[Key, float] = {}
+    for (family, variant, _, kind), spent in zip(table.classes, per_class, strict=True):
+        group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}")
+        if group is not None:
+            found[group, arch, kind] = found.get((group, arch, kind), 0.0) + spent
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Openness:
+    """What whole steps left open of the factors: their covariance, by name; others are as open as their prior."""
+
+    names: Sequence[str]
+    covariance: Array
+
+    def log_spread(self, seconds: Mapping[Key, float], step_s: float) -> float:
+        """Standard deviation of log(step time) that follows, for a step with these kernels."""
+        index = {name: i for i, name in enumerate(self.names)}
+        slopes = np.zeros(len(self.names))
+        unseen: dict[str, tuple[float, float]] = {}
+        for key, spent in seconds.items():
+            for name, width in parts(key).items():
+                if name in index:
+                    slopes[index[name]] += spent / step_s
+                else:
+                    unseen[name] = (unseen.get(name, (0.0, 0.0))[0] + spent / step_s, width)
+        variance = float(slopes @ self.covariance @ slopes)
+        return float(np.sqrt(max(variance, 0.0) + sum((share * width) ** 2 for share, width in unseen.values())))
+
+
+@cache
+def shipped_openness() -> Openness:
+    """That of the factors that come with the package."""
+    said = read_data("step_scales.json").get("openness", {"names": [], "half": []})
+    half = np.array(said["half"], dtype=np.float64).reshape(len(said["names"]), -1 if said["names"] else 0)
+    return Openness(said["names"], half @ half.T)

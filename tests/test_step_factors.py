@@ -1,0 +1,164 @@
+"""Factors between kernels and whole steps: what shares one, how measured steps settle it, what they leave open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from precision_time.capture.training_step import training_step
+from precision_time.estimate.assemble import spread_terms
+from precision_time.fit import together
+from precision_time.fit.cases import Case, cases, run
+from precision_time.fit.factors import Fitted, fit
+from precision_time.hardware.catalog import default_catalog
+from precision_time.job import Job
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.measurements.row import Row, row_of
+from precision_time.timeline.simulate import simulate
+from precision_time.timing.constants import StepConstants
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price import PricedProgram, price
+from precision_time.timing.step_factors import GROUP_PRIOR, GROUPS, Openness, group_seconds, parts, shipped_openness
+
+CELLS = {
+    "id": "x", "source": "repo@1:a", "trust": "A", "framework": "pytorch", "execution": "", "model": "resnet50",
+    "model_config": "", "input": "", "batch_size": "64", "grad_accum": "", "gpus": "1", "nodes": "",
+    "gpu": "v100-16gb-sxm", "system": "", "precision": "fp32", "parallelism": "", "optimizer": "",
+    "memory_format": "", "attention": "", "recompute": "", "step_time_s": "0.2", "notes": "",
+}  # fmt: skip
+
+
+def measured(**cells: str) -> Row:
+    return row_of(2, {**CELLS, **cells})
+
+
+def priced(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> PricedProgram:
+    step = training_step(Job(model, precision=precision, batch_size=batch))
+    return price(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
+
+
+# --- what shares a factor -------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_factor_narrow_down() -> None:
+    assert parts(("conv.nhwc", "ampere", "half")) == pytest.approx(
+        {"conv": 0.25, "conv.nhwc": 0.175, "conv.nhwc|half": 0.175, "conv.nhwc|ampere|half": 0.125}
+    )
+    assert list(parts(("norm", "volta", "fp32"))) == ["norm", "norm|fp32", "norm|volta|fp32"]
+    assert {group.partition(".")[0] for group in GROUPS} == set(GROUP_PRIOR)
+
+
+def test_seconds_of_groups_are_those_of_the_step() -> None:
+    """Summed by hand over the calls of the step; attention and optimizers have no factor."""
+    program = priced()
+    found = group_seconds(program, "ampere")
+    times = np.zeros(len(program.program.kinds))
+    for segment in (program.program.micro, program.program.tail):
+        np.add.at(times, segment.kind, 1.0)
+    for kind, expected in (("conv.nchw", ("conv",)), ("norm", GROUPS["norm"])):
+        wanted = sum(
+            program.work_s[i] * times[program.works.owner[i]]
+            for i, family in enumerate(program.works.family)
+            if family in expected
+        )
+        total = sum(seconds for (group, arch, _), seconds in found.items() if group == kind and arch == "ampere")
+        assert total == pytest.approx(wanted)
+
+
+# --- what is left open ----------------------------------------------------------------------------------------------
+
+
+def test_what_no_step_has_shown_is_as_open_as_its_prior() -> None:
+    openness = Openness([], np.zeros((0, 0)))
+    width = (0.35**2 + (0.7 * 0.35) ** 2 + (0.5 * 0.35) ** 2) ** 0.5
+    assert openness.log_spread({("grouped", "volta", "half"): 0.2}, 1.0) == pytest.approx(0.2 * width)
+    assert openness.log_spread({}, 1.0) == 0.0
+
+
+def test_openness_follows_the_covariance_by_hand() -> None:
+    names = list(parts(("norm", "volta", "fp32")))
+    variance = np.diag([0.01, 0.0, 0.0])
+    found = Openness(names, variance).log_spread({("norm", "volta", "fp32"): 0.5}, 1.0)
+    assert found == pytest.approx(0.5 * 0.1)
+    other = Openness(names, variance).log_spread({("norm", "hopper", "fp32"): 0.5}, 1.0)
+    assert other == pytest.approx(0.5 * (0.1**2 + (0.5 * 0.15) ** 2) ** 0.5)
+
+
+def test_a_class_of_kernels_that_no_step_covers_widens_the_interval() -> None:
+    """Convolutions on an architecture of the fit, and on one it never saw."""
+    program = priced()
+    timeline = simulate(program)
+    known = spread_terms(program, timeline, "ampere").factors
+    unseen = spread_terms(program, timeline, "blackwell").factors
+    assert 0.0 < known < unseen
+    nothing = spread_terms(program, timeline, "ampere", Openness([], np.zeros((0, 0)))).factors
+    assert nothing > 2 * known
+
+
+def test_what_ships_is_a_covariance_narrower_than_the_priors() -> None:
+    openness = shipped_openness()
+    widths: dict[str, float] = {}
+    for name in openness.names:
+        group, *rest = name.split("|")
+        widths |= parts((group if group in GROUPS else f"{group}.nchw", *(rest if len(rest) == 2 else ("x", "half"))))  # type: ignore[arg-type]
+    assert np.allclose(openness.covariance, openness.covariance.T)
+    assert np.linalg.eigvalsh(openness.covariance).min() > -1e-6
+    own = dict(zip(openness.names, np.sqrt(np.diag(openness.covariance)), strict=True))
+    assert own["conv"] < 0.25
+    assert own["norm"] < 0.15 * 1.5
+
+
+# --- how far rows err together --------------------------------------------------------------------------------------
+
+
+def test_which_rows_share_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 0.3 for the family, 0.4 for its arithmetic, own errors of 0.1 and 0.2."""
+    rows = [measured(), measured(id="y", precision="amp-fp16"), measured(id="z", model="bert-large", trust="C")]
+    words = dict.fromkeys(together.SHARED, 0.0)
+    monkeypatch.setattr(together, "SHARED", {**words, "family": 0.3, "family, class": 0.4})
+    monkeypatch.setattr(together, "OWN", {"A": 0.1, "B": 0.1, "C": 0.2})
+    found = together.between(rows, ["volta"] * 3, np.zeros(3))
+    assert found == pytest.approx(np.array([[0.26, 0.09, 0.0], [0.09, 0.26, 0.0], [0.0, 0.0, 0.29]]))
+    far = together.between(rows, ["volta"] * 3, np.array([0.6, 0.0, 0.0]))
+    assert far[0, 0] == pytest.approx(0.25 + 0.02), "twice as far as allowed, twice the variance of its own"
+
+
+def test_many_rows_of_one_family_say_little_more_than_one() -> None:
+    """Forty rows of one model that are 20 % slow against five families that are each 20 % fast."""
+    rows = [measured(id=str(i)) for i in range(40)]
+    rows += [measured(id=m, model=m) for m in ("bert-large", "ncf", "waveglow", "jasper-10x5dr", "nnunet-2d")]
+    slopes, wanted = np.ones((45, 1)), np.array([0.2] * 40 + [-0.2] * 5)
+    weight = np.linalg.inv(together.between(rows, ["volta"] * 45, np.zeros(45)))
+    found = float((slopes.T @ weight @ wanted)[0] / (slopes.T @ weight @ slopes + 0.15**-2)[0, 0])
+    assert found < 0.0 < float(wanted.mean()), "row by row the one model would win"
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[list[Case], Fitted]:
+    """Three jobs measured 30 % slower than the plain model says."""
+    rows = []
+    for model, batch in (("resnet50", "64"), ("nnunet-2d", "8"), ("bert-large", "8")):
+        (plain,) = cases([measured(id=model, model=model, batch_size=batch)])
+        seconds = run(plain, StepConstants())[1].step_s
+        rows.append(measured(id=model, model=model, batch_size=batch, step_time_s=str(1.3 * seconds)))
+    found = cases(rows)
+    return found, fit(found)
+
+
+def test_the_fit_moves_towards_what_was_measured_and_leaves_less_open(fitted: tuple[list[Case], Fitted]) -> None:
+    found, result = fitted
+    for case in found:
+        plain, moved = (run(case, constants)[1].step_s for constants in (StepConstants(), result.constants))
+        assert plain < moved < case.row.measured_s
+        timed = group_seconds(run(case, result.constants)[0], "volta")
+        before = Openness([], np.zeros((0, 0))).log_spread(timed, moved)
+        assert result.openness.log_spread(timed, moved) < before
+    assert np.allclose(result.covariance, result.covariance.T)
+    assert not any(":" in name for name in result.openness.names), "host and execution have spreads of their own"
+
+
+def test_what_was_not_measured_stays_as_open_as_before(fitted: tuple[list[Case], Fitted]) -> None:
+    _, result = fitted
+    key = ("depthwise", "volta", "half")
+    wide = Openness([], np.zeros((0, 0))).log_spread({key: 1.0}, 1.0)
+    assert result.openness.log_spread({key: 1.0}, 1.0) == pytest.approx(wide)
