@@ -73,6 +73,15 @@ def test_a_term_is_corrected_by_what_it_moved_in_the_anchor() -> None:
     assert math.log(both.factors["host"]) == pytest.approx(math.log(1.1))
 
 
+def test_loose_rows_of_another_framework_say_nothing() -> None:
+    """TensorFlow's kernels, measured loosely, move a TensorFlow job and no PyTorch job; sound ones move both."""
+    loose = replace(anchor(2.0, replace(KIND, framework="tensorflow1")), trust="C")
+    for trust, framework, moves in (("C", "tensorflow1", True), ("C", "pytorch", False), ("A", "pytorch", True)):
+        known = Anchors([replace(loose, trust=trust)], covariance(0.05, family_maths=0.1))
+        found = known.correction(replace(KIND, key="two", framework=framework))
+        assert (found.factors.get("compute", 1.0) > 1.1) == moves
+
+
 def test_effects_fade_with_batch_and_count() -> None:
     kinds = Kinds([KIND, replace(KIND, batch_size=32), replace(KIND, gpus=16)])
     batch = covariance(model_framework_architecture_maths_setting_batch=1.0)

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from precision_time.anchors.anchor import Anchor, Kind
-from precision_time.anchors.covariance import Array, Covariance, Kinds, own_variance, step_covariance, term_covariances
+from precision_time.anchors.covariance import (
+    TRUSTS,
+    Array,
+    Covariance,
+    Kinds,
+    own_variance,
+    step_covariance,
+    term_covariances,
+)
 from precision_time.estimate.correction import INFORMED, NONE, AnchorUse, Correction
 
 NEAREST = 3
@@ -22,8 +30,9 @@ NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """A family's anchors as columns, the covariance between their residuals, its inverse, and the residuals."""
+    """Anchors, the same as columns, the covariance between their residuals, its inverse, and the residuals."""
 
+    anchors: Sequence[Anchor]
     kinds: Kinds
     between: Array
     inverse: Array
@@ -38,7 +47,7 @@ class Anchors:
         self._by_family: dict[str, list[Anchor]] = {}
         for anchor in anchors:
             self._by_family.setdefault(anchor.kind.family, []).append(anchor)
-        self._solved: dict[str, _Solved] = {}
+        self._solved: dict[tuple[str, str], _Solved] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_family.values()))
@@ -47,31 +56,34 @@ class Anchors:
         for found in self._by_family.values():
             yield from found
 
-    def _family(self, family: str) -> _Solved:
-        """What does not depend on the job that is asked for; worked out once."""
-        if family not in self._solved:
-            found = self._by_family[family]
+    def _speakers(self, kind: Kind) -> _Solved:
+        """The anchors of the job's family that say something of its framework's kernels; worked out once."""
+        key = (kind.family, kind.framework)
+        if key not in self._solved:
+            found = [a for a in self._by_family.get(kind.family, []) if not _loose(a, kind)]
             kinds = Kinds([a.kind for a in found])
             noise = self.covariance.noise_of([a.trust for a in found])
             between = step_covariance(self.covariance, kinds, kinds) + np.diag(noise**2)
             residuals = np.array([a.residual for a in found])
-            self._solved[family] = _Solved(
-                kinds, between, np.asarray(np.linalg.inv(between), dtype=np.float64), residuals
-            )
-        return self._solved[family]
+            inverse = np.asarray(np.linalg.inv(between), dtype=np.float64)
+            self._solved[key] = _Solved(found, kinds, between, inverse, residuals)
+        return self._solved[key]
 
     def correction(self, kind: Kind, without: Sequence[str] = ()) -> Correction:
         """What the anchors of the job's family say about it.
 
         Left out are those that agree with it in all of `without`: ("key",) for those of this very job.
         """
-        known = self._by_family.get(kind.family, [])
+        if kind.family not in self._by_family:
+            return NONE
+        solved = self._speakers(kind)
+        known = solved.anchors
         use = np.arange(len(known))
         if without:
             use = use[[not _agree(a.kind, kind, without) for a in known]]
         if not len(use):
             return NONE
-        solved, target = self._family(kind.family), Kinds([kind])
+        target = Kinds([kind])
         inverse = solved.inverse if len(use) == len(known) else np.linalg.inv(solved.between[np.ix_(use, use)])
         of_terms = term_covariances(self.covariance, target, solved.kinds)
         terms = {name: each[0, use] for name, each in of_terms.items()}
@@ -101,6 +113,11 @@ class Anchors:
                 for i in nearest
             ),
         )
+
+
+def _loose(anchor: Anchor, kind: Kind) -> bool:
+    """Another framework's kernels, measured loosely: up to twice as slow, which says nothing of this one's."""
+    return anchor.trust == TRUSTS[-1] and anchor.kind.framework != kind.framework
 
 
 def _agree(one: Kind, other: Kind, names: Sequence[str]) -> bool:

@@ -42,7 +42,9 @@ LIKELY_EFFECT = 0.05
 LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
 """Medians of the log-normal priors: with ten effects and nine families, data alone would settle some at zero."""
 PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.5
-_BOUNDS = (np.log(1e-3), np.log(0.6))
+_LARGEST = {"host": 0.1}
+"""Of an effect, 0.6 for any other: host costs are known that well, and a job that hardly waits for its host must not
+learn from those that do that its kernels are slow."""
 
 
 def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
@@ -66,7 +68,8 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
             total += float(np.log(np.diag(root)).sum() + 0.5 * (np.linalg.solve(root, residual) ** 2).sum())
         return total
 
-    found = np.exp(minimize(unlikely, likely, method="L-BFGS-B", bounds=[_BOUNDS] * len(likely)).x)
+    bounds = [(np.log(1e-3), np.log(_LARGEST.get(name, 0.6))) for name in (*EFFECTS, *TRUSTS)]
+    found = np.exp(minimize(unlikely, likely, method="L-BFGS-B", bounds=bounds).x)
     return Covariance(
         {e: round(float(v), 4) for e, v in zip(EFFECTS, found, strict=False)},
         {t: round(float(v), 4) for t, v in zip(TRUSTS, found[len(EFFECTS) :], strict=True)},

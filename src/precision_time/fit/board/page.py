@@ -67,7 +67,7 @@ def targets(board: Board) -> list[Target]:
                GOAL_COVERAGE[0] <= covered <= GOAL_COVERAGE[1]),
         Target(f"blind twin clearly worse (here: {CLEARLY_WORSE:g} times the MAPE or more, whatever it assumes)",
                ", ".join(f"{t:.1f} times as {p}" for p, t in times.items()), min(times.values()) >= CLEARLY_WORSE),
-        Target(f"with one measured row of the same model and GPU, the nearest: MAPE at most {percent(GOAL_ANCHORED, 0)}",
+        Target(f"with the nearest measured row of the same model and GPU: MAPE at most {percent(GOAL_ANCHORED, 0)}",
                f"{percent(by_one.mape)} of {by_one.n} rows", (by_one.mape or 0.0) <= GOAL_ANCHORED),
         Target(f"with all other jobs of the family as anchors: MAPE at most {percent(GOAL_ANCHORED, 0)}",
                percent(anchored.mape), (anchored.mape or 0.0) <= GOAL_ANCHORED),
