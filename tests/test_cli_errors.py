@@ -123,6 +123,30 @@ def test_compare_in_which_nothing_can_be_predicted(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "precision-time: error: this GPU has no fp8 peak; use precision bf16.\n"
 
 
+def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters are read once a process: anchors fitted beside old step factors would belong to no version."""
+    import subprocess
+    from types import SimpleNamespace
+
+    table = tmp_path / "data" / "published" / "measurements.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("", encoding="utf-8")
+    ran: list[list[str]] = []
+    ends = iter([0, 0, 1])
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        ran.append(command[1:])
+        return SimpleNamespace(returncode=next(ends))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert main(["fit", "--report", "--shared", str(tmp_path)]) == 0
+    assert ran == [
+        ["-m", f"precision_time.fit.{s}", "--shared", str(tmp_path), "--report"] for s in ("steps", "anchors")
+    ]
+    assert main(["fit", "steps", "anchors", "--shared", str(tmp_path)]) == 2
+    assert len(ran) == 3, "a stage that fails ends the fit"
+
+
 def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["compare", "resnet50", "--plot", str(tmp_path / "out.png")]) == 0

@@ -149,6 +149,8 @@ def test_indices_stay_inside_their_tables(own_model: str) -> None:
 def test_the_zoo_operators_cover_every_family_of_kernels() -> None:
     found = zoo_operators()
     assert {each.model for each in found} == set(MODELS)
+    told = (Path(__file__).parent.parent / "docs" / "measure.md").read_text(encoding="utf-8")
+    assert f"{len(found):,} operators of {len(MODELS)}" in " ".join(told.split())
     assert set(MODELS) <= set(ENTRIES)
     assert {each.precision for each in found} == {"fp32", "amp-bf16"}
     assert [each.model for each in found[:10]] == list(MODELS[:10]), "the largest operator of every model comes first"

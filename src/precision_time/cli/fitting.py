@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -55,8 +55,11 @@ def fit(given: Namespace) -> str:
             raise MissingExtraError(f"fit needs {module}: pip install 'precision-time[fit]'")
     for name in names:
         print(f"{name} ...", file=sys.stderr)
-        run = importlib.import_module(f"precision_time.fit.{STAGES[name].module}").main
-        run([*STAGES[name].arguments(shared), *(["--report"] if given.report else [])])
+        # a process of its own: parameters are read once a process, and each stage must see what the one before wrote
+        words = [*STAGES[name].arguments(shared), *(["--report"] if given.report else [])]
+        command = [sys.executable, "-m", f"precision_time.fit.{STAGES[name].module}", *words]
+        if subprocess.run(command, stdout=sys.stderr if given.json else None).returncode:
+            raise DataError(f"stage {name} failed, as said above; later stages were not run")
     if given.report:
         return "judged; nothing was written"
     return (

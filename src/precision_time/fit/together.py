@@ -18,9 +18,9 @@ Array = NDArray[np.float64]
 
 SHARED = {"family": 0.10, "family, class": 0.06, "family, architecture, class": 0.06, "family, framework": 0.10}
 OWN = {"A": 0.08, "B": 0.10, "C": 0.30}
-"""Standard deviations of the shared effects, and of a row's own error by trust: chosen. Held-out errors hardly depend
-on them (10.7-11.9 % for thirty settings of half to twice these, in a linear approximation, 2026-11-21). Settling them
-by marginal likelihood made held-out errors worse (13.9 %): it widens the factors until these few families fit."""
+"""Standard deviations of the shared effects, and of a row's own error by trust: chosen, after trials with half to twice
+these values, which held-out errors hardly told apart. Settling them by marginal likelihood was tried too and made
+held-out errors worse: it widens the factors until these few families fit."""
 _FAR = 0.3
 """Rows further off than this say that the model lacks something; their own error is taken as larger."""
 
