@@ -24,6 +24,7 @@ BREAKDOWN = (
     "casts",
     "host_gaps",
     "communication_exposed",
+    "rank_wait",
 )
 """The terms that sum to a step, in the order of the step."""
 

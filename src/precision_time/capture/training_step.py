@@ -17,6 +17,7 @@ from precision_time.capture.fp8 import to_fp8
 from precision_time.capture.fusion import fuse_pointwise
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.half_softmax import merge_half_softmax
+from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import Tail, tail
 from precision_time.errors import JobError, MissingExtraError, nearest
 from precision_time.job.job import Job
@@ -46,6 +47,8 @@ class TrainingStep:
     dataset: str | None
     family: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    length_spread: float = 0.0
+    """Half the range of batch lengths, as a share of the middle (see `lengths`): ranks wait for the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class _Model:
     config: Mapping[str, Any]
     sizes: Mapping[str, Any]
     shipped: bool
+    length_spread: float = 0.0
 
 
 def training_step(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> TrainingStep:
@@ -77,7 +81,7 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
     batch = int(model.sizes["batch_size"])
     return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
                    model.entry.dataset or None, model.entry.family, model.sizes,
-                   _usual_implementation(device_type))  # fmt: skip
+                   _usual_implementation(device_type), model.length_spread)  # fmt: skip
 
 
 def _usual_implementation(device_type: str) -> str | None:
@@ -96,6 +100,7 @@ def _finish(
     family: str,
     sizes: Mapping[str, Any],
     implementation: str | None = None,
+    length_spread: float = 0.0,
 ) -> TrainingStep:
     entry = ENTRIES.get(name)
     clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
@@ -109,6 +114,7 @@ def _finish(
         dataset=dataset,
         family=family,
         sizes=sizes,
+        length_spread=length_spread,
     )
 
 
@@ -131,8 +137,8 @@ def resolve(job: Job) -> _Model:
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
     config = with_overrides(entry.name, entry.config, job.model_config)
-    sizes = _sizes(job, entry)
-    return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes))
+    sizes, spread = settle_lengths(_sizes(job, entry), job.input, entry)
+    return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes), spread)
 
 
 def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
@@ -173,7 +179,8 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     )  # fmt: skip
     known = {} if prefix == "hf" else {"classes": 1000}
     config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
-    return _Model(job.model, entry, config, _sizes(job, entry), False)
+    sizes, spread = settle_lengths(_sizes(job, entry), job.input, entry)
+    return _Model(job.model, entry, config, sizes, False, spread)
 
 
 def _example(prefix: str) -> str:

@@ -135,6 +135,7 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
         "casts": timeline.casts_s,
         "host_gaps": timeline.host_gap_s,
         "communication_exposed": timeline.communication_exposed_s,
+        "rank_wait": timeline.rank_wait_s,
     }
 
 
@@ -151,6 +152,7 @@ def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline, correctio
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[priced.host_source] += timeline.host_gap_s
     seconds[priced.communication_source] += timeline.communication_exposed_s
+    seconds["assumed"] += timeline.rank_wait_s
     whole = sum(seconds.values()) or 1.0
     shares = {name: value / whole * (1.0 - correction.informed) for name, value in seconds.items()}
     shares["measured"] += correction.informed

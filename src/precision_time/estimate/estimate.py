@@ -13,7 +13,7 @@ from precision_time.estimate.memory import Memory
 from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
-    "forward", "backward", "optimizer", "loss_scaling", "casts", "host_gaps", "communication_exposed",
+    "forward", "backward", "optimizer", "loss_scaling", "casts", "host_gaps", "communication_exposed", "rank_wait",
 )  # fmt: skip
 
 

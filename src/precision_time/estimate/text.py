@@ -25,6 +25,7 @@ _LABELS = {
     "casts": "casts",
     "host_gaps": "waiting for the host",
     "communication_exposed": "exposed communication",
+    "rank_wait": "waiting for the slowest GPU",
 }
 _NAME, _NUMBER, _BAR = 30, 12, 30
 

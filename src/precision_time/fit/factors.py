@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, run
 from precision_time.fit.together import between
-from precision_time.timeline.simulate import simulate
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.price import price
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
 
 Array = NDArray[np.float64]
 
 EXECUTIONS = ("torchscript", "xla")
-PRIOR = {"execution": 0.20, "host": 0.60}
+PRIOR = {"execution": 0.20, "host": 0.60, "ranks": 0.60}
+BENT = {"host": ("operator", "tensor"), "ranks": ("jitter", "crowding")}
+"""Factors whose slopes are differences: what they cost depends on what the device waits for."""
 
 
 class Parameters:
@@ -36,8 +36,8 @@ class Parameters:
             names |= parts(key)
         for execution in EXECUTIONS:
             names[f"execution:{execution}"] = PRIOR["execution"]
-        for host in ("operator", "tensor"):
-            names[f"host:{host}"] = PRIOR["host"]
+        for part, factors in BENT.items():
+            names |= {f"{part}:{factor}": PRIOR[part] for factor in factors}
         self.names = list(names)
         self.prior = np.array(list(names.values()))
         self.index = {name: i for i, name in enumerate(self.names)}
@@ -63,8 +63,11 @@ class Parameters:
             factor = float(np.exp(theta[self.columns(group, arch, kind)].sum()))
             scales |= {f"{family}|{arch}|{kind}": factor for family in GROUPS[group]}
         execution = {e: float(np.exp(theta[self.index[f"execution:{e}"]])) for e in EXECUTIONS}
-        host = {h: float(np.exp(theta[self.index[f"host:{h}"]])) for h in ("operator", "tensor")}
-        return StepConstants(scales, execution, host)
+        bent = {
+            part: {factor: float(np.exp(theta[self.index[f"{part}:{factor}"]])) for factor in factors}
+            for part, factors in BENT.items()
+        }
+        return StepConstants(scales, execution, **bent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,13 +125,14 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
             busy += seconds
         if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
-        if timeline.host_gap_s < 0.002 * timeline.step_s:
-            continue  # the device never waits for the host, so the host's factors do not move this row
-        for host in ("operator", "tensor"):
-            bent = dataclasses.replace(constants, host={**constants.host, host: constants.host[host] * 1.1})
-            change = np.log(
-                simulate(price(case.program, case.cluster, case.options, case.job.execution, bent)).step_s
-                / timeline.step_s
-            )
-            slopes[i, parameters.index[f"host:{host}"]] = change / np.log(1.1)
+        # Where the device never waits for the host, the host's factors do not move the row.
+        hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.program.ranks > 1
+        moved = {"operator": hosted, "tensor": hosted, "jitter": several, "crowding": several and hosted}
+        for part, factors in BENT.items():
+            for factor in factors:
+                if moved[factor]:
+                    now = getattr(constants, part)
+                    bent = dataclasses.replace(constants, **{part: {**now, factor: now[factor] * 1.1}})
+                    change = np.log(run(case, bent)[1].step_s / timeline.step_s)
+                    slopes[i, parameters.index[f"{part}:{factor}"]] = change / np.log(1.1)
     return slopes, residual

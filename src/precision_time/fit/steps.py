@@ -22,7 +22,7 @@ from precision_time.comparison_table import format_table
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Accuracy
 from precision_time.fit.evaluation.text import percent
-from precision_time.fit.factors import PRIOR, Fitted, fit
+from precision_time.fit.factors import BENT, PRIOR, Fitted, fit
 from precision_time.fit.folds import (
     FOLDS,
     TRUSTED,
@@ -65,7 +65,7 @@ def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Seq
         "parameters": {name: round(float(value), 4) for name, value in zip(parameters.names, found.theta, strict=True)},
         "scales": {key: round(value, 4) for key, value in sorted(scales.items())},
         "execution": {k: round(v, 4) for k, v in constants.execution.items()},
-        "host": {k: round(v, 4) for k, v in constants.host.items()},
+        **{part: {k: round(v, 4) for k, v in getattr(constants, part).items()} for part in BENT},
         "interval": {
             "log_spread": round(spread_for(judged), 4),
             "architectures": parameters.architectures,

@@ -46,12 +46,13 @@ def data_parallel(
     step: TrainingStep, ranks: int, grad_accum: int = 1, no_sync: bool = True, wire_dtype: str | None = None
 ) -> RankProgram:
     """The program of one of `ranks` equal ranks; all ranks of plain data parallelism run the same."""
-    return _with_ranks(_program(step.graph, step.tail, ranks > 1, grad_accum, no_sync, wire_dtype), ranks)
+    program = _program(step.graph, step.tail, ranks > 1, grad_accum, no_sync, wire_dtype)
+    return _with_ranks(program, ranks, step.length_spread)
 
 
 @lru_cache(maxsize=128)
-def _with_ranks(program: RankProgram, ranks: int) -> RankProgram:
-    return replace(program, ranks=ranks)
+def _with_ranks(program: RankProgram, ranks: int, length_spread: float) -> RankProgram:
+    return replace(program, ranks=ranks, length_spread=length_spread)
 
 
 @lru_cache(maxsize=128)

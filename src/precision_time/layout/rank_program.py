@@ -74,3 +74,5 @@ class RankProgram:
     ranks: int
     sync_after_tail: int
     """Tail position after which the host reads from the device (loss scaling, NovoGrad); -1: none."""
+    length_spread: float = 0.0
+    """How far the ranks' batches differ in length, as a share of the middle (`TrainingStep.length_spread`)."""

@@ -5,6 +5,8 @@ Gradient buckets are reduced one at a time, in order, on their own stream, each 
 consecutive steps are run from a shared start and the second is taken, so a step that leaves its queue full begins the
 next one with a full queue. Micro-steps between the first and the last are equal: two are run, the others counted.
 
+Before the last reduction ends the slowest rank must have its gradients: all others wait for it.
+
 A synchronous device (a CPU) has no streams: host, kernels and reductions take turns on the same cores.
 """
 
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from precision_time.capture.graph import Phase
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.price import PricedProgram
+from precision_time.timing.ranks import averaged
 
 Array = NDArray[np.float64]
 
@@ -40,7 +43,7 @@ class Timeline:
 
     `busy[phase]` is compute-stream seconds by phase without casts, `casts_s` the casts among forward and backward,
     `host_gap_s` compute-stream idle time waiting for the host, `communication_exposed_s` idle time waiting for
-    gradients. They sum to `step_s`. `host_s` is the host's own launching time.
+    gradients, `rank_wait_s` for the slowest rank's. They sum to `step_s`. `host_s` is the host's own launching time.
     """
 
     step_s: float
@@ -49,6 +52,7 @@ class Timeline:
     host_gap_s: float
     communication_exposed_s: float
     communication_hidden_s: float
+    rank_wait_s: float
     host_s: float
     spans: tuple[Span, ...]
     reductions: tuple[tuple[float, float, int], ...]
@@ -66,6 +70,9 @@ class _Clock:
         self.device = 0.0
         self.gap = 0.0
         self.exposed = 0.0
+        self.waited = 0.0
+        self.reduced = 0.0
+        self.unreduced = 0
         self.spans: list[Span] = []
 
     def run(self, segment: Segment) -> Span | None:
@@ -92,6 +99,14 @@ class _Clock:
         if until > self.device:
             self.exposed += until - self.device
             self.device = until
+
+    def wait_for_ranks(self) -> None:
+        """All ranks wait for the slowest since the last reduction."""
+        share = averaged(self.priced.wait_share, self.unreduced)
+        wait = share * (self.device - self.reduced)
+        self.waited += wait
+        self.device += wait
+        self.reduced, self.unreduced = self.device, 0
 
     def synchronise(self) -> None:
         """The host waits for the device."""
@@ -132,22 +147,26 @@ def simulate(priced: PricedProgram) -> Timeline:
     program = priced.program
     clock = _OneClock(priced) if priced.synchronous else _Clock(priced)
     reductions: list[tuple[float, float, int]] = []
-    step_start, drawn_from, extra, extra_gap, extra_exposed = 0.0, 0, 0.0, 0.0, 0.0
-    host_start = 0.0
+    step_start, host_start, drawn_from = 0.0, 0.0, 0
+    extra, extra_gap, extra_exposed, extra_waited = 0.0, 0.0, 0.0, 0.0
     for _ in range(2):
         step_start, host_start, drawn_from = clock.device, clock.host, len(clock.spans)
-        clock.gap = clock.exposed = extra = extra_gap = extra_exposed = 0.0
+        clock.gap = clock.exposed = clock.waited = extra = extra_gap = extra_exposed = extra_waited = 0.0
         clock.begin_step(priced.host.step_s)
         plain = program.micro_steps - 1
         all_reduce_always = program.synced_micro_steps == program.micro_steps and program.ranks > 1
         for index in range(min(plain, 2)):
-            before = (clock.device, clock.gap, clock.exposed)
+            before = (clock.device, clock.gap, clock.exposed, clock.waited)
             reductions = _micro_step(clock, accumulate=index > 0, reduce=all_reduce_always)
             if index == 1 and plain > 2:
                 copies = plain - 2
                 extra = copies * (clock.device - before[0])
                 extra_gap = copies * (clock.gap - before[1])
                 extra_exposed = copies * (clock.exposed - before[2])
+                extra_waited = copies * (clock.waited - before[3])
+                if not all_reduce_always:  # the slowest rank is slow in the micro-steps that are only counted, too
+                    clock.reduced -= extra
+                    clock.unreduced += copies
         reductions = _micro_step(clock, accumulate=plain > 0, reduce=program.ranks > 1)
         _tail(clock)
     step_s = clock.device - step_start + extra
@@ -163,6 +182,7 @@ def simulate(priced: PricedProgram) -> Timeline:
         host_gap_s=max(clock.gap + extra_gap, 0.0),
         communication_exposed_s=exposed,
         communication_hidden_s=max(reduce_s - exposed, 0.0),
+        rank_wait_s=clock.waited + extra_waited,
         host_s=clock.host - host_start,
         spans=shifted,
         reductions=tuple((a - step_start, b - step_start, n) for a, b, n in reductions),
@@ -172,6 +192,7 @@ def simulate(priced: PricedProgram) -> Timeline:
 
 def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
     priced, program = clock.priced, clock.priced.program
+    clock.unreduced += 1
     if reduce and priced.broadcast_s:
         clock.wait(clock.device + priced.broadcast_s)
     if priced.synchronous:
@@ -198,6 +219,7 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
         free = start + float(seconds)
         reductions.append((start, free, bucket.nbytes))
     clock.wait(free)
+    clock.wait_for_ranks()
     if len(copies):
         clock.run(_only(copies, 1))
     return reductions
@@ -221,6 +243,7 @@ def _micro_step_in_turns(clock: _Clock, accumulate: bool, reduce: bool) -> list[
     if accumulate:
         clock.run(program.accumulate)
     if reduce:
+        clock.wait_for_ranks()
         clock.run(_only(program.bucket_copies, 1))
     return reductions
 

@@ -100,7 +100,8 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
         seconds[main] = max(seconds[main] - floor[rest].sum(), floor[main])
         seconds[rest] = floor[rest]
         source[rest], spread[rest], covered[rest] = source[main], spread[main], True
-    return KernelTimes(seconds, floor, source, spread), covered
+    helpers = np.where(covered, 0.0, times.helper_seconds)  # a measured kernel is timed with its helpers
+    return KernelTimes(seconds, floor, source, spread, helpers), covered
 
 
 def crowding(table: WorkTable, calibration: Calibration, ranks: int) -> Array:

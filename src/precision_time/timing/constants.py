@@ -1,7 +1,8 @@
 """The few factors fitted on whole training steps: what `fit.steps` writes and `price` reads.
 
 `scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
-of an execution mode. `host` multiplies the host's costs (operator, tensor).
+of an execution mode. `host` multiplies the host's costs (operator, tensor), `ranks` what ranks cost each other
+(jitter, crowding).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache, cached_property
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
+from precision_time.timing.ranks import RankCosts, rank_costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,7 @@ class StepConstants:
     scales: Mapping[str, float] = field(default_factory=dict)
     execution: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
+    ranks: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def kernels(self) -> KernelModel:
@@ -30,6 +33,10 @@ class StepConstants:
 
     def execution_factor(self, execution: str) -> float:
         return float(self.execution.get(execution, 1.0))
+
+    @property
+    def rank_costs(self) -> RankCosts:
+        return rank_costs(self.ranks.get("jitter", 1.0), self.ranks.get("crowding", 1.0))
 
     def host_costs(self, costs: HostCosts) -> HostCosts:
         if not self.host:
@@ -48,4 +55,5 @@ class StepConstants:
 def shipped() -> StepConstants:
     """The constants that come with the package."""
     content = read_data("step_scales.json")
-    return StepConstants(content.get("scales", {}), content.get("execution", {}), content.get("host", {}))
+    parts = ("scales", "execution", "host", "ranks")
+    return StepConstants(*(content.get(name, {}) for name in parts))

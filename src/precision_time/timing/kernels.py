@@ -65,6 +65,8 @@ class KernelTimes:
     floor_seconds: Array
     source: NDArray[np.int8]
     log_spread: Array
+    helper_seconds: Array
+    """Of `seconds`: what helper kernels take (`Work.serial_bytes`)."""
 
     @property
     def utilisation(self) -> Array:
@@ -152,7 +154,7 @@ class KernelModel:
         table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)
         if not len(table):
             none = np.zeros(0)
-            return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none)
+            return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none, none)
         bandwidth = float(gpu.memory_bytes_per_s)
         sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
         found = [self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch) for f, v, _, kind in table.classes]
@@ -167,7 +169,7 @@ class KernelModel:
         if len(i := table.attention):
             compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms)
         busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
-        busy += table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
+        helpers = table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
         if len(i := table.rivals):
             rival = [self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch) for _, v, _, c in table.classes]
             q = np.array([r.values for r in rival]).T[:, at[i]]
@@ -176,11 +178,13 @@ class KernelModel:
 
         floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
         busy *= np.array([r.scale for r in found])[at]
+        helpers *= np.array([r.helper_scale for r in found])[at]
         return KernelTimes(
-            np.maximum(busy, floor) + table.launches * p[_START],
+            np.maximum(busy + helpers, floor) + table.launches * p[_START],
             floor,
             np.array([r.source for r in found], dtype=np.int8)[at],
             np.array([r.log_spread for r in found])[at],
+            helpers,
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from precision_time.errors import DataError
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
-from precision_time.timing.work import ATTENTION, CONV, CONV_DILATED, CONV_GROUPED, MATMUL, RNN, WINOGRAD
+from precision_time.timing.work import ATTENTION, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, HELPERS, MATMUL, RNN, WINOGRAD
 
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
@@ -44,7 +44,8 @@ _NEAREST_CLASS = {
 
 # The curves a family rides on, in order of preference, before its prior adjusts it.
 _CURVES = {
-    MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"), CONV_GROUPED: ("matmul",),
+    MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_1D: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"),
+    CONV_GROUPED: ("matmul",),
     RNN: ("matmul",), WINOGRAD: ("winograd", "matmul"), ATTENTION: ("attention",), "softmax": ("softmax", "pointwise"),
     "layer_norm": ("layer_norm", "pointwise"), "pointwise": ("pointwise",),
 }  # fmt: skip
@@ -64,6 +65,8 @@ class Resolved:
     source: int
     log_spread: float
     scale: float = 1.0
+    helper_scale: float = 1.0
+    """The factor on helper kernels (`Work.serial_bytes`)."""
 
 
 @cache
@@ -97,7 +100,7 @@ def _patterns(family: str, variant: str, arch: str, dtype_class: str) -> Iterato
         for kind in (dtype_class, "*"):
             for chip in (arch, "*"):
                 yield f"{name}|{chip}|{kind}"
-    if family == CONV_DILATED:  # what is not said of it holds as for any convolution
+    if family in (CONV_1D, CONV_DILATED):  # what is not said of it holds as for any convolution
         yield from _patterns(CONV, variant, arch, dtype_class)
 
 
@@ -145,12 +148,17 @@ class ParameterBook:
         else:
             if family not in _CURVES:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
+        base = replace(base, helper_scale=self._scale(HELPERS, "", arch, dtype_class)[0])
+        scale, pattern = self._scale(family, variant, arch, dtype_class)
+        # a factor of this very architecture was learned from whole steps; a "*" one is carried over
+        return replace(base, scale=scale, source=LEARNED if f"|{arch}|" in pattern else base.source)
+
+    def _scale(self, family: str, variant: str, arch: str, dtype_class: str) -> tuple[float, str]:
+        """The whole-step factor of a class of work, and the key it has it from (empty: it has none)."""
         for pattern in _patterns(family, variant, arch, dtype_class):
             if pattern in self._scales:
-                # a factor of this very architecture was learned from whole steps; a "*" one is carried over
-                source = base.source if f"|{arch}|" not in pattern else LEARNED
-                return replace(base, scale=float(self._scales[pattern]), source=source)
-        return base
+                return float(self._scales[pattern]), pattern
+        return 1.0, ""
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
         """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""

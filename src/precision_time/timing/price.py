@@ -56,7 +56,8 @@ class PricedProgram:
     """Seconds of a program on a cluster.
 
     `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
-    `work_s` is per work of the table, `work_spread` its standard deviation of log time. `bucket_s` follows the
+    `work_s` is per work of the table, `work_spread` its standard deviation of log time,
+    `work_helpers` the share of it that helper kernels take (layout transposes). `bucket_s` follows the
     program's buckets.
     """
 
@@ -64,6 +65,7 @@ class PricedProgram:
     works: KindWorks
     work_s: Array
     work_spread: Array
+    work_helpers: Array
     kind_s: Array
     floor_s: Array
     compute_bound_s: Array
@@ -79,6 +81,8 @@ class PricedProgram:
     """Where the host's costs come from; those that ship are set by hand."""
     communication_source: str = "learned"
     """Where the collectives' times come from; those that ship are fitted to measured collectives."""
+    wait_share: float = 0.0
+    """How much longer the slowest rank takes for a micro-step, as a share of its time."""
 
     @cached_property
     def calls_per_kind(self) -> Array:
@@ -170,7 +174,9 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
     source, spread = times.source.copy(), times.log_spread.copy()
     seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
     source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
-    return KernelTimes(seconds, floor, source, spread)
+    helpers = times.helper_seconds.copy()
+    helpers[at] = other.helper_seconds[chosen]
+    return KernelTimes(seconds, floor, source, spread, helpers)
 
 
 def price(
@@ -210,6 +216,7 @@ def price(
         works=kinds,
         work_s=seconds,
         work_spread=times.log_spread,
+        work_helpers=times.helper_seconds / np.maximum(times.seconds, 1e-30),
         kind_s=kind_s,
         floor_s=per_kind(floor),
         compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
@@ -222,6 +229,7 @@ def price(
         synchronous=gpu.device_type == "cpu",
         host_source="measured" if _measured_host(cluster) is not None and execution == "eager" else "assumed",
         communication_source="measured" if reduction is not None and reduction.source == "measured" else "learned",
+        wait_share=constants.rank_costs.wait_share(program.ranks, program.length_spread),
     )
 
 
@@ -234,7 +242,8 @@ def _host(execution: str, cluster: Cluster, constants: StepConstants) -> HostCos
     measured = _measured_host(cluster)
     if measured is not None:
         return measured_host_costs(measured, execution)
-    return constants.host_costs(host_costs(execution, cluster.node.host_factor))
+    crowd = constants.rank_costs.host_factor(cluster.gpus_per_node)
+    return constants.host_costs(host_costs(execution, cluster.node.host_factor * crowd))
 
 
 def _collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from precision_time.timing.parameters import read_data
 from precision_time.timing.price import PricedProgram
-from precision_time.timing.work import MEMORY_FAMILIES
+from precision_time.timing.work import HELPERS, MEMORY_FAMILIES
 
 Array = NDArray[np.float64]
 Key = tuple[str, str, str]
@@ -27,7 +27,9 @@ _INDEXED = ("embedding", "gather", "scatter", "sort")
 GROUPS: dict[str, tuple[str, ...]] = {
     "conv.nchw": ("conv.nchw",),
     "conv.nhwc": ("conv.nhwc",),
+    "conv_1d": ("conv_1d",),
     "conv_dilated": ("conv_dilated",),
+    "helpers": (HELPERS,),
     "depthwise": ("conv_depthwise",),
     "grouped": ("conv_grouped",),
     "matmul": ("matmul", "rnn"),
@@ -38,12 +40,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Families (with the layout where it matters) that share a factor. Attention and optimizer keep what tables say."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
 GROUP_PRIOR = {
-    "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.25, "conv_dilated": 0.50, "depthwise": 0.35,
+    "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.50, "conv_1d": 0.35, "conv_dilated": 0.35, "helpers": 0.70, "depthwise": 0.35,
     "grouped": 0.35, "indexed": 0.35,
 }  # fmt: skip
 """Prior standard deviations of the log factors, set by what the kernel tables already measure: matrix products and
 pointwise traffic are known to 5-10 %, norms by a published figure, half-precision convolutions by none. A factor's
 dtype class and architecture may depart from the group by 0.7 and 0.5 of it."""
+
+
+DEPARTS = {"conv_1d": "conv", "conv_dilated": "conv"}
+"""Groups whose factor is that of another, times their own."""
 
 
 def parts(key: Key) -> dict[str, float]:
@@ -54,6 +60,8 @@ def parts(key: Key) -> dict[str, float]:
     found = {family: width}
     if group != family:
         found[group] = 0.7 * width
+    if group in DEPARTS:
+        found[DEPARTS[group]] = GROUP_PRIOR[DEPARTS[group]]
     return {**found, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
 
 
@@ -61,12 +69,17 @@ def group_seconds(priced: PricedProgram, arch: str) -> dict[Key, float]:
     """Seconds of kernels in a step by group, architecture and dtype class."""
     table = priced.works.table
     seconds = priced.work_s * priced.calls_per_kind[priced.works.owner]
-    per_class = np.bincount(table.class_of, weights=seconds, minlength=len(table.classes)).tolist()
+    count = len(table.classes)
+    per_class = np.bincount(table.class_of, weights=seconds, minlength=count)
+    helping = np.bincount(table.class_of, weights=seconds * priced.work_helpers, minlength=count)
     found: dict[Key, float] = {}
-    for (family, variant, _, kind), spent in zip(table.classes, per_class, strict=True):
+    for (family, variant, _, kind), spent, helped in zip(
+        table.classes, per_class.tolist(), helping.tolist(), strict=True
+    ):
         group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}")
-        if group is not None:
-            found[group, arch, kind] = found.get((group, arch, kind), 0.0) + spent
+        for name, part in ((group, spent - helped), (HELPERS, helped)):
+            if name is not None and part:
+                found[name, arch, kind] = found.get((name, arch, kind), 0.0) + part
     return found
 
 

@@ -17,8 +17,10 @@ Feature = tuple[str, float | str]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
+CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kernels it has for two dimensions
+HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
-TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_DILATED, CONV_GROUPED, RNN})
+TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, RNN})
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
 """What tells convolutions with equal products apart: batch, output positions of an image, kernel, stride."""
 MEMORY_FAMILIES = frozenset({
@@ -166,12 +168,16 @@ def conv_work(
         "wgrad": (groups, per_out, per_in * taps, positions),
     }[direction]
     depthwise = groups > 1 and per_in == 1
-    family = (CONV_DILATED if dilated else CONV) if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
+    dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
+    family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, stride, groups)
     alternative: tuple[float, float, float, float] | None = None
     alternative_bytes = 0.0
     if math == "fp32" and gain == 2.25:
         alternative, transforms = _winograd(n, c_in, c_out, out_spatial, direction)
+        alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
+    elif math == "fp32" and gain > 1.0 and len(kernel) == 1 and kernel[0] <= _FFT_TAPS and not dilated:
+        alternative, transforms = _fourier(n, c_in, c_out, out_spatial[0], kernel[0], direction)
         alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
     return Work(
@@ -204,6 +210,29 @@ def _winograd(
     }[direction]
     traffic = 4.0 * 2.0 * 36.0 * (tiles * (c_in + c_out) + c_in * c_out)
     return (36.0, float(rows), float(columns), float(depth)), traffic
+
+
+_FFT_TILE, _FFT_TAPS = 256, 32
+
+
+def _fourier(
+    n: int, c_in: int, c_out: int, length: int, taps: int, direction: str
+) -> tuple[tuple[float, float, float, float], float]:
+    """The products of a one-dimensional convolution by FFT over tiles of 256 positions, and the traffic of its transforms.
+
+    cuDNN's FFT_TILING takes such tiles where the filter is one row high and at most 32 long, undilated and with stride 1
+    (cuDNN API reference, cudnnConvolutionFwdAlgo_t). 129 complex frequencies, each a product of four real ones. Every
+    transformed operand is written, transposed for the products (or back) and read: four trips (arXiv:1412.7580).
+    """
+    frequencies = _FFT_TILE // 2 + 1
+    tiles = n * -(-length // (_FFT_TILE - taps + 1))
+    rows, columns, depth = {
+        "fwd": (tiles, c_out, c_in),
+        "dgrad": (tiles, c_in, c_out),
+        "wgrad": (c_out, c_in, tiles),
+    }[direction]
+    traffic = 4.0 * 8.0 * frequencies * (tiles * (c_in + c_out) + c_in * c_out)
+    return (4.0 * frequencies, float(rows), float(columns), float(depth)), traffic
 
 
 def attention_work(

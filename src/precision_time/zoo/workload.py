@@ -77,3 +77,5 @@ class ZooEntry:
     parameters: int = 0
     parameters_source: str = ""
     samples_unit: str = "samples"
+    varies: float = 0.0
+    """How far the padded length of a batch lies from the usual one, as a share: half the width of its range."""
