@@ -69,7 +69,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
-    assert flags_of(parser, "fit") == ["--help", "--shared", "--report", "--json"]
+    assert flags_of(parser, "fit") == ["--help", "--shared", "--measured", "--report", "--json"]
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
 

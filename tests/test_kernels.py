@@ -235,6 +235,12 @@ def test_fitted_sets_carry_their_provenance() -> None:
             assert found["rows"] > 0
             assert found["file"] in content["inputs"]
             assert 0 < found["median_error"] < 0.35
+    files = {**content["inputs"], **content.get("measured", {})}
+    assert all(len(entry["sha256"]) == 64 for entry in files.values())
+    for sets in content.get("own", {}).values():  # told apart from what others measured
+        for found in sets.values():
+            assert found["rows"] > 0
+            assert set(found["file"].split(" + ")) <= set(files)
 
 
 def _shared() -> Path:

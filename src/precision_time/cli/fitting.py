@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +43,9 @@ def fit(given: Namespace) -> str:
             raise UsageError(f"stage {name!r} is unknown; nearest: {nearest(name, STAGES, 1)}; use {', '.join(STAGES)}")
         if given.report and name not in able:
             raise UsageError(f"stage {name} cannot judge without writing; --report goes with {', '.join(able)}")
+    measured = given.measured or []
+    if measured and "kernels" not in names:
+        raise UsageError(f"--measured goes with stage kernels, which is not among {', '.join(names)}; add it")
     if not given.shared:
         raise UsageError("fit needs the folder with the tables of measurements; give it with --shared DIR")
     shared = Path(given.shared)
@@ -53,10 +56,14 @@ def fit(given: Namespace) -> str:
     for module in ("scipy", "pandas", "pyarrow"):
         if find_spec(module) is None:
             raise MissingExtraError(f"fit needs {module}: pip install 'precision-time[fit]'")
+    if "kernels" in names:
+        _check_measured(measured)
     for name in names:
         print(f"{name} ...", file=sys.stderr)
         # a process of its own: parameters are read once a process, and each stage must see what the one before wrote
         words = [*STAGES[name].arguments(shared), *(["--report"] if given.report else [])]
+        if name == "kernels":
+            words += [word for folder in measured for word in ("--measured", folder)]
         command = [sys.executable, "-m", f"precision_time.fit.{STAGES[name].module}", *words]
         if subprocess.run(command, stdout=sys.stderr if given.json else None).returncode:
             raise DataError(f"stage {name} failed, as said above; later stages were not run")
@@ -65,3 +72,11 @@ def fit(given: Namespace) -> str:
     return (
         f"written: {', '.join(names)}; python -m precision_time.fit.board --shared DIR judges it for docs/accuracy.md"
     )
+
+
+def _check_measured(folders: Sequence[str]) -> None:
+    """Read the measured folders before any stage runs, so that a wrong one is said at once."""
+    from precision_time.fit.kernels import OUTPUT, check_kept
+    from precision_time.fit.own_points import read_folders
+
+    check_kept(OUTPUT, read_folders(folders))

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 
-_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared")
+_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured")
 
 _NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
 """Job words that this machine decides, or that say how long a run is."""
@@ -62,7 +62,7 @@ _USAGE = {
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
-    "fit": "[STAGE ...] --shared DIR [--report]",
+    "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
 }
@@ -143,6 +143,8 @@ def build_parser(for_completion: bool = False) -> Parser:
     fit = made["fit"]
     fit.add_argument("stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors (default: all)")
     fit.add_argument("--shared", metavar="DIR", help="folder with data/kernels and data/published")
+    fit.add_argument("--measured", metavar="FOLDER", action="append", help="folder that `measure` filled on a catalog "
+                     "GPU, for stage kernels; may be repeated")  # fmt: skip
     fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors)")
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ from precision_time.timing.curves import (
 )
 from precision_time.timing.kernels import DEFAULT_SM_COUNT, TRANSPOSE_SHARE, WorkTable, compute_peak
 
-# name: (start, lower, upper). The few numbers each curve is allowed to learn.
-_EFFICIENCY = {
+Free = Mapping[str, tuple[float, float, float]]
+"""name: (start, lower, upper). The few numbers each curve is allowed to learn."""
+EFFICIENCY = {
     "e256x128": (0.8, 0.05, 1.0), "e128x128": (0.75, 0.05, 1.0), "e128x64": (0.6, 0.05, 1.0),
     "e64x64": (0.45, 0.03, 1.0), "e64x32": (0.3, 0.02, 1.0),
 }  # fmt: skip
 _COMMON = {"memory": (0.8, 0.2, 1.0), "start": (4e-6, 1e-6, 1.2e-4)}
 FREE: dict[str, dict[str, tuple[float, float, float]]] = {
-    "matmul": {**_EFFICIENCY, "k0": (150.0, 0.0, 1500.0), "wave": (0.6, 0.0, 1.0), "stream": (0.8, 0.2, 1.0),
+    "matmul": {**EFFICIENCY, "k0": (150.0, 0.0, 1500.0), "wave": (0.6, 0.0, 1.0), "stream": (0.8, 0.2, 1.0),
                "reduce": (0.3, 0.0, 4.0), **_COMMON, "power": (3.0, 1.3, 12.0)},
     "attention": {"e256x128": (0.7, 0.05, 1.0), "k0": (128.0, 0.0, 3000.0), "wave": (0.5, 0.0, 1.0),
                   "d0": (16.0, 0.0, 200.0), **_COMMON, "power": (3.0, 1.3, 12.0)},
@@ -61,7 +62,9 @@ def predict(
     if rows.curve == "attention":
         compute = attention_seconds(table.shape, table.flops, p, peak, sms)
     elif rows.curve in ("matmul", "conv"):
-        compute = matmul_seconds(table.shape, p, peak, sms, bandwidth)
+        compute = table.repeats * matmul_seconds(table.shape, p, peak, sms, bandwidth)
+    elif rows.curve == "direct":  # on the vector units, as KernelModel prices depthwise convolutions
+        compute = table.flops / (np.minimum(peak, gpu.peaks.get("fp32", peak)) * p[0])
     else:
         compute = table.flops / peak
     busy = combine(compute, table.bytes / (bandwidth * p[INDEX["memory"]]), p[INDEX["power"]])
@@ -69,7 +72,8 @@ def predict(
     if rival is not None:
         q = vector(rival)[:, None]
         products = matmul_seconds(table.rival_shape, q, peak, sms, bandwidth)
-        busy = np.minimum(busy, products + table.rival_bytes / (bandwidth * q[INDEX["memory"]]))
+        rival_s = products + table.rival_bytes / (bandwidth * q[INDEX["memory"]])
+        busy[table.rivals] = np.minimum(busy[table.rivals], rival_s)
     result: Array = np.maximum(busy, table.floor_flops / peak) + table.launches * p[INDEX["start"]]
     return result
 
@@ -107,7 +111,7 @@ def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
         sets = []
         for way in ("direct", "winograd"):
             values = dict(product)
-            for name in _EFFICIENCY:
+            for name in EFFICIENCY:
                 values[name] = min(1.0, product[name] * named[way])
             values |= {"k0": named[f"{way}_k0"], "memory": named["memory"], "start": named["start"]}
             sets.append(values | {"power": named["power"]})
@@ -121,9 +125,8 @@ def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
     return _finish([rows], residual, free, expand)
 
 
-def _finish(
-    groups: Sequence[Rows], residual: Any, free: Mapping[str, tuple[float, float, float]], expand: Any
-) -> dict[str, Any]:
+def solve(residual: Callable[[Array], Array], free: Free) -> Array:
+    """The numbers of `free`, within their bounds, with the smallest residuals, large ones counting less; two starts."""
     start, low, high = (np.array([bounds[i] for bounds in free.values()]) for i in range(3))
     span = high - low
 
@@ -137,7 +140,12 @@ def _finish(
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None
-    x = low + best.x * span
+    found_x: Array = low + best.x * span
+    return found_x
+
+
+def _finish(groups: Sequence[Rows], residual: Any, free: Free, expand: Any) -> dict[str, Any]:
+    x = solve(residual, free)
     values, rival = expand(x)
     error = residual(x)[: sum(len(rows) for rows in groups)]
     overhead = None

@@ -1,9 +1,10 @@
-"""Fits the kernel-time parameters from the published kernel tables: `python -m precision_time.fit.kernels
---shared DIR`.
+"""Fits the kernel-time parameters from the published kernel tables and from our own measurements:
+`python -m precision_time.fit.kernels --shared DIR --measured FOLDER`.
 
 Writes `timing/data/kernels.json` (or --out FILE): one parameter set per curve, dtype class and measured
 device, one pooled set per architecture, with the rows used, the checksums of the inputs and the errors,
-also with each device left out. Deterministic; about a minute on one core.
+also with each device left out. Each --measured is a folder that `precision-time measure` wrote on a GPU of the
+catalog; its sets stand under `own`. Deterministic; about a minute on one core, a few more with measurements.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.fit.kernel_curves import fit_convolution, fit_curve
 from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows, sha256
+from precision_time.fit.own_points import OwnFolder, read_folders
+from precision_time.fit.own_sets import fit_own
 from precision_time.timing.curves import Array
 from precision_time.timing.kernels import KernelModel, KernelTimes, WorkTable
 
@@ -28,6 +32,8 @@ Sets = dict[str, dict[str, Any]]
 # (GDDR7, no tensor memory), the others are cards of 70-75 W whose clocks fall under matrix load.
 _NOT_POOLED = frozenset({"RTX-PRO-6000-Server", "P4", "T4", "L4"})
 _COMPUTE = frozenset({"matmul", "conv", "attention"})
+OUTPUT = Path(__file__).parents[1] / "timing" / "data" / "kernels.json"
+STEPS_NEXT = "now refit the whole-step factors (stage steps), which were fitted beside other kernels"
 _COLUMNS = (
     "curve",
     "dtype",
@@ -128,21 +134,46 @@ def evaluate(sets: Sets, rows: Sequence[Rows]) -> list[dict[str, Any]]:
     return sorted(table, key=lambda row: (row["curve"], row["dtype"], row["gpu"]))
 
 
-def as_text(table: Sequence[Mapping[str, Any]]) -> str:
+def as_text(table: Sequence[Mapping[str, Any]], columns: Sequence[str] = _COLUMNS) -> str:
     """The error table as Markdown, errors in percent."""
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in table:
-        cells = [f"{100 * v:.1f}" if isinstance(v := row[c], float) else str(v) for c in _COLUMNS]
+        cells = [f"{100 * v:.1f}" if isinstance(v := row[c], float) else str(v) for c in columns]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def check_kept(out: Path, folders: Sequence[OwnFolder]) -> None:
+    """Raises `DataError` if `out` holds sets from a folder that is not among `folders`: they would be lost."""
+    if not out.exists():
+        return
+    try:
+        held = json.loads(out.read_text(encoding="utf-8")).get("measured", {})
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"out {str(out)!r} is no file of parameters ({type(error).__name__}); name another") from error
+    lost = sorted(set(held) - {folder.file for folder in folders})
+    if lost:
+        raise DataError(
+            f"{out.name} holds sets fitted to {', '.join(lost)}, which this fit would drop; give their folders with "
+            "--measured too, or delete the file"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.fit.kernels", description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="folder that holds data/gpus.csv and data/kernels/")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "timing" / "data" / "kernels.json")
+    parser.add_argument("--out", type=Path, default=OUTPUT)
     parser.add_argument("--rows", type=int, default=1500, help="rows used per curve, dtype class and device")
+    parser.add_argument(
+        "--measured", type=Path, action="append", default=[], help="folder of `precision-time measure`; may be repeated"
+    )
     options = parser.parse_args(argv)
+    try:
+        folders = read_folders(options.measured)
+        check_kept(options.out, folders)
+    except PrecisionTimeError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
     directory = options.shared / "data" / "kernels"
     rows = list(read_rows(directory, read_gpus(options.shared / "data" / "gpus.csv"), options.rows))
     sets = fit_sets(rows)
@@ -156,11 +187,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         "evaluation": table,
         "sets": sets,
     }
+    own_table: list[dict[str, Any]] = []
+    if folders:
+        own, own_table = fit_own(folders, rows, sets, _NOT_POOLED)
+        content |= {"measured": {folder.file: folder.described() for folder in folders}}
+        content |= {"own_evaluation": own_table, "own": own}
     temporary = options.out.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     temporary.replace(options.out)
     print(as_text(table))
+    if own_table:
+        print(f"\n{as_text(own_table, list(own_table[0]))}")
+    for folder in folders:
+        print(folder, file=sys.stderr)
     print(f"\n{sum(len(group) for group in rows)} rows, {len(sets)} curves -> {options.out}", file=sys.stderr)
+    if folders:
+        print(f"{len(content['own'])} classes of kernels measured by us; {STEPS_NEXT}", file=sys.stderr)
     return 0
 
 

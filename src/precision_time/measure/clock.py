@@ -6,9 +6,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch  # a fit reads measured times without it
 
 SHORTEST_SAMPLE_S = 300e-6
 """Calls are grouped until a sample lasts this long, so that the clock's own microsecond does not count."""
@@ -73,6 +74,8 @@ def sample(call: Callable[[], Any], device: torch.device, group: int) -> float:
         for _ in range(group):
             call()
         return (time.perf_counter() - begin) / group
+    import torch
+
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(_QUEUE_CYCLES)
     start.record()

@@ -2,7 +2,8 @@
 
 `data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve,
 dtype class and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each
-with its source: how a family without measurements departs from a curve that has them.
+with its source: how a family without measurements departs from a curve that has them. What we measured ourselves
+(`own` in kernels.json, from `precision_time.fit.own_sets`) comes before those.
 `data/step_scales.json`, when present, holds factors fitted on whole training steps.
 """
 
@@ -55,6 +56,9 @@ _COMPUTE_CURVES = frozenset({"matmul", "conv", "winograd", "attention"})
 # What another architecture or dtype adds to the spread of log(time); the held-out errors of the fit are of
 # this size.
 _TRANSFER_SPREAD = 0.15
+# What another device of the same architecture adds to sets that we measured: half of that, since errors held out
+# within Hopper and Blackwell are hardly above the fitted ones.
+_SIBLING_SPREAD = 0.075
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ class ParameterBook:
         scales: Mapping[str, float] | None = None,
     ) -> None:
         self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("sets", {})
+        self._own: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("own", {})
         self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
         self._scales = shipped_scales() if scales is None else scales
         self._cache: dict[tuple[str, str, str, str, str], Resolved] = {}
@@ -148,17 +153,42 @@ class ParameterBook:
         else:
             if family not in _CURVES:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
-        base = replace(base, helper_scale=self._scale(HELPERS, "", arch, dtype_class)[0])
-        scale, pattern = self._scale(family, variant, arch, dtype_class)
+        own = self._measured(base, family, variant, dtype_class, kernel_name, arch)
+        fitted_on = arch if own is not None else ""
+        helpers, _ = self._scale(HELPERS, "", arch, dtype_class, fitted_on)
+        scale, pattern = self._scale(family, variant, arch, dtype_class, fitted_on)
+        base = replace(own or base, scale=scale, helper_scale=helpers)
         # a factor of this very architecture was learned from whole steps; a "*" one is carried over
-        return replace(base, scale=scale, source=LEARNED if f"|{arch}|" in pattern else base.source)
+        return replace(base, source=LEARNED) if f"|{arch}|" in pattern else base
 
-    def _scale(self, family: str, variant: str, arch: str, dtype_class: str) -> tuple[float, str]:
-        """The whole-step factor of a class of work, and the key it has it from (empty: it has none)."""
+    def _scale(self, family: str, variant: str, arch: str, dtype_class: str, only: str = "") -> tuple[float, str]:
+        """The whole-step factor of a class of work, and the key it has it from (empty: it has none).
+
+        `only` this architecture's, where its kernels are measured: others' were fitted where these were guesses.
+        """
         for pattern in _patterns(family, variant, arch, dtype_class):
-            if pattern in self._scales:
+            if pattern in self._scales and (not only or f"|{only}|" in pattern):
                 return float(self._scales[pattern]), pattern
         return 1.0, ""
+
+    def _measured(
+        self, base: Resolved, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str
+    ) -> Resolved | None:
+        """What we measured of this very class of work: on the device, or, a little wider, on its architecture, unless
+        others measured the device itself or its chip is of another kind (`relatives`). None: nothing, `base` stays.
+        """
+        apart = base.source == LEARNED and kernel_name in self._sets.get(f"{family}|{dtype_class}", {})
+        if _CURVES.get(family, ("pointwise",))[-1] in _COMPUTE_CURVES:
+            apart = apart or f"{kernel_name}|{dtype_class}" in self._priors.get("relatives", {})
+        names = (f"{family}.{variant}", f"{family}.{variant.partition('.')[0]}", family)
+        for chip in (kernel_name,) if apart else (kernel_name, f"arch:{arch}"):
+            for name in names if variant else (family, f"{family}.fwd"):
+                found = self._own.get(f"{name}|{dtype_class}", {}).get(chip)
+                if found is not None and (variant in found["variants"] or not variant):
+                    wider = 0.0 if chip == kernel_name else _SIBLING_SPREAD
+                    spread = float(np.hypot(found["log_spread"], wider))
+                    return Resolved(_vector(found["values"], {}), LEARNED, spread)
+        return None
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
         """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""
