@@ -238,9 +238,23 @@ def _rnn_backward(grad: Any, x: Any, _weights: Any, _out: Any, _reserve: Any, *s
     return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
 
+def _rms_norm(x: Any, shape: Any, weight: Any) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.rms_norm(x, shape, weight)
+
+
+def _rms_norm_backward(grad: Any, x: Any, shape: Any, _rstd: Any, weight: Any, mask: Any) -> Callable[[], Any]:
+    with torch.enable_grad():
+        named = [t.detach().requires_grad_(on) for t, on in zip((x, weight), mask, strict=True) if t is not None]
+        out = torch.nn.functional.rms_norm(named[0], shape, *named[1:])
+    leaves = [t for t in named if t.requires_grad]
+    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
+
+
 _FUSED: dict[str, Callable[..., Callable[[], Any]]] = {
     "pt.attention": _attention,
     "pt.attention_backward": _attention_backward,
+    "pt.rms_norm": _rms_norm,
+    "pt.rms_norm_backward": _rms_norm_backward,
     "pt.rnn": _rnn,
     "pt.rnn_backward": _rnn_backward,
 }
