@@ -371,10 +371,38 @@ def test_a_mask_is_read_with_the_keys_and_a_causal_one_is_not_there(regime: str,
     assert causal[0].bytes == full[0].bytes
 
 
-@pytest.mark.xfail(strict=True, reason="the fused attention gives a learned bias no gradient (capture/fused.py)")
-def test_a_learned_attention_bias_gets_its_gradient() -> None:
-    graph = trace(lambda: masked(True))
+@pytest.mark.parametrize(("regime", "width"), [("full", 4), ("half", 2)])
+def test_a_learned_attention_bias_gets_its_gradient(regime: str, width: int) -> None:
+    """The backward kernel also writes the gradient of every score, which is then summed over the batch."""
+    graph = trace(lambda: masked(True), regime)
+    tensor, mask, scores = 2 * 4 * 16 * 8, 4 * 16 * 16, 2 * 4 * 16 * 16
+    (work,) = works(only(graph, "pt.attention_backward"), WorkOptions()) or []
+    assert (work.bytes_read, work.bytes_written) == (width * (5 * tensor + mask), width * (3 * tensor + scores))
+    first, *_ = [kind for _, kind in rows(graph, Phase.BACKWARD) if kind.name == "aten.sum"]
+    assert (first.inputs[0].numel, first.outputs[0].shape) == (scores, (1, 4, 16, 16))
     assert names(graph, Phase.BACKWARD)["embedding_dense_backward"] == 1
+    _, backward = executed(lambda: masked(True))
+    assert backward.operators.count("embedding_dense_backward") == 1
+    learned = {p.name: p for p in graph.parameters}["bias.weight"]
+    assert learned.ready >= 0
+    assert learned.grad_dtype == graph.parameters[0].grad_dtype
+    assert "embedding_dense_backward" not in names(trace(lambda: masked(False), regime), Phase.BACKWARD)
+
+
+@pytest.mark.parametrize("mask", [(16, 16), (4, 16, 16), (2, 1, 16, 16)])
+def test_the_gradient_of_a_mask_has_its_shape(mask: tuple[int, ...]) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(mask))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x, attn_mask=self.bias)
+
+    graph = trace(lambda: total(Net(), torch.ones(2, 4, 16, 8)))
+    (summed,) = [k for _, k in rows(graph, Phase.BACKWARD) if k.name == "aten.sum"]
+    assert summed.inputs[0].shape == (2, 4, 16, 16)
+    assert summed.outputs[0].numel == torch.Size(mask).numel()
 
 
 # --- RMS norm ---------------------------------------------------------------------------------------------------

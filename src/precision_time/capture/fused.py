@@ -21,6 +21,11 @@ _library.define(
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output,"
     " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor)"
 )
+# The same with the gradient of the mask, of the scores' shape.
+_library.define(
+    "attention_backward.learned(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor mask, Tensor output,"
+    " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 _library.define(
     "rnn(Tensor input, Tensor[] weights, int mode, int hidden, int layers, bool bidirectional, bool batch_first)"
     " -> (Tensor, Tensor, Tensor)"
@@ -49,6 +54,11 @@ def _attention_shape(query: Any, key: Any, value: Any, mask: Any, dropout_p: flo
 
 def _attention_backward_shape(grad: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _attention_learned_backward_shape(grad: Any, query: Any, key: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    grads = _attention_backward_shape(grad, query, key, value)
+    return *grads, mask.new_empty((*query.shape[:-1], key.shape[-2]))
 
 
 def _rnn_gates(mode: int) -> int:
@@ -82,6 +92,7 @@ def _rms_norm_backward_shape(grad: Any, x: Any, normalized_shape: Any, rstd: Any
 
 _library.impl("attention", _attention_shape, "Meta")
 _library.impl("attention_backward", _attention_backward_shape, "Meta")
+_library.impl("attention_backward.learned", _attention_learned_backward_shape, "Meta")
 _library.impl("rnn", _rnn_shape, "Meta")
 _library.impl("rnn_backward", _rnn_backward_shape, "Meta")
 _library.impl("rms_norm", _rms_norm_shape, "Meta")
@@ -98,9 +109,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        query, key, value, mask, out, logsumexp = ctx.saved_tensors
-        grads = torch.ops.precision_time.attention_backward(grad, query, key, value, mask, out, logsumexp, *ctx.options)
-        return (*grads, None, None, None)
+        saved = (grad, *ctx.saved_tensors, *ctx.options)
+        if not ctx.needs_input_grad[3]:
+            return (*torch.ops.precision_time.attention_backward(*saved), None, None, None)
+        # Flash refuses masks (sdp_utils.cpp, check_for_attn_mask). The memory-efficient kernel takes one expanded to
+        # the scores' shape, which its gradient then has until autograd sums it (transformers/attention.cpp,
+        # preprocess_mask; cuda/attention_backward.cu, bias_requires_grad).
+        *grads, grad_mask = torch.ops.precision_time.attention_backward.learned(*saved)
+        mask = ctx.saved_tensors[3]
+        return (*grads, grad_mask.sum_to_size(mask.shape), None, None)
 
 
 class _Rnn(torch.autograd.Function):

@@ -124,10 +124,11 @@ def call_of(each: Recorded, device: torch.device, nhwc: bool = False) -> Callabl
     tensors = _Tensors(each, device, nhwc)
     arguments = [tensors.real(value) for value in each.arguments]
     keywords = {key: tensors.real(value) for key, value in each.keywords}
-    if each.operator in _FUSED:
-        return _FUSED[each.operator](*arguments)
     namespace, _colons, rest = each.overload.partition("::")
     name, _dot, overload = rest.partition(".")
+    if each.operator in _FUSED:
+        more = {"learned": True} if overload == "learned" else {}
+        return _FUSED[each.operator](*arguments, **more)
     try:
         function = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except AttributeError as error:
@@ -206,11 +207,13 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is
 
 
 def _attention_backward(
-    grad: Any, query: Any, key: Any, value: Any, mask: Any, _out: Any, _sums: Any, dropout_p: float, is_causal: bool
-) -> Callable[[], Any]:
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, _out: Any, _sums: Any, dropout_p: float, is_causal: bool,
+    learned: bool = False,
+) -> Callable[[], Any]:  # fmt: skip
     with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in (query, key, value)]
-        out = torch.nn.functional.scaled_dot_product_attention(*leaves, mask, dropout_p, is_causal)
+        leaves = [t.detach().requires_grad_() for t in (query, key, value, *([mask] if learned else []))]
+        masks = leaves[3:] or [mask]
+        out = torch.nn.functional.scaled_dot_product_attention(*leaves[:3], *masks, dropout_p, is_causal)
     return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
 

@@ -136,7 +136,9 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
         batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
         causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
     )  # fmt: skip
-    return [replace(work, bytes_read=work.bytes_read + nbytes(tuple(mask)))]
+    # A mask that is learned has a gradient as large as the scores.
+    read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])
+    return [replace(work, bytes_read=work.bytes_read + read, bytes_written=work.bytes_written + written)]
 
 
 @register("pt.attention")
