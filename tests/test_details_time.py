@@ -262,8 +262,9 @@ def test_a_loop_over_tensors_costs_the_host_by_the_tensor() -> None:
     assert host_of_update("fused", 100, 1000)[0] == pytest.approx((25 + 0.8 * 100) * US)
 
 
-def bert(how: str, precision: str = "amp-fp16") -> PricedProgram:
-    return priced(Job("bert-large", precision=precision, batch_size=64, optimizer_impl=how, clip_norm=0))
+def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> PricedProgram:
+    job = Job("bert-large", precision=precision, batch_size=64, optimizer_impl=how, clip_norm=0, loss_scale=loss_scale)
+    return priced(job)
 
 
 def without_wait(found: PricedProgram) -> Timeline:
@@ -283,6 +284,18 @@ def test_the_scalers_question_drains_the_launch_queue() -> None:
     assert without_wait(looped).host_gap_s == pytest.approx(0, abs=1e-12)
     for how, precision in (("fused", "amp-fp16"), ("foreach", "amp-bf16")):
         assert simulate(bert(how, precision)).host_gap_s == pytest.approx(0, abs=1e-12)
+
+
+def test_a_static_loss_scale_unscales_without_a_question() -> None:
+    """As apex does with a number: the same operators, and the launch queue never drains."""
+    asking, static = bert("foreach"), bert("foreach", loss_scale="static")
+    assert list(static.program.kinds) == list(asking.program.kinds)
+    assert simulate(static).busy == simulate(asking).busy
+    assert simulate(static).host_gap_s == pytest.approx(0, abs=1e-12)
+    assert simulate(static).step_s < simulate(asking).step_s
+    master = [priced(Job("resnet50", precision="fp16-master", optimizer_impl="foreach", loss_scale=scale))
+              for scale in ("dynamic", "static")]  # fmt: skip
+    assert [found.program.sync_after_tail for found in master] == [0, -1]
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------
