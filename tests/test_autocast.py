@@ -77,9 +77,6 @@ def without_casts(found: Stream) -> Stream:
 
 def traced(low: torch.dtype | None, where: str, op: str, args: Any, options: dict[str, Any]) -> tuple[Any, Stream]:
     tracer = Tracer()
-    if low is None:
-        with torch.device("meta"), tracer:
-            return run(where, op, args, options), stream(tracer)
     with torch.device("meta"), tracer, intercept.region(low):
         return run(where, op, args, options), stream(tracer)
 

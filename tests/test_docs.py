@@ -79,6 +79,18 @@ def test_links(page: Path) -> None:
     assert [t for t in targets if not (page.parent / t).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_tests_exist(page: Path) -> None:
+    named = re.findall(r"(tests/\w+\.py)::(\w+)", page.read_text(encoding="utf-8"))
+    assert named or page.name != "details.md"
+    missing = []
+    for file, test in sorted(set(named)):
+        path = ROOT / file
+        if not path.is_file() or f"\ndef {test}(" not in path.read_text(encoding="utf-8"):
+            missing.append(f"{file}::{test}")
+    assert missing == []
+
+
 def test_every_page_is_on_the_map() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"({page.name})" not in index] == []

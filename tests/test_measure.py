@@ -278,6 +278,7 @@ def test_autocast_runs_products_in_bfloat16(own_model: str) -> None:
     [
         (Job("resnet50", precision="fp16-master"), "needs a library beyond PyTorch"),
         (Job("resnet50", execution="cuda_graphs"), "execution cuda_graphs cannot be trained here"),
+        (Job("resnet50", precision="amp-fp16", loss_scale="static"), "loss_scale static is apex's"),
         (Job.from_dict({"model": "resnet50", "precision": [{"from_step": 0, "precision": "fp32"},
                                                            {"from_step": 5, "precision": "amp-bf16"}]}), "schedule"),
     ],

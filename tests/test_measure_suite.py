@@ -46,6 +46,7 @@ class Net(nn.Module):
         self.embed, self.norm, self.head = nn.Embedding(50, 32), nn.LayerNorm(32), nn.Linear(32, 50)
         self.conv = nn.Conv1d(32, 32, 3, padding=2, dilation=2)
         self.rnn = nn.LSTM(32, 16, bidirectional=True, batch_first=True)
+        self.rms, self.bias = nn.RMSNorm(32), nn.Parameter(torch.zeros(2, 8, 8))
 
     def forward(self, tokens):
         x = self.norm(self.embed(tokens))
@@ -53,6 +54,8 @@ class Net(nn.Module):
         x = self.rnn(x)[0]
         q = x.view(x.shape[0], x.shape[1], 2, 16).transpose(1, 2)
         x = F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2)
+        q = self.rms(x).view(x.shape[0], x.shape[1], 2, 16).transpose(1, 2)
+        x = F.scaled_dot_product_attention(q, q, q, attn_mask=self.bias).transpose(1, 2).flatten(2)
         return self.head(x)
 
 def net():
@@ -78,6 +81,8 @@ def test_every_operator_of_a_step_runs_again_by_itself(own_model: str, precision
     found = record(job, "cpu")
     assert {"aten.convolution", "pt.rnn_backward", "pt.attention_backward", "aten.embedding_dense_backward",
             "aten.native_layer_norm_backward", "aten.addmm"} <= {each.kind.name for each in found}  # fmt: skip
+    assert precision == "amp-bf16" or "pt.rms_norm_backward" in {each.kind.name for each in found}
+    assert "precision_time::attention_backward.learned" in {each.recorded.overload for each in found}
     for each in found:
         call_of(each.recorded, CPU)()
     wanted = {kind for kind in training_step(job, None, "cpu").graph.kinds if kind.inputs}

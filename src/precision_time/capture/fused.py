@@ -1,7 +1,7 @@
 """Operators that run as one kernel on a GPU and that a meta device would decompose.
 
 Each is an operator of ours (namespace `precision_time`) with a shape rule and a backward, so that the trace shows what
-a GPU step shows: one attention forward, one attention backward, one recurrent layer.
+a GPU step shows: one attention forward, one attention backward, one recurrent layer, one RMS norm.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _library.define(
     "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor output,"
     " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor)"
 )
+# The same with the gradient of the mask, of the scores' shape.
+_library.define(
+    "attention_backward.learned(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor mask, Tensor output,"
+    " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 _library.define(
     "rnn(Tensor input, Tensor[] weights, int mode, int hidden, int layers, bool bidirectional, bool batch_first)"
     " -> (Tensor, Tensor, Tensor)"
@@ -28,6 +33,12 @@ _library.define(
 _library.define(
     "rnn_backward(Tensor grad, Tensor input, Tensor[] weights, Tensor output, Tensor reserve, int mode, int hidden,"
     " int layers, bool bidirectional, bool batch_first) -> (Tensor, Tensor[])"
+)
+# As aten::_fused_rms_norm and its backward, which torch before that kernel does not have.
+_library.define("rms_norm(Tensor input, int[] normalized_shape, Tensor? weight) -> (Tensor, Tensor)")
+_library.define(
+    "rms_norm_backward(Tensor grad, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,"
+    " bool[2] output_mask) -> (Tensor, Tensor)"
 )
 
 
@@ -43,6 +54,11 @@ def _attention_shape(query: Any, key: Any, value: Any, mask: Any, dropout_p: flo
 
 def _attention_backward_shape(grad: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _attention_learned_backward_shape(grad: Any, query: Any, key: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    grads = _attention_backward_shape(grad, query, key, value)
+    return *grads, mask.new_empty((*query.shape[:-1], key.shape[-2]))
 
 
 def _rnn_gates(mode: int) -> int:
@@ -64,10 +80,23 @@ def _rnn_backward_shape(grad: Any, x: Any, weights: Any, *rest: Any) -> Any:
     return torch.empty_like(x), [torch.empty_like(w) for w in weights]
 
 
+def _rms_norm_shape(x: Any, normalized_shape: Any, weight: Any) -> Any:
+    dims = len(normalized_shape)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return torch.empty_like(x), x.new_empty((*x.shape[:-dims], *(1,) * dims), dtype=wide)
+
+
+def _rms_norm_backward_shape(grad: Any, x: Any, normalized_shape: Any, rstd: Any, weight: Any, mask: Any) -> Any:
+    return torch.empty_like(x) if mask[0] else None, torch.empty_like(weight) if mask[1] else None
+
+
 _library.impl("attention", _attention_shape, "Meta")
 _library.impl("attention_backward", _attention_backward_shape, "Meta")
+_library.impl("attention_backward.learned", _attention_learned_backward_shape, "Meta")
 _library.impl("rnn", _rnn_shape, "Meta")
 _library.impl("rnn_backward", _rnn_backward_shape, "Meta")
+_library.impl("rms_norm", _rms_norm_shape, "Meta")
+_library.impl("rms_norm_backward", _rms_norm_backward_shape, "Meta")
 
 
 class _Attention(torch.autograd.Function):
@@ -80,9 +109,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        query, key, value, mask, out, logsumexp = ctx.saved_tensors
-        grads = torch.ops.precision_time.attention_backward(grad, query, key, value, mask, out, logsumexp, *ctx.options)
-        return (*grads, None, None, None)
+        saved = (grad, *ctx.saved_tensors, *ctx.options)
+        if not ctx.needs_input_grad[3]:
+            return (*torch.ops.precision_time.attention_backward(*saved), None, None, None)
+        # Flash refuses masks (sdp_utils.cpp, check_for_attn_mask). The memory-efficient kernel takes one expanded to
+        # the scores' shape, which its gradient then has until autograd sums it (transformers/attention.cpp,
+        # preprocess_mask; cuda/attention_backward.cu, bias_requires_grad).
+        *grads, grad_mask = torch.ops.precision_time.attention_backward.learned(*saved)
+        mask = ctx.saved_tensors[3]
+        return (*grads, grad_mask.sum_to_size(mask.shape), None, None)
 
 
 class _Rnn(torch.autograd.Function):
@@ -100,6 +135,25 @@ class _Rnn(torch.autograd.Function):
         x, out, reserve, *weights = ctx.saved_tensors
         grad_x, grads = torch.ops.precision_time.rnn_backward(grad, x, weights, out, reserve, *ctx.options)
         return (grad_x, None, None, None, None, None, *grads)
+
+
+class _RmsNorm(torch.autograd.Function):
+    # The CUDA kernels read rows of contiguous memory: what is not gets copied first, forward and back.
+    @staticmethod
+    def forward(ctx: Any, x: Any, normalized_shape: Any, weight: Any) -> Any:
+        out, rstd = torch.ops.precision_time.rms_norm(x.contiguous(), normalized_shape, weight)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.normalized_shape = normalized_shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight, rstd = ctx.saved_tensors
+        mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        grad_x, grad_weight = torch.ops.precision_time.rms_norm_backward(
+            grad.contiguous(), x.contiguous(), ctx.normalized_shape, rstd, weight, mask
+        )
+        return grad_x, None, grad_weight
 
 
 def attention(
@@ -152,6 +206,20 @@ def dropout(x: Any, p: float, train: bool) -> Any:
     return torch.native_dropout(x, p, True)[0]
 
 
+def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """RMS norm as CUDA runs it today: one kernel forward, one operator backward (`aten::_fused_rms_norm`).
+
+    It is composed of small operators where weight and input differ in dtype and for complex or channels-last input
+    (`rms_norm_symint` of aten/src/ATen/native/layer_norm.cpp, after pull request 153666); before that, always.
+    """
+    mixed = weight is not None and weight.dtype != x.dtype
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    channels_last = last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last)
+    if mixed or x.is_complex() or channels_last:
+        return torch.rms_norm(x, normalized_shape, weight, eps)
+    return _RmsNorm.apply(x, list(normalized_shape), weight)
+
+
 def softmax_to_float(op: Any, name: str, x: Any, dim: int) -> Any:
     """Softmax of a low-precision tensor with fp32 result: one CUDA kernel for float16, a cast first for bfloat16.
 
@@ -180,8 +248,9 @@ def _rnn(mode: int) -> Any:
 SOFTMAXES = ("softmax.int", "log_softmax.int")
 
 REPLACEMENTS: dict[str, tuple[Any, bool]] = {
-    # operator: (what runs instead, whether autocast casts its arguments to the low precision first)
+    # operator: (what runs instead, whether autocast casts to low precision what is inside, where no list names it)
     "scaled_dot_product_attention": (attention, True),
+    "rms_norm": (rms_norm, False),
     "dropout": (dropout, False),
     "_weight_norm": (weight_norm, False),
     "lstm.input": (_rnn(2), True),

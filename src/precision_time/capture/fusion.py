@@ -18,7 +18,7 @@ _POINTWISE = frozenset(
     tanh tanh_backward leaky_relu leaky_relu_backward hardswish hardswish_backward hardsigmoid
     hardsigmoid_backward elu pow sqrt rsqrt exp log clamp where masked_fill eq ne lt le gt ge addcmul _to_copy
     native_dropout native_dropout_backward _softmax _softmax_backward_data native_layer_norm square reciprocal
-    abs minimum maximum bitwise_not logical_not rsub ones_like zeros_like full_like
+    abs minimum maximum bitwise_not logical_not rsub ones_like zeros_like full_like pt.rms_norm
     """.split()
 )
 _TWO_PASSES = frozenset({"native_batch_norm", "native_batch_norm_backward"})
@@ -27,8 +27,7 @@ _TWO_PASSES = frozenset({"native_batch_norm", "native_batch_norm_backward"})
 
 def _fusable(kind: OpKind) -> bool:
     name = kind.name.removeprefix("aten.")
-    known = name in _POINTWISE or name.rstrip("_") in _POINTWISE or name in _TWO_PASSES
-    return kind.name.startswith("aten.") and known
+    return name in _POINTWISE or name.rstrip("_") in _POINTWISE or name in _TWO_PASSES
 
 
 def fuse_pointwise(graph: OpGraph) -> OpGraph:

@@ -7,7 +7,7 @@ operators are seen from inside, nested `torch.autocast(enabled=False)` regions a
 dtypes from autograd itself.
 
 The same key carries what a meta device would otherwise decompose and a GPU would not: scaled dot-product attention,
-dropout, recurrent layers and weight norm (see `fused`).
+dropout, recurrent layers, RMS norm and weight norm (see `fused`).
 """
 
 from __future__ import annotations
@@ -135,14 +135,19 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
 
 
 def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
+    # The lists themselves, not what this build registers of them: the operator is that of today's PyTorch on any build.
+    unlisted = CastClass.LOW_PRECISION if low_precision else CastClass.PASS_THROUGH
+
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
         if region is None:
             return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
-        if region.active and low_precision:
+        cls = CLASSES[region.device].get(name, unlisted)
+        if region.active and cls is not CastClass.PASS_THROUGH:
+            target = torch.float32 if cls is CastClass.FP32 else region.dtype
             with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
-                args = _cast(args, region.dtype, region)
-                kwargs = {k: _cast(v, region.dtype, region) for k, v in kwargs.items()}
+                args = _cast(args, target, region)
+                kwargs = {k: _cast(v, target, region) for k, v in kwargs.items()}
         if name == "scaled_dot_product_attention" and region.attention == "math":
             return fused.unfused_attention(*args, **kwargs)  # our key stays on: each operator is cast by its own class
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):

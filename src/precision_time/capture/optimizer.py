@@ -142,11 +142,16 @@ def tail(
     implementation: str | None = None,
     clip_norm: float | None = None,
     parameter_dtype: str | None = None,
+    loss_scale: str = "dynamic",
 ) -> Tail:
     """The operators after backward for these parameters.
 
     `implementation`: single | torch1 | scripted | foreach | fused; None means fused for master-weight precisions
     (apex, Megatron and DeepSpeed have no other) and foreach otherwise (torch's default on GPUs since 2.0).
+
+    `loss_scale`: dynamic | static, which unscales as well but never asks whether a gradient overflowed. So does apex
+    with a number (apex/amp/scaler.py: `update_scale` reads the overflow buffer if `self.dynamic`); torch's GradScaler
+    asks whatever its growth interval.
     """
     chosen = rule(optimizer)
     trainable = [p for p in parameters if p.trainable and p.ready >= 0]
@@ -172,7 +177,7 @@ def tail(
         operators.append((Phase.CLIP, sweep_kind("grad_norm", sweep, [working], [], clips)))
         operators.append((Phase.CLIP, sweep_kind("clip", sweep, [working], [working], clips)))
     waits_after = -1
-    if precision.loss_scaling and how != "fused":
+    if precision.loss_scaling and loss_scale == "dynamic" and how != "fused":
         waits_after = max((i for i, (phase, _) in enumerate(operators) if phase == Phase.UNSCALE), default=-1)
     if clip_norm is not None and how in CLIPS_BY_TENSOR:
         waits_after = len(operators) - 2  # after the norm

@@ -107,7 +107,7 @@ def _finish(
     return TrainingStep(
         model=name,
         graph=graph,
-        tail=_tail(graph, precision, optimizer, job.optimizer_impl or implementation, clip or None),
+        tail=_tail(graph, precision, optimizer, job.optimizer_impl or implementation, clip or None, job.loss_scale),
         precision=precision,
         optimizer=optimizer,
         batch_size=batch_size,
@@ -119,8 +119,10 @@ def _finish(
 
 
 @lru_cache(maxsize=256)
-def _tail(graph: OpGraph, precision: Precision, optimizer: str, how: str | None, clip: float | None) -> Tail:
-    return tail(graph.parameters, precision, optimizer, how, clip)
+def _tail(
+    graph: OpGraph, precision: Precision, optimizer: str, how: str | None, clip: float | None, loss_scale: str
+) -> Tail:
+    return tail(graph.parameters, precision, optimizer, how, clip, loss_scale=loss_scale)
 
 
 def resolve(job: Job) -> _Model:

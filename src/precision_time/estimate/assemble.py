@@ -56,7 +56,7 @@ def assemble(
     run = None if steps is None else run_interval(job, interval, steps, per_epoch, forward_s, step.batch_size, cluster)
     price = job.run.price_per_gpu_hour
     busy = 1.0 - breakdown["host_gaps"] / seconds
-    watts = (cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
+    watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return Estimate(
         job=job,
         step=interval,

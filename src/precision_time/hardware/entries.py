@@ -110,19 +110,19 @@ def arch_family(text: str) -> str:
     return text.split()[0].lower()
 
 
-_NODE_NUMBERS = {"gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor"}
+_NODE_NUMBERS = {"gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w"}
 NODE_KEYS = {*_NODE_NUMBERS, "gpus", "intra", "inter", "default_for", "aliases", "source"}
 
 
 def node_from_entry(name: str, entry: Entry, where: str) -> Node:
     checks.known_keys(entry, NODE_KEYS, where)
     checks.required(entry, {"gpus_per_node": "gpus_per_node", "intra": "intra"}, where)
-    limits = {"clock_factor": 3.0, "host_factor": 20.0}
+    limits = {"clock_factor": 3.0, "host_factor": 20.0, "tdp_w": 1e4}
     number: dict[str, Any] = {}
     for key in _NODE_NUMBERS & set(entry):
-        value = checks.number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count or factor")
+        value = checks.number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count, factor or W")
         if key in limits and value == 0:
-            raise CatalogError(f"{where}: {key} is 0; a factor is above 0, 1 meaning no difference.")
+            raise CatalogError(f"{where}: {key} is 0; it is above 0 (a factor of 1 means no difference).")
         number[key] = value if key in limits else checks.whole(value, f"{where}: {key}")
     if number["gpus_per_node"] < 1:
         raise CatalogError(f"{where}: gpus_per_node is 0; it must be at least 1.")

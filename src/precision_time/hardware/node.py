@@ -23,6 +23,8 @@ class Node:
     """Speed of the same GPU here against its catalog entry (power limit, cooling, clocks)."""
     host_factor: float = 1.0
     """Host time (launching, data) here against the reference host, a DGX A100."""
+    tdp_w: float | None = None
+    """Power limit of the GPU here, where it is not the catalog entry's."""
     default_for: tuple[str, ...] = ()
     """GPUs for which this is the node when the job names none."""
     aliases: tuple[str, ...] = ()

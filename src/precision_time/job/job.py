@@ -121,7 +121,12 @@ class Job:
         optional(positive_or_zero),
         "gradient norm clipped to this (default: the model's); 0: no clipping",
     )
-    loss_scale: str = option("dynamic", word(LOSS_SCALES), "loss scaling where the precision has it", LOSS_SCALES)
+    loss_scale: str = option(
+        "dynamic",
+        word(LOSS_SCALES),
+        "loss scaling where the precision has it; static: the host never asks for overflows",
+        LOSS_SCALES,
+    )
     memory_format: str = option("nchw", word(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout", MEMORY_FORMATS)
     attention: str = option("flash", word(ATTENTIONS), "attention kernel", ATTENTIONS)
     recompute: str = option(

@@ -124,10 +124,11 @@ def call_of(each: Recorded, device: torch.device, nhwc: bool = False) -> Callabl
     tensors = _Tensors(each, device, nhwc)
     arguments = [tensors.real(value) for value in each.arguments]
     keywords = {key: tensors.real(value) for key, value in each.keywords}
-    if each.operator in _FUSED:
-        return _FUSED[each.operator](*arguments)
     namespace, _colons, rest = each.overload.partition("::")
     name, _dot, overload = rest.partition(".")
+    if each.operator in _FUSED:
+        more = {"learned": True} if overload == "learned" else {}
+        return _FUSED[each.operator](*arguments, **more)
     try:
         function = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except AttributeError as error:
@@ -206,11 +207,13 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is
 
 
 def _attention_backward(
-    grad: Any, query: Any, key: Any, value: Any, mask: Any, _out: Any, _sums: Any, dropout_p: float, is_causal: bool
-) -> Callable[[], Any]:
+    grad: Any, query: Any, key: Any, value: Any, mask: Any, _out: Any, _sums: Any, dropout_p: float, is_causal: bool,
+    learned: bool = False,
+) -> Callable[[], Any]:  # fmt: skip
     with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in (query, key, value)]
-        out = torch.nn.functional.scaled_dot_product_attention(*leaves, mask, dropout_p, is_causal)
+        leaves = [t.detach().requires_grad_() for t in (query, key, value, *([mask] if learned else []))]
+        masks = leaves[3:] or [mask]
+        out = torch.nn.functional.scaled_dot_product_attention(*leaves[:3], *masks, dropout_p, is_causal)
     return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
 
@@ -238,9 +241,23 @@ def _rnn_backward(grad: Any, x: Any, _weights: Any, _out: Any, _reserve: Any, *s
     return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
 
+def _rms_norm(x: Any, shape: Any, weight: Any) -> Callable[[], Any]:
+    return lambda: torch.nn.functional.rms_norm(x, shape, weight)
+
+
+def _rms_norm_backward(grad: Any, x: Any, shape: Any, _rstd: Any, weight: Any, mask: Any) -> Callable[[], Any]:
+    with torch.enable_grad():
+        named = [t.detach().requires_grad_(on) for t, on in zip((x, weight), mask, strict=True) if t is not None]
+        out = torch.nn.functional.rms_norm(named[0], shape, *named[1:])
+    leaves = [t for t in named if t.requires_grad]
+    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
+
+
 _FUSED: dict[str, Callable[..., Callable[[], Any]]] = {
     "pt.attention": _attention,
     "pt.attention_backward": _attention_backward,
+    "pt.rms_norm": _rms_norm,
+    "pt.rms_norm_backward": _rms_norm_backward,
     "pt.rnn": _rnn,
     "pt.rnn_backward": _rnn_backward,
 }

@@ -119,6 +119,11 @@ def check(job: Job) -> None:
             f"precision {job.precision} needs a library beyond PyTorch and cannot be trained here; "
             f"use one of {', '.join(TRAINABLE)}"
         )
+    if job.loss_scale == "static" and job.precision_spec.loss_scaling:
+        raise MeasureError(
+            "loss_scale static is apex's and cannot be trained here: PyTorch's GradScaler asks for overflows in every "
+            "step; use dynamic"
+        )
     if job.execution not in ("eager", "compile"):
         raise MeasureError(f"execution {job.execution} cannot be trained here; use eager or compile")
 

@@ -30,8 +30,8 @@ _LIKE = {
     "_log_softmax": "_softmax",
     "_softmax_backward_data": "_log_softmax_backward_data",
     "_log_softmax_backward_data": "_softmax_backward_data",
-    "native_layer_norm": "_fused_rms_norm",
-    "native_layer_norm_backward": "_fused_rms_norm_backward",
+    "native_layer_norm": "_fused_rms_norm pt.rms_norm",
+    "native_layer_norm_backward": "_fused_rms_norm_backward pt.rms_norm_backward",
     "native_batch_norm": "cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional",
     "native_batch_norm_backward": "cudnn_batch_norm_backward batch_norm_backward",
     "max_pool2d_with_indices": "max_pool3d_with_indices",
@@ -42,4 +42,5 @@ ALIKE: dict[str, tuple[str, ...]] = {}
 """Operator -> the operators whose points it may take, the best first."""
 for _measured, _names in _LIKE.items():
     for _name in _names.split():
-        ALIKE[f"aten.{_name}"] = (*ALIKE.get(f"aten.{_name}", ()), f"aten.{_measured}")
+        _full = _name if _name.startswith("pt.") else f"aten.{_name}"
+        ALIKE[_full] = (*ALIKE.get(_full, ()), f"aten.{_measured}")

@@ -128,15 +128,17 @@ def _convolution_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
 
 
 def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]:
-    query, key, value = kind.inputs[1:4] if direction == "bwd" else kind.inputs[:3]
+    # Forward: query, key, value and a mask where there is one; backward: between the gradient and output, logsumexp.
+    query, key, value, *mask = kind.inputs[1:-2] if direction == "bwd" else kind.inputs
     batch, heads, sq, size = query.shape
     math = _math(query.dtype, options)
-    return [
-        attention_work(
-            batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
-            causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
-        )
-    ]  # fmt: skip
+    work = attention_work(
+        batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
+        causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
+    )  # fmt: skip
+    # A mask that is learned has a gradient as large as the scores.
+    read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])
+    return [replace(work, bytes_read=work.bytes_read + read, bytes_written=work.bytes_written + written)]
 
 
 @register("pt.attention")

@@ -237,6 +237,25 @@ register("aten.native_layer_norm", "aten._fused_rms_norm")(_norm("layer_norm", 1
 register("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward")(_norm("layer_norm", 4.0, 1.0, 2))
 register("aten.native_group_norm")(_norm("group_norm", 2.0, 1.0, 2))
 register("aten.native_group_norm_backward")(_norm("group_norm", 4.0, 1.0, 3))
+
+
+def _rms_norm(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    # Forward: input and weight in, result and the rows' 1 / rms out. Backward: gradient, input, weight and 1 / rms in;
+    # the gradients of input and weight are kernels of their own, each of which reads gradient and input.
+    backward = "backward" in kind.name
+    passes = len(kind.outputs) if backward else 1
+    x = kind.inputs[int(backward)]
+    rows = (kind.inputs[2] if backward else kind.outputs[1]).numel
+    again = 2.0 * x.nbytes * (passes - 1)
+    return [
+        memory_work(
+            "layer_norm", nbytes(kind.inputs) + again, nbytes(kind.outputs), passes, dtype=x.dtype,
+            flops=8.0 * x.numel, variant=_direction(kind), rows=rows, cols=x.numel / max(rows, 1),
+        )
+    ]  # fmt: skip
+
+
+register("pt.rms_norm", "pt.rms_norm_backward")(_rms_norm)
 register("aten._weight_norm_interface")(_norm("layer_norm", 1.0, 1.0))
 register("aten._weight_norm_interface_backward")(_norm("layer_norm", 3.0, 1.0))
 
