@@ -22,8 +22,16 @@ SUFFIXES = (".png", ".svg", ".html")
 
 # Okabe and Ito's palette: told apart by people with any colour vision.
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#999999", "#D55E00")
-_LABELS = ("forward", "backward", "optimizer", "loss scaling", "casts", "host gaps", "exposed communication",
-           "slowest GPU")
+_LABELS = (
+    "forward",
+    "backward",
+    "optimizer",
+    "loss scaling",
+    "casts",
+    "host gaps",
+    "exposed communication",
+    "slowest GPU",
+)
 
 
 def plot(comparison: Comparison, path: str | Path) -> None:

@@ -20,7 +20,17 @@ import numpy as np
 
 from precision_time.errors import DataError
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
-from precision_time.timing.work import ATTENTION, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, HELPERS, MATMUL, RNN, WINOGRAD
+from precision_time.timing.work import (
+    ATTENTION,
+    CONV,
+    CONV_1D,
+    CONV_DILATED,
+    CONV_GROUPED,
+    HELPERS,
+    MATMUL,
+    RNN,
+    WINOGRAD,
+)
 
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")

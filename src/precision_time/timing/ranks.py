@@ -1,7 +1,7 @@
 """What ranks cost each other besides communication: the step waits for the slowest of them, and they share a host.
 
-Ranks of plain data parallelism run the same program, yet never equally long: clocks, memory, interrupts differ, and so do
-batches of clips or texts padded to their longest. Gradients are reduced when the last rank has its own.
+Ranks of plain data parallelism run the same program, yet never equally long: clocks, memory, interrupts differ, and
+so do batches of clips or texts padded to their longest. Gradients are reduced when the last rank has its own.
 """
 
 from __future__ import annotations
