@@ -36,6 +36,7 @@ class FakePriced:
     broadcast_s: float
     host: HostCosts
     synchronous: bool = False
+    wait_share: float = 0.0
 
     @property
     def works(self) -> Any:
@@ -90,7 +91,9 @@ def programs(draw: Any, fewest: int, most: int) -> FakePriced:
     broadcast = draw(st.sampled_from([0.0, 7 * US])) if ranks > 1 else 0.0
     view_s, step_s = draw(st.sampled_from([0.0, 2 * US])), draw(st.sampled_from([0.0, 30 * US]))
     host = HostCosts(0, view_s, 0, 0, 0, 0, step_s, 0.2, 1.0)
-    return FakePriced(program, np.array(draw(durations)), np.array(draw(durations)), wire, broadcast, host)
+    wait = draw(st.sampled_from([0.0, 0.08])) if ranks > 1 else 0.0
+    times = np.array(draw(durations)), np.array(draw(durations))
+    return FakePriced(program, *times, wire, broadcast, host, wait_share=wait)
 
 
 class Oracle:
@@ -98,7 +101,8 @@ class Oracle:
 
     def __init__(self, priced: FakePriced) -> None:
         self.p = priced
-        self.host = self.device = self.idle_for_host = self.idle_for_wire = 0.0
+        self.host = self.device = self.idle_for_host = self.idle_for_wire = self.idle_for_ranks = 0.0
+        self.reduced, self.unreduced = 0.0, 0
 
     def launch(self, segment: Segment) -> list[float]:
         ends = []
@@ -119,6 +123,7 @@ class Oracle:
         self.host += self.p.host.step_s
         for index in range(program.micro_steps):
             last = index == program.micro_steps - 1
+            self.unreduced += 1
             reduce = program.ranks > 1 and (last or program.synced_micro_steps == program.micro_steps)
             if reduce:
                 self.wait(self.device + self.p.broadcast_s)
@@ -134,17 +139,22 @@ class Oracle:
                     late = delay * copied / sum(b.elements for b in program.buckets)
                     wire = max(wire, ends[bucket.ready] + late) + float(seconds)
                 self.wait(wire)
+                slowest = (self.device - self.reduced) * self.p.wait_share / self.unreduced**0.5
+                self.idle_for_ranks += slowest
+                self.device += slowest
+                self.reduced, self.unreduced = self.device, 0
                 self.launch(one(program.bucket_copies, 1))
         for position in range(len(program.tail)):
             self.launch(one(program.tail, position))
             if position == program.sync_after_tail:
                 self.host = max(self.host, self.device)
 
-    def second(self) -> tuple[float, float, float]:
+    def second(self) -> tuple[float, ...]:
         self.step()
-        before = (self.device, self.idle_for_host, self.idle_for_wire)
+        before = (self.device, self.idle_for_host, self.idle_for_wire, self.idle_for_ranks)
         self.step()
-        return self.device - before[0], self.idle_for_host - before[1], self.idle_for_wire - before[2]
+        after = (self.device, self.idle_for_host, self.idle_for_wire, self.idle_for_ranks)
+        return tuple(b - a for a, b in zip(before, after, strict=True))
 
 
 def close(a: float, b: float) -> bool:
@@ -154,15 +164,17 @@ def close(a: float, b: float) -> bool:
 @settings(max_examples=150)
 @given(programs(1, 3))
 def test_equals_an_event_simulation(priced: FakePriced) -> None:
-    step, idle_for_host, idle_for_wire = Oracle(priced).second()
+    step, idle_for_host, idle_for_wire, idle_for_ranks = Oracle(priced).second()
     found = simulate(priced)  # type: ignore[arg-type]
     assert close(found.step_s, step)
     assert close(found.host_gap_s, idle_for_host)
     assert close(found.communication_exposed_s, idle_for_wire)
+    assert close(found.rank_wait_s, idle_for_ranks)
 
 
 def parts(found: Timeline) -> float:
-    return sum(found.busy.values()) + found.casts_s + found.host_gap_s + found.communication_exposed_s
+    waits = found.host_gap_s + found.communication_exposed_s + found.rank_wait_s
+    return sum(found.busy.values()) + found.casts_s + waits
 
 
 @settings(max_examples=150)
@@ -233,7 +245,9 @@ def test_a_synchronous_device_does_one_thing_after_another(priced: FakePriced) -
     host = priced.host.step_s + sum(float(priced.host_seconds(s).sum()) * times for s, times in runs)
     kernels = sum(float(priced.device_seconds(s).sum()) * times for s, times in runs)
     wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
-    assert close(found.step_s, host + kernels + wire)
+    assert close(found.step_s, host + kernels + wire + found.rank_wait_s)
+    if program.micro_steps == 1:  # between the ends of two reductions lies all that is not this wait
+        assert close(found.rank_wait_s, priced.wait_share * (host + kernels + wire))
     assert close(found.host_gap_s, host)
     assert close(found.communication_exposed_s, wire)
     assert close(found.communication_hidden_s, 0.0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".html")
 
 # Okabe and Ito's palette: told apart by people with any colour vision.
-_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#999999", "#D55E00")
+_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#999999", "#D55E00", "#6E4B1F")
 _LABELS = (
     "forward",
     "backward",

@@ -125,6 +125,8 @@ def _reasons(
         )
     if part := term("communication_exposed", 0.05):
         yield part, f"exposed communication is {part:.0%} of the step" + _communication(row, base)
+    if part := term("rank_wait", 0.05):
+        yield part, f"waiting for the slowest GPU is {part:.0%} of the step"
     if part := term("casts", 0.03):
         yield (
             part,

@@ -12,7 +12,7 @@ from precision_time.units import digits_for, rounded_parts, unit_for
 if TYPE_CHECKING:
     from precision_time.comparison import Comparison, EstimateLike, IntervalLike, Row
 
-_TERM_HEADS = ("forward", "backward", "optimizer", "scaling", "casts", "host", "comm.")
+_TERM_HEADS = ("forward", "backward", "optimizer", "scaling", "casts", "host", "comm.", "slowest GPU")
 
 
 def interval_text(interval: IntervalLike) -> str:
@@ -121,16 +121,20 @@ def _cluster(row: Row) -> str:
 
 
 def breakdown_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed."""
+    """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed.
+
+    The wait for the slowest GPU stands there where several run."""
     names = row_names(comparison.rows)
     known = [(n, row.estimate) for n, row in zip(names, comparison.rows, strict=True) if row.estimate is not None]
     digits = 1 if min((estimate.step.p50 for _, estimate in known), default=1.0) >= 0.01 else 3
+    several = any(estimate.breakdown.get(BREAKDOWN[-1]) for _, estimate in known)
+    terms = BREAKDOWN if several else BREAKDOWN[:-1]
     cells = []
     for name, estimate in known:
-        parts = rounded_parts([estimate.breakdown.get(term, 0.0) * 1e3 for term in BREAKDOWN], digits)
+        parts = rounded_parts([estimate.breakdown.get(term, 0.0) * 1e3 for term in terms], digits)
         numbers = [*parts, sum(parts), estimate.communication_hidden_s * 1e3]
         cells.append([name, *(f"{n:,.{digits}f}" for n in numbers)])
-    return ["step in ms", *_TERM_HEADS, "= step", "(hidden comm.)"], cells
+    return ["step in ms", *_TERM_HEADS[: len(terms)], "= step", "(hidden comm.)"], cells
 
 
 def render(comparison: Comparison) -> str:

@@ -154,6 +154,12 @@ def assumptions(job: Job, step: TrainingStep, precision: Precision, gpu: Gpu) ->
     defaults = _defaults(job, step)
     if defaults:
         said.append(f"the model's defaults: {defaults}")
+    if step.length_spread and job.gpus > 1:
+        name = next((n for n in step.sizes if n in ("audio_frames", "seq_len")), "")
+        said.append(
+            f"batches differ in length by up to {step.length_spread:.0%}, and GPUs wait for the longest"
+            + (f"; for equal ones give {name}={step.sizes[name]}..{step.sizes[name]}" if name else "")
+        )
     if job.execution in ("compile", "torchscript", "xla"):
         said.append(f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output")
     if precision.name == "fp32" and gpu.device_type != "cpu":

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from precision_time.capture.graph import OpGraph
+from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
 from precision_time.errors import CaptureError, JobError, nearest
 from precision_time.job.job import Job
@@ -122,7 +123,7 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
     accepted = inspect.signature(function).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
     keywords: dict[str, Any] = {}
-    wanted = {**job.input, **({"batch_size": job.batch_size} if job.batch_size else {})}
+    wanted = {**settle_lengths(job.input)[0], **({"batch_size": job.batch_size} if job.batch_size else {})}
     for key, value in wanted.items():
         if key not in accepted and not anything:
             raise JobError(

@@ -74,8 +74,9 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
         from precision_time.capture.own import own_step  # traces, so it needs torch
 
         own = own_step(job, precision, device_type)
-        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes,
-                       own.optimizer_impl or _usual_implementation(device_type))  # fmt: skip
+        how = own.optimizer_impl or _usual_implementation(device_type)
+        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
+                       settle_lengths(job.input)[1])  # fmt: skip
     model = resolve(job)
     graph = _graph(model, precision, job.attention, job.execution, device_type)
     batch = int(model.sizes["batch_size"])
@@ -139,7 +140,7 @@ def resolve(job: Job) -> _Model:
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
     config = with_overrides(entry.name, entry.config, job.model_config)
-    sizes, spread = settle_lengths(_sizes(job, entry), job.input, entry)
+    sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
     return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes), spread)
 
 
@@ -181,7 +182,7 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     )  # fmt: skip
     known = {} if prefix == "hf" else {"classes": 1000}
     config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
-    sizes, spread = settle_lengths(_sizes(job, entry), job.input, entry)
+    sizes, spread = settle_lengths(_sizes(job, entry))
     return _Model(job.model, entry, config, sizes, False, spread)
 
 

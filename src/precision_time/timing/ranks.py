@@ -38,7 +38,7 @@ class RankCosts:
 
 @cache
 def largest_of(count: int) -> float:
-    """Expected largest of `count` standard normal numbers (Blom 1958: within 1 %)."""
+    """Expected largest of `count` standard normal numbers (Blom 1958; 4 % too large for two, within 1 % from five)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 

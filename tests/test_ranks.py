@@ -1,0 +1,165 @@
+"""Ranks wait for the slowest of them, and share a host."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precision_time.capture.lengths import settle_lengths
+from precision_time.capture.training_step import resolve, training_step
+from precision_time.errors import JobError
+from precision_time.hardware.catalog import default_catalog
+from precision_time.job.job import Job
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.prediction import Anchoring, predict
+from precision_time.timeline.simulate import Timeline, simulate
+from precision_time.timing.constants import StepConstants
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price import price
+from precision_time.timing.ranks import RankCosts, averaged, largest_of, rank_costs
+from precision_time.zoo.catalog import ENTRIES
+
+NO_ANCHORS = Anchoring(use=False)
+
+
+def timed(job: Job, constants: StepConstants | None = None) -> Timeline:
+    step = training_step(job)
+    cluster = default_catalog().cluster(job.gpu, job.gpus)
+    return simulate(price(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants))
+
+
+# --- how long the slowest takes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 8, 64])
+def test_the_largest_of_normal_numbers(count: int) -> None:
+    """Blom's formula against a hundred thousand draws."""
+    drawn = np.random.default_rng(0).standard_normal((100_000, count)).max(axis=1).mean()
+    assert largest_of(count) == pytest.approx(drawn, rel=0.05)
+
+
+def test_the_longest_of_uniform_batches() -> None:
+    """Eight batches between 1408 and 1920 frames: the longest has 1408 + 512 x 8 / 9 = 1863 on average, 1664 is one."""
+    costs = RankCosts(jitter=0.0, crowding=0.0)
+    assert 1 + costs.wait_share(8, 256 / 1664) == pytest.approx((1408 + 512 * 8 / 9) / 1664)
+    drawn = np.random.default_rng(0).uniform(1408, 1920, (100_000, 8)).max(axis=1).mean()
+    assert 1664 * (1 + costs.wait_share(8, 256 / 1664)) == pytest.approx(drawn, rel=0.002)
+
+
+def test_one_rank_waits_for_nobody_and_more_wait_longer() -> None:
+    costs = RankCosts(jitter=0.02, crowding=0.03)
+    shares = [costs.wait_share(ranks, 0.1) for ranks in (1, 2, 4, 8, 64, 1024)]
+    assert shares[0] == 0.0
+    assert all(a < b for a, b in pairwise(shares))
+    assert costs.host_factor(1) == 1.0
+    assert costs.host_factor(8) == pytest.approx(1.21)
+
+
+def test_micro_steps_without_a_reduction_average_out() -> None:
+    assert averaged(0.08, 4) == pytest.approx(0.04)
+
+
+def test_factors_multiply_what_is_set_by_hand() -> None:
+    plain = rank_costs()
+    assert rank_costs(2.0, 3.0) == RankCosts(2.0 * plain.jitter, 3.0 * plain.crowding)
+    assert StepConstants(ranks={"jitter": 2.0}).rank_costs.jitter == 2.0 * plain.jitter
+
+
+# --- in a step ------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_several_ranks_is_longer_by_its_share() -> None:
+    """ResNet-50, bound by its kernels: between two reductions lies the step without the wait."""
+    job = Job("resnet50", precision="amp-fp16", batch_size=128, gpus=8)
+    constants = StepConstants(ranks={"jitter": 3.0})
+    found = timed(job, constants)
+    share = constants.rank_costs.wait_share(8, 0.0)
+    assert found.rank_wait_s == pytest.approx(share * (found.step_s - found.rank_wait_s))
+    assert timed(job.replace(gpus=1), constants).rank_wait_s == 0.0
+
+
+def test_accumulation_waits_once_a_step() -> None:
+    job = Job("resnet50", precision="amp-fp16", batch_size=64, gpus=8, grad_accum=16)
+    found = timed(job)
+    share = StepConstants().rank_costs.wait_share(8, 0.0)
+    assert found.rank_wait_s == pytest.approx(averaged(share, 16) * (found.step_s - found.rank_wait_s))
+
+
+def test_eight_ranks_crowd_one_host() -> None:
+    """A batch of one image waits for the host, and the more ranks share it the longer."""
+    job = Job("resnet50", precision="amp-bf16", batch_size=1)
+    quiet, crowded = ({"jitter": 1e-9, "crowding": c} for c in (1e-9, 1.0))
+    gaps = [timed(job.replace(gpus=8), StepConstants(ranks=ranks)).host_s for ranks in (quiet, crowded)]
+    assert gaps[1] == pytest.approx(1.21 * gaps[0], rel=0.01)
+    alone = [timed(job, StepConstants(ranks=ranks)).host_s for ranks in (quiet, crowded)]
+    assert alone[0] == alone[1]
+
+
+# --- lengths that vary ----------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_traced_at_its_middle() -> None:
+    plain = resolve(Job("bert-base", input={"seq_len": 96}))
+    found = resolve(Job("bert-base", input={"seq_len": "64..128"}))
+    assert found.sizes == plain.sizes
+    assert (plain.length_spread, found.length_spread) == (0.0, pytest.approx(1 / 3))
+
+
+def test_clips_vary_unless_said_otherwise() -> None:
+    """The benchmark scripts of Jasper name 1408..1920 frames, so its middle of 1664 comes with 256 to either side."""
+    entry = ENTRIES["jasper-10x5dr"]
+    assert resolve(Job("jasper-10x5dr")).length_spread == pytest.approx(256 / 1664)
+    assert resolve(Job("jasper-10x5dr", input={"audio_frames": 800})).length_spread == pytest.approx(256 / 1664)
+    assert resolve(Job("jasper-10x5dr", input={"audio_frames": "1600..1600"})).length_spread == 0.0
+    sizes, spread = settle_lengths({"audio_frames": "1000..1015", "n_mels": 64}, entry.varies, {"audio_frames": 16})
+    assert sizes == {"audio_frames": 1008, "n_mels": 64}  # batches are padded to 16 frames
+    assert spread == pytest.approx(15 / 2015)
+
+
+def test_ranks_wait_for_the_longest_batch() -> None:
+    """The published Jasper on eight GPUs takes 9 to 11 % longer than on one; equal clips would not."""
+    job = Job("jasper-10x5dr", precision="amp-fp16", batch_size=32)
+    ratio = {}
+    for name, frames in (("varied", 1664), ("equal", "1664..1664")):
+        one, eight = (
+            predict(job.replace(input={"audio_frames": frames}, gpus=n), anchoring=NO_ANCHORS) for n in (1, 8)
+        )
+        ratio[name] = eight.step.p50 / one.step.p50
+        said = any("wait for the longest" in a for a in eight.assumptions)
+        assert said == (name == "varied")
+        assert not any("wait for the longest" in a for a in one.assumptions)
+    assert ratio["varied"] - ratio["equal"] == pytest.approx(256 / 1664 * 7 / 9, abs=0.02)
+
+
+@pytest.mark.parametrize(("value", "fix"), [("1920..1408", "1408..1920"), ("0..16", "")])
+def test_a_range_that_falls_is_refused(value: str, fix: str) -> None:
+    with pytest.raises(JobError, match=f"audio_frames '{value}' is a range") as raised:
+        resolve(Job("jasper-10x5dr", input={"audio_frames": value}))
+    assert fix in str(raised.value)
+
+
+def test_own_models_may_vary_too(tmp_path: Any) -> None:
+    """The function is called with the middle."""
+    pytest.importorskip("torch")
+    file = tmp_path / "net.py"
+    file.write_text(
+        "import torch\n"
+        "def job(seq_len=16):\n"
+        "    return {'model': torch.nn.Linear(8, 8), 'inputs': torch.empty(2, seq_len, 8),\n"
+        "            'loss': lambda out: out.sum(), 'optimizer': 'sgd'}\n"
+    )
+    step = training_step(Job(f"{file}:job", input={"seq_len": "8..24"}))
+    assert step.length_spread == 0.5
+    assert any(spec.numel == 2 * 16 * 8 for kind in step.graph.kinds for spec in kind.outputs)
+
+
+def test_the_slowest_gpu_has_a_line_of_its_own() -> None:
+    estimate = predict(Job("resnet50", gpus=8), anchoring=NO_ANCHORS)
+    assert estimate.breakdown["rank_wait"] > 0.0
+    assert "waiting for the slowest GPU" in str(estimate)
+    assert sum(estimate.breakdown.values()) == pytest.approx(estimate.step.p50)
+    assert dataclasses.replace(estimate).breakdown["rank_wait"] < 0.1 * estimate.step.p50
