@@ -17,7 +17,7 @@ from precision_time.job.job import Job
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.prediction import Anchoring, predict
 from precision_time.timeline.simulate import Timeline, simulate
-from precision_time.timing.constants import StepConstants
+from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import price
 from precision_time.timing.ranks import RankCosts, averaged, largest_of, rank_costs
@@ -85,7 +85,7 @@ def test_a_step_of_several_ranks_is_longer_by_its_share() -> None:
 def test_accumulation_waits_once_a_step() -> None:
     job = Job("resnet50", precision="amp-fp16", batch_size=64, gpus=8, grad_accum=16)
     found = timed(job)
-    share = StepConstants().rank_costs.wait_share(8, 0.0)
+    share = shipped().rank_costs.wait_share(8, 0.0)
     assert found.rank_wait_s == pytest.approx(averaged(share, 16) * (found.step_s - found.rank_wait_s))
 
 

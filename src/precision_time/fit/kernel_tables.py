@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from precision_time.hardware.entries import arch_family
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.curves import Array
 from precision_time.timing.work import (
@@ -84,7 +85,7 @@ def read_gpus(path: Path) -> dict[str, Gpu]:
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             arch = row["arch"]
-            short = next((new for old, new in _ARCH.items() if arch.startswith(old)), arch.split()[0].lower())
+            short = next((new for old, new in _ARCH.items() if arch.startswith(old)), arch_family(arch))
             gpus[row["gpu"]] = Gpu(
                 name=row["name"],
                 kernel_name=row["gpu"],

@@ -106,8 +106,13 @@ def _peaks_of_calibration(gpu: Gpu, where: str) -> None:
 
 
 def arch_family(text: str) -> str:
-    """'Ampere GA102' -> ampere; 'Blackwell Ultra' -> blackwell; 'TPU v4' -> tpu."""
-    return text.split()[0].lower()
+    """'Ampere GA100' -> ampere; 'Blackwell Ultra' -> blackwell; 'TPU v4' -> tpu; 'Ampere GA102' -> ampere-ga10x.
+
+    Graphics chips of the Ampere name have other multiprocessors (twice the float32 lanes, half the tensor rate, GDDR):
+    what is learned on an A100 need not hold for them, nor the other way round.
+    """
+    name, *chip = text.lower().split()
+    return f"{name}-ga10x" if chip and chip[0].startswith("ga10") and chip[0] != "ga100" else name
 
 
 _NODE_NUMBERS = {"gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w"}

@@ -39,9 +39,9 @@ LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
 # these.
 _NEAREST = {
     "pascal": ("volta", "turing"), "volta": ("ampere", "turing", "pascal"), "turing": ("volta", "ampere"),
-    "ampere": ("hopper", "ada"), "ada": ("ampere", "hopper"), "hopper": ("ampere", "blackwell"),
-    "blackwell": ("hopper", "ampere"), "cdna1": ("cdna2",), "cdna2": ("cdna1",), "cdna3": ("cdna2", "hopper"),
-    "cdna4": ("cdna3", "cdna2", "hopper"),
+    "ampere": ("hopper", "ada"), "ampere-ga10x": ("ampere", "ada"), "ada": ("ampere", "hopper"),
+    "hopper": ("ampere", "blackwell"), "blackwell": ("hopper", "ampere"), "cdna1": ("cdna2",),
+    "cdna2": ("cdna1",), "cdna3": ("cdna2", "hopper"), "cdna4": ("cdna3", "cdna2", "hopper"),
 }  # fmt: skip
 _EVERY_ARCH = ("ampere", "hopper", "blackwell", "ada", "volta", "turing", "pascal", "cdna2", "cdna1")
 # A dtype class without data borrows the shape of its curve from these, at its own peak.

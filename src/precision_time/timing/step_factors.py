@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Families (with the layout where it matters) that share a factor. Attention and optimizer keep what tables say."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
 GROUP_PRIOR = {
-    "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.50, "conv_1d": 0.35, "conv_dilated": 0.35, "helpers": 0.70,
+    "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.80, "conv_1d": 0.35, "conv_dilated": 0.35, "helpers": 0.70,
     "depthwise": 0.35, "grouped": 0.35, "indexed": 0.35,
 }  # fmt: skip
 """Prior standard deviations of the log factors, set by what the kernel tables already measure: matrix products and
