@@ -352,10 +352,15 @@ def test_the_plan_names_every_task_once_and_begins_with_the_job(own_model: str) 
 
 def test_an_update_is_timed_until_the_host_is_free() -> None:
     tasks = {task.label: task for task in optimizers.update_tasks(CPU)}
-    assert len(tasks) == 5 * 3 + 1
+    assert len(tasks) == 5 * 3 + 3 * 3 * 2 + 2 + 1  # in float32, in either half, LAMB, clipping
     found = tasks["update adamw foreach of mobilenet-v3-large"].run(0.0)
     assert found["tensors"] == len(training_step(Job("mobilenet-v3-large")).graph.parameters)
     assert 0 < found["host_s"] <= found["seconds"] * 1.5
+    half = tasks["update adamw fused of mobilenet-v3-large in bfloat16"].run(0.0)
+    assert (half["dtype"], half["elements"]) == ("bfloat16", found["elements"])
+    assert tasks["update lamb foreach of mobilenet-v3-large"].run(0.0)["seconds"] > 0
+    assert not any("lamb fused" in label for label in tasks), "torch has none"
+    assert "torch has no LAMB" in measurement.data_card({}, {"u": {"update": "lamb single"}}, [])
 
 
 def test_whole_steps_are_rows_that_evaluate_reads(tmp_path: Path) -> None:
