@@ -16,7 +16,7 @@ from precision_time.capture.training_step import training_step
 from precision_time.cli.main import main
 from precision_time.errors import MeasureError
 from precision_time.job import Job
-from precision_time.measure import measurement, optimizers, session, whole_steps
+from precision_time.measure import measurement, optimizers, session, suite, whole_steps
 from precision_time.measure.calibrate import Machine, journal_of
 from precision_time.measure.clock import Timed
 from precision_time.measure.conditions import conditions
@@ -348,6 +348,18 @@ def test_the_plan_names_every_task_once_and_begins_with_the_job(own_model: str) 
     assert any(name.startswith("step ") for name in early)
     assert any(name.startswith("update ") for name in early)
     assert [task.label for task in plan_of(CPU, ["steps"])] == [task.label for task in whole_steps.step_tasks(CPU)]
+
+
+def test_no_two_tasks_share_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would be taken for done: the same sizes in another dtype, with TF32 or stored channels last."""
+    gpu = torch.device("cuda")
+    dtypes = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+    monkeypatch.setattr(suite, "modes", lambda *_: [*((dtype, False) for dtype in dtypes), (torch.float32, True)])
+    monkeypatch.setattr(suite, "limits_of", lambda *_: Limits(5e10, 1e9))
+    monkeypatch.setattr(suite, "refused", lambda *_: None)
+    monkeypatch.setattr(suite, "fp8_rate", lambda _: 1e13)
+    labels = [task.label for task in suite.family_tasks(gpu, dtypes, fp8=True)]
+    assert len(set(labels)) == len(labels) > 2000
 
 
 def test_an_update_is_timed_until_the_host_is_free() -> None:

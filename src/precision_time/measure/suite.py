@@ -81,7 +81,7 @@ def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool 
             lists.append(conv_benches(dtype, scale.convolutions // 2, limits, tf32, nhwc=True))
         if not tf32:
             lists += [attention_benches(dtype, scale.attentions, limits), traffic_benches(dtype, list(scale.traffic))]
-        families += [[bench_task(bench, device) for bench in benches] for benches in lists]
+        families += [[_mode_task(bench, dtype, device) for bench in benches] for benches in lists]
     if fp8:
         families += _fp8_families(device, scale)
     if device.type == "cpu":  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a pointwise one
@@ -106,6 +106,13 @@ def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False) -> L
 
 def bench_task(bench: Bench, device: torch.device) -> Task:
     return Task(bench.label, lambda budget_s: points(bench.measured(device, budget_s)))
+
+
+def _mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
+    """The task of a benchmark that other modes have in the same sizes: a label names one measurement."""
+    name = str(dtype).removeprefix("torch.")
+    words = [bench.label, name, "tf32" if bench.tf32 else "", "nhwc" if bench.channels_last else ""]
+    return Task(" ".join(word for word in words if word), bench_task(bench, device).run)
 
 
 def _fp8_families(device: torch.device, scale: Scale) -> list[list[Task]]:
