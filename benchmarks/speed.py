@@ -102,6 +102,66 @@ graph = trace_entry(entry, entry.config, {**entry.input, "batch_size": 8}, "auto
 print(json.dumps({"seconds": time.perf_counter() - start, "note": f"{len(graph.calls):,} operators"}))
 """
 
+DEEP = """
+import json, statistics, time
+from precision_time import Job
+from precision_time.capture.training_step import training_step
+from precision_time.hardware import cluster
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.timing import price as pricing
+from precision_time.timing.operators import WorkOptions
+step = training_step(Job("gpt2", precision="amp-bf16", batch_size=2, model_config={"layers": 96}))
+program, place = data_parallel(step, 8), cluster("h100-80gb-sxm", 8)
+"""
+
+DISTINCT = """
+import dataclasses, json, statistics, time
+from precision_time import Job
+from precision_time.capture.training_step import training_step
+from precision_time.hardware import cluster
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.timing import price as pricing
+from precision_time.timing.operators import WorkOptions
+from precision_time.zoo.catalog import ENTRIES
+found, names = {}, iter(ENTRIES)
+while len(found) < 5000:
+    job = Job(next(names), precision="amp-bf16")
+    found.update(dict.fromkeys(training_step(job).graph.kinds))
+step = training_step(job)
+empty = Segment.of([])
+program = dataclasses.replace(
+    data_parallel(step, 8), kinds=Kinds(list(found)[:5000]), micro=Segment.of([(i, 0, 0, 0) for i in range(5000)]),
+    tail=empty, accumulate=empty, bucket_copies=empty,
+)
+place = cluster("h100-80gb-sxm", 8)
+"""
+
+PRICE = """
+def median(*forgotten):
+    times = []
+    for _ in range({repeats} + 1):
+        for cache in forgotten:
+            cache.cache_clear()
+        start = time.perf_counter()
+        pricing.price(program, place, WorkOptions())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+note = f"{{len(program.micro) + len(program.tail):,}} operators, {{len(program.kinds):,}} of them different"
+print(json.dumps({{"seconds": median({forgotten}), "note": note}}))
+"""
+
+LOAD = """
+import json, time
+import numpy
+start = time.perf_counter()
+from precision_time.timing.constants import shipped
+imported = time.perf_counter()
+shipped().kernels
+print(json.dumps({"seconds": time.perf_counter() - imported,
+                  "note": f"imports apart: {(imported - start) * 1e3:.0f} ms after numpy's"}))
+"""
+
 MANY = """
 import json, time
 start = time.perf_counter()
@@ -140,6 +200,11 @@ print(json.dumps({{"seconds": time.perf_counter() - start, "note": {note}}}))
 """
 
 
+def pricing(graph: str, forgotten: str, repeats: int = 100) -> list[str]:
+    """A script that prices the program of `graph` again and again, each time without what these caches remembered."""
+    return [sys.executable, "-c", graph + PRICE.format(forgotten=forgotten, repeats=repeats)]
+
+
 def torch_step(imports: str, mode: str, note: str) -> list[str]:
     return [sys.executable, "-c", TORCH_STEP.format(imports=imports, mode=mode, note=note)]
 
@@ -157,6 +222,13 @@ def cases(folder: Path) -> list[Case]:
         Case("own module (12-layer transformer), cold shell",
              [COMMAND, "predict", f"{own}:make_job", "--gpus", "8", "--precision", "amp-bf16"], "< 5 s"),
         Case("predict() again, warm", [*python, WARM], "< 2 ms"),
+        Case("5,000 operators priced, warm", pricing(DEEP, "pricing.kind_works, pricing._kernel_times"), "< 10 ms"),
+        Case("5,000 operators priced again, all remembered", pricing(DEEP, "")),
+        Case("5,000 different operators priced, their work known", pricing(DISTINCT, "pricing._kernel_times"),
+             "< 10 ms"),
+        Case("5,000 different operators priced, their work too",
+             pricing(DISTINCT, "pricing.kind_works, pricing._kernel_times", 5)),
+        Case("loading the kernel models", [*python, LOAD], "< 150 ms"),
         Case("capture of GPT-2 XL (imports apart)", [*python, CAPTURE], "< 3 s"),
         Case("10,000 jobs compared, with imports", [*python, MANY], "< 10 s"),
         Case("torch FlopCounterMode, ResNet-50 step: FLOP only",

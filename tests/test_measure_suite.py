@@ -16,7 +16,7 @@ from precision_time.capture.training_step import training_step
 from precision_time.cli.main import main
 from precision_time.errors import MeasureError
 from precision_time.job import Job
-from precision_time.measure import measurement, optimizers, session, whole_steps
+from precision_time.measure import measurement, optimizers, session, suite, whole_steps
 from precision_time.measure.calibrate import Machine, journal_of
 from precision_time.measure.clock import Timed
 from precision_time.measure.conditions import conditions
@@ -350,12 +350,29 @@ def test_the_plan_names_every_task_once_and_begins_with_the_job(own_model: str) 
     assert [task.label for task in plan_of(CPU, ["steps"])] == [task.label for task in whole_steps.step_tasks(CPU)]
 
 
+def test_no_two_tasks_share_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would be taken for done: the same sizes in another dtype, with TF32 or stored channels last."""
+    gpu = torch.device("cuda")
+    dtypes = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+    monkeypatch.setattr(suite, "modes", lambda *_: [*((dtype, False) for dtype in dtypes), (torch.float32, True)])
+    monkeypatch.setattr(suite, "limits_of", lambda *_: Limits(5e10, 1e9))
+    monkeypatch.setattr(suite, "refused", lambda *_: None)
+    monkeypatch.setattr(suite, "fp8_rate", lambda _: 1e13)
+    labels = [task.label for task in suite.family_tasks(gpu, dtypes, fp8=True)]
+    assert len(set(labels)) == len(labels) > 2000
+
+
 def test_an_update_is_timed_until_the_host_is_free() -> None:
     tasks = {task.label: task for task in optimizers.update_tasks(CPU)}
-    assert len(tasks) == 5 * 3 + 1
+    assert len(tasks) == 5 * 3 + 3 * 3 * 2 + 2 + 1  # in float32, in either half, LAMB, clipping
     found = tasks["update adamw foreach of mobilenet-v3-large"].run(0.0)
     assert found["tensors"] == len(training_step(Job("mobilenet-v3-large")).graph.parameters)
     assert 0 < found["host_s"] <= found["seconds"] * 1.5
+    half = tasks["update adamw fused of mobilenet-v3-large in bfloat16"].run(0.0)
+    assert (half["dtype"], half["elements"]) == ("bfloat16", found["elements"])
+    assert tasks["update lamb foreach of mobilenet-v3-large"].run(0.0)["seconds"] > 0
+    assert not any("lamb fused" in label for label in tasks), "torch has none"
+    assert "torch has no LAMB" in measurement.data_card({}, {"u": {"update": "lamb single"}}, [])
 
 
 def test_whole_steps_are_rows_that_evaluate_reads(tmp_path: Path) -> None:

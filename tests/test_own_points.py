@@ -196,6 +196,14 @@ def test_outliers_are_left_out(tmp_path: Path) -> None:
     assert max(m.seconds for g in found.groups for m in g.members) < 0.1
 
 
+def test_an_update_in_half_moves_half_the_bytes() -> None:
+    """SGD fused: gradient, weight and momentum in, weight and momentum out, two bytes each."""
+    elements = sum(p.numel for p in training_step(Job("resnet50")).graph.parameters)
+    for dtype, width in (("float32", 4), ("float16", 2), ("bfloat16", 2)):
+        work = update_work({"update": "sgd fused", "model": "resnet50", "dtype": dtype})
+        assert (work.dtype, work.bytes) == (dtype, 5 * width * elements)
+
+
 def test_updates_that_wait_for_the_host_say_nothing_of_the_device(tmp_path: Path) -> None:
     said = {"update": "sgd fused", "model": "resnet50", "dtype": "float32", "seconds": 1e-3, "spread": 0.0}
     records = {str(share): {**said, "host_s": share * 1e-3} for share in (0.1, 0.9)}

@@ -8,6 +8,7 @@ gradients e5m2; results stay bf16. Attention's own products stay bf16.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
 from precision_time.capture.moves import moved_graph
@@ -40,17 +41,26 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
         for position in where:
             spec = kind.inputs[position]
             storage = call.reads[position]
-            gradient = call.phase is Phase.BACKWARD and position == where[0]
-            low = TensorSpec(spec.shape, "float8_e5m2" if gradient else "float8_e4m3fn")
-            operands.append(low)
+            cast = cast_kind(spec, scaling, call.phase is Phase.BACKWARD and position == where[0])
+            operands.append(cast.outputs[0])
             if storage not in quantised:
                 quantised.add(storage)
-                cast = OpKind("pt.quantize", (spec,), (low,), (("scaling", scaling),))
                 calls.append(Call(enter(cast), call.phase, call.module, 0, (storage,), ()))
-        product = OpKind("pt.scaled_mm", tuple(operands), kind.outputs)
         moved.append(len(calls))
-        calls.append(dataclasses.replace(call, kind=enter(product)))
+        calls.append(dataclasses.replace(call, kind=enter(product_kind(operands, kind.outputs[0], scaling))))
     return moved_graph(graph, kinds, calls, moved)
+
+
+def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpKind:
+    """The scaled cast of an operand."""
+    low = TensorSpec(spec.shape, "float8_e5m2" if gradient else "float8_e4m3fn")
+    return OpKind("pt.quantize", (spec,), (low,), (("scaling", scaling),))
+
+
+def product_kind(operands: Sequence[TensorSpec], result: TensorSpec, scaling: str) -> OpKind:
+    """The product of two fp8 matrices. Scales by tensor are numbers; others make it another kernel, and are said."""
+    said = () if scaling == "tensorwise" else (("scaling", scaling),)
+    return OpKind("pt.scaled_mm", tuple(operands), (result,), said)
 
 
 def _fits(kind: OpKind, where: tuple[int, int]) -> bool:

@@ -30,6 +30,8 @@ from precision_time.timing.work import Work, memory_work
 
 _DEVICE_BOUND = 2.0
 """An update counts whose device is busy so many times as long as the host: below, the loop over tensors is timed."""
+_PURE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""The precision whose optimizer has all tensors in that dtype."""
 
 Key = tuple[str, str, str]
 """Family, variant, dtype class."""
@@ -130,7 +132,7 @@ def point_works(said: Record) -> list[Work]:
 def update_work(said: Record) -> Work:
     """A whole update over the parameters of a model, as one work: traffic and launches of its sweeps, summed."""
     what, _, how = said["update"].partition(" ")
-    sweeps = _sweeps(said["model"], what, how)
+    sweeps = _sweeps(said["model"], what, how, said["dtype"])
     return memory_work(
         "optimizer", sum(w.bytes_read for w in sweeps), sum(w.bytes_written for w in sweeps),
         sum(w.launches for w in sweeps), dtype=said["dtype"], flops=sum(w.flops for w in sweeps),
@@ -138,8 +140,8 @@ def update_work(said: Record) -> Work:
 
 
 @cache
-def _sweeps(model: str, what: str, how: str) -> tuple[Work, ...]:
-    precision = "amp-fp16" if what == "unscale" else "fp32"
+def _sweeps(model: str, what: str, how: str, dtype: str) -> tuple[Work, ...]:
+    precision = "amp-fp16" if what == "unscale" else _PURE[dtype]
     phase = {"clip": Phase.CLIP, "unscale": Phase.UNSCALE}.get(what, Phase.OPTIMIZER)
     job = Job(model, precision=precision)
     optimizer = what if phase == Phase.OPTIMIZER else "sgd"

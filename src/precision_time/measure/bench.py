@@ -30,13 +30,17 @@ Make = Callable[[torch.device], Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`operator` is the one operator of the call whose time counts (the largest, where helpers run beside it)."""
+    """`operator` is the one operator of the call whose time counts (the largest, where helpers run beside it).
+
+    `written` is that operator where capture does not trace it but writes it (fp8 products and casts).
+    """
 
     operator: str
     label: str
     make: Make
     tf32: bool = False
     channels_last: bool = False
+    written: OpKind | None = None
 
     @property
     def options(self) -> WorkOptions:
@@ -44,6 +48,8 @@ class Bench:
 
     def kind(self, device_type: str) -> OpKind:
         """The operator as a captured step would name it; `CaptureError` if the call holds no such operator."""
+        if self.written is not None:
+            return self.written
         meta = torch.device("meta")
         with meta, region(None, "flash", device_type), torch.no_grad():
             call = self.make(meta)

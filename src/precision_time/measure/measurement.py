@@ -24,6 +24,7 @@ from precision_time.measure.journal import Journal, Record, read
 from precision_time.measure.launch import launch
 from precision_time.measure.machine import header
 from precision_time.measure.optimizers import update_tasks
+from precision_time.measure.scaled import SCALINGS
 from precision_time.measure.session import noise_of, points_of, work_off
 from precision_time.measure.suite import Task, bench_task, family_tasks, interleaved, job_tasks, limits_of, modes
 from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
@@ -124,7 +125,7 @@ def plan_of(device: torch.device, kinds: Sequence[str], jobs: Sequence[Job] = ()
     first = [Task("host", lambda _: {"host": {**host_costs(device), **graph_launch_us(device)}})]
     lists: list[list[Task]] = []
     if "operators" in kinds:
-        lists.append(family_tasks(device, _dtypes(device.type)))
+        lists.append(family_tasks(device, _dtypes(device.type), fp8=True))
         for dtype, tf32 in modes(device, _dtypes(device.type)):
             benches = zoo_benches(dtype, tf32, limits_of(device, dtype, tf32), device)
             lists.append([bench_task(bench, device) for bench in benches])
@@ -251,9 +252,23 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
         "kernel and timed with CUDA events. Operands are random and come from memory, not from the cache. `tf32` says "
         "whether TF32 was allowed, `nhwc` whether images lay channels last. bytes and flops are this version's count.",
     ]  # fmt: skip
+    lines += [line for note in _notes(records) for line in ("", note)]
     if refused:
         lines += ["", "Refused by the device:", *(f"- {count} x {why}" for why, count in refused.most_common(12))]
     return "\n".join(lines) + "\n"
+
+
+def _notes(records: Mapping[str, Record]) -> list[str]:
+    """What a reader would otherwise look for in vain."""
+    families = [records.get(f"fp8 {scaling}", {}) for scaling in SCALINGS]
+    reasons = dict.fromkeys(record["refused"] for record in families if "refused" in record)
+    notes = [f"Left out: {why}." for why in reasons]
+    if any(str(r.get("update", "")).startswith("lamb ") for r in records.values()):
+        notes.append(
+            "torch has no LAMB: its updates are this package's own, tensor by tensor (single) and of torch's "
+            "multi-tensor operators (foreach). A fused one, as apex has it, was not measured."
+        )
+    return notes
 
 
 _FILES = {

@@ -1,4 +1,5 @@
-"""Whole updates of real parameter lists: every optimizer of torch in each of its implementations, clipping, unscaling.
+"""Whole updates of real parameter lists: every optimizer of torch in each of its implementations, LAMB, clipping,
+unscaling; the usual ones also with parameters, gradients and state in half precision.
 
 These are not kernels but the loops around them, whose host time per tensor can exceed the kernels'; they judge the
 sweeps of the timing model as whole steps judge its kernels.
@@ -16,11 +17,15 @@ from precision_time.capture.training_step import training_step
 from precision_time.job.job import Job
 from precision_time.measure.clock import summary
 from precision_time.measure.journal import Record
+from precision_time.measure.lamb import Lamb
 from precision_time.measure.suite import Task
 from precision_time.measure.train import OPTIMIZERS
 
 MODELS = {"cpu": ("mobilenet-v3-large",), "cuda": ("mobilenet-v3-large", "resnet50", "bert-large")}
 IMPLEMENTATIONS = ("single", "foreach", "fused")
+IN_HALF = ("sgd", "adam", "adamw")
+"""Optimizers that are also measured in pure half precision."""
+_HALF = (torch.float16, torch.bfloat16)
 _SAMPLES = 7
 
 
@@ -29,10 +34,12 @@ def update_tasks(device: torch.device) -> list[Task]:
     found = []
     for model in MODELS[device.type]:
         found += [
-            _task(model, f"{optimizer} {how}", _optimizer(optimizer, how), device)
-            for optimizer in OPTIMIZERS
+            _task(model, f"{optimizer} {how}", _optimizer(optimizer, how), device, dtype)
+            for dtype in (torch.float32, *_HALF)
+            for optimizer in (OPTIMIZERS if dtype == torch.float32 else IN_HALF)
             for how in IMPLEMENTATIONS
         ]
+        found += [_task(model, f"lamb {how}", _lamb(how), device) for how in ("single", "foreach")]
         found.append(_task(model, "clip", _clip, device))
         if device.type == "cuda":
             found.append(_task(model, "unscale", _unscale, device))
@@ -42,23 +49,32 @@ def update_tasks(device: torch.device) -> list[Task]:
 Parameters = Sequence[torch.nn.Parameter]
 
 
-def _task(model: str, what: str, make: Callable[[Parameters], Callable[[], Any]], device: torch.device) -> Task:
+def _task(
+    model: str,
+    what: str,
+    make: Callable[[Parameters], Callable[[], Any]],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Task:
+    name = str(dtype).removeprefix("torch.")
+
     def run(_budget_s: float) -> Record:
-        parameters = _parameters(model, device)
+        parameters = _parameters(model, device, dtype)
         call = make(parameters)
         device_s, host_s = _times(call, device)
         return {
             "update": what, "model": model, "tensors": len(parameters), "elements": sum(p.numel() for p in parameters),
-            "dtype": "float32", "seconds": summary(device_s).seconds, "spread": summary(device_s).spread,
+            "dtype": name, "seconds": summary(device_s).seconds, "spread": summary(device_s).spread,
             "host_s": summary(host_s).seconds,
         }  # fmt: skip
 
-    return Task(f"update {what} of {model}", run)
+    return Task(f"update {what} of {model}{'' if dtype == torch.float32 else f' in {name}'}", run)
 
 
-def _parameters(model: str, device: torch.device) -> list[torch.nn.Parameter]:
+def _parameters(model: str, device: torch.device, dtype: torch.dtype) -> list[torch.nn.Parameter]:
     described = training_step(Job(model)).graph.parameters
-    found = [torch.nn.Parameter(torch.randn(p.shape, device=device) * 0.02) for p in described if p.trainable]
+    shapes = [p.shape for p in described if p.trainable]
+    found = [torch.nn.Parameter((torch.randn(shape, device=device) * 0.02).to(dtype)) for shape in shapes]
     for p in found:
         p.grad = torch.randn_like(p)
     return found
@@ -73,6 +89,10 @@ def _optimizer(name: str, how: str) -> Callable[[Parameters], Callable[[], Any]]
         return lambda: optimizer.step()
 
     return make
+
+
+def _lamb(how: str) -> Callable[[Parameters], Callable[[], Any]]:
+    return lambda parameters: Lamb(parameters, lr=1e-5, foreach=how == "foreach").step
 
 
 def _clip(parameters: Parameters) -> Callable[[], Any]:

@@ -44,11 +44,11 @@ def matmul_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = 
     """Products in the three layouts of a linear layer's passes, `count` of each: with a bias, without, batched."""
     found: list[Bench] = []
     for layout in LAYOUTS:
-        for shape in _layer_shapes(count, limits):
-            m, n, k = _in_pass(layout, *shape)
+        for shape in layer_shapes(count, limits):
+            m, n, k = in_pass(layout, *shape)
             found.append(Bench("aten.mm", f"mm {layout} {m}x{n}x{k}", mm(dtype, m, n, k, layout), tf32))
-    for shape in _layer_shapes(count, limits):
-        m, n, k = _in_pass("nt", *shape)
+    for shape in layer_shapes(count, limits):
+        m, n, k = in_pass("nt", *shape)
         found.append(Bench("aten.addmm", f"addmm nt {m}x{n}x{k}", addmm(dtype, m, n, k), tf32))
     for index, (b, m, n, k) in enumerate(_batched_shapes(count, limits)):
         layout = LAYOUTS[index % len(LAYOUTS)]
@@ -78,7 +78,7 @@ def near(value: float, usual: Sequence[int]) -> int:
     return min(usual, key=lambda u: abs(math.log(u / value)))
 
 
-def _layer_shapes(count: int, limits: Limits) -> list[tuple[int, int, int]]:
+def layer_shapes(count: int, limits: Limits) -> list[tuple[int, int, int]]:
     """Tokens, inputs and outputs of linear layers of all costs, up to a vocabulary's."""
     found: list[tuple[int, int, int]] = []
     for index, sizes in enumerate(spread((16, 8192), (64, 4096), (64, 16384))):
@@ -92,7 +92,7 @@ def _layer_shapes(count: int, limits: Limits) -> list[tuple[int, int, int]]:
     return found
 
 
-def _in_pass(layout: str, tokens: int, inputs: int, outputs: int) -> tuple[int, int, int]:
+def in_pass(layout: str, tokens: int, inputs: int, outputs: int) -> tuple[int, int, int]:
     """m, n, k of the product that a linear layer runs in this layout."""
     return {
         "nt": (tokens, outputs, inputs),

@@ -102,7 +102,7 @@ def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> 
     journal = Journal(task.get("journal"), header(device))
     plan = job_tasks(device, jobs)
     if task.get("families", True):
-        plan += family_tasks(device, [getattr(torch, name) for name in task["dtypes"]])
+        plan += family_tasks(device, [getattr(torch, name) for name in task["dtypes"]], device.type == "cuda")
     before = len(points_of(journal.records))
     left_out = work_off(plan, journal, device, task["budget_s"], report)
     return {

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from precision_time.errors import MeasureError
 from precision_time.job.job import Job
 from precision_time.measure.bench import Bench, tf32_allowed
 from precision_time.measure.clock import timed
@@ -16,6 +17,7 @@ from precision_time.measure.journal import Record
 from precision_time.measure.point import Point
 from precision_time.measure.products import Limits, attention_benches, matmul_benches
 from precision_time.measure.replay import replay_benches
+from precision_time.measure.scaled import SCALINGS, cast_benches, fp8_rate, refused, scaled_benches
 from precision_time.measure.traffic import traffic_benches
 from precision_time.measure.updates import CHAINS, chain_times, sweep_of, tensor_sizes
 from precision_time.timing.operators import WorkOptions
@@ -64,8 +66,9 @@ def job_tasks(device: torch.device, jobs: Sequence[Job]) -> list[Task]:
     return [bench_task(bench, device) for bench in replay_benches(jobs, device)]
 
 
-def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[Task]:
-    """Every family over its sizes, interleaved so that an early stop leaves all of them covered."""
+def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool = False) -> list[Task]:
+    """Every family over its sizes, interleaved so that an early stop leaves all of them covered; `fp8`: scaled products
+    and their casts too."""
     scale = SCALES[device.type]
     families: list[list[Task]] = []
     for dtype, tf32 in modes(device, dtypes):
@@ -78,7 +81,9 @@ def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[Ta
             lists.append(conv_benches(dtype, scale.convolutions // 2, limits, tf32, nhwc=True))
         if not tf32:
             lists += [attention_benches(dtype, scale.attentions, limits), traffic_benches(dtype, list(scale.traffic))]
-        families += [[bench_task(bench, device) for bench in benches] for benches in lists]
+        families += [[_mode_task(bench, dtype, device) for bench in benches] for benches in lists]
+    if fp8:
+        families += _fp8_families(device, scale)
     if device.type == "cpu":  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a pointwise one
         families.append([_chain_task(chain, size, device) for chain in CHAINS for size in scale.traffic])
     return list(interleaved(families))
@@ -101,6 +106,33 @@ def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False) -> L
 
 def bench_task(bench: Bench, device: torch.device) -> Task:
     return Task(bench.label, lambda budget_s: points(bench.measured(device, budget_s)))
+
+
+def _mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
+    """The task of a benchmark that other modes have in the same sizes: a label names one measurement."""
+    name = str(dtype).removeprefix("torch.")
+    words = [bench.label, name, "tf32" if bench.tf32 else "", "nhwc" if bench.channels_last else ""]
+    return Task(" ".join(word for word in words if word), bench_task(bench, device).run)
+
+
+def _fp8_families(device: torch.device, scale: Scale) -> list[list[Task]]:
+    """Products and casts under each scaling; where the device has none, a task that says why."""
+    families: list[list[Task]] = []
+    for scaling in SCALINGS:
+        if why := refused(device, scaling):
+            families.append([_refusal(f"fp8 {scaling}", why)])
+            continue
+        limits = Limits(fp8_rate(device) * scale.longest_call_s, scale.elements)
+        lists = (scaled_benches(scale.products, limits, scaling), cast_benches(scale.traffic, scaling))
+        families += [[bench_task(bench, device) for bench in benches] for benches in lists]
+    return families
+
+
+def _refusal(label: str, why: str) -> Task:
+    def run(_budget_s: float) -> Record:
+        raise MeasureError(why)
+
+    return Task(label, run)
 
 
 def _chain_task(chain: str, elements: int, device: torch.device) -> Task:

@@ -238,7 +238,7 @@ def traffic_benches(dtype: torch.dtype, elements: list[int]) -> list[Bench]:
     """Every operator at every size, in one dtype."""
     low = dtype in (torch.float16, torch.bfloat16)
     found = [
-        Bench(name, f"{name} {size} {dtype}", _bound(build, dtype, size))
+        Bench(name, f"{name} {size}", _bound(build, dtype, size))
         for name, build in OPERATORS.items()
         for size in elements
         if not (low and name in ONLY_FULL)

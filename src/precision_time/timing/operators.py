@@ -58,7 +58,7 @@ def _width(spec: TensorSpec) -> int:
 
 @register("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.addbmm", "aten._scaled_mm", "pt.scaled_mm")
 def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
-    a, b = [s for s in kind.inputs if len(s.shape) >= 2][-2:]
+    a, b = kind.inputs[:2]  # scales of an fp8 product come after its operands
     if len(kind.inputs) >= 3 and kind.name in ("aten.addmm", "aten.baddbmm", "aten.addbmm"):
         a, b = kind.inputs[1], kind.inputs[2]
     batch = a.shape[0] if len(a.shape) == 3 else 1
@@ -67,7 +67,7 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
     out = _width(kind.outputs[0])
     work = matmul_work(batch, m, n, k, _math(a.dtype, options), _width(a), out, extra_bytes=extra)
-    return [replace(work, variant=str(kind.attr("layout", "")))]
+    return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
 
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")
