@@ -218,9 +218,10 @@ _FFT_TILE, _FFT_TAPS = 256, 32
 def _fourier(
     n: int, c_in: int, c_out: int, length: int, taps: int, direction: str
 ) -> tuple[tuple[float, float, float, float], float]:
-    """The products of a one-dimensional convolution by FFT in tiles of 256 positions, and the traffic of its transforms.
+    """The products of a one-dimensional convolution by FFT in tiles of 256 positions, and its transforms' traffic.
 
-    cuDNN's FFT_TILING takes such tiles where the filter is one row high, at most 32 long, undilated and of stride 1 (cuDNN API reference, cudnnConvolutionFwdAlgo_t). 129 complex frequencies, each a product of four real ones. Every
+    cuDNN's FFT_TILING takes such tiles where the filter is one row high, at most 32 long, undilated and of stride 1
+    (cuDNN API reference, cudnnConvolutionFwdAlgo_t). 129 complex frequencies, each a product of four real ones. Every
     transformed operand is written, transposed for the products (or back) and read: four trips (arXiv:1412.7580).
     """
     frequencies = _FFT_TILE // 2 + 1
