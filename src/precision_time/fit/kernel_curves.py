@@ -41,6 +41,10 @@ _PRIOR_WEIGHT = 0.03
 # time. Attention rows also write the paged cache in a second kernel, which training does not.
 BACK_TO_BACK_START = {"attention": 6e-6}
 DEFAULT_START = 3e-6
+# fp8 rows quantise inside the timed call, at a cost of their own library: a multiple of the traffic of one pass, which
+# is fitted and not shipped, since a training step has its quantising kernels listed by themselves.
+QUANTISING = "quantising"
+_QUANTISING: Free = {QUANTISING: (2.0, 0.3, 8.0)}
 
 
 def vector(values: Mapping[str, float]) -> Array:
@@ -48,7 +52,8 @@ def vector(values: Mapping[str, float]) -> Array:
     p = np.zeros(len(PARAMETERS))
     p[INDEX["power"]], p[INDEX["memory"]] = 4.0, 1.0
     for name, value in values.items():
-        p[INDEX[name]] = value
+        if name != QUANTISING:
+            p[INDEX[name]] = value
     return p
 
 
@@ -68,7 +73,7 @@ def predict(
     else:
         compute = table.flops / peak
     busy = combine(compute, table.bytes / (bandwidth * p[INDEX["memory"]]), p[INDEX["power"]])
-    busy = busy + table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
+    busy = busy + table.serial_bytes * values.get(QUANTISING, 1.0) / (bandwidth * TRANSPOSE_SHARE)
     if rival is not None:
         q = vector(rival)[:, None]
         products = matmul_seconds(table.rival_shape, q, peak, sms, bandwidth)
@@ -78,9 +83,14 @@ def predict(
     return result
 
 
+def peak_of(rows: Rows) -> float:
+    """Dense FLOP/s of the unit that these rows run on."""
+    return compute_peak(rows.gpu, rows.works[0].math, rows.kind)
+
+
 def fit_curve(groups: Sequence[Rows]) -> dict[str, Any]:
     """One parameter set for all `groups` (devices of one architecture, same curve and dtype class)."""
-    free = FREE[groups[0].curve]
+    free = {**FREE[groups[0].curve], **(_QUANTISING if groups[0].kind == "fp8" else {})}
     tables = [WorkTable.from_works(rows.works) for rows in groups]
     shapes = [(name, shape) for name, shape in _USUAL_SHARE.items() if name in free]
 
@@ -154,6 +164,7 @@ def _finish(groups: Sequence[Rows], residual: Any, free: Free, expand: Any) -> d
         overhead, values["start"] = values["start"], min(values["start"], usual)
         if rival is not None:
             rival["start"] = values["start"]
+    quantising = values.pop(QUANTISING, None)
     # The spread is robust: half the width that holds the middle 68 % of the residuals.
     spread = float(np.subtract(*np.percentile(error, [84, 16])) / 2)
     share = np.abs(np.expm1(error))
@@ -166,6 +177,10 @@ def _finish(groups: Sequence[Rows], residual: Any, free: Free, expand: Any) -> d
         "median_error": round(float(np.median(share)), 4),
         "p90_error": round(float(np.percentile(share, 90)), 4),
     }
+    if dense := [peak_of(rows) / rows.gpu.tdp_w for rows in groups if rows.gpu.tdp_w]:
+        result["flops_per_w"] = float(f"{np.exp(np.mean(np.log(dense))):.4g}")
+    if quantising is not None:
+        result[QUANTISING] = round(float(quantising), 4)
     if overhead is not None:
         result["isolated_call_overhead_s"] = round(float(overhead), 9)
     if rival is not None:

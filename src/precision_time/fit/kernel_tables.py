@@ -95,6 +95,7 @@ def read_gpus(path: Path) -> dict[str, Gpu]:
                 memory_bytes_per_s=float(row["mem_bw_gbs"]) * 1e9,
                 peaks={k: float(row[c]) * 1e12 for k, c in _PEAKS.items() if row[c]},
                 sm_count=int(row["sm_count"]) if row["sm_count"] else None,
+                tdp_w=float(row["tdp_w"]) if row["tdp_w"] else None,
                 l2_bytes=int(float(row["l2_mb"]) * 2**20) if row["l2_mb"] else None,
             )
     return gpus
@@ -197,7 +198,8 @@ def _rows_of(op: str, family: str) -> Any:
         traffic = 8.0 * rows.b.astype(float) * rows.h.astype(float)
         rows = rows.assign(traffic=traffic)[(traffic > 2.0 * float(gpu.l2_bytes or 0)) & (rows.h >= 64)]
         rows = thin(rows, rows.traffic, per_set)
-        works = [memory_work(family, t / 2, t / 2, variant="fwd") for t in rows.traffic.tolist()]
+        sizes = rows[["b", "h"]].to_numpy(dtype=float).tolist()
+        works = [memory_work(family, 4 * b * h, 4 * b * h, variant="fwd", rows=b, cols=h) for b, h in sizes]
         return Rows(family, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
     return read

@@ -2,30 +2,31 @@
 `python -m precision_time.fit.kernels --shared DIR --measured FOLDER`.
 
 Writes `timing/data/kernels.json` (or --out FILE): one parameter set per curve, dtype class and measured
-device, one pooled set per architecture, with the rows used, the checksums of the inputs and the errors,
-also with each device left out. Each --measured is a folder that `precision-time measure` wrote on a GPU of the
-catalog; its sets stand under `own`. Deterministic; about a minute on one core, a few more with measurements.
+device, one pooled set per architecture, and the corrections of these curves, with the rows used and the checksums of
+the inputs. `--report FILE` also judges them held out and writes the page of errors. Each --measured is a folder that
+`precision-time measure` wrote on a GPU of the catalog; its sets stand under `own`. Deterministic; about a minute on one
+core, several more with a report or measurements.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.fit.kernel_corrections import fit_corrections
 from precision_time.fit.kernel_curves import fit_convolution, fit_curve
+from precision_time.fit.kernel_evaluation import evaluate
+from precision_time.fit.kernel_report import as_text, page
 from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows, sha256
 from precision_time.fit.own_points import OwnFolder, read_folders
 from precision_time.fit.own_sets import fit_own
-from precision_time.timing.curves import Array
-from precision_time.timing.kernels import KernelModel, KernelTimes, WorkTable
 
 Sets = dict[str, dict[str, Any]]
 # These keep their own set but do not speak for their architecture: the RTX PRO is Blackwell by name only
@@ -34,18 +35,6 @@ _NOT_POOLED = frozenset({"RTX-PRO-6000-Server", "P4", "T4", "L4"})
 _COMPUTE = frozenset({"matmul", "conv", "attention"})
 OUTPUT = Path(__file__).parents[1] / "timing" / "data" / "kernels.json"
 STEPS_NEXT = "now refit the whole-step factors (stage steps), which were fitted beside other kernels"
-_COLUMNS = (
-    "curve",
-    "dtype",
-    "gpu",
-    "rows",
-    "median",
-    "p90",
-    "held-out median",
-    "held-out p90",
-    "roofline",
-    "constant",
-)
 
 
 def fit_sets(rows: Sequence[Rows]) -> Sets:
@@ -101,46 +90,10 @@ def without_device(sets: Sets, rows: Sequence[Rows], group: Rows) -> Sets:
     return left
 
 
-def errors(sets: Sets, group: Rows, overhead: float) -> tuple[Array, KernelTimes]:
-    """|predicted / measured - 1| by the model the package runs; isolated timings carry an overhead."""
-    times = KernelModel(scales={}, fitted={"sets": sets}).seconds(group.works, group.gpu)
-    return np.abs((times.seconds + overhead) / group.seconds - 1.0), times
-
-
-def evaluate(sets: Sets, rows: Sequence[Rows]) -> list[dict[str, Any]]:
-    """Errors per curve, dtype class and device: fitted, device held out, plain roofline, constant
-    utilisation.
-    """
-    table = []
-    for group in rows:
-        own = sets[f"{group.curve}|{group.kind}"][group.gpu.kernel_name]
-        overhead = max(0.0, own.get("isolated_call_overhead_s", 0.0) - own["values"]["start"])
-        fitted, times = errors(sets, group, overhead)
-        held_out, _ = errors(without_device(sets, rows, group), group, overhead)
-        work = WorkTable.from_works(group.works)
-        floor = times.floor_seconds + work.serial_bytes / group.gpu.memory_bytes_per_s
-        net = np.maximum(group.seconds - overhead, 1e-9)
-        share = float(np.median(floor / net))
-        numbers = {
-            "median": np.median(fitted), "p90": np.percentile(fitted, 90),
-            "held-out median": np.median(held_out), "held-out p90": np.percentile(held_out, 90),
-            "roofline": np.median(np.abs((floor + overhead) / group.seconds - 1.0)),
-            "constant": np.median(np.abs((floor / share + overhead) / group.seconds - 1.0)),
-        }  # fmt: skip
-        table.append(
-            {"curve": group.curve, "dtype": group.kind, "gpu": group.gpu.kernel_name, "rows": len(group)}
-            | {name: round(float(value), 4) for name, value in numbers.items()}
-        )
-    return sorted(table, key=lambda row: (row["curve"], row["dtype"], row["gpu"]))
-
-
-def as_text(table: Sequence[Mapping[str, Any]], columns: Sequence[str] = _COLUMNS) -> str:
-    """The error table as Markdown, errors in percent."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for row in table:
-        cells = [f"{100 * v:.1f}" if isinstance(v := row[c], float) else str(v) for c in columns]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def as_json(content: Mapping[str, Any]) -> str:
+    """JSON of one entry a line, and one line for each row of numbers."""
+    text = json.dumps(content, indent=1)
+    return re.sub(r"\[[-\s\d.,e+]+\]", lambda found: "[" + " ".join(found.group()[1:-1].split()) + "]", text) + "\n"
 
 
 def check_kept(out: Path, folders: Sequence[OwnFolder]) -> None:
@@ -167,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--measured", type=Path, action="append", default=[], help="folder of `precision-time measure`; may be repeated"
     )
+    parser.add_argument("--report", type=Path, help="page of errors to write, docs/kernels.md")
     options = parser.parse_args(argv)
     try:
         folders = read_folders(options.measured)
@@ -177,15 +131,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = options.shared / "data" / "kernels"
     rows = list(read_rows(directory, read_gpus(options.shared / "data" / "gpus.csv"), options.rows))
     sets = fit_sets(rows)
-    table = evaluate(sets, rows)
     content = {
         "about": "Fitted by precision_time.fit.kernels from kernel tables of others (NeuSight, MIT licence; "
         "aiconfigurator, Apache-2.0). Do not edit: refit.",
         "made": date.today().isoformat(),
         "inputs": {name: {"sha256": sha256(directory / name)} for name in TABLES},
         "rows_per_set": options.rows,
-        "evaluation": table,
         "sets": sets,
+        "corrections": fit_corrections(rows, sets),
     }
     own_table: list[dict[str, Any]] = []
     if folders:
@@ -193,11 +146,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         content |= {"measured": {folder.file: folder.described() for folder in folders}}
         content |= {"own_evaluation": own_table, "own": own}
     temporary = options.out.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(as_json(content), encoding="utf-8")
     temporary.replace(options.out)
-    print(as_text(table))
+    if options.report:
+        command = "python -m precision_time.fit.kernels --shared DIR --report docs/kernels.md"
+        lines = list(evaluate(rows, sets, fit_sets, without_device))
+        options.report.write_text(page(lines, content["inputs"], command), encoding="utf-8")
+        print(as_text([line.cells() for line in lines]))
     if own_table:
-        print(f"\n{as_text(own_table, list(own_table[0]))}")
+        print(f"\n{as_text(own_table)}")
     for folder in folders:
         print(folder, file=sys.stderr)
     print(f"\n{sum(len(group) for group in rows)} rows, {len(sets)} curves -> {options.out}", file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.timing.corrections import covers
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.parameters import SOURCES, ParameterBook
 from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, CONVOLUTION_FEATURES, TILE_FAMILIES, WINOGRAD, Work
@@ -21,6 +22,7 @@ __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
 TRANSPOSE_SHARE = 0.85  # NCHW transposes on tensor cores ran at 1.06-1.3 x peak-bandwidth time
 DEFAULT_SM_COUNT = 132  # only the quantisation in waves depends on it; for devices that publish none
+DETAILS = ("cols", "causal")
 _POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
 
 
@@ -35,6 +37,8 @@ class Device(Protocol):
     def sm_count(self) -> int | None: ...
     @property
     def memory_bytes_per_s(self) -> float: ...
+    @property
+    def tdp_w(self) -> float | None: ...
     @property
     def peaks(self) -> Mapping[str, float]: ...
     def peak(self, math: str) -> float: ...
@@ -95,6 +99,10 @@ class WorkTable:
     rival_bytes: Array
     convolution: Array
     """CONVOLUTION_FEATURES where a work is a convolution; ones elsewhere."""
+    details: Array
+    """Elements in a row, and whether causal; zero where a work has no such thing."""
+    covered: NDArray[np.bool_]
+    """Whether corrections of the family's own curve may say something of a work."""
     operators: tuple[str, ...] = ()
     """Of each work, where known (see `operators.operator_key`); measured points are kept by operator."""
 
@@ -106,6 +114,7 @@ class WorkTable:
         keys: dict[tuple[str, str, str, str], int] = {}
         class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
         rivals = [i for i, w in enumerate(works) if w.alternative is not None]
+        features = [dict(w.features) for w in works]
 
         def column(values: Iterable[float]) -> Array:
             return np.fromiter(values, dtype=np.float64)
@@ -132,7 +141,11 @@ class WorkTable:
             rival_shape=shapes([works[i].alternative for i in rivals]),
             rival_bytes=column(works[i].alternative_bytes for i in rivals),
             convolution=np.array(
-                [[dict(w.features).get(name, 1.0) for w in works] for name in CONVOLUTION_FEATURES], dtype=np.float64
+                [[said.get(name, 1.0) for said in features] for name in CONVOLUTION_FEATURES], dtype=np.float64
+            ),
+            details=np.array([[said.get(name, 0.0) for said in features] for name in DETAILS], dtype=np.float64),
+            covered=np.array(
+                [covers(w.family, w.variant, said) for w, said in zip(works, features, strict=True)], dtype=np.bool_
             ),
             operators=tuple(operators),
         )
@@ -157,9 +170,14 @@ class KernelModel:
             return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none, none)
         bandwidth = float(gpu.memory_bytes_per_s)
         sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
-        found = [self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch) for f, v, _, kind in table.classes]
+        tops = [compute_peak(gpu, math, kind) for _, _, math, kind in table.classes]
+        dense = [top / gpu.tdp_w if gpu.tdp_w else 0.0 for top in tops]
+        found = [
+            self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch, d)
+            for (f, v, _, kind), d in zip(table.classes, dense, strict=True)
+        ]
         at = table.class_of
-        peaks = np.array([compute_peak(gpu, math, kind) for _, _, math, kind in table.classes])[at]
+        peaks = np.array(tops)[at]
         p = np.array([r.values for r in found]).T[:, at]
 
         direct = np.array([family == CONV_DEPTHWISE for family, *_ in table.classes])[at]
@@ -171,11 +189,17 @@ class KernelModel:
         busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
         helpers = table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
         if len(i := table.rivals):
-            rival = [self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch) for _, v, _, c in table.classes]
+            rival = [
+                self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch, d)
+                for (_, v, _, c), d in zip(table.classes, dense, strict=True)
+            ]
             q = np.array([r.values for r in rival]).T[:, at[i]]
             products = matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
             busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth * q[_MEMORY]))
 
+        for number, resolved in enumerate(found):
+            if resolved.correction is not None and len(i := np.flatnonzero((at == number) & table.covered)):
+                busy[i] *= np.exp2(resolved.correction.log2_factor(busy[i], table, i))
         floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
         busy *= np.array([r.scale for r in found])[at]
         helpers *= np.array([r.helper_scale for r in found])[at]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from precision_time.errors import DataError
+from precision_time.timing.corrections import Correction
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
 from precision_time.timing.work import (
     ATTENTION,
@@ -47,7 +48,7 @@ _EVERY_ARCH = ("ampere", "hopper", "blackwell", "ada", "volta", "turing", "pasca
 # A dtype class without data borrows the shape of its curve from these, at its own peak.
 _NEAREST_CLASS = {
     "tf32": ("half", "fp32"),
-    "half": ("fp8", "fp32"),
+    "half": ("fp32", "fp8"),  # fp8 rows hold the cost of quantising; fp32 products have the plain mechanics
     "fp8": ("half",),
     "fp64": ("fp32",),
     "fp32": ("half",),
@@ -70,6 +71,10 @@ _TRANSFER_SPREAD = 0.15
 # within Hopper and Blackwell are hardly above the fitted ones.
 _SIBLING_SPREAD = 0.075
 
+# A device that never was measured and packs more FLOP/s into a watt than those it borrows from sustains less of them:
+# power grows about with the square of the clock, so the rate falls with the root. Held out, 0.5 did better than 0 or 1.
+_POWER_EXPONENT = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -81,6 +86,8 @@ class Resolved:
     scale: float = 1.0
     helper_scale: float = 1.0
     """The factor on helper kernels (`Work.serial_bytes`)."""
+    correction: Correction | None = None
+    """What was measured of this very family and dtype class beyond its curve."""
 
 
 @cache
@@ -139,28 +146,40 @@ class ParameterBook:
         scales: Mapping[str, float] | None = None,
     ) -> None:
         self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("sets", {})
+        self._corrections: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get(
+            "corrections", {}
+        )
         self._own: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("own", {})
         self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
         self._scales = shipped_scales() if scales is None else scales
-        self._cache: dict[tuple[str, str, str, str, str], Resolved] = {}
+        self._cache: dict[tuple[str, str, str, str, str, float], Resolved] = {}
 
-    def resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
-        key = (family, variant, dtype_class, kernel_name, arch)
+    def resolve(
+        self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0
+    ) -> Resolved:
+        """`flops_per_w`: the device's dense peak over its power limit; 0 where unknown."""
+        key = (family, variant, dtype_class, kernel_name, arch, flops_per_w)
         found = self._cache.get(key)
         if found is None:
             found = self._cache[key] = self._resolve(*key)
         return found
 
-    def _resolve(self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
+    def _resolve(
+        self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
+    ) -> Resolved:
         curves = _CURVES.get(family, ("pointwise",))
         curve = next((c for c in curves if any(f"{c}|{k}" in self._sets for k in _kinds(c, dtype_class))), curves[-1])
-        base = self._curve(curve, dtype_class, kernel_name, arch)
+        base = self._curve(curve, dtype_class, kernel_name, arch, flops_per_w)
         for pattern in _patterns(family, variant, arch, dtype_class):
             rule = self._priors.get("rules", {}).get(pattern)
             if rule is not None and not (curve == family and rule.get("unless_fitted")):
                 base = _apply(base, rule)
                 break
         else:
+            if curve == family and f"{curve}|{dtype_class}" in self._sets:
+                base = replace(
+                    base, correction=Correction.find(self._corrections, f"{curve}|{dtype_class}", kernel_name)
+                )
             if family not in _CURVES:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
         own = self._measured(base, family, variant, dtype_class, kernel_name, arch)
@@ -200,7 +219,7 @@ class ParameterBook:
                     return Resolved(_vector(found["values"], {}), LEARNED, spread)
         return None
 
-    def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str) -> Resolved:
+    def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0) -> Resolved:
         """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""
         relative = self._priors.get("relatives", {}).get(f"{kernel_name}|{dtype_class}", {})
         transfer = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")
@@ -215,6 +234,10 @@ class ParameterBook:
                     continue
                 values = _vector(sets[name]["values"], self._default(curve))
                 spread = float(sets[name]["log_spread"])
+                judged = transfer is not None or (name == relative.get("like") and not relative.get("power"))
+                lent = name != kernel_name and kind == dtype_class and not judged
+                if lent and (source := float(sets[name].get("flops_per_w", 0.0))) < flops_per_w and source:
+                    values[:5] *= (source / flops_per_w) ** _POWER_EXPONENT
                 if kind == dtype_class and name in (kernel_name, f"arch:{arch}"):
                     return Resolved(values, LEARNED, spread)
                 far = Resolved(values, ASSUMED, (spread**2 + _TRANSFER_SPREAD**2) ** 0.5)

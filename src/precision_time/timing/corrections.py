@@ -1,0 +1,167 @@
+"""What kernels were measured to do beyond their curve: a smooth factor on the curve's busy time.
+
+log2(time) = log2(curve) + g, g a sum of tables over two features each, linear between knots. A table is shared by all
+devices of a class of kernels; a measured device has tables of its own, drawn towards the shared ones. Outside the knots
+the edge holds.
+
+Time stays monotone by construction. g never falls along a size that is a feature, and along the curve itself the slopes
+of g add up to something in [-1, 0]: time then grows with the curve, and no faster. A batch enters through the curve
+alone, so twice the batch costs between once and twice as much, as on the curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.timing.curves import Array
+from precision_time.timing.work import ATTENTION, CONV, MATMUL
+
+CURVE = "curve"
+"""The axis of the curve itself: log2 of its busy time in microseconds."""
+UP, ROW, FREE = "up", "row", "free"
+"""Along an axis g may never fall (a size); together with the curve it may not fall (the length of a row, which the
+curve is proportional to); or it may do as it likes (a head size, a flag)."""
+
+
+class Columns(Protocol):
+    """What of a `WorkTable` the features are made of."""
+
+    @property
+    def shape(self) -> Array: ...
+    @property
+    def convolution(self) -> Array: ...
+    @property
+    def details(self) -> Array: ...
+
+
+Feature = Callable[[Columns, Any], Array]
+
+
+def _log2(values: Array) -> Array:
+    result: Array = np.log2(np.maximum(values, 1.0))
+    return result
+
+
+def _rows(t: Columns, i: Any) -> Array:
+    return _log2(t.shape[1, i])
+
+
+def _columns(t: Columns, i: Any) -> Array:
+    return _log2(t.shape[2, i])
+
+
+def _depth(t: Columns, i: Any) -> Array:
+    return _log2(t.shape[3, i])
+
+
+def _length(t: Columns, i: Any) -> Array:
+    return _log2(np.sqrt(t.shape[1, i] * t.shape[2, i]))
+
+
+def _inputs(t: Columns, i: Any) -> Array:
+    return _log2(t.shape[3, i] / t.convolution[2, i])
+
+
+def _outputs(t: Columns, i: Any) -> Array:
+    return _log2(t.shape[2, i])
+
+
+def _positions(t: Columns, i: Any) -> Array:
+    return _log2(t.convolution[1, i])
+
+
+def _row(t: Columns, i: Any) -> Array:
+    return _log2(t.details[0, i])
+
+
+def _causal(t: Columns, i: Any) -> Array:
+    values: Array = t.details[1, i]
+    return values
+
+
+AXES: Mapping[str, Mapping[str, tuple[Feature, str]]] = {
+    MATMUL: {"rows": (_rows, UP), "columns": (_columns, UP), "depth": (_depth, UP)},
+    ATTENTION: {"length": (_length, UP), "head": (_depth, FREE), "causal": (_causal, FREE)},
+    CONV: {"inputs": (_inputs, UP), "outputs": (_outputs, UP), "positions": (_positions, UP)},
+    "softmax": {"row": (_row, ROW)},
+    "layer_norm": {"row": (_row, ROW)},
+}
+"""Per curve the features beside the curve itself, all in log2 but the flag. Rows, columns and depth: m, n and k; inputs
+and outputs: channels; positions: of an image; length: the geometric mean of queries and keys; row: elements that are
+normalised together."""
+TERMS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    MATMUL: (
+        (CURVE, "rows"),
+        (CURVE, "columns"),
+        (CURVE, "depth"),
+        ("rows", "depth"),
+        ("columns", "depth"),
+        ("rows", "columns"),
+    ),
+    ATTENTION: ((CURVE, "length"), (CURVE, "head"), (CURVE, "causal")),
+    CONV: ((CURVE, "inputs"), (CURVE, "outputs"), (CURVE, "positions"), ("inputs", "outputs")),
+    "softmax": ((CURVE, "row"),),
+    "layer_norm": ((CURVE, "row"),),
+}
+"""The two axes of each table of g."""
+
+
+def covers(family: str, variant: str, features: Mapping[str, float | str]) -> bool:
+    """Whether rows like this work were measured for its own curve: forward passes, 3x3 convolutions, rows of a
+    known length.
+    """
+    if family == CONV:
+        return variant.startswith("fwd") and features.get("taps") == 9.0 and features.get("stride") == 1.0
+    if family in ("softmax", "layer_norm"):
+        return variant == "fwd" and float(features.get("cols", 0.0)) >= 1.0
+    return family == MATMUL or (family == ATTENTION and variant == "fwd")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Correction:
+    """g of one class of kernels on one device: knots of every axis, and a table (knots x knots) for each of TERMS."""
+
+    curve: str
+    knots: Mapping[str, Array]
+    tables: Sequence[Array]
+
+    @classmethod
+    def find(cls, content: Mapping[str, Any], key: str, device: str) -> Correction | None:
+        """That of `device`, else the shared one, from `corrections` of kernels.json; key "curve|dtype class"."""
+        found = content.get(key)
+        if found is None:
+            return None
+        knots = {name: np.array(at, dtype=np.float64) for name, at in found["knots"].items()}
+        tables = [np.array(table, dtype=np.float64) for table in found["devices"].get(device, found["shared"])]
+        return cls(key.partition("|")[0], knots, tables)
+
+    def log2_factor(self, busy: Array, columns: Columns, at: Any) -> Array:
+        """g of the works at positions `at`, whose curve takes `busy` seconds."""
+        places = {name: place(values, self.knots[name]) for name, values in coordinates(self.curve, busy, columns, at)}
+        total: Array = np.zeros(len(busy))
+        for (one, other), table in zip(TERMS[self.curve], self.tables, strict=True):
+            (i, x), (j, y) = places[one], places[other]
+            flat, wide = table.ravel(), table.shape[1]
+            corner = i * wide + j
+            low = flat[corner] * (1.0 - y) + flat[corner + 1] * y
+            high = flat[corner + wide] * (1.0 - y) + flat[corner + wide + 1] * y
+            total += low + (high - low) * x
+        return total
+
+
+def coordinates(curve: str, busy: Array, columns: Columns, at: Any) -> list[tuple[str, Array]]:
+    """The value of every axis for the works at positions `at`."""
+    base = np.log2(np.maximum(busy, 1e-12) * 1e6)
+    return [(CURVE, base), *((name, feature(columns, at)) for name, (feature, _) in AXES[curve].items())]
+
+
+def place(values: Array, knots: Array) -> tuple[NDArray[np.intp], Array]:
+    """The knot at or below each value, and how far on it is towards the next, 0..1; clipped to the knots."""
+    inside = np.clip(values, knots[0], knots[-1])
+    below = np.clip(np.searchsorted(knots, inside, side="right") - 1, 0, len(knots) - 2)
+    return below, (inside - knots[below]) / (knots[below + 1] - knots[below])
