@@ -225,13 +225,13 @@ def test_a_resnet_in_nchw_moves_two_trips_of_every_convolution_more() -> None:
 
 
 def test_a_small_batch_is_host_bound_and_autocast_makes_it_slower() -> None:
-    """One picture on an H100 takes what its launches take. Autocast launches 57 casts each way beside them: 54 weights,
+    """One small picture on an H100 takes what its launches take. Autocast launches 57 casts each way beside them: 54 weights,
     a bias, the image and the logits; the gradients of the weights and the bias, and two of the smoothed loss."""
     steps: dict[tuple[str, int], Timeline] = {}
     for precision in ("fp32", "amp-bf16"):
         for batch in (1, 256):
             job = Job("resnet50", precision=precision, batch_size=batch, gpu="h100-80gb-sxm", memory_format="nhwc",
-                      optimizer_impl="fused")  # fmt: skip
+                      optimizer_impl="fused", input={"image_size": 128 if batch == 1 else 224})  # fmt: skip
             steps[precision, batch] = simulate(priced(job))
     for precision in ("fp32", "amp-bf16"):
         assert steps[precision, 1].step_s == pytest.approx(steps[precision, 1].host_s)

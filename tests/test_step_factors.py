@@ -42,11 +42,11 @@ def priced(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32
 
 def test_parts_of_a_factor_narrow_down() -> None:
     assert parts(("conv.nhwc", "ampere", "half")) == pytest.approx(
-        {"conv": 0.5, "conv.nhwc": 0.35, "conv.nhwc|half": 0.35, "conv.nhwc|ampere|half": 0.25}
+        {"conv": 0.8, "conv.nhwc": 0.56, "conv.nhwc|half": 0.56, "conv.nhwc|ampere|half": 0.4}
     )
     # A one-dimensional convolution departs from what holds for all.
     assert parts(("conv_1d", "volta", "fp32")) == pytest.approx(
-        {"conv": 0.5, "conv_1d": 0.35, "conv_1d|fp32": 0.245, "conv_1d|volta|fp32": 0.175}
+        {"conv": 0.8, "conv_1d": 0.35, "conv_1d|fp32": 0.245, "conv_1d|volta|fp32": 0.175}
     )
     assert list(parts(("norm", "volta", "fp32"))) == ["norm", "norm|fp32", "norm|volta|fp32"]
     assert {group.partition(".")[0] for group in GROUPS} == set(GROUP_PRIOR)
