@@ -185,7 +185,7 @@ def test_a_published_job_comes_out_near_its_measurement_and_says_why() -> None:
     nearest = next(use for use in found.anchors.nearest if "8x-amp-fp16-b256" in use.id)
     assert bare.anchors == NONE
     assert nearest.likeness > 0.6
-    assert abs(math.log(found.step.p50 / nearest.measured_s)) < abs(math.log(bare.step.p50 / nearest.measured_s))
+    assert abs(math.log(found.step.p50 / nearest.measured_s)) < 0.05  # other counts and batches speak too
     assert found.step.p90 / found.step.p10 < bare.step.p90 / bare.step.p10
     assert found.sources["measured"] > 0.5 > bare.sources["measured"]
     assert sum(found.sources.values()) == pytest.approx(1.0)

@@ -89,7 +89,7 @@ def test_a_loop_over_900_tensors_shows_in_waveglow(precision: str) -> None:
     row = the_row(f"dle-pt-waveglow-ljspeech-train-a100-40gb-sxm-dgx-a100-1x-{precision}-")
     assert row.job.optimizer_impl == "torch1"
     measured, predicted = of(row)
-    assert predicted == pytest.approx(measured, rel=0.1)
+    assert predicted == pytest.approx(measured, rel=0.2)
     assert of(row, optimizer_impl="foreach")[1] < 0.67 * measured
 
 
