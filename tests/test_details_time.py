@@ -226,7 +226,7 @@ def test_a_resnet_in_nchw_moves_two_trips_of_every_convolution_more() -> None:
 
 def test_a_small_batch_is_host_bound_and_autocast_makes_it_slower() -> None:
     """One small picture on an H100 takes what its launches take. Autocast launches 57 casts each way beside them: 54
-    weights, a bias, the image and the logits; the gradients of the weights and the bias, and two of the smoothed loss."""
+    weights, a bias, image and logits; the gradients of weights and bias, and two of the smoothed loss."""
     steps: dict[tuple[str, int], Timeline] = {}
     for precision in ("fp32", "amp-bf16"):
         for batch in (1, 256):
