@@ -86,6 +86,36 @@ def _group_norm(device: torch.device, dtype: torch.dtype, elements: int) -> Call
     return lambda: ATEN.native_group_norm(x, weight, bias, n, c, h * w, 32, 1e-5)
 
 
+def _group_norm_backward(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
+    x = _image(device, dtype, elements)
+    g = torch.randn_like(x)
+    n, c, h, w = x.shape
+    weight, bias = _flat(device, dtype, c), _flat(device, dtype, c)
+    _, mean, rstd = ATEN.native_group_norm(x, weight, bias, n, c, h * w, 32, 1e-5)
+    return lambda: ATEN.native_group_norm_backward(g, x, mean, rstd, weight, n, c, h * w, 32, [True] * 3)
+
+
+def _resample(name: str, *corners: bool) -> Build:
+    """An image to twice its height and width; `elements` counts the larger one."""
+
+    def build(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
+        x = _image(device, dtype, max(elements // 4, 1))
+        size = [2 * x.shape[2], 2 * x.shape[3]]
+        return lambda: getattr(ATEN, name)(x, size, *corners)
+
+    return build
+
+
+def _resample_backward(name: str, *corners: bool) -> Build:
+    def build(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
+        small = list(_image(device, dtype, max(elements // 4, 1)).shape)
+        size = [2 * small[2], 2 * small[3]]
+        g = random(device, dtype, *small[:2], *size)
+        return lambda: getattr(ATEN, name)(g, size, small, *corners)
+
+    return build
+
+
 def _softmax_of(function: Any, width: int) -> Build:
     def build(device: torch.device, dtype: torch.dtype, elements: int) -> Call:
         x = _rows(device, dtype, elements, width)
@@ -211,6 +241,11 @@ OPERATORS: dict[str, Build] = {
     "aten.native_batch_norm": _batch_norm,
     "aten.native_batch_norm_backward": _batch_norm_backward,
     "aten.native_group_norm": _group_norm,
+    "aten.native_group_norm_backward": _group_norm_backward,
+    "aten.upsample_nearest2d": _resample("upsample_nearest2d"),
+    "aten.upsample_nearest2d_backward": _resample_backward("upsample_nearest2d_backward"),
+    "aten.upsample_bilinear2d": _resample("upsample_bilinear2d", False),
+    "aten.upsample_bilinear2d_backward": _resample_backward("upsample_bilinear2d_backward", False),
     "aten._softmax": _softmax_of(ATEN._softmax, 256),
     "aten._softmax_backward_data": _softmax_backward_of(ATEN._softmax_backward_data, ATEN._softmax, 256),
     "aten._log_softmax": _softmax_of(ATEN._log_softmax, 1024),
@@ -230,7 +265,9 @@ OPERATORS: dict[str, Build] = {
 """Operator of the graph -> how to run it. Operators alike in cost borrow from these (see timing.calibrated)."""
 
 ONLY_FULL = frozenset({"aten.embedding", "aten.embedding_dense_backward", "aten.exp", "aten.nll_loss_forward",
-                       "aten.nll_loss_backward", "aten._log_softmax", "aten._log_softmax_backward_data"})  # fmt: skip
+                       "aten.nll_loss_backward", "aten._log_softmax", "aten._log_softmax_backward_data",
+                       "aten.upsample_nearest2d", "aten.upsample_nearest2d_backward", "aten.upsample_bilinear2d",
+                       "aten.upsample_bilinear2d_backward"})  # fmt: skip
 """Operators that mixed precision leaves in float32."""
 
 
