@@ -52,7 +52,7 @@ KNOWN = (
     Known(
         "unet", False,
         "On the A100 in half precision nothing else published keeps images in NCHW, so its convolutions are those of "
-        "other arithmetics. Steps hold about 5 ms that no batch size changes.",
+        "other arithmetics. Of a step, 8 to 10 ms change with no batch size.",
         gpus=("a100-80gb-sxm",),
     ),
     Known(
