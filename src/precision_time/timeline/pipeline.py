@@ -1,0 +1,282 @@
+"""How long a pipeline of stages takes over the micro-batches of a step. Does not know where the seconds came from.
+
+| schedule      | order on stage s of p, m micro-batches, v chunks per stage                   | holds |
+|---------------|------------------------------------------------------------------------------|-------|
+| `gpipe`       | all forwards, then all backwards (arXiv:1811.06965)                          | m |
+| `1f1b`        | p - s - 1 forwards, then a forward and a backward in turn (arXiv:2006.09503) | p - s |
+| `interleaved` | w = 2(p - s - 1) + (v - 1)p forwards of chunks, then in turn (Megatron-LM,   | w + 1 |
+|               | arXiv:2104.04473)                                                            |       |
+| `zero-bubble` | 1f1b, but the weight gradient of a micro-batch waits for s more backwards    | p |
+|               | (ZB-H1, arXiv:2401.10241)                                                    |       |
+
+What a stage *holds* is the largest number of (micro-batch, chunk) activations alive at once. A zero-bubble stage keeps
+a micro-batch until its weight gradient is made, so every stage holds what the first stage of 1f1b does: the peak over
+all stages is that of 1f1b, and no stage passes it.
+
+A send delays the receiver. With `blocking_send` it also holds both ends: neighbours meet when both are there, and go
+on `send_s` later; a forward and a backward that cross on a link do so at once. That is Megatron's plain 1F1B
+(`send_forward_recv_backward`), and GPipe written the same way. One stage sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from precision_time.errors import JobError, nearest
+from precision_time.timeline.pipeline_grid import (
+    Array,
+    Grid,
+    Index,
+    pair_cells,
+    pair_grid,
+    pair_offset,
+    pair_rows,
+    ring_cells,
+    ring_grid,
+    ring_rows,
+)
+from precision_time.timeline.pipeline_play import play, play_all
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+
+Kind = Literal["forward", "backward", "weight"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """Seconds of every virtual chunk on every stage: arrays (stages, chunks). Chunk c of stage s is part c*stages + s.
+
+    `backward_s` makes input and weight gradients; `weight_s` is the part of it that only makes weight gradients.
+    """
+
+    forward_s: Array
+    backward_s: Array
+    weight_s: Array | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("forward_s", "backward_s", "weight_s"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            seconds = np.asarray(given, dtype=np.float64)
+            if seconds.ndim != 2 or not seconds.size:
+                raise JobError(f"{name} has shape {seconds.shape}; give an array (stages, chunks)")
+            if not np.isfinite(seconds).all() or (seconds < 0).any():
+                raise JobError(f"{name} holds seconds that are negative or not finite; give seconds of each chunk")
+            object.__setattr__(self, name, seconds)
+        shapes = {s.shape for s in (self.forward_s, self.backward_s, self.weight_s) if s is not None}
+        if len(shapes) > 1:
+            raise JobError(f"stage times differ in shape, {sorted(shapes)}; give each as (stages, chunks)")
+        if self.weight_s is not None and (self.weight_s > self.backward_s).any():
+            raise JobError("weight_s exceeds backward_s, of which it is a part; give backward_s of the whole chunk")
+
+    @property
+    def stages(self) -> int:
+        return int(self.forward_s.shape[0])
+
+    @property
+    def chunks(self) -> int:
+        return int(self.forward_s.shape[1])
+
+
+class Interval(NamedTuple):
+    """One operation of a stage; in `zero-bubble`, "backward" is without the weight gradient."""
+
+    start_s: float
+    duration_s: float
+    kind: Kind
+    micro_batch: int
+    chunk: int
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineTimeline:
+    """One step, from the start of its first forward to the end of its last backward. Arrays are (stages,).
+
+    `stage_start_s` is when a stage starts its first forward, `stage_end_s` when it ends its last backward (its
+    gradients are complete). `bubble_s` is `step_s` without `busy_s`; of it, `exposed_send_s` was spent with the next
+    input on its way (blocking: in sends and receives, without the wait for the neighbour to come).
+    """
+
+    schedule: str
+    times: StageTimes
+    send_s: float
+    micro_batches: int
+    blocking_send: bool
+    step_s: float
+    stage_start_s: Array
+    stage_end_s: Array
+    busy_s: Array
+    exposed_send_s: Array
+    in_flight: Index
+
+    @property
+    def bubble_s(self) -> Array:
+        return np.maximum(self.step_s - self.busy_s, 0.0)
+
+    def intervals(self, stage: int) -> Iterator[Interval]:
+        """Every operation of a stage in order. Nothing is skipped here: the first call plays all micro-batches."""
+        times, micro_batches = self.times, self.micro_batches
+        if self.schedule == "interleaved":
+            yield from self._ring_intervals(stage)
+            return
+        forward_s, backward_s, weight_s = _parts(self.schedule, times)
+        offset = pair_offset(times.stages, micro_batches, self.schedule == "gpipe")
+        cells = pair_cells(np.arange(pair_rows(micro_batches, offset)), times.stages, micro_batches, offset)
+        rows = np.flatnonzero(cells.forward[:, stage] | cells.backward[:, stage])
+        f, b, w = float(forward_s[stage]), float(backward_s[stage]), float(weight_s[stage])
+        end = 0.0
+        for start, forward, micro in zip(
+            self._starts[rows, 0, stage].tolist(), cells.forward[rows, stage].tolist(),
+            cells.micro[rows, stage].tolist(), strict=True,
+        ):  # fmt: skip
+            yield Interval(start, f if forward else b, "forward" if forward else "backward", micro, 0)
+            end = start + (f if forward else b)
+            if self.schedule == "zero-bubble" and not forward and micro >= stage:
+                yield Interval(end, w, "weight", micro - stage, 0)
+                end += w
+        if self.schedule == "zero-bubble":
+            for micro in range(max(micro_batches - stage, 0), micro_batches):
+                yield Interval(end, w, "weight", micro, 0)
+                end += w
+
+    def _ring_intervals(self, stage: int) -> Iterator[Interval]:
+        shape = (self.times.stages, self.times.chunks, self.micro_batches)
+        cells = ring_cells(np.arange(ring_rows(*shape)), *shape)
+        rows, halves = np.nonzero(cells.real[:, :, stage])
+        at = (rows, halves, stage)
+        seconds = np.stack([self.times.forward_s[stage], self.times.backward_s[stage]])[halves, cells.chunk[at]]
+        for start, duration, half, micro, chunk in zip(
+            self._starts[at].tolist(), seconds.tolist(), halves.tolist(), cells.micro[at].tolist(),
+            cells.chunk[at].tolist(), strict=True,
+        ):  # fmt: skip
+            yield Interval(start, duration, "backward" if half else "forward", micro, chunk)
+
+    @cached_property
+    def _starts(self) -> Array:
+        """Of every operation, played in full."""
+        return play_all(_grid(self.schedule, self.times, self.send_s, self.micro_batches, self.blocking_send))
+
+
+def pipeline(
+    schedule: str, times: StageTimes, send_s: float, micro_batches: int, *, blocking_send: bool = False
+) -> PipelineTimeline:
+    """The step of a pipeline; `send_s` takes an activation, or its gradient, to the neighbour (or last to first)."""
+    _check(schedule, times, send_s, micro_batches, blocking_send)
+    stages, chunks = times.stages, times.chunks
+    send_s = float(send_s) if stages > 1 else 0.0
+    stage = np.arange(stages)
+    group = stages if schedule == "interleaved" else 1
+    played, few = None, _enough(schedule, stages)
+    while played is None:
+        if schedule == "gpipe" or 3 * few > 2 * micro_batches:
+            few = micro_batches
+        grid = _grid(schedule, times, send_s, few, blocking_send)
+        played = play(grid, 0.0 if blocking_send else send_s, (micro_batches - few) // group)
+        few *= 2
+    _, backward_s, weight_s = _parts(schedule, times)
+    end = played.start[grid.last_backward, -1, stage] + backward_s
+    if schedule == "zero-bubble":
+        end += weight_s * np.minimum(stage + 1, micro_batches)
+    exposed_s = played.exposed_send_s
+    if blocking_send:
+        exposed_s = _exchanges(schedule, stages, micro_batches).astype(np.float64) * send_s
+    return PipelineTimeline(
+        schedule=schedule,
+        times=times,
+        send_s=send_s,
+        micro_batches=micro_batches,
+        blocking_send=blocking_send,
+        step_s=float(end.max()),
+        stage_start_s=played.start[stage, 0, stage],
+        stage_end_s=end,
+        busy_s=micro_batches * (times.forward_s + times.backward_s).sum(axis=1),
+        exposed_send_s=exposed_s,
+        in_flight=_in_flight(schedule, stages, chunks, micro_batches),
+    )
+
+
+def _check(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> None:
+    if schedule not in SCHEDULES:
+        raise JobError(f"pipeline schedule {schedule!r} is unknown; choose {nearest(schedule, SCHEDULES)}")
+    if micro_batches < 1:
+        raise JobError(f"a pipeline over {micro_batches} micro-batches does nothing; give 1 or more")
+    if not (np.isfinite(send_s) and send_s >= 0):
+        raise JobError(f"send_s is {send_s}; give the seconds of one send, 0 or more")
+    if schedule == "interleaved":
+        if times.chunks < 2:
+            raise JobError("the interleaved schedule needs 2 or more chunks per stage (vpp); with 1, say 1f1b")
+        if micro_batches % times.stages:
+            # Megatron-LM checks the same; groups larger than the pipeline (its
+            # microbatch_group_size_per_vp_stage) are not modelled.
+            raise JobError(
+                f"{micro_batches} micro-batches on {times.stages} interleaved stages; give a multiple of {times.stages}"
+            )
+    elif times.chunks > 1:
+        raise JobError(f"{schedule} runs 1 chunk per stage, not {times.chunks}; say interleaved")
+    if schedule == "zero-bubble" and times.weight_s is None:
+        raise JobError("zero-bubble splits the backward; give weight_s, the part that only makes weight gradients")
+    if blocking_send and schedule not in ("gpipe", "1f1b"):
+        raise JobError(f"{schedule} overlaps its sends; give blocking_send=False, or say 1f1b or gpipe")
+
+
+def _enough(schedule: str, stages: int) -> int:
+    """Micro-batches in which most pipelines are seen to repeat.
+
+    Fill and drain, and rounds enough for the slowest stage to set the pace, or for a round trip through all stages.
+    """
+    if schedule == "interleaved":
+        return 5 * stages
+    return 2 * stages + 2 * (1 << (stages - 1).bit_length()) + 2
+
+
+def _parts(schedule: str, times: StageTimes) -> tuple[Array, Array, Array]:
+    """Forward, backward and split-off weight gradient of the first chunk, as the schedule runs them."""
+    forward_s, backward_s = times.forward_s[:, 0], times.backward_s[:, 0]
+    if schedule == "zero-bubble" and times.weight_s is not None:
+        return forward_s, backward_s - times.weight_s[:, 0], times.weight_s[:, 0]
+    return forward_s, backward_s, np.zeros_like(forward_s)
+
+
+def _grid(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> Grid:
+    if schedule == "interleaved":
+        return ring_grid(times.forward_s, times.backward_s, send_s, micro_batches)
+    forward_s, backward_s, weight_s = _parts(schedule, times)
+    return pair_grid(
+        forward_s,
+        backward_s,
+        send_s,
+        micro_batches,
+        all_forwards_first=schedule == "gpipe",
+        blocking=blocking_send,
+        delayed_weight_s=weight_s if schedule == "zero-bubble" else None,
+    )
+
+
+def _exchanges(schedule: str, stages: int, micro_batches: int) -> Index:
+    """How often a stage meets a neighbour. In 1F1B the forwards of the fill and the backwards of the drain go alone."""
+    alone = np.full(stages, micro_batches)
+    if schedule == "1f1b":
+        alone = np.minimum(alone, stages - 1 - np.arange(stages))
+    right = micro_batches + alone
+    right[-1] = 0
+    left = np.concatenate([[0], right[:-1]])
+    return np.asarray(left + right, dtype=np.int64)
+
+
+def _in_flight(schedule: str, stages: int, chunks: int, micro_batches: int) -> Index:
+    stage = np.arange(stages)
+    if schedule == "gpipe":
+        held = np.full(stages, micro_batches)
+    elif schedule == "zero-bubble":
+        held = np.full(stages, stages)
+    elif schedule == "1f1b":
+        held = stages - stage
+    else:
+        held = 2 * (stages - stage - 1) + (chunks - 1) * stages + 1
+    return np.asarray(np.minimum(held, micro_batches * chunks), dtype=np.int64)
