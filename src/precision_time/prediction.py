@@ -14,15 +14,17 @@ from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
-from precision_time.estimate.assemble import assemble, step_terms
+from precision_time.estimate.assemble import assemble, process_bytes, step_terms
 from precision_time.estimate.correction import NONE
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import memory
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
+from precision_time.layered_prediction import is_layered, predict_layers
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.trace import trace_events
@@ -81,6 +83,8 @@ def _predict_one(
     known = catalog or _catalog(job.device)
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
+    if is_layered(job):
+        return predict_layers(job, precision, cluster, constants)
     # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows of hardware only CPU or not.
     step = training_step(job, precision, cluster.gpu.device_type)
     # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
@@ -100,7 +104,8 @@ def _predict_one(
     said = assumptions(job, step, precision, cluster.gpu)
     if anchoring.use and set(job.anchors) - {"none", "published"} and not correction.count:
         said = (*said, "no given anchor is of this model's family, so none corrects the estimate")
-    return assemble(job, step, priced, timeline, cluster, events, said, correction)
+    held = memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
+    return assemble(job, step, priced, timeline, held, cluster, events, said, correction)
 
 
 def _anchors(job: Job, gpu: Gpu, catalog: Catalog | None, constants: StepConstants | None) -> Anchors | None:

@@ -85,7 +85,7 @@ def kind_of(
 ) -> Kind:
     """The job as anchors see it; `breakdown` is the uncorrected one."""
     sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
-    model = f"{job.model.lower()} {step.graph.parameter_count} {sizes}"
+    model = f"{job.model.lower()} {step.parameter_count} {sizes}"
     words = (
         model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
     )  # fmt: skip

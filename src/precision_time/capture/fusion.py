@@ -55,7 +55,7 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
         if len(members) == 1:
             calls.append(_renumbered(members[0], enter(graph.kinds[members[0].kind])))
         else:
-            calls.append(_fused(graph, group, last_read, enter))
+            calls.append(fused_call(graph, group, last_read, enter))
         group.clear()
 
     for i, call in enumerate(graph.calls):
@@ -89,7 +89,8 @@ def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpKind) -> bool:
     return bool(touched.intersection(call.reads))
 
 
-def _fused(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpKind], int]) -> Call:
+def fused_call(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpKind], int]) -> Call:
+    """Calls of a graph as one that reads what came from outside and writes what is still needed afterwards."""
     reads: dict[int, list[TensorSpec]] = {}
     writes: dict[int, TensorSpec] = {}
     for i in group:

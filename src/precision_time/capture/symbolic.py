@@ -11,8 +11,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -33,7 +34,7 @@ from precision_time.capture.graph import (
 from precision_time.errors import CaptureError, DataError
 from precision_time.zoo.workload import Symbol
 
-_FORMAT = 1
+_FORMAT = 2
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
 
 
@@ -42,11 +43,9 @@ def fit(name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, in
 
     Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
     """
-    basis = list(itertools.product(*(range(s.degree + 1) for s in symbols)))
     grid = list(itertools.product(*(s.samples for s in symbols)))
     graphs = [capture_at(dict(zip((s.name for s in symbols), point, strict=True))) for point in grid]
-    inverse = _inverse([_monomials(basis, symbols, point) for point in grid])
-    encoder = _Encoder(name, inverse)
+    encoder = _Encoder(name, symbols)
     encoded = encoder.encode(graphs)
     stored = {
         "format": _FORMAT,
@@ -77,15 +76,10 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
     )
 
 
-def _monomials(basis: Iterable[tuple[int, ...]], symbols: Sequence[Symbol], point: Sequence[int]) -> list[Fraction]:
-    units = [Fraction(value, s.multiple_of) for s, value in zip(symbols, point, strict=True)]
-    rows = []
-    for powers in basis:
-        term = Fraction(1)
-        for unit, power in zip(units, powers, strict=True):
-            term *= unit**power
-        rows.append(term)
-    return rows
+def _powers(symbol: Symbol) -> list[list[Fraction]]:
+    """Every power of a symbol's samples, in units of what it is a multiple of."""
+    units = [Fraction(sample, symbol.multiple_of) for sample in symbol.samples]
+    return [[unit**power for power in range(symbol.degree + 1)] for unit in units]
 
 
 def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
@@ -118,9 +112,9 @@ class _Table:
 
 
 class _Encoder:
-    def __init__(self, name: str, inverse: list[list[Fraction]]) -> None:
+    def __init__(self, name: str, symbols: Sequence[Symbol]) -> None:
         self.name = name
-        self.inverse = inverse
+        self.inverses = [_inverse(_powers(symbol)) for symbol in symbols]
         self.polynomials = _Table()
         self.memo: dict[tuple[int, ...], int] = {}
         self.specs = _Table()
@@ -130,9 +124,29 @@ class _Encoder:
         known = self.memo.get(values)
         if known is not None:
             return known
-        coefficients = [sum((a * v for a, v in zip(row, values, strict=True)), Fraction(0)) for row in self.inverse]
-        self.memo[values] = index = self.polynomials(tuple(coefficients))
+        coefficients = self._coefficients(values)
+        terms = tuple((i, c) for i, c in enumerate(coefficients) if c)
+        self.memo[values] = index = self.polynomials(terms)
         return index
+
+    def _coefficients(self, values: Sequence[int]) -> list[Fraction]:
+        """The samples form a grid, so the polynomial is solved along one symbol after the other."""
+        found = [Fraction(v) for v in values]
+        if len(set(values)) == 1:
+            return [found[0]]
+        stride = len(found)
+        for inverse in self.inverses:
+            size = len(inverse)
+            stride //= size
+            solved = list(found)
+            for start in range(len(found)):
+                if start // stride % size:
+                    continue
+                column = [found[start + k * stride] for k in range(size)]
+                for k, row in enumerate(inverse):
+                    solved[start + k * stride] = sum((a * v for a, v in zip(row, column, strict=True)), Fraction(0))
+            found = solved
+        return found
 
     def spec(self, specs: Sequence[TensorSpec]) -> int:
         first = specs[0]
@@ -188,14 +202,16 @@ class _Encoder:
                 "category": [int(s.category) for s in first.storages],
             },
             "parameters": [
-                [p.name, list(p.shape), p.dtype, p.grad_dtype, p.ready, int(p.trainable)] for p in first.parameters
+                [p.name, [self.polynomial(dim) for dim in zip(*(q.shape for q in row), strict=True)], p.dtype,
+                 p.grad_dtype, p.ready, int(p.trainable)]
+                for p, row in zip(first.parameters, zip(*(g.parameters for g in graphs), strict=True), strict=True)
             ],
-            "buffer_bytes": first.buffer_bytes,
+            "buffer_bytes": self.polynomial(tuple(g.buffer_bytes for g in graphs)),
             "assumptions": list(first.assumptions),
             "kinds": [[n, list(i), list(o), _jsonable(a)] for n, i, o, a in self.kinds.values],
             "specs": [[dtype, *dims] for dtype, dims in self.specs.values],
-            "polynomials": [[_number(c) for c in p] for p in self.polynomials.values],
-        }
+            "polynomials": [[[i, _number(c)] for i, c in terms] for terms in self.polynomials.values],
+        }  # fmt: skip
 
 
 def _number(value: Fraction) -> int | str:
@@ -213,7 +229,7 @@ def _attr(value: Any) -> AttrValue:
 def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -> list[int]:
     symbols = stored["symbols"]
     powers = list(itertools.product(*(range(degree + 1) for _, _, degree in symbols)))
-    units = []
+    units: list[int] = []
     for name, multiple, _ in symbols:
         value = sizes[name]
         if value % multiple:
@@ -221,18 +237,19 @@ def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -
                 f"{name} {value} is not a multiple of {multiple}, which the stored graph of {stored['name']} needs"
             )
         units.append(value // multiple)
-    monomials = []
-    for power in powers:
-        term = 1
-        for unit, exponent in zip(units, power, strict=True):
-            term *= unit**exponent
-        monomials.append(term)
+    monomials: dict[int, int] = {}
+
+    def monomial(index: int) -> int:
+        if index not in monomials:
+            monomials[index] = math.prod(unit**power for unit, power in zip(units, powers[index], strict=True))
+        return monomials[index]
+
     out = []
-    for coefficients in stored["polynomials"]:
-        if all(isinstance(c, int) for c in coefficients):
-            out.append(sum(c * m for c, m in zip(coefficients, monomials, strict=True)))
+    for terms in stored["polynomials"]:
+        if all(isinstance(c, int) for _, c in terms):
+            out.append(sum(c * monomial(i) for i, c in terms))
         else:
-            exact = sum((Fraction(c) * m for c, m in zip(coefficients, monomials, strict=True)), Fraction(0))
+            exact = sum((Fraction(c) * monomial(i) for i, c in terms), Fraction(0))
             out.append(exact.numerator // exact.denominator)
     return out
 
@@ -275,10 +292,13 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
             )
         ),
         parameters=tuple(
-            Parameter(n, tuple(shape), rename.get(dtype, dtype), rename.get(grad, grad), ready, bool(trainable))
+            Parameter(
+                n, tuple(values[d] for d in shape), rename.get(dtype, dtype), rename.get(grad, grad), ready,
+                bool(trainable),
+            )
             for n, shape, dtype, grad, ready, trainable in stored["parameters"]
         ),
-        buffer_bytes=int(stored["buffer_bytes"] * factor),
+        buffer_bytes=int(values[stored["buffer_bytes"]] * factor),
         sizes=dict(sizes),
         assumptions=tuple(stored["assumptions"]),
     )  # fmt: skip

@@ -127,7 +127,9 @@ class Tracer(TorchDispatchMode):
             return 0
         path = self.module_stack[-1]
         index = self.modules.setdefault(path, len(self.modules))
-        self._module_of_sequence[torch.autograd._get_sequence_nr()] = index
+        # The node of a differentiable operator is made before the operator runs, so the newest number is its own; what
+        # runs without one (masks, positions) must not take over the number of the node before it.
+        self._module_of_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, index)
         return index
 
     def _run(self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> Any:

@@ -50,6 +50,10 @@ class TrainingStep:
     length_spread: float = 0.0
     """Half the range of batch lengths, as a share of the middle (see `lengths`): ranks wait for the longest."""
 
+    @property
+    def parameter_count(self) -> int:
+        return self.graph.parameter_count
+
 
 @dataclass(frozen=True, slots=True)
 class _Model:
@@ -74,7 +78,7 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
         from precision_time.capture.own import own_step  # traces, so it needs torch
 
         own = own_step(job, precision, device_type)
-        how = own.optimizer_impl or _usual_implementation(device_type)
+        how = own.optimizer_impl or usual_implementation(device_type)
         return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
                        settle_lengths(job.input)[1])  # fmt: skip
     model = resolve(job)
@@ -82,10 +86,10 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
     batch = int(model.sizes["batch_size"])
     return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
                    model.entry.dataset or None, model.entry.family, model.sizes,
-                   _usual_implementation(device_type), model.length_spread)  # fmt: skip
+                   usual_implementation(device_type), model.length_spread)  # fmt: skip
 
 
-def _usual_implementation(device_type: str) -> str | None:
+def usual_implementation(device_type: str) -> str | None:
     """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
     return "single" if device_type == "cpu" else None
 
@@ -201,7 +205,7 @@ def regime_of(precision: Precision) -> str:
     return "half" if precision.parameter_dtype in ("float16", "bfloat16") else "full"
 
 
-def _renames(precision: Precision) -> dict[str, str]:
+def renames(precision: Precision) -> dict[str, str]:
     if precision.compute_dtype == "float16":
         return {"bfloat16": "float16"}
     return {"float32": "float64"} if precision.compute_dtype == "float64" else {}
@@ -243,10 +247,10 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         variant = regime if key.attention == "flash" else f"{regime}.math"
         stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
         concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
-        graph = symbolic.evaluate(stored, concrete, _renames(key.precision))
+        graph = symbolic.evaluate(stored, concrete, renames(key.precision))
     else:
         graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
-        graph = symbolic.rename_dtypes(graph, _renames(key.precision))
+        graph = symbolic.rename_dtypes(graph, renames(key.precision))
     return transform(graph, key.precision, key.execution, key.device_rules)
 
 

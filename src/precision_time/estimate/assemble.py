@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from precision_time.capture.graph import Phase
-from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory, memory
+from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
     MEASURED_EXPOSED_SPREAD,
@@ -27,15 +26,28 @@ from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline
 from precision_time.timing.kernels import SOURCES
-from precision_time.timing.price import PricedProgram
+from precision_time.timing.price import PricedKinds
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
 IDLE_POWER_SHARE = 0.35
 """Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
 
 
+class Described(Protocol):
+    """What an estimate says of a traced step, whatever its layout."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def dataset(self) -> str | None: ...
+    @property
+    def sizes(self) -> Mapping[str, Any]: ...
+    @property
+    def parameter_count(self) -> int: ...
+
+
 def assemble(
-    job: Job, step: TrainingStep, priced: PricedProgram, timeline: Timeline, cluster: Cluster,
+    job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run."""
@@ -49,7 +61,8 @@ def assemble(
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
     spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster))
     interval = Interval.around(seconds, spread)
-    global_batch = step.batch_size * job.grad_accum * cluster.gpus
+    replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
+    global_batch = step.batch_size * job.grad_accum * replicas
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
@@ -68,13 +81,17 @@ def assemble(
         samples_unit=_unit(step),
         steps_per_epoch=per_epoch,
         steps=steps,
-        memory=_memory(step, job, cluster),
+        memory=memory,
         sources=sources,
         bound_shares=_bounds(priced, per_kind),
-        unsupported=tuple(sorted({priced.program.kinds[i].name for i in unknown})),
+        unsupported=tuple(sorted({priced.kinds[i].name for i in unknown})),
         unsupported_bytes_share=unknown_share,
         floor_s=floor_s,
-        parameters=step.graph.parameter_count,
+        parameters=step.parameter_count,
+        communication={
+            group: {"exposed_s": timeline.exposed_by_group.get(group, 0.0), "hidden_s": timeline.hidden_by_group.get(group, 0.0)}
+            for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
+        },
         flops_per_step=_flops(priced, per_kind),
         cost_usd=run.scaled(cluster.gpus * price / 3600.0) if run and price is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
@@ -103,13 +120,12 @@ def _spread(terms: SpreadTerms, cluster: Cluster) -> float:
     return calibrated_log_spread(terms, calibration.noise)
 
 
-def _memory(step: TrainingStep, job: Job, cluster: Cluster) -> Memory:
-    """On a CPU there is no CUDA context."""
-    process = CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
-    return memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process)
+def process_bytes(cluster: Cluster) -> int:
+    """What a process holds besides tensors; on a CPU there is no CUDA context."""
+    return CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
 
 
-def spread_terms(priced: PricedProgram, timeline: Timeline, arch: str, openness: Openness | None = None) -> SpreadTerms:
+def spread_terms(priced: PricedKinds, timeline: Timeline, arch: str, openness: Openness | None = None) -> SpreadTerms:
     """What the job adds to the interval; `openness` of the step factors, those that ship unless said otherwise."""
     per_kind = priced.calls_per_kind
     moved = per_kind * priced.works.nbytes
@@ -132,9 +148,11 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
         "backward": busy[Phase.BACKWARD],
         "optimizer": busy[Phase.OPTIMIZER] + busy[Phase.CLIP],
         "loss_scaling": busy[Phase.UNSCALE],
+        "recompute": timeline.recompute_s,
         "casts": timeline.casts_s,
         "host_gaps": timeline.host_gap_s,
         "communication_exposed": timeline.communication_exposed_s,
+        "bubble": timeline.bubble_s,
         "rank_wait": timeline.rank_wait_s,
     }
 
@@ -146,20 +164,23 @@ def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) 
     return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
 
 
-def _sources(priced: PricedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+def _sources(priced: PricedKinds, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
     """Shares of the step by source; what anchors explain of the differences between jobs is measured."""
     by_source = per_kind @ priced.source_s
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[priced.host_source] += timeline.host_gap_s
     seconds[priced.communication_source] += timeline.communication_exposed_s
     seconds["assumed"] += timeline.rank_wait_s
+    kernels = sum(seconds.values())
+    if timeline.bubble_s and kernels:  # a bubble is the other stages' time, and rests on what theirs does
+        seconds = {name: value * (1.0 + timeline.bubble_s / kernels) for name, value in seconds.items()}
     whole = sum(seconds.values()) or 1.0
     shares = {name: value / whole * (1.0 - correction.informed) for name, value in seconds.items()}
     shares["measured"] += correction.informed
     return shares
 
 
-def kernel_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float:
+def kernel_spread(priced: PricedKinds, per_kind: Any, seconds: float) -> float:
     """Spread of the step from its kernel models: classes of kernels err together within, independently between."""
     table = priced.works.table
     work_s = priced.work_s * per_kind[priced.works.owner]
@@ -167,7 +188,7 @@ def kernel_spread(priced: PricedProgram, per_kind: Any, seconds: float) -> float
     return float(np.sqrt((deviation**2).sum()) / seconds)
 
 
-def _bounds(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
+def _bounds(priced: PricedKinds, per_kind: Any) -> dict[str, float]:
     total = float((per_kind * priced.kind_s).sum()) or 1.0
     compute = float((per_kind * priced.compute_bound_s).sum()) / total
     launch = (
@@ -176,7 +197,7 @@ def _bounds(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
     return {"compute": compute, "memory": max(1.0 - compute - launch, 0.0), "launch": launch}
 
 
-def _flops(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
+def _flops(priced: PricedKinds, per_kind: Any) -> dict[str, float]:
     table = priced.works.table
     work_flops = table.flops * per_kind[priced.works.owner]
     totals: dict[str, float] = {}
@@ -187,13 +208,13 @@ def _flops(priced: PricedProgram, per_kind: Any) -> dict[str, float]:
     return totals
 
 
-def _unit(step: TrainingStep) -> str:
+def _unit(step: Described) -> str:
     if step.dataset and step.dataset in DATASETS and not DATASETS[step.dataset].counts_tokens:
         return DATASETS[step.dataset].unit
     return "samples"
 
 
-def _steps_per_epoch(job: Job, step: TrainingStep, global_batch: int) -> int | None:
+def _steps_per_epoch(job: Job, step: Described, global_batch: int) -> int | None:
     if job.run.steps_per_epoch:
         return job.run.steps_per_epoch
     size = job.run.dataset_size
@@ -240,6 +261,6 @@ def run_interval(
         fixed += steps // run.checkpoint_every_steps * run.checkpoint_s
     if run.evaluation_samples and per_epoch:
         evaluations = steps / per_epoch / (run.evaluation_every_epochs or 1.0)
-        batches = math.ceil(run.evaluation_samples / (batch_size * cluster.gpus))
+        batches = math.ceil(run.evaluation_samples / (batch_size * job.layout_spec.dp))
         fixed += evaluations * batches * forward_s
     return total.shifted(fixed)

@@ -13,7 +13,8 @@ from precision_time.estimate.memory import Memory
 from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
-    "forward", "backward", "optimizer", "loss_scaling", "casts", "host_gaps", "communication_exposed", "rank_wait",
+    "forward", "backward", "optimizer", "loss_scaling", "recompute", "casts", "host_gaps", "communication_exposed",
+    "bubble", "rank_wait",
 )  # fmt: skip
 
 
@@ -25,6 +26,7 @@ class Estimate:
     breakdown          seconds of the P50 step by term; sums to step.p50
     sources            share of the step's kernel and communication time resting on each kind of source
     unsupported        operators without a model (priced as the bytes they touch), with their share of the bytes
+    communication      by who communicates (tensor, context, expert, data, pipeline ranks): exposed_s and hidden_s
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
     assumptions        defaults that were filled in, in words
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
@@ -52,6 +54,7 @@ class Estimate:
     energy_j: Interval | None = None
     assumptions: tuple[str, ...] = ()
     anchors: Correction = NONE
+    communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -106,6 +109,7 @@ _INTERVALS = ("step", "epoch", "run", "cost_usd", "energy_j")
 _PLAIN = (
     "breakdown", "communication_hidden_s", "samples_per_s", "samples_unit", "steps_per_epoch", "steps", "sources",
     "bound_shares", "unsupported", "unsupported_bytes_share", "floor_s", "parameters", "flops_per_step", "assumptions",
+    "communication",
 )  # fmt: skip
 
 

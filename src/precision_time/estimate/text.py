@@ -22,9 +22,11 @@ _LABELS = {
     "backward": "backward",
     "optimizer": "optimizer",
     "loss_scaling": "loss scaling",
+    "recompute": "recomputed forward",
     "casts": "casts",
     "host_gaps": "waiting for the host",
     "communication_exposed": "exposed communication",
+    "bubble": "pipeline bubble",
     "rank_wait": "waiting for the slowest GPU",
 }
 _NAME, _NUMBER, _BAR = 30, 12, 30
@@ -41,7 +43,7 @@ def _headline(estimate: Estimate) -> str:
     job = estimate.job
     if job.batch_size is None:
         per_step = estimate.samples_per_s * estimate.step.p50
-        job = job.replace(batch_size=max(1, round(per_step / job.gpus / job.grad_accum)))
+        job = job.replace(batch_size=max(1, round(per_step / job.layout_spec.dp / job.grad_accum)))
     return job.signature()
 
 
@@ -93,7 +95,14 @@ def _breakdown(estimate: Estimate) -> str:
             bar = "█" * round(_BAR * share / 100)
             lines.append(_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) + f"{share:>8.1f} %  {bar}".rstrip())
     lines.append(_row("  step", [f"{sum(numbers):,.{digits}f} {unit}"]) + f"{sum(shares):>8.1f} %")
-    if estimate.communication_hidden_s:
+    if estimate.communication:
+        lines.append("communication")
+        lines += [
+            _row(f"  between {group} ranks", [human_seconds(found["exposed_s"])])
+            + f"  exposed, {human_seconds(found['hidden_s'])} behind compute"
+            for group, found in estimate.communication.items()
+        ]
+    elif estimate.communication_hidden_s:
         lines.append(
             f"  and {human_seconds(estimate.communication_hidden_s)} of communication behind the backward pass"
         )

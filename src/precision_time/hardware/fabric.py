@@ -90,6 +90,10 @@ class Cluster:
                 f" nodes cannot talk; use at most {self.node.gpus_per_node} GPUs or a node with `inter`."
             )
 
+    def __hash__(self) -> int:
+        """By name: the fields hold tables."""
+        return hash((self.gpu.name, self.node.name, self.gpus, self.nodes))
+
     @property
     def gpus_per_node(self) -> int:
         return self.gpus // self.nodes
@@ -140,6 +144,10 @@ class Group:
     inter: Fabric | None = None
     network_bytes_per_s: float = 0.0
     """What this communicator's ranks in one domain may send out per second, one direction."""
+
+    def __hash__(self) -> int:
+        """By name: a fabric holds tables."""
+        return hash((self.ranks, self.domains, self.intra.name, self.network_bytes_per_s))
 
     @property
     def ranks_per_domain(self) -> int:

@@ -12,7 +12,8 @@ A synchronous device (a CPU) has no streams: host, kernels and reductions take t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,13 @@ class Timeline:
     """(start, end, bytes) of the buckets of the last micro-step."""
     repeated_micro_steps: int
     """Micro-steps that `spans` leaves out because they equal the one drawn."""
+    recompute_s: float = 0.0
+    """Forward passes run again for the backward pass."""
+    bubble_s: float = 0.0
+    """A pipeline stage waiting for its neighbours."""
+    exposed_by_group: Mapping[str, float] = field(default_factory=dict)
+    """`communication_exposed_s` by who communicates: tensor, context, expert, data, pipeline ranks."""
+    hidden_by_group: Mapping[str, float] = field(default_factory=dict)
 
 
 class _Clock:

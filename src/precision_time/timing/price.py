@@ -5,8 +5,9 @@ Equal operators are priced once; the cost of pricing does not depend on the numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,16 +53,15 @@ class KindWorks:
 
 
 @dataclass(frozen=True, eq=False)
-class PricedProgram:
-    """Seconds of a program on a cluster.
+class PricedKinds:
+    """Seconds of a program's kinds on a cluster.
 
     `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
     `work_s` is per work of the table, `work_spread` its standard deviation of log time,
-    `work_helpers` the share of it that helper kernels take (layout transposes). `bucket_s` follows the
-    program's buckets.
+    `work_helpers` the share of it that helper kernels take (layout transposes).
     """
 
-    program: RankProgram
+    kinds: Kinds
     works: KindWorks
     work_s: Array
     work_spread: Array
@@ -73,20 +73,37 @@ class PricedProgram:
     source_s: Array
     host: HostCosts
     host_kind_s: Array
+    synchronous: bool
+    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
+    host_source: str
+    """Where the host's costs come from; those that ship are set by hand."""
+
+    def device_seconds(self, segment: Segment) -> Array:
+        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
+
+    def host_seconds(self, segment: Segment) -> Array:
+        return self.host.of(segment, self.host_kind_s)
+
+    @property
+    def calls_per_kind(self) -> Array:
+        """How often each kind runs in an optimizer step; known to the program the kinds are of."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class PricedProgram(PricedKinds):
+    """Seconds of a data-parallel program on a cluster. `bucket_s` follows the program's buckets."""
+
+    program: RankProgram
     bucket_s: Array
     broadcast_s: float
-    synchronous: bool = False
-    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
-    host_source: str = "assumed"
-    """Where the host's costs come from; those that ship are set by hand."""
     communication_source: str = "learned"
     """Where the collectives' times come from; those that ship are fitted to measured collectives."""
     wait_share: float = 0.0
     """How much longer the slowest rank takes for a micro-step, as a share of its time."""
 
     @cached_property
-    def calls_per_kind(self) -> Array:
-        """How often each kind runs in an optimizer step."""
+    def _calls(self) -> Array:
         program = self.program
         total = np.zeros(len(program.kinds))
         for segment, times in (
@@ -99,11 +116,9 @@ class PricedProgram:
                 total += np.bincount(segment.kind, minlength=len(total)) * times
         return total
 
-    def device_seconds(self, segment: Segment) -> Array:
-        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
-
-    def host_seconds(self, segment: Segment) -> Array:
-        return self.host.of(segment, self.host_kind_s)
+    @property
+    def calls_per_kind(self) -> Array:
+        return self._calls
 
 
 @lru_cache(maxsize=128)
@@ -179,15 +194,15 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
     return KernelTimes(seconds, floor, source, spread, helpers)
 
 
-def price(
-    program: RankProgram,
+def price_kinds(
+    program_kinds: Kinds,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
-) -> PricedProgram:
-    """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
-    kinds = kind_works(program.kinds, options)
+) -> PricedKinds:
+    """Seconds for every kind on the cluster's GPU."""
+    kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
     constants = constants or shipped()
     times, calibrated = _kernel_times(kinds, gpu, constants)
@@ -199,7 +214,7 @@ def price(
     seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
     if gpu.calibration is not None and cluster.gpus_per_node > 1:
         seconds = np.maximum(seconds * crowding(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
-    count = len(program.kinds)
+    count = len(program_kinds)
     owner = kinds.owner
 
     def per_kind(values: Array) -> Array:
@@ -209,10 +224,8 @@ def price(
     kind_s = per_kind(seconds)
     host = _host(execution, cluster, constants)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
-    bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
-    reduction = _collective("all_reduce", bytes_, cluster) if len(bytes_) else None
-    return PricedProgram(
-        program=program,
+    return PricedKinds(
+        kinds=program_kinds,
         works=kinds,
         work_s=seconds,
         work_spread=times.log_spread,
@@ -223,14 +236,36 @@ def price(
         launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
         source_s=source_s,
         host=host,
-        host_kind_s=host.per_kind(program.kinds, kinds.launches),
-        bucket_s=bytes_ if reduction is None else reduction.seconds,
-        broadcast_s=_broadcast_seconds(program, cluster),
+        host_kind_s=host.per_kind(program_kinds, kinds.launches),
         synchronous=gpu.device_type == "cpu",
         host_source="measured" if _measured_host(cluster) is not None and execution == "eager" else "assumed",
+    )
+
+
+def price(
+    program: RankProgram,
+    cluster: Cluster,
+    options: WorkOptions,
+    execution: str = "eager",
+    constants: StepConstants | None = None,
+) -> PricedProgram:
+    """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
+    constants = constants or shipped()
+    bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
+    reduction = _collective("all_reduce", bytes_, cluster) if len(bytes_) else None
+    return PricedProgram(
+        **fields_of(price_kinds(program.kinds, cluster, options, execution, constants)),
+        program=program,
+        bucket_s=bytes_ if reduction is None else reduction.seconds,
+        broadcast_s=_broadcast_seconds(program, cluster),
         communication_source="measured" if reduction is not None and reduction.source == "measured" else "learned",
         wait_share=constants.rank_costs.wait_share(program.ranks, program.length_spread),
     )
+
+
+def fields_of(priced: PricedKinds) -> dict[str, Any]:
+    """What a priced program takes over from its kinds."""
+    return {item.name: getattr(priced, item.name) for item in fields(PricedKinds)}
 
 
 def _measured_host(cluster: Cluster) -> HostFigures | None:

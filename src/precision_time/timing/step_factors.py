@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.timing.parameters import read_data
-from precision_time.timing.price import PricedProgram
+from precision_time.timing.price import PricedKinds
 from precision_time.timing.work import HELPERS, MEMORY_FAMILIES
 
 Array = NDArray[np.float64]
@@ -65,7 +65,7 @@ def parts(key: Key) -> dict[str, float]:
     return {**found, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
 
 
-def group_seconds(priced: PricedProgram, arch: str) -> dict[Key, float]:
+def group_seconds(priced: PricedKinds, arch: str) -> dict[Key, float]:
     """Seconds of kernels in a step by group, architecture and dtype class."""
     table = priced.works.table
     seconds = priced.work_s * priced.calls_per_kind[priced.works.owner]

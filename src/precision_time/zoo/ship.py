@@ -1,7 +1,8 @@
 """Regenerate the graphs that ship with the package: `python -m precision_time.zoo.ship [NAME ...]`.
 
 Each named model is captured at a few sizes in every dtype regime (and, where it has attention, with the unfused path),
-fitted over its symbols and checked at another size. Needs torch (and torchvision for the models built from it).
+fitted over its symbols and checked at another size; so is every template (`template-gpt`), over its shape as well.
+Needs torch (and torchvision for the models built from it).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.training_step import trace_entry
 from precision_time.errors import PrecisionTimeError
 from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.templates import TEMPLATES, Template
 from precision_time.zoo.workload import ZooEntry
 
 DATA = Path(__file__).parent / "data"
@@ -45,19 +47,42 @@ def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
     return path
 
 
+def ship_template(template: Template, folder: Path = DATA) -> Path:
+    """Capture, fit, check and write one template."""
+    import torch
+
+    entry = next(e for e in ENTRIES.values() if e.builder == template.builder)
+
+    def at(regime: str, attention: str, sizes: dict[str, int]) -> OpGraph:
+        inputs = {"batch_size": sizes["batch_size"], "seq_len": sizes["seq_len"]}
+        return trace_entry(entry, template.config_at(sizes), inputs, regime, attention)
+
+    fitted = {
+        r if a == "flash" else f"{r}.math": symbolic.fit(
+            f"template-{template.name}", template.symbols, lambda s, r=r, a=a: at(r, a, s)  # type: ignore[misc]
+        )
+        for a in template.attentions
+        for r in REGIMES
+    }
+    path = folder / f"template-{template.name}.zip"
+    symbolic.save(path, fitted, {"torch": torch.__version__.split("+")[0]})
+    return path
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.zoo.ship", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="models to regenerate (default: all)")
     parser.add_argument("--missing", action="store_true", help="only models without a shipped graph")
     given = parser.parse_args(arguments)
-    names = given.names or sorted(ENTRIES)
+    templates = {f"template-{t.name}": t for t in TEMPLATES}
+    names = given.names or [*sorted(ENTRIES), *templates]
     if given.missing:
         names = [n for n in names if not (DATA / f"{n}.zip").exists()]
     failed = 0
     for done, name in enumerate(names, 1):
         start = time.perf_counter()
         try:
-            path = ship(ENTRIES[name])
+            path = ship_template(templates[name]) if name in templates else ship(ENTRIES[name])
         except PrecisionTimeError as error:
             failed += 1
             print(f"[{done}/{len(names)}] {name}: FAILED: {error}", file=sys.stderr)

@@ -1,0 +1,266 @@
+"""From a job's words to one rank's step in units: the same model, with this rank's heads, width, vocabulary, tokens.
+
+A tensor-parallel rank is traced as the model itself at its local shape (`zoo.parallel` says which words are divided), a
+context-parallel one at its part of the sequence. What runs on a part of the sequence between the divided modules
+(sequence parallelism) is traced at that length, too. Only a few blocks are traced; all others equal them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture import symbolic
+from precision_time.capture.fused_kernels import framework_kernels
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
+from precision_time.capture.training_step import (
+    regime_of,
+    renames,
+    resolve,
+    trace_entry,
+    training_step,
+    transform,
+    usual_implementation,
+)
+from precision_time.errors import JobError
+from precision_time.job.job import Job
+from precision_time.job.layout import Layout
+from precision_time.job.precision import Precision
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config
+from precision_time.zoo.templates import LAYERS, template_for
+
+_SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayeredStep:
+    """One micro-step of one rank, in units.
+
+    layers       the rank's own operators
+    sharded      the same calls on the rank's part of the sequence, where sequence parallelism is on
+    split        which modules are divided; None for a model that is not
+    parameters   of the whole model, over all ranks
+    """
+
+    model: str
+    layers: LayeredGraph
+    sharded: LayeredGraph | None
+    split: Split | None
+    parameters: int
+    precision: Precision
+    optimizer: str
+    implementation: str | None
+    clip_norm: float | None
+    batch_size: int
+    dataset: str | None
+    family: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def parameter_count(self) -> int:
+        return self.parameters
+
+
+def layered_step(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> LayeredStep:
+    """The units of a rank's step. Raises `JobError` where the model cannot be divided as the layout asks."""
+    precision = precision or job.precision_spec
+    layout = job.layout_spec
+    own = ".py" in job.model or ":" in job.model
+    model = None if own else resolve(job)
+    split = SPLITS.get(model.entry.builder) if model else None
+    if model is None or split is None:
+        return _whole(job, layout, precision, device_type)
+    config = _decoder_config(model.config)
+    _check(job, split, config, layout, model.sizes)
+    sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
+    attention = "math" if job.attention == "math" else "flash"
+    etp = layout.etp or layout.tp
+
+    def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
+        local = local_config(config, split, tp, ep, etp)
+        there = {**sizes, "seq_len": -(-sizes["seq_len"] // parts)}
+        return _layers(
+            _Key(
+                model.entry.name, model.entry.builder, tuple(sorted(local.items())), tuple(sorted(there.items())),
+                precision, attention, job.execution, device_type, job.framework,
+            )
+        )  # fmt: skip
+
+    layers = at(layout.tp, layout.ep, etp, layout.cp)
+    sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
+    entry = ENTRIES[model.entry.name]
+    clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
+    return LayeredStep(
+        model=model.name,
+        layers=layers,
+        sharded=sharded,
+        split=split,
+        parameters=layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
+        precision=precision,
+        optimizer=job.optimizer or entry.optimizer,
+        implementation=job.optimizer_impl or usual_implementation(device_type),
+        clip_norm=clip or None,
+        batch_size=sizes["batch_size"],
+        dataset=entry.dataset or None,
+        family=entry.family,
+        config=config,
+        sizes=model.sizes,
+    )
+
+
+def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> LayeredStep:
+    """Any other model: whole on every rank, cut into units where it repeats."""
+    for name in ("tp", "cp", "ep"):
+        if getattr(layout, name) > 1:
+            raise JobError(
+                f"layout {name}={getattr(layout, name)} needs a model whose parts are known, and {job.model} is not "
+                f"one: use dp, fsdp, zero1..3 or pp, or a decoder of the zoo (`precision-time zoo`)"
+            )
+    step = training_step(job, precision, device_type)
+    layers = layered(step.graph)
+    entry = ENTRIES.get(step.model)
+    clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
+    return LayeredStep(
+        model=step.model, layers=layers, sharded=None, split=None, parameters=layers.parameter_count,
+        precision=precision, optimizer=step.optimizer,
+        implementation=job.optimizer_impl or usual_implementation(device_type), clip_norm=clip or None,
+        batch_size=step.batch_size, dataset=step.dataset, family=step.family, sizes=step.sizes,
+    )  # fmt: skip
+
+
+def _decoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """With the words that depend on others, so that they stay when these are divided."""
+    derived = {"kv_heads": config["heads"], "head_dim": config["hidden"] // config["heads"]}
+    fused = {} if config.get("fused_qkv") is None else {"fused_qkv": config["fused_qkv"]}
+    return {**derived, "ffn": 4 * config["hidden"], **config, **fused}
+
+
+def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, sizes: Mapping[str, Any]) -> None:
+    if wrong := indivisible(config, split, layout.tp, layout.ep):
+        word, value = wrong
+        degree, name = (layout.ep, "ep") if word == "experts" else (layout.tp, "tp")
+        raise JobError(
+            f"layout {name}={degree} does not divide {word}={value} of {job.model}; "
+            f"set {name} to a divisor of {value}: {', '.join(str(d) for d in _divisors(value, 64))}"
+        )
+    if layout.ep > 1 and not config.get("experts"):
+        raise JobError(f"layout ep={layout.ep} needs a model with experts, which {job.model} has not; set ep to 1")
+    parts = layout.cp * (layout.tp if layout.sp else 1)
+    if int(sizes["seq_len"]) % parts:
+        raise JobError(
+            f"input seq_len={sizes['seq_len']} cannot be shared out over cp={layout.cp}"
+            + (f" x tp={layout.tp} (sequence parallel)" if layout.sp else "")
+            + f"; set seq_len to a multiple of {parts}"
+        )
+    if layout.cp > 1 and job.attention == "math":
+        raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
+    depth = int(config[split.depth])
+    if depth < layout.pp * layout.vpp:
+        raise JobError(
+            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it has "
+            f"{split.depth}={depth}; lower pp or vpp"
+        )
+
+
+def _divisors(value: int, limit: int) -> list[int]:
+    return [d for d in range(1, min(value, limit) + 1) if value % d == 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Everything that a rank's units depend on."""
+
+    name: str
+    builder: str
+    config: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, int], ...]
+    precision: Precision
+    attention: str
+    execution: str
+    device_type: str
+    framework: str
+
+
+@lru_cache(maxsize=256)
+def _layers(key: _Key) -> LayeredGraph:
+    config, sizes = dict(key.config), dict(key.sizes)
+    depth = int(config["layers"])
+    shallow = _Shallow.of(config)
+    graph = _graph(key, {**config, **shallow.words}, sizes)
+    graph = framework_kernels(graph, key.framework, key.attention)
+    graph = transform(graph, key.precision, key.execution, key.device_type)
+    found = layered(graph)
+    blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
+    order = [blocks[shallow.stands_for(i, depth)] for i in range(depth)]
+    before = [i for i in found.order if found.units[i].name == BEFORE]
+    after = [i for i in found.order if found.units[i].name == AFTER]
+    return found.with_order((*before, *order, *after))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shallow:
+    """A model of few layers with every kind of block that the deep one has.
+
+    `dense` blocks come first in some mixtures of experts; blocks alternate with period `period` (a sliding window in
+    every second layer). Traced are one dense block, then two periods and a last block.
+    """
+
+    dense: int
+    period: int
+    words: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> _Shallow:
+        depth = int(config["layers"])
+        dense = min(int(config.get("dense_layers") or 0), depth) if config.get("experts") else 0
+        period = 2 if "every_second" in str(config.get("sliding_window", "")) else 1
+        traced = LAYERS if period == 1 else 2 * period
+        few = min(depth, min(dense, 1) + traced)
+        if few >= depth:
+            return cls(0, 0, {})
+        words: dict[str, Any] = {"layers": few}
+        if dense:
+            words["dense_layers"] = 1
+        return cls(dense, period, words)
+
+    def stands_for(self, layer: int, depth: int) -> int:
+        """Which traced block a layer is like."""
+        if not self.words:
+            return layer
+        if layer < self.dense:
+            return 0
+        first = min(self.dense, 1)
+        inner, count = layer - self.dense, depth - self.dense
+        traced = int(self.words["layers"]) - first
+        if inner == 0:
+            return first
+        if inner == count - 1 and (count - traced) % self.period == 0:
+            return first + traced - 1
+        return first + (self.period + inner % self.period if self.period > 1 else 1)
+
+
+def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
+    regime = regime_of(key.precision)
+    rename = renames(key.precision)
+    template = template_for(key.builder, config, key.attention) if config["layers"] == LAYERS else None
+    within = config.get("pos") != "learned" or sizes["seq_len"] <= config["max_positions"]
+    on_gpu = key.device_type == "cuda" or not key.precision.autocast
+    if template is not None and within and on_gpu:
+        path = _SHIPPED / f"template-{template.name}.zip"
+        if path.exists():
+            stored = _stored(str(path), regime if key.attention == "flash" else f"{regime}.math")
+            wanted = {s.name: int({**config, **sizes}[s.name]) for s in template.symbols}
+            return replace(symbolic.evaluate(stored, wanted, rename), name=key.name)
+    graph = trace_entry(ENTRIES[key.name], config, sizes, regime, key.attention, key.device_type)
+    return symbolic.rename_dtypes(graph, rename)
+
+
+@lru_cache(maxsize=16)
+def _stored(path: str, variant: str) -> dict[str, Any]:
+    return symbolic.load(Path(path), variant)

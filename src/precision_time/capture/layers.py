@@ -1,0 +1,190 @@
+"""A step cut into the units that a model repeats: what stands before its blocks, every block, what follows them.
+
+A block is the outermost numbered module of a path (`blocks.3` of `blocks.3.attention.output`, `layer2.1` of a ResNet):
+the modules of an `nn.ModuleList` or `nn.Sequential`, which is what FSDP wraps, pipelines cut at and recomputation
+runs again. Blocks that run the same operators are one `Unit`, so that whatever comes later costs no more for a hundred
+layers than for three.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
+
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """One stretch of a model.
+
+    forward, backward   its calls, as indices into the graph's
+    parameters          its own weights
+    saved_bytes         activations that its forward pass leaves for the backward pass
+    boundary_bytes      of these, what it took over from the unit before it and what recomputation has to keep
+    working_bytes       the most that is alive beside the saved activations while it runs
+    """
+
+    name: str
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    parameters: tuple[Parameter, ...]
+    saved_bytes: int = 0
+    boundary_bytes: int = 0
+    working_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayeredGraph:
+    """A traced step as units. `order` holds the unit of every stretch in the order of the forward pass.
+
+    A graph that was traced with a few layers stands for all of them: `order` is as long as the model is deep.
+    """
+
+    graph: OpGraph
+    units: tuple[Unit, ...]
+    order: tuple[int, ...]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """`order` without what stands before and after the blocks."""
+        outer = (BEFORE, AFTER)
+        return tuple(i for i in self.order if self.units[i].name not in outer)
+
+    @property
+    def parameter_count(self) -> int:
+        """Of the whole model."""
+        return sum(p.numel for i in self.order for p in self.units[i].parameters)
+
+    def with_order(self, order: Sequence[int]) -> LayeredGraph:
+        return replace(self, order=tuple(order))
+
+
+def block_of(path: str) -> str:
+    """The outermost numbered module that a path lies in, or nothing."""
+    parts = path.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), -1)
+    return ".".join(parts[: at + 1])
+
+
+def layered(graph: OpGraph) -> LayeredGraph:
+    """The units of a graph, equal blocks as one."""
+    owner = _owners(graph)
+    names = list(dict.fromkeys(owner[i] for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD))
+    blocks = [name for name in names if name not in (BEFORE, AFTER)]
+    order_of_names = [*([BEFORE] if BEFORE in owner else []), *blocks, *([AFTER] if AFTER in owner else [])]
+    parameters = _parameters(graph, set(blocks), AFTER if AFTER in owner else BEFORE)
+    forward: dict[str, list[int]] = defaultdict(list)
+    backward: dict[str, list[int]] = defaultdict(list)
+    for i, call in enumerate(graph.calls):
+        (forward if call.phase < Phase.BACKWARD else backward)[owner[i]].append(i)
+    units: list[Unit] = []
+    order: list[int] = []
+    known: dict[object, int] = {}
+    for name in order_of_names:
+        signature = (
+            name if name in (BEFORE, AFTER) else "",
+            tuple((graph.calls[i].kind, graph.calls[i].phase) for i in (*forward[name], *backward[name])),
+            tuple((p.shape, p.dtype, p.trainable) for p in parameters[name]),
+        )
+        if signature not in known:
+            known[signature] = len(units)
+            unit = Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name]))
+            units.append(_with_memory(graph, unit))
+        order.append(known[signature])
+    return LayeredGraph(graph, tuple(units), tuple(order))
+
+
+def _owners(graph: OpGraph) -> list[str]:
+    """The stretch that every call belongs to.
+
+    What lies in no block belongs to what stands before the first or after the last, by its place; between two blocks
+    (a transition, a second use of the embedding) to the block that ran last.
+    """
+    owners = [block_of(graph.modules[c.module]) for c in graph.calls]
+    for backward in (False, True):
+        at = [i for i, c in enumerate(graph.calls) if (c.phase >= Phase.BACKWARD) is backward]
+        inside = [i for i in at if owners[i]]
+        first, last = (inside[0], inside[-1]) if inside else (len(graph.calls), -1)
+        previous = ""
+        for i in at:
+            if owners[i]:
+                previous = owners[i]
+            elif i < first:
+                owners[i] = AFTER if backward else BEFORE
+            elif i > last:
+                owners[i] = BEFORE if backward else AFTER
+            else:
+                owners[i] = previous
+    return owners
+
+
+def _parameters(graph: OpGraph, blocks: set[str], last: str) -> dict[str, list[Parameter]]:
+    """Weights by stretch; those outside all blocks go where their gradient is made: after the blocks' or before it.
+
+    Without a gradient, or tied (embedding and head), they count as standing before.
+    """
+    found: dict[str, list[Parameter]] = defaultdict(list)
+    first_backward = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
+    in_blocks = [
+        i for i, c in enumerate(graph.calls) if i >= first_backward and block_of(graph.modules[c.module]) in blocks
+    ]
+    start = in_blocks[0] if in_blocks else len(graph.calls)
+    for parameter in graph.parameters:
+        block = block_of(parameter.name)
+        if block in blocks:
+            found[block].append(parameter)
+        else:
+            found[last if 0 <= parameter.ready < start else BEFORE].append(parameter)
+    return found
+
+
+def _with_memory(graph: OpGraph, unit: Unit) -> Unit:
+    """The unit with the bytes that its storages' lifetimes give."""
+    if not unit.forward:
+        return unit
+    forward_end = max(i for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD)
+    inside = set(unit.forward)
+    own = [
+        s for s in graph.storages
+        if s.category is Category.ACTIVATIONS and s.born in inside and s.dies > forward_end
+    ]  # fmt: skip
+    taken = {r for i in unit.forward for r in graph.calls[i].reads}
+    boundary = sum(
+        graph.storages[r].nbytes
+        for r in taken
+        if graph.storages[r].category in (Category.ACTIVATIONS, Category.INPUTS)
+        and graph.storages[r].born not in inside
+        and graph.storages[r].dies > forward_end
+    )
+    return replace(
+        unit,
+        saved_bytes=sum(s.nbytes for s in own),
+        boundary_bytes=boundary,
+        working_bytes=max(
+            _peak(graph, unit.forward, forward_end, True), _peak(graph, unit.backward, forward_end, False)
+        ),
+    )
+
+
+def _peak(graph: OpGraph, calls: tuple[int, ...], forward_end: int, forward: bool) -> int:
+    """The most bytes of short-lived tensors alive at one of these calls."""
+    if not calls:
+        return 0
+    first, last = calls[0], calls[-1]
+    change: dict[int, int] = defaultdict(int)
+    for storage in graph.storages:
+        if storage.category is not Category.ACTIVATIONS or not first <= storage.born <= last:
+            continue
+        if forward and storage.dies > forward_end:
+            continue  # saved: counted apart
+        change[storage.born] += storage.nbytes
+        change[storage.dies + 1] -= storage.nbytes
+    level = peak = 0
+    for at in sorted(change):
+        level += change[at]
+        peak = max(peak, level)
+    return peak

@@ -1,0 +1,77 @@
+"""The line for layouts beyond plain data parallelism: the same stages, on one rank's units instead of all operators."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from precision_time.capture.layered_step import LayeredStep, layered_step
+from precision_time.estimate.assemble import assemble, process_bytes
+from precision_time.estimate.layered_memory import layered_memory
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision
+from precision_time.layout.layers import Options, layered_program
+from precision_time.timeline.layers import LayeredTimeline, simulate_layers
+from precision_time.timeline.layers_trace import layers_trace_events
+from precision_time.timing.constants import StepConstants
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price_layers import price_layers
+
+if TYPE_CHECKING:
+    from precision_time.estimate.estimate import Estimate
+
+
+def is_layered(job: Job) -> bool:
+    """Whether a job needs more than the line of plain data parallelism."""
+    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch"
+
+
+def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
+    """The estimate of a job in any layout."""
+    # 2. What runs on one rank: its operators at its local shapes, in units that repeat.
+    step = layered_step(job, precision, cluster.gpu.device_type)
+    # 3. Who exchanges what with whom: one program per distinct pipeline stage.
+    options = Options(
+        job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
+        job.no_sync,
+    )  # fmt: skip
+    program = layered_program(step, job.layout_spec, options)
+    # 4. Seconds on every pass of every unit and on every collective.
+    works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
+    priced = price_layers(program, cluster, works, job.execution, constants)
+    # 5. Streams and stages: what waits for what.
+    timeline = simulate_layers(priced)
+    # 6. What the fullest stage holds.
+    memory, _ = layered_memory(
+        step, program, _in_flight(timeline), cluster.gpu.memory_bytes, job.recompute, process_bytes(cluster)
+    )
+    events = partial(layers_trace_events, timeline, priced, job.signature())
+    return assemble(job, step, priced, timeline, memory, cluster, events, _said(job, step, precision))
+
+
+def _in_flight(timeline: LayeredTimeline) -> list[float]:
+    return [1.0] if timeline.pipeline is None else [float(n) for n in timeline.pipeline.in_flight]
+
+
+def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:
+    """What was filled in, in words."""
+    said: list[str] = list(step.layers.graph.assumptions)
+    layout = job.layout_spec
+    defaults = [f"{k} {v}" for k, v in step.sizes.items() if k not in job.input and k != "batch_size"]
+    if job.batch_size is None:
+        defaults.insert(0, f"batch {step.batch_size}")
+    if job.optimizer is None:
+        defaults.append(f"optimizer {step.optimizer}")
+    if defaults:
+        said.append(f"the model's defaults: {', '.join(defaults)}")
+    if layout.ep > 1 and layout.expert_imbalance == 1.0:
+        said.append("experts: tokens are spread evenly (layout expert_imbalance says otherwise)")
+    if layout.pp > 1:
+        said.append(f"{job.grad_accum} micro-batches a step (grad_accum) in schedule {layout.schedule}")
+    if precision.loss_scaling:
+        said.append("loss scaling: no skipped steps counted")
+    said.append("data loading keeps up; energy from the board's power limit")
+    return tuple(said)
+
+

@@ -1,0 +1,95 @@
+"""What the ranks of any layout run: units in order with their collectives, cut into pipeline stages.
+
+A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes, what its
+ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows no seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from precision_time.job.layout import Layout
+from precision_time.layout.rank_program import Kinds, Segment
+
+TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One collective: who takes part (a group of the layout), which one, its bytes as nccl-tests count them.
+
+    behind   calls of the unit that it may run beside: "" for none (the ranks wait), "weights" for the weight gradients
+             of the same module, "attention" for the attention of a step of the ring
+    """
+
+    group: str
+    collective: str
+    nbytes: int
+    times: int = 1
+    behind: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitProgram:
+    """One stretch on one rank.
+
+    weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
+                     experts and are replicated over fewer ranks
+    trainable        of the dense and the expert ones, those with gradients
+    """
+
+    name: str
+    forward: Segment
+    backward: Segment
+    recompute: Segment
+    forward_exchanges: tuple[Exchange, ...]
+    backward_exchanges: tuple[Exchange, ...]
+    recompute_exchanges: tuple[Exchange, ...]
+    dense_elements: int
+    expert_elements: int
+    dense_trainable: int
+    expert_trainable: int
+    tensors: int
+    attention: tuple[int, ...] = ()
+    """Kinds of attention among the forward calls, which context parallelism runs once per ring step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Units of one model part on one stage: (unit, how often in a row, how many of these recompute)."""
+
+    units: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """One pipeline stage: its chunks in the order of the model, and what follows its last backward."""
+
+    chunks: tuple[Chunk, ...]
+    tail: Segment
+    accumulate: Segment
+    dense_trainable: int
+    expert_trainable: int
+    dense_elements: int
+    expert_elements: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayeredProgram:
+    """One optimizer step of all distinct ranks.
+
+    weight_bytes, gradient_bytes  per element on the wire between data-parallel ranks
+    boundary_bytes   what a stage sends to the next for one micro-batch
+    groups           name -> (ranks, stride between them)
+    """
+
+    kinds: Kinds
+    units: tuple[UnitProgram, ...]
+    stages: tuple[Stage, ...]
+    layout: Layout
+    micro_batches: int
+    weight_bytes: float
+    gradient_bytes: float
+    boundary_bytes: int
+    groups: dict[str, tuple[int, int]]
+    sync_after_tail: bool

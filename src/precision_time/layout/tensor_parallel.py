@@ -1,0 +1,177 @@
+"""Where tensor-, context- and expert-parallel ranks exchange activations inside a unit, and what runs on part of it.
+
+Between divided modules every rank of a tensor-parallel group runs the same operators; with sequence parallelism each
+runs them on its part of the tokens. Where data enters a divided module and where it leaves, the ranks exchange
+(Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198):
+
+    without sequence parallelism   all-reduce where it leaves forward; all-reduce of the input's gradient backward
+    with it                        all-gather on entering, reduce-scatter on leaving, and the same backward; the input
+                                   is gathered once more for the weight gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpKind, Phase, TensorSpec
+from precision_time.capture.layers import AFTER, BEFORE, Unit
+from precision_time.job.layout import Layout
+from precision_time.layout.layered_program import CONTEXT, EXPERT, TENSOR, Exchange
+from precision_time.zoo.parallel import Split
+
+_ATTENTION = ("pt.attention", "pt.attention_backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """What a unit's ranks exchange in one micro-step."""
+
+    forward: tuple[Exchange, ...] = ()
+    backward: tuple[Exchange, ...] = ()
+
+
+def region_of(path: str, unit: str, split: Split) -> str:
+    """The divided module that a call lies in: one of the split's regions, or nothing."""
+    inside = path.removeprefix(unit).strip(".") if unit not in (BEFORE, AFTER) else path
+    first = inside.split(".")[0]
+    if unit in (BEFORE, AFTER):
+        return first if first in (split.embedding, split.head) else ""
+    return first if first in split.regions else ""
+
+
+def local_call(
+    graph: OpGraph, sharded: OpGraph | None, unit: Unit, index: int, split: Split | None
+) -> tuple[Call, OpGraph]:
+    """A call of the unit and the graph whose kinds it has: on the rank's part of the sequence, or on all of it."""
+    call = graph.calls[index]
+    if sharded is None or split is None:
+        return call, graph
+    divided = region_of(graph.modules[call.module], unit.name, split)
+    in_loss = unit.name == AFTER and (call.phase is Phase.LOSS or graph.modules[call.module] == "")
+    return (call, graph) if divided or in_loss else (sharded.calls[index], sharded)
+
+
+def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout) -> Exchanges:
+    """The collectives of a unit at the rank's local shapes."""
+    if split is None:
+        return Exchanges()
+    forward: list[Exchange] = []
+    backward: list[Exchange] = []
+    for region in _regions(graph, unit, split):
+        if layout.tp > 1:
+            _tensor(graph, unit, split, layout, region, forward, backward)
+        if region == split.moe and layout.ep > 1:
+            _expert(graph, unit, layout, forward, backward)
+    if layout.cp > 1:
+        _context(graph, unit, layout, forward, backward)
+    return Exchanges(tuple(forward), tuple(backward))
+
+
+def _regions(graph: OpGraph, unit: Unit, split: Split) -> list[str]:
+    found = (region_of(graph.modules[graph.calls[i].module], unit.name, split) for i in unit.forward)
+    return [r for r in dict.fromkeys(found) if r]
+
+
+def _stream(graph: OpGraph, unit: Unit, region: str, split: Split) -> int:
+    """Bytes of the activations that enter or leave a region: the last tensor of its kind (batch, tokens, hidden)."""
+    inside = [i for i in unit.forward if region_of(graph.modules[graph.calls[i].module], unit.name, split) == region]
+    if region == split.head:
+        kind = graph.kinds[graph.calls[next(i for i in inside if _is_product(graph, i))].kind]
+        return kind.inputs[-2].nbytes
+    return graph.kinds[graph.calls[inside[-1]].kind].outputs[0].nbytes
+
+
+def _is_product(graph: OpGraph, index: int) -> bool:
+    return graph.kinds[graph.calls[index].kind].name in ("aten.mm", "aten.addmm", "pt.scaled_mm", "aten.bmm")
+
+
+def _tensor(
+    graph: OpGraph, unit: Unit, split: Split, layout: Layout, region: str,
+    forward: list[Exchange], backward: list[Exchange],
+) -> None:  # fmt: skip
+    size = _stream(graph, unit, region, split)
+    hidden = "products" if layout.overlap_tp else ""
+    gather = Exchange(TENSOR, "all_gather", size, behind=hidden)
+    scatter = Exchange(TENSOR, "reduce_scatter", size, behind=hidden)
+    reduce = Exchange(TENSOR, "all_reduce", size)
+    sp = layout.sp
+    if region == split.embedding:
+        forward.append(scatter if sp else reduce)
+        if sp:
+            backward.append(gather)
+        return
+    if region == split.head:
+        if sp:
+            forward.append(gather)
+        backward.append(scatter if sp else Exchange(TENSOR, "all_reduce", size, behind="weights"))
+        # The loss over a divided vocabulary: largest logit, sum of exponentials, the label's own logit, in fp32.
+        logits = graph.kinds[graph.calls[unit.forward[-1]].kind].inputs[0]
+        tokens = logits.shape[0] if logits.shape else 1
+        forward += [Exchange(TENSOR, "all_reduce", 4 * tokens, times=3)]
+        return
+    if sp:
+        forward += [gather, scatter]
+        backward += [gather, scatter, Exchange(TENSOR, "all_gather", size, behind="weights")]
+    else:
+        forward.append(reduce)
+        # Megatron reduces the input's gradient while the weight gradients are computed.
+        backward.append(Exchange(TENSOR, "all_reduce", size, behind="weights"))
+
+
+def _expert(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange], backward: list[Exchange]) -> None:
+    """Tokens to their experts and back: an all-to-all each, in both passes."""
+    routed = _routed(graph, unit)
+    if routed is None:
+        return
+    shards = layout.tp if layout.sp else 1
+    size = int(routed.nbytes / shards * layout.expert_imbalance)
+    each = Exchange(EXPERT, "all_to_all", size, times=2)
+    forward.append(each)
+    backward.append(each)
+
+
+def _routed(graph: OpGraph, unit: Unit) -> TensorSpec | None:
+    """Tokens as they are sent to experts: (tokens x experts per token, hidden)."""
+    for i in unit.forward:
+        kind = graph.kinds[graph.calls[i].kind]
+        if kind.name == "pt.grouped_mm" or kind.attr("grouped"):
+            tokens, hidden = kind.inputs[0].shape[-2:]
+            return TensorSpec((tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32")
+    return None
+
+
+def _context(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange], backward: list[Exchange]) -> None:
+    """Keys and values travel to the queries of every rank, their gradients back."""
+    for i in unit.forward:
+        kind = graph.kinds[graph.calls[i].kind]
+        if kind.name != "pt.attention":
+            continue
+        query, key, value = kind.inputs[:3]
+        moved = key.nbytes + value.nbytes
+        if layout.cp_comm == "all-to-all":
+            size = query.nbytes + moved + kind.outputs[0].nbytes
+            forward.append(Exchange(CONTEXT, "all_to_all", size))
+            backward.append(Exchange(CONTEXT, "all_to_all", size))
+        elif layout.cp_comm == "all-gather":
+            forward.append(Exchange(CONTEXT, "all_gather", moved * layout.cp))
+            backward.append(Exchange(CONTEXT, "all_gather", moved * layout.cp))
+            backward.append(Exchange(CONTEXT, "reduce_scatter", moved * layout.cp))
+        else:
+            steps = layout.cp - 1
+            forward.append(Exchange(CONTEXT, "send_recv", moved, times=steps, behind="attention"))
+            backward.append(Exchange(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
+
+
+def ring_steps(kind: OpKind, layout: Layout) -> int:
+    """How often a rank runs an attention call of its own part of the sequence: once per part of the keys.
+
+    Under a causal mask the parts are dealt out in pairs from both ends, so that every rank has half of each step to do
+    (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves.
+    """
+    return layout.cp if layout.cp > 1 and kind.name in _ATTENTION else 1
+
+
+def attention_kinds(graph: OpGraph, calls: Sequence[int]) -> tuple[int, ...]:
+    """Kinds of attention among calls."""
+    return tuple(dict.fromkeys(graph.calls[i].kind for i in calls if graph.kinds[graph.calls[i].kind].name in _ATTENTION))

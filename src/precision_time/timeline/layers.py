@@ -1,0 +1,298 @@
+"""The steady step of a layered program: units in order on a rank, gathering and reducing beside them, or a pipeline.
+
+Without stages the units are played one by one, with two streams: compute, and the collectives over data-parallel ranks,
+which take their turns in the order they were asked for (one NCCL communicator). With stages, whole chunks go to
+`pipeline`. The first micro-batches are played; what repeats is counted.
+
+Fully sharded (FSDP, ZeRO 3): the weights of a unit are gathered before its forward and before its backward pass, not
+before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), the next unit's before this one's backward
+(`BACKWARD_PRE`), and its gradients are reduced behind the next unit's backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from precision_time.capture.graph import Phase
+from precision_time.errors import JobError
+from precision_time.layout.layered_program import DATA, PIPELINE, Stage
+from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
+from precision_time.timeline.simulate import Timeline
+from precision_time.timing.price_layers import NOTHING, Pass, PricedLayers, UnitTimes, phase_seconds
+from precision_time.timing.ranks import averaged
+
+PLAYED = 3
+"""Micro-batches played one by one; those between the second and the last are like the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A pass or a collective as it ran: track 0 is compute, 1 the stream of data-parallel collectives."""
+
+    track: int
+    name: str
+    kind: str
+    start_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayeredTimeline(Timeline):
+    """A `Timeline` of the busiest rank, with the pipeline it is part of or its units as they were played."""
+
+    pipeline: PipelineTimeline | None = None
+    stage_tail_s: tuple[float, ...] = ()
+    played: tuple[Played, ...] = ()
+
+
+def simulate_layers(priced: PricedLayers) -> LayeredTimeline:
+    """The steady step of a priced layered program."""
+    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced)
+
+
+@dataclass(slots=True)
+class _Rank:
+    """Where the host, the compute stream and the stream of data-parallel collectives are."""
+
+    slowdown: float
+    host: float = 0.0
+    device: float = 0.0
+    wire: float = 0.0
+    busy: float = 0.0
+    exposed: float = 0.0
+    sent: float = 0.0
+    ended: list[float] = field(default_factory=list)
+    played: list[Played] = field(default_factory=list)
+
+    def run(self, step: Pass, ready: float = 0.0, name: str = "", kind: str = "") -> None:
+        """Launch and execute a pass that may not start before `ready`, when its weights are there."""
+        if ready > self.device:
+            self.exposed += ready - self.device
+            self.device = ready
+        overlap = min(max(self.wire - self.device, 0.0), step.device_s)
+        extra = overlap * (self.slowdown - 1.0)
+        if name:
+            self.played.append(Played(0, name, kind, self.device, step.device_s + extra))
+        self.device = max(self.device + step.device_s, self.host + step.reach_s) + extra
+        self.host += step.host_s
+        self.busy += step.device_s + extra
+        self.ended.append(self.device)
+
+    def send(self, seconds: float, ready: float, name: str = "") -> float:
+        """A collective of `seconds` that may start when `ready`; its end."""
+        if seconds:
+            start = max(self.wire, ready)
+            self.wire = start + seconds
+            if name:
+                self.played.append(Played(1, name, "communication", start, seconds))
+            self.sent += seconds
+        return self.wire if seconds else ready
+
+    def mark(self) -> tuple[float, float, float, float]:
+        return self.device, self.busy, self.exposed, self.sent
+
+
+def _unstaged(priced: PricedLayers) -> LayeredTimeline:
+    """All units on every rank."""
+    program = priced.program
+    rank = _Rank(1.0)
+    start = rank.mark()
+    extra = np.zeros(4)
+    for _ in range(2):
+        start, extra = rank.mark(), np.zeros(4)
+        rank.played.clear()
+        rank.host += priced.host.step_s
+        micro = program.micro_batches
+        played = min(micro, PLAYED)
+        for index in range(played):
+            before = rank.mark()
+            last = index == played - 1
+            _micro_batch(priced, rank, first=index == 0, last=last)
+            if index == 1 and micro > PLAYED:
+                extra = (micro - PLAYED) * (np.array(rank.mark()) - np.array(before))
+        _finish(priced, rank)
+    step_s, busy_s, exposed, sent = np.array(rank.mark()) - np.array(start) + extra
+    wait = averaged(priced.wait_share, program.micro_batches if program.layout.zero < 2 else 1) * float(busy_s)
+    exposed_by, hidden_by = _inside(priced, program.stages[0])
+    exposed_by[DATA] = exposed_by.get(DATA, 0.0) + float(exposed)
+    hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(float(sent - exposed), 0.0)
+    drawn = tuple(replace(p, start_s=p.start_s - float(start[0])) for p in rank.played)
+    return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, ()), played=drawn)
+
+
+def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> None:
+    """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
+    layout = priced.program.layout
+    uses = list(_uses(priced.program.stages[0]))
+    names = [u.name for u in priced.program.units]
+    gathers_each = layout.zero >= 3
+    gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
+    for unit, _ in uses:
+        ready = 0.0
+        if gathers_each or gathers_first:
+            freed = rank.ended[-2] if len(rank.ended) > 1 and gathers_each else rank.device if gathers_each else 0.0
+            ready = rank.send(priced.unit_data[unit].gather_s, freed, f"gather {names[unit]}")
+        rank.run(priced.units[unit].forward, ready, names[unit], "forward")
+    reduces = layout.zero >= 2 or last
+    behind = layout.overlap_grad_reduce
+    backward = uses[::-1]
+    ready = 0.0
+    if gathers_each:
+        ready = rank.send(priced.unit_data[backward[0][0]].gather_s, rank.device, f"gather {names[backward[0][0]]}")
+    for place, (unit, again) in enumerate(backward):
+        arrived = ready
+        if gathers_each and place + 1 < len(backward):
+            freed = rank.ended[-1]
+            after = backward[place + 1][0]
+            ready = rank.send(priced.unit_data[after].gather_s, freed, f"gather {names[after]}")
+        if again:
+            rank.run(priced.units[unit].recompute, arrived, names[unit], "recompute")
+        rank.run(priced.units[unit].backward, arrived, names[unit], "backward")
+        if reduces and behind:
+            rank.send(priced.unit_data[unit].reduce_s, rank.device, f"reduce {names[unit]}")
+    if not first:
+        rank.run(priced.accumulates[0])
+    if reduces and not behind:
+        rank.run(NOTHING, rank.send(priced.stage_data[0].reduce_s, rank.device))
+
+
+def _finish(priced: PricedLayers, rank: _Rank) -> None:
+    """Wait for the gradients, update, gather the new weights where nothing hides that."""
+    layout = priced.program.layout
+    rank.run(NOTHING, rank.wire)
+    if priced.program.sync_after_tail:
+        rank.host = max(rank.host, rank.device)
+    rank.run(priced.tails[0], 0.0, "optimizer", "optimizer")
+    if layout.zero in (1, 2) and not layout.overlap_param_gather:
+        rank.run(NOTHING, rank.send(priced.stage_data[0].gather_s, rank.device))
+
+
+def _uses(stage: Stage) -> Iterator[tuple[int, bool]]:
+    """The units of a stage one by one, and whether each recomputes (the first of a row do)."""
+    for chunk in stage.chunks:
+        for unit, repeat, again in chunk.units:
+            for k in range(repeat):
+                yield unit, k < again
+
+
+def _inside(priced: PricedLayers, stage: Stage) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds that a stage's ranks exchange within units in a step, exposed and hidden, by group."""
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    for chunk in stage.chunks:
+        for unit, repeat, again in chunk.units:
+            times: UnitTimes = priced.units[unit]
+            for step, count in ((times.forward, repeat), (times.backward, repeat), (times.recompute, again)):
+                for into, seconds in ((exposed, step.exposed), (hidden, step.hidden)):
+                    for group, value in seconds.items():
+                        into[group] = into.get(group, 0.0) + value * count * priced.program.micro_batches
+    return exposed, hidden
+
+
+def _chunk_pass(priced: PricedLayers, stage: Stage, chunk: int, backward: bool) -> Pass:
+    found = NOTHING
+    for unit, repeat, again in stage.chunks[chunk].units:
+        times = priced.units[unit]
+        if not backward:
+            found = found.then(times.forward.times(repeat))
+        else:
+            found = found.then(times.backward.times(repeat)).then(times.recompute.times(again))
+    return found
+
+
+def _staged(priced: PricedLayers) -> LayeredTimeline:
+    """A pipeline, then the gradients and the update of its slowest stage."""
+    program = priced.program
+    layout = program.layout
+    known: dict[tuple[int, int, bool], Pass] = {}
+
+    def passed(stage: Stage, chunk: int, backward: bool) -> Pass:
+        key = (id(stage), chunk, backward)
+        if key not in known:
+            known[key] = _chunk_pass(priced, stage, chunk, backward)
+        return known[key]
+
+    forward = np.array([[passed(s, c, False).seconds for c in range(layout.vpp)] for s in program.stages])
+    backward = np.array([[passed(s, c, True).seconds for c in range(layout.vpp)] for s in program.stages])
+    accumulate = np.array([[p.seconds / layout.vpp] for p in priced.accumulates])
+    backward = backward + accumulate
+    weights = backward / 2 if layout.schedule == "zero-bubble" else None
+    blocking = layout.schedule != "interleaved"
+    if layout.schedule == "interleaved" and program.micro_batches % layout.pp:
+        least = layout.pp * (program.micro_batches // layout.pp) or layout.pp
+        raise JobError(
+            f"grad_accum {program.micro_batches} is the number of micro-batches and must be a multiple of "
+            f"pp={layout.pp} with interleaved stages (vpp={layout.vpp}); set grad_accum to {least} or "
+            f"{least + layout.pp}, or vpp to 1"
+        )
+    played = pipeline(
+        layout.schedule, StageTimes(forward, backward, weights), priced.send_s, program.micro_batches,
+        blocking_send=blocking,
+    )  # fmt: skip
+    ends, shown, sent = [], [], []
+    for index in range(layout.pp):
+        data, tail = priced.stage_data[index], priced.tails[index]
+        reduce, gather = data.reduce_s, data.gather_s if layout.zero in (1, 2) else 0.0
+        sent.append(reduce + gather)
+        # Reduced behind the last backward of each chunk but the last, which nothing follows.
+        room = float(backward[index].sum() - backward[index].min()) if layout.overlap_grad_reduce else 0.0
+        if layout.overlap_grad_reduce and layout.vpp == 1:
+            room = float(backward[index].sum()) * 0.5
+        reduced = max(reduce - room, 0.0)
+        idle = max(float(played.stage_start_s[index]), 0.0)
+        gathered = max(gather - (float(forward[index].sum()) + idle if layout.overlap_param_gather else 0.0), 0.0)
+        shown.append(reduced + gathered)
+        ends.append(float(played.stage_end_s[index]) + reduced + tail.seconds + gathered)
+    last = int(np.argmax(ends))
+    busiest = max(program.stages, key=lambda s: _stage_seconds(priced, s))
+    step_s = ends[last] + priced.tied_s
+    wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())
+    exposed_by, hidden_by = _inside(priced, busiest)
+    exposed_by[DATA] = shown[last] + priced.tied_s
+    hidden_by[DATA] = sent[last] - shown[last]
+    exposed_by[PIPELINE] = float(played.exposed_send_s[program.stages.index(busiest)])
+    tails = tuple(p.seconds for p in priced.tails)
+    return _timeline(priced, step_s, wait, exposed_by, hidden_by, played, tails)
+
+
+def _stage_seconds(priced: PricedLayers, stage: Stage) -> float:
+    return sum(
+        n * (priced.units[i].forward.seconds + priced.units[i].backward.seconds) + r * priced.units[i].recompute.seconds
+        for chunk in stage.chunks
+        for i, n, r in chunk.units
+    )
+
+
+def _timeline(
+    priced: PricedLayers, step_s: float, wait: float, exposed: Mapping[str, float], hidden: Mapping[str, float],
+    played: PipelineTimeline | None, tails: tuple[float, ...],
+) -> LayeredTimeline:  # fmt: skip
+    """Terms that add up to the step: what is neither compute nor communication is a bubble or a wait for the host."""
+    busy, casts, again = phase_seconds(priced)
+    compute = sum(busy.values()) + casts + again
+    left = step_s - compute - sum(exposed.values())
+    host = sum(p.host_s for p in priced.tails[:1])
+    bubble, gap = (max(left, 0.0), 0.0) if played is not None else (0.0, max(left, 0.0))
+    total = compute + sum(exposed.values()) + bubble + gap + wait
+    return LayeredTimeline(
+        step_s=total,
+        busy={Phase(p): s for p, s in busy.items()},
+        casts_s=casts,
+        host_gap_s=gap,
+        communication_exposed_s=sum(exposed.values()),
+        communication_hidden_s=sum(hidden.values()),
+        rank_wait_s=wait,
+        host_s=host,
+        spans=(),
+        reductions=(),
+        repeated_micro_steps=max(priced.program.micro_batches - PLAYED, 0),
+        recompute_s=again,
+        bubble_s=bubble,
+        exposed_by_group={k: v for k, v in exposed.items() if v},
+        hidden_by_group={k: v for k, v in hidden.items() if v},
+        pipeline=played,
+        stage_tail_s=tails,
+    )

@@ -1,0 +1,337 @@
+"""Puts seconds on a `LayeredProgram`: every pass of every unit as three numbers, every collective by its group.
+
+A pass over operators in order is a max-plus map from (host, device) to (host', device'):
+
+    host' = host + host_s        device' = max(device + device_s, host + reach_s)
+
+`reach_s` is the latest that launching holds the device up. Passes compose without looking at their operators again, so
+that neither layers nor micro-batches cost anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import Phase
+from precision_time.hardware.fabric import Cluster, Group
+from precision_time.layout.layered_program import (
+    CONTEXT,
+    DATA,
+    PIPELINE,
+    TENSOR,
+    Exchange,
+    LayeredProgram,
+    Stage,
+    UnitProgram,
+)
+from precision_time.layout.layers import EXPERT_DATA, REPLICAS
+from precision_time.layout.rank_program import Segment
+from precision_time.timing.collectives import collective_seconds
+from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price import PricedKinds, fields_of, price_kinds
+
+Array = NDArray[np.float64]
+
+LAUNCH_LATENCY_S = 3e-6
+"""From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a unit. `exposed` and `hidden` are the seconds of its exchanges by group, `exposed` within
+    `device_s`."""
+
+    device_s: float
+    host_s: float
+    reach_s: float
+    exposed: Mapping[str, float]
+    hidden: Mapping[str, float]
+
+    def then(self, after: Pass) -> Pass:
+        return Pass(
+            self.device_s + after.device_s,
+            self.host_s + after.host_s,
+            max(self.reach_s + after.device_s, self.host_s + after.reach_s),
+            _sum(self.exposed, after.exposed),
+            _sum(self.hidden, after.hidden),
+        )
+
+    def times(self, count: int) -> Pass:
+        """The pass `count` times in a row."""
+        if count == 0:
+            return NOTHING
+        rest = count - 1
+        return Pass(
+            count * self.device_s,
+            count * self.host_s,
+            self.reach_s + rest * max(self.host_s, self.device_s),
+            {k: v * count for k, v in self.exposed.items()},
+            {k: v * count for k, v in self.hidden.items()},
+        )
+
+    @property
+    def seconds(self) -> float:
+        """In a long row of passes: of host and device, the slower."""
+        return max(self.device_s, self.host_s)
+
+
+NOTHING = Pass(0.0, 0.0, float("-inf"), {}, {})
+
+
+def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> Mapping[str, float]:
+    if not b:
+        return a
+    return {k: a.get(k, 0.0) + b.get(k, 0.0) for k in (*a, *(k for k in b if k not in a))}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTimes:
+    """The passes of a unit; `backward` without what it recomputes."""
+
+    forward: Pass
+    backward: Pass
+    recompute: Pass
+
+
+@dataclass(frozen=True, slots=True)
+class DataTimes:
+    """Seconds of a stage's or unit's collectives over data-parallel ranks: weights gathered, gradients reduced."""
+
+    gather_s: float
+    reduce_s: float
+
+    def __add__(self, other: DataTimes) -> DataTimes:
+        return DataTimes(self.gather_s + other.gather_s, self.reduce_s + other.reduce_s)
+
+
+@dataclass(frozen=True, eq=False)
+class PricedLayers(PricedKinds):
+    """Seconds of a layered program on a cluster."""
+
+    program: LayeredProgram
+    units: tuple[UnitTimes, ...]
+    unit_data: tuple[DataTimes, ...]
+    """Of one use of each unit, where weights or gradients travel unit by unit."""
+    stage_data: tuple[DataTimes, ...]
+    """Of all of a stage at once."""
+    tails: tuple[Pass, ...]
+    accumulates: tuple[Pass, ...]
+    send_s: float
+    tied_s: float
+    """All-reduce of the embedding's gradient between first and last stage, where they share it."""
+    calls: Array
+    communication_source: str = "learned"
+    wait_share: float = 0.0
+
+    @property
+    def calls_per_kind(self) -> Array:
+        """Of the rank with the most to do."""
+        return self.calls
+
+
+def price_layers(
+    program: LayeredProgram,
+    cluster: Cluster,
+    options: WorkOptions,
+    execution: str = "eager",
+    constants: StepConstants | None = None,
+) -> PricedLayers:
+    """Seconds for every pass and collective."""
+    constants = constants or shipped()
+    kinds = price_kinds(program.kinds, cluster, options, execution, constants)
+    joined = _Groups(program, cluster)
+    units = tuple(_unit_times(kinds, unit, joined) for unit in program.units)
+    stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
+    for stage in program.stages:
+        if id(stage) not in stages:
+            data = _data_times(
+                program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
+                stage.expert_trainable,
+            )  # fmt: skip
+            stages[id(stage)] = (data, _pass(kinds, stage.tail, ()), _pass(kinds, stage.accumulate, ()))
+    found = [stages[id(s)] for s in program.stages]
+    return PricedLayers(
+        **fields_of(kinds),
+        program=program,
+        units=units,
+        unit_data=tuple(
+            _data_times(
+                program, joined, u.dense_elements, u.expert_elements, u.dense_trainable, u.expert_trainable
+            )
+            for u in program.units
+        ),
+        stage_data=tuple(data for data, _, _ in found),
+        tails=tuple(tail for _, tail, _ in found),
+        accumulates=tuple(adds for _, _, adds in found),
+        send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
+        tied_s=0.0,
+        calls=_calls(program, units, len(program.kinds)),
+        wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
+    )  # fmt: skip
+
+
+class _Groups:
+    """The communicators of a program and the seconds of collectives in them."""
+
+    def __init__(self, program: LayeredProgram, cluster: Cluster) -> None:
+        self.groups: dict[str, Group] = {
+            name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1
+        }
+
+    def seconds(self, group: str, collective: str, nbytes: float) -> float:
+        found = self.groups.get(group)
+        return 0.0 if found is None or nbytes <= 0 else _seconds(collective, float(nbytes), found)
+
+
+@lru_cache(maxsize=4096)
+def _group(cluster: Cluster, size: int, stride: int) -> Group:
+    return cluster.group(size, stride)
+
+
+@lru_cache(maxsize=65536)
+def _seconds(collective: str, nbytes: float, group: Group) -> float:
+    return float(collective_seconds(collective, nbytes, group).seconds)
+
+
+def _pass(kinds: PricedKinds, segment: Segment, exchanges: tuple[tuple[str, float, float], ...]) -> Pass:
+    """A segment with its exchanges: (group, exposed, hidden) seconds."""
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    for group, shown, behind in exchanges:
+        exposed[group] = exposed.get(group, 0.0) + shown
+        hidden[group] = hidden.get(group, 0.0) + behind
+    waiting = sum(exposed.values())
+    if not len(segment):
+        return Pass(waiting, 0.0, float("-inf"), exposed, hidden) if exchanges else NOTHING
+    host = np.cumsum(kinds.host_seconds(segment))
+    duration = kinds.device_seconds(segment)
+    total = float(duration.sum())
+    left = total - np.cumsum(duration) + duration
+    reach = float(np.max(host + LAUNCH_LATENCY_S + left))
+    if kinds.synchronous:
+        total += float(host[-1])
+        return Pass(total + waiting, total, total, exposed, hidden)
+    return Pass(total + waiting, float(host[-1]), reach + waiting, exposed, hidden)
+
+
+def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups) -> UnitTimes:
+    products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
+    attention = _kinds_s(kinds, unit.forward, unit.attention)
+
+    def timed(exchanges: tuple[Exchange, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
+        behind_weights = sum(1 for e in exchanges if e.behind in ("weights", "products")) or 1
+        found = []
+        for each in exchanges:
+            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes)
+            room = 0.0
+            if each.behind == "weights":
+                room = products / behind_weights
+            elif each.behind == "products":
+                room = (products if backward else _products_s(kinds, unit.forward)) / behind_weights
+            elif each.behind == "attention":
+                steps = each.times + 1
+                # The first part is there from the start; each later one travels behind the step before it.
+                room = (2.5 if backward else 1.0) * attention * each.times / steps
+            hidden = min(seconds, room)
+            found.append((each.group, seconds - hidden, hidden))
+        return tuple(found)
+
+    return UnitTimes(
+        forward=_pass(kinds, unit.forward, timed(unit.forward_exchanges, False)),
+        backward=_pass(kinds, unit.backward, timed(unit.backward_exchanges, True)),
+        recompute=_pass(kinds, unit.recompute, timed(unit.recompute_exchanges, False)),
+    )
+
+
+def _products_s(kinds: PricedKinds, segment: Segment) -> float:
+    names = {i for i in set(segment.kind.tolist()) if kinds.kinds[i].name in _PRODUCTS}
+    return _kinds_s(kinds, segment, tuple(names))
+
+
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "pt.scaled_mm", "pt.grouped_mm", "pt.grouped_mm_backward"})
+
+
+def _kinds_s(kinds: PricedKinds, segment: Segment, wanted: tuple[int, ...]) -> float:
+    if not wanted or not len(segment):
+        return 0.0
+    return float(kinds.device_seconds(segment)[np.isin(segment.kind, wanted)].sum())
+
+
+def _data_times(
+    program: LayeredProgram, joined: _Groups, dense: int, expert: int, dense_trained: int, expert_trained: int
+) -> DataTimes:
+    """Collectives over data-parallel ranks for so many parameters; experts have fewer replicas."""
+    zero = program.layout.zero
+    gather = reduce = 0.0
+    for held, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
+        weights, gradients = held * program.weight_bytes, trained * program.gradient_bytes
+        updated = (held if zero >= 3 else trained) * program.weight_bytes
+        if zero == 0:
+            reduce += joined.seconds(group, "all_reduce", gradients)
+            continue
+        gather += joined.seconds(group, "all_gather", updated if zero < 3 else weights)
+        reduce += joined.seconds(group, "reduce_scatter", gradients)
+        if group == DATA:  # hybrid sharding: the shards of all replicas are summed
+            shards = program.groups[DATA][0]
+            reduce += joined.seconds(REPLICAS, "all_reduce", gradients / shards)
+    return DataTimes(gather, reduce)
+
+
+def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
+    """How often each kind runs on the busiest stage in an optimizer step."""
+    stage = max(program.stages, key=lambda s: _stage_s(s, units))
+    total = np.zeros(count)
+    for chunk in stage.chunks:
+        for index, repeat, again in chunk.units:
+            unit = program.units[index]
+            for segment, times in (
+                (unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)
+            ):  # fmt: skip
+                if len(segment):
+                    total += np.bincount(segment.kind, minlength=count) * (times * program.micro_batches)
+    for segment, times in ((stage.tail, 1), (stage.accumulate, program.micro_batches - 1)):
+        if len(segment) and times:
+            total += np.bincount(segment.kind, minlength=count) * times
+    return total
+
+
+def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
+    return sum(
+        repeat * (units[i].forward.seconds + units[i].backward.seconds) + again * units[i].recompute.seconds
+        for chunk in stage.chunks
+        for i, repeat, again in chunk.units
+    )
+
+
+def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, float]:
+    """Compute seconds of the busiest stage in a step by phase, of its casts, and of what it recomputes."""
+    stage = max(priced.program.stages, key=lambda s: _stage_s(s, priced.units))
+    busy = dict.fromkeys(Phase, 0.0)
+    casts = again_s = 0.0
+    micro = priced.program.micro_batches
+    runs: list[tuple[Segment, int]] = [(stage.tail, 1), (stage.accumulate, micro - 1)]
+    for chunk in stage.chunks:
+        for index, repeat, again in chunk.units:
+            unit = priced.program.units[index]
+            runs += [(unit.forward, repeat * micro), (unit.backward, repeat * micro)]
+            if len(unit.recompute):
+                again_s += float(priced.device_seconds(unit.recompute).sum()) * again * micro
+    for segment, times in runs:
+        if not len(segment) or times <= 0:
+            continue
+        seconds = priced.device_seconds(segment) * times
+        cast = priced.works.is_cast[segment.kind]
+        casts += float(seconds[cast].sum())
+        totals = np.bincount(segment.phase[~cast], weights=seconds[~cast], minlength=len(Phase))
+        for phase in Phase:
+            busy[phase] += float(totals[phase])
+    return busy, casts, again_s
+
+
+__all__ = ["CONTEXT", "TENSOR", "PricedLayers", "price_layers"]
