@@ -83,11 +83,11 @@ class Row:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per GPU and micro-step: the job's, or the model's default that was taken."""
+        """Samples per data-parallel rank and micro-step: the job's, or the model's default that was taken."""
         if self.job.batch_size is not None or self.estimate is None:
             return self.job.batch_size
         per_step = self.estimate.samples_per_s * self.estimate.step.p50
-        return max(1, round(per_step / self.job.gpus / self.job.grad_accum))
+        return max(1, round(per_step / self.job.layout_spec.dp / self.job.grad_accum))
 
 
 @dataclass(frozen=True, slots=True)

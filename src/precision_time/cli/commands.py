@@ -10,11 +10,15 @@ from typing import Any
 
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
+from precision_time.errors import DataError, JobError
 from precision_time.job import Job
+
+_DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
+"""Flags that decide what else is taken from an imported file."""
 
 
 def predict(given: Namespace) -> str:
-    job = job_of(given.source, _said(given))
+    job = job_of(given.source, _said(given), given.imported)
     from precision_time.prediction import predict as whole_line
 
     estimate = whole_line(job)
@@ -39,7 +43,8 @@ def compare(given: Namespace) -> str:
     axes = {word: said.pop(word) for word in AXES if word in said}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
         axes["precision"] = DEFAULT_PRECISIONS.split(",")
-    bases = [job_of(source, said) for source in given.source or [None]]
+    first = {word: values[0] for word, values in axes.items()}  # so that a layout meets GPUs that are asked for
+    bases = [job_of(source, {**said, **first}, given.imported) for source in given.source or [None]]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
     with Progress("jobs") as progress:
         comparison = run(jobs, progress=progress)
@@ -89,6 +94,10 @@ def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     said.pop("device", None)  # the machine itself, not part of the jobs
     axes = {word: said.pop(word) for word in VERIFY_AXES if word in said}
     jobs = [job_of(source, said) for source in given.source]
+    for job in jobs:
+        if job.layout != "dp" or job.recompute != "none":
+            what = f"layout {job.layout}" if job.layout != "dp" else f"recompute {job.recompute}"
+            raise UsageError(f"{what} cannot be trained here, only layout dp without recomputation; leave it out")
     if said and not jobs:
         raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
     return jobs, axes
@@ -174,23 +183,48 @@ def completion(shell: str) -> str:
     return str(shtab.complete(build_parser(for_completion=True), shell))
 
 
-def job_of(source: str | None, said: dict[str, Any]) -> Job:
-    """The job of a model name or a job file, with the flags that were said on top."""
-    from precision_time.job.file import SUFFIXES
+def job_of(source: str | None, said: dict[str, Any], imported: str | None = None) -> Job:
+    """The job of a model name or a job file, over that of an imported file, with the flags that were said on top."""
+    from precision_time.job.file import SUFFIXES, read_mapping
 
-    if source is None:
+    if source is None and imported is None:
         if "model" not in said:
             raise UsageError("no model is given; name one, for example precision-time predict resnet50")
         return Job.from_dict(said)
-    if not source.lower().endswith(SUFFIXES) or source.startswith("hf:"):
-        if "model" in said:
-            raise UsageError(f"the model is given twice, as {source!r} and by --model; keep one of them")
-        return Job.from_dict({"model": source, **said})
-    job = Job.from_file(source)
+    from_file = source is not None and source.lower().endswith(SUFFIXES) and not source.startswith("hf:")
+    if source is not None and not from_file and "model" in said:
+        raise UsageError(f"the model is given twice, as {source!r} and by --model; keep one of them")
+    words: dict[str, Any] = {}
+    if source is not None:
+        words = read_mapping(source) if from_file else {"model": source}
+    if imported is not None:
+        words = _import(imported, words, said)
+        if "model" not in words and "model" not in said:
+            raise UsageError(f"file {imported!r} names no model; name one before --import")
+    if not from_file and imported is None:
+        return Job.from_dict({**words, **said})
+    if "gpus" in said and "gpus" not in words:  # a layout without GPUs is checked against those of the flag
+        words["gpus"] = Job("any", gpus=said["gpus"]).gpus
+    try:
+        job = Job.from_dict({"model": said.get("model"), **words})
+    except JobError as error:
+        raise DataError(f"job file {(source if from_file else imported)!r}: {error}") from error
     for word in ("input", "model_config"):  # single keys override single keys
         if word in said:
             said = {**said, word: {**getattr(job, word), **getattr(Job("any", **{word: said[word]}), word)}}
     return job.replace(**said)
+
+
+def _import(path: str, words: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """The words of another program's file under those of the job file; says on stderr what was not taken."""
+    from precision_time.job.importers import read_import
+
+    found = read_import(path)
+    for note in found.notes():
+        print(f"note: {path} ({found.kind}), not taken: {note}", file=sys.stderr)
+    flags = {word: said[word] for word in _DECIDING if word in said}
+    merged = found.job_words({**words, **flags})
+    return {word: value for word, value in merged.items() if word not in flags or word in words}
 
 
 def _said(given: Namespace) -> dict[str, Any]:

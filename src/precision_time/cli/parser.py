@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 
-_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured")
+_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported")
 
 _NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
 """Job words that this machine decides, or that say how long a run is."""
@@ -108,6 +108,13 @@ def build_parser(for_completion: bool = False) -> Parser:
             action="append",
             default=[],
             help="a measured step of this or a similar job: gpus=1,precision=fp32,step_time_s=0.31; may be repeated",
+        )
+        command.add_argument(
+            "--import",
+            dest="imported",
+            metavar="FILE",
+            help="take the job from another program's file: a Megatron script or arguments, a DeepSpeed JSON or a "
+            "torchtitan TOML; the job file and flags override it",
         )
     compare = made["compare"]
     compare.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; may be several")

@@ -49,7 +49,8 @@ def assemble(
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
     spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster))
     interval = Interval.around(seconds, spread)
-    global_batch = step.batch_size * job.grad_accum * cluster.gpus
+    replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
+    global_batch = step.batch_size * job.grad_accum * replicas
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
@@ -240,6 +241,6 @@ def run_interval(
         fixed += steps // run.checkpoint_every_steps * run.checkpoint_s
     if run.evaluation_samples and per_epoch:
         evaluations = steps / per_epoch / (run.evaluation_every_epochs or 1.0)
-        batches = math.ceil(run.evaluation_samples / (batch_size * cluster.gpus))
+        batches = math.ceil(run.evaluation_samples / (batch_size * job.layout_spec.dp))
         fixed += evaluations * batches * forward_s
     return total.shifted(fixed)

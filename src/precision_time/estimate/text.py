@@ -41,7 +41,7 @@ def _headline(estimate: Estimate) -> str:
     job = estimate.job
     if job.batch_size is None:
         per_step = estimate.samples_per_s * estimate.step.p50
-        job = job.replace(batch_size=max(1, round(per_step / job.gpus / job.grad_accum)))
+        job = job.replace(batch_size=max(1, round(per_step / job.layout_spec.dp / job.grad_accum)))
     return job.signature()
 
 

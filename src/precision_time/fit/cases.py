@@ -33,11 +33,11 @@ class Case:
 def cases(
     rows: Iterable[Row], progress: Callable[[int], None] = lambda done: None, precision: str | None = None
 ) -> list[Case]:
-    """The rows that can be expressed, traced; with a `precision`, every job as if it ran in this one."""
+    """The rows that can be expressed and predicted, traced; with a `precision`, every job as if it ran in this one."""
     found = []
     for done, row in enumerate(rows, 1):
         progress(done)
-        if row.job is None:
+        if row.job is None or row.job.layout != "dp" or row.job.recompute != "none":  # no program for them yet
             continue
         job = row.job if precision is None else row.job.replace(precision=precision)
         step = training_step(job)

@@ -1,8 +1,9 @@
 """The job: what a person says they will train, in checked words. Imports no torch, no numpy, no hardware."""
 
 from precision_time.job.job import Job
+from precision_time.job.layout import Layout
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import Run
 from precision_time.job.schedule import PrecisionFrom
 
-__all__ = ["PRECISIONS", "Job", "Precision", "PrecisionFrom", "Run", "parse_precision"]
+__all__ = ["PRECISIONS", "Job", "Layout", "Precision", "PrecisionFrom", "Run", "parse_precision"]

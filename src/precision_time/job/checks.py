@@ -109,6 +109,14 @@ def switch(field: str, value: Any) -> bool:
     return value
 
 
+def on_off(field: str, value: Any) -> bool:
+    """true or false, also as 1 and 0, which measurement tables write."""
+    given = value.strip() if isinstance(value, str) else value
+    if not isinstance(given, bool) and given in (0, 1, "0", "1"):
+        return bool(int(given))
+    return switch(field, given)
+
+
 def text(field: str, value: Any) -> str:
     """A word or a path: not empty, one line."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():

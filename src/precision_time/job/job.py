@@ -28,7 +28,8 @@ from precision_time.job.checks import (
 )
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.file import read_mapping
-from precision_time.job.layout import check_layout
+from precision_time.job.layout import Layout
+from precision_time.job.layout_words import parse_layout
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
@@ -41,10 +42,12 @@ OPTIMIZER_IMPLS = ("foreach", "fused", "single", "torch1", "scripted")
 LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "math")
-RECOMPUTES = ("none",)
+RECOMPUTES = ("none", "selective", "full")
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
+LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+_RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective"}
 _FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
 
 
@@ -95,7 +98,9 @@ class Job:
     input: Mapping[str, Value] = option((), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;...")
     precision: str = option("", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS)
     schedule: tuple[PrecisionFrom, ...] = option((), _schedule, "precision by step: [{from_step, precision}, ...]")
-    batch_size: int | None = option(None, optional(count), "samples per GPU and micro-step (default: the model's)")
+    batch_size: int | None = option(
+        None, optional(count), "samples per data rank and micro-step (default: the model's)"
+    )
     grad_accum: int = option(1, count, "micro-steps per optimizer step")
     gpu: str = option(DEFAULT_GPU, text, f"GPU catalog name (default {DEFAULT_GPU})")
     gpus: int = option(1, count, "GPUs in all")
@@ -103,7 +108,12 @@ class Job:
     nodes: int | None = option(None, optional(count), "nodes (default: as few as hold the GPUs)")
     system: str | None = option(None, optional(text), "published system name, where clocks differ (DGX-2H)")
     device: str | None = option(None, optional(text), "YAML file that adds a GPU, node or fabric")
-    layout: str = option("dp", _as_given, "parallel layout; only dp is supported yet", ("dp",))
+    layout: str = option(
+        "dp",
+        _as_given,
+        "parallel layout: dp, fsdp, hsdp=8, zero1, zero2 or degrees as in tp=8,pp=4,sp=1,zero=1 (dp follows from gpus)",
+        LAYOUTS,
+    )
     optimizer: str | None = option(
         None,
         optional(word(OPTIMIZERS)),
@@ -131,9 +141,12 @@ class Job:
     attention: str = option("flash", word(ATTENTIONS), "attention kernel", ATTENTIONS)
     recompute: str = option(
         "none",
-        word(RECOMPUTES, later=("selective", "full")),
-        "activation recomputation; only none yet",
+        word(RECOMPUTES, _RECOMPUTE_ALIASES),
+        "activations computed again in the backward pass; selective: those inside attention",
         RECOMPUTES,
+    )
+    recompute_layers: int | None = option(
+        None, optional(count), "with recompute full: only so many layers of each pipeline stage (default: all)"
     )
     execution: str = option("eager", word(EXECUTIONS), "how the step is run", EXECUTIONS)
     no_sync: bool = option(True, switch, "reduce gradients once per step (false: after every micro-step)")
@@ -158,7 +171,15 @@ class Job:
         for name in ("model_config", "input", "data"):  # the dataclass default is immutable
             object.__setattr__(self, name, getattr(self, name) or {})
         apply_checks(self)
-        object.__setattr__(self, "layout", check_layout(self.layout, self.gpus))
+        layout = parse_layout(self.layout, self.gpus, self.nodes)
+        object.__setattr__(self, "layout", layout.label)
+        if type(self.input.get("seq_len")) is int:
+            layout.check_sequence(self.input["seq_len"])  # type: ignore[arg-type]
+        if self.recompute_layers is not None and self.recompute != "full":
+            raise JobError(
+                f"recompute_layers {self.recompute_layers} goes with recompute full, not {self.recompute}; "
+                f"set recompute to full or leave recompute_layers out"
+            )
         self._settle_precision()
         if self.nodes is not None and self.gpus % self.nodes:
             raise JobError(
@@ -178,6 +199,11 @@ class Job:
     def precision_spec(self) -> Precision:
         """What the precision means for every tensor (of the first entry, where there is a schedule)."""
         return parse_precision(self.precision)
+
+    @property
+    def layout_spec(self) -> Layout:
+        """What the layout's label means on these GPUs."""
+        return parse_layout(self.layout, self.gpus)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Job:
@@ -224,7 +250,10 @@ class Job:
             raise DataError(f"job file {str(path)!r}: {error}") from error
 
     def replace(self, **changes: Any) -> Job:
-        """A copy with some words changed; run's words work here too (`epochs=3`)."""
+        """A copy with some words changed; run's words work here too (`epochs=3`).
+
+        With other `gpus` alone the layout stays and its dp follows; raises JobError where that cannot be.
+        """
         run_changes = {name: changes.pop(name) for name in tuple(changes) if name in RUN_FIELDS}
         if run_changes:
             run = _run("run", changes.get("run", self.run))
@@ -234,6 +263,8 @@ class Job:
         unknown = known_fields(dict.fromkeys(changes, 0), JOB_FIELDS, "the job")
         if "precision" in unknown or "schedule" in unknown:
             changes = {"precision": "", "schedule": (), **changes}
+        if "gpus" in unknown and "layout" not in unknown:
+            changes["layout"] = self.layout_spec.text(with_dp=False)
         return dataclasses.replace(self, **{k.replace("-", "_"): v for k, v in changes.items()})
 
     def signature(self) -> str:
@@ -245,6 +276,11 @@ class Job:
         parts.append("default batch" if self.batch_size is None else f"batch {self.batch_size}")
         if self.grad_accum > 1:
             parts.append(f"grad_accum {self.grad_accum}")
+        if self.layout != "dp":
+            parts.append(self.layout)
+        if self.recompute != "none":
+            layers = "" if self.recompute_layers is None else f" of {self.recompute_layers} layers a stage"
+            parts.append(f"recompute {self.recompute}{layers}")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

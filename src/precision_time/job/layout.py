@@ -1,50 +1,237 @@
-"""Reading the `layout` word of a job: its spellings, and which of them can be predicted today (dp)."""
+"""The parallel layout of a job: into how many parts the ranks split the batch, the model, the sequence and the states.
+
+One noun holds all degrees and is valid once it exists. Its spellings are read in `layout_words`. Batches follow the
+data-parallel degree alone: the ranks of one tp x pp x cp group work on the same samples, so a step has
+batch_size x grad_accum x dp of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from dataclasses import dataclass
 from typing import Any
 
-from precision_time.errors import JobError, nearest
-from precision_time.job.checks import count, count_or_zero, known_fields, show, switch
-from precision_time.job.fields import parse_fields
+from precision_time.errors import JobError
+from precision_time.job.checks import count, count_or_zero, on_off, option, optional, positive, show, word
 
-NAMES = ("dp", "fsdp", "zero1", "zero2", "zero3")
-DEGREES = ("dp", "tp", "pp", "cp", "ep", "vpp")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+CP_COMMS = ("ring", "all-gather", "all-to-all")
+_SCHEDULE_ALIASES = {
+    "interleaved_1f1b": "interleaved", "interleaved1f1b": "interleaved",
+    "zero_bubble": "zero-bubble", "zerobubble": "zero-bubble", "zb": "zero-bubble",
+}  # fmt: skip
+_CP_ALIASES = {
+    "p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather",
+    "all_to_all": "all-to-all", "alltoall": "all-to-all", "a2a": "all-to-all", "ulysses": "all-to-all",
+}  # fmt: skip
+_SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 
 
-def check_layout(value: Any, gpus: int) -> str:
-    """ "dp", or a sentence. {dp: N} and "dp=N" are dp over N GPUs, which must be all of them."""
-    if isinstance(value, str) and "=" in value:
-        value = parse_fields(value.replace(",", ";"), "layout")
-    if isinstance(value, Mapping):
-        return _check_degrees(known_fields(value, (*DEGREES, "sp", "zero"), "layout"), gpus)
-    name = value.strip().lower() if isinstance(value, str) else ""
-    if name in ("", "ddp"):
-        name = "dp" if name else name
-    if name not in NAMES:
+def _stage(field: str, value: Any) -> int:
+    stage = count_or_zero(field, value)
+    if stage > 3:
+        raise JobError(f"{field} {show(value)} is no stage of ZeRO; set it to 0, 1, 2 or 3")
+    return stage
+
+
+def _imbalance(field: str, value: Any) -> float:
+    number = positive(field, value)
+    if number < 1.0:
+        raise JobError(f"{field} {show(value)} is below 1; give the busiest rank's tokens over the mean, 1 where even")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Parallel degrees (numbers of ranks) and how they communicate; dp x tp x pp x cp are all GPUs.
+
+    dp, tp, pp, cp    data, tensor, pipeline and context parallelism
+    ep, etp           expert and expert tensor parallelism. Experts are spread over the ranks of one pipeline stage, so
+                      ep x etp divides tp x cp x dp. etp is tp unless given, as in Megatron; ep then divides dp x cp.
+    vpp               model chunks on each pipeline rank; above 1 the schedule is interleaved
+    sp                sequence parallelism between the tensor-parallel regions; off where tp is 1, as in Megatron
+    zero              0: states replicated; 1: optimizer states sharded; 2: gradients too; 3: weights too (FSDP)
+    shard             ranks that share one copy of what is sharded; None: all dp x cp; fewer: hybrid sharding (HSDP)
+    schedule          1f1b, gpipe, interleaved or zero-bubble
+    cp_comm           how keys and values reach the other ranks: ring, all-gather or all-to-all (Ulysses)
+    overlap_grad_reduce   gradients are reduced behind the backward pass. PyTorch's DDP and FSDP always do (the default
+                      of a layout of data ranks alone, and from zero 2 on); Megatron only when told (the default of
+                      others).
+    overlap_param_gather  sharded weights are gathered behind compute. FSDP prefetches (the default from zero 2 on);
+                      a distributed optimizer gathers after its update unless told (zero 1).
+    overlap_tp        tensor-parallel traffic is split and hidden behind matrix products; needs sp, default off
+    expert_imbalance  tokens of the busiest expert-parallel rank over the mean
+    capacity_factor   tokens that an expert takes over its even share, the rest is dropped; None: dropless
+
+    Raises JobError for a value or a combination that cannot be.
+    """
+
+    dp: int = option(1, count, "data-parallel replicas")
+    tp: int = option(1, count, "tensor parallelism")
+    pp: int = option(1, count, "pipeline parallelism")
+    cp: int = option(1, count, "context parallelism")
+    ep: int = option(1, count, "expert parallelism")
+    etp: int = option(None, optional(count), "expert tensor parallelism (default: tp)")
+    vpp: int = option(1, count, "model chunks on each pipeline rank")
+    sp: bool = option(False, on_off, "sequence parallelism")
+    zero: int = option(0, _stage, "ZeRO stage")
+    shard: int | None = option(None, optional(count), "ranks that share one copy of the sharded states")
+    schedule: str = option("1f1b", word(SCHEDULES, _SCHEDULE_ALIASES), "pipeline schedule", SCHEDULES)
+    cp_comm: str = option("ring", word(CP_COMMS, _CP_ALIASES), "how keys and values travel", CP_COMMS)
+    overlap_grad_reduce: bool = option(None, optional(on_off), "gradients are reduced behind the backward pass")
+    overlap_param_gather: bool = option(None, optional(on_off), "sharded weights are gathered behind compute")
+    overlap_tp: bool = option(False, on_off, "tensor-parallel traffic hides behind matrix products")
+    expert_imbalance: float = option(1.0, _imbalance, "busiest rank's tokens over the mean")
+    capacity_factor: float | None = option(None, optional(positive), "tokens an expert takes over its even share")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            self._set(item.name, item.metadata["check"](f"layout.{item.name}", getattr(self, item.name)))
+        self._settle_tensor()
+        self._settle_pipeline()
+        self._settle_context()
+        self._settle_experts()
+        self._settle_shards()
+        for name, value in self._usual().items():
+            if getattr(self, name) is None:
+                self._set(name, value)
+        if self.overlap_param_gather and not self.zero:
+            raise JobError("layout overlap_param_gather needs sharded states to gather; set zero to 1, 2 or 3")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _settle_tensor(self) -> None:
+        if self.tp == 1:  # as Megatron does, with a warning: there is nothing to split
+            self._set("sp", False)
+            self._set("overlap_tp", False)
+        if self.overlap_tp and not self.sp:
+            raise JobError(f"layout overlap_tp=1 with tp={self.tp} needs sequence parallelism; set sp to 1")
+
+    def _settle_pipeline(self) -> None:
+        if self.vpp > 1 and self.pp == 1:
+            raise JobError(f"layout vpp={self.vpp} has no pipeline to interleave; set pp above 1 or vpp to 1")
+        if self.pp == 1:
+            self._set("schedule", "1f1b")  # without stages all schedules are one
+        elif self.vpp > 1 and self.schedule == "1f1b":
+            self._set("schedule", "interleaved")
+        if self.schedule == "interleaved" and self.vpp == 1:
+            raise JobError("layout schedule=interleaved has vpp=1; set vpp to the chunks of each rank, 2 or more")
+        if self.schedule == "gpipe" and self.vpp > 1:
+            raise JobError(f"layout schedule=gpipe has no chunks, but vpp={self.vpp}; set vpp to 1, or no schedule")
+
+    def _settle_context(self) -> None:
+        if self.cp == 1:
+            self._set("cp_comm", "ring")  # nothing travels
+
+    def _settle_experts(self) -> None:
+        etp = self.tp if self.etp is None else self.etp
+        self._set("etp", etp)
+        ranks = self.tp * self.cp * self.dp
+        if ranks % (self.ep * etp) == 0:
+            return
+        own = [f"ep to {math.gcd(self.ep, ranks // etp)}"] if ranks % etp == 0 else []
+        if etp > 1 and ranks % self.ep == 0:
+            own.append("etp to 1")
         raise JobError(
-            f"layout {show(value)} is unknown; nearest: {nearest(name, NAMES)}; "
-            f"set layout to dp, the only one supported yet"
+            f"layout ep={self.ep} x etp={etp} = {self.ep * etp} does not divide "
+            f"tp={self.tp} x cp={self.cp} x dp={self.dp} = {ranks}; set {' or '.join(own) or f'etp to {self.tp}'}"
         )
-    if name != "dp":
-        raise _unsupported(name)
-    return name
+
+    def _settle_shards(self) -> None:
+        if self.shard is None:
+            return
+        ranks = self.data_ranks
+        if ranks % self.shard:
+            common = math.gcd(self.shard, ranks)
+            raise JobError(
+                f"layout shard={self.shard} does not divide dp={self.dp} x cp={self.cp} = {ranks}; "
+                f"{f'set it to {common} or ' if common > 1 else ''}leave it out (all ranks share)"
+            )
+        if self.zero == 0:
+            raise JobError(f"layout shard={self.shard} has nothing to share at zero=0; set zero to 1, 2 or 3")
+        if self.shard == 1 < ranks:
+            raise JobError("layout shard=1 shards nothing; set zero to 0, or shard to 2 or more")
+        if self.shard == ranks:
+            self._set("shard", None)
+
+    def _usual(self) -> dict[str, Any]:
+        """What fields that follow from others are unless they are given."""
+        data_alone = self.tp == self.pp == self.cp == self.ep == 1
+        return {
+            "etp": self.tp,
+            "schedule": "interleaved" if self.vpp > 1 else "1f1b",
+            "overlap_grad_reduce": data_alone or self.zero >= 2,
+            "overlap_param_gather": self.zero >= 2,
+        }
+
+    @property
+    def gpus(self) -> int:
+        """All ranks: tp x pp x cp x dp."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that hold the same weights and sum their gradients: dp x cp."""
+        return self.dp * self.cp
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that share one copy of the sharded states; 1 where nothing is sharded."""
+        return (self.shard or self.data_ranks) if self.zero else 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that hold the same experts and sum their gradients: tp x cp x dp / (ep x etp)."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is data parallelism alone, as DDP runs it: every rank holds everything."""
+        return self.label == "dp"
+
+    @property
+    def label(self) -> str:
+        """The shortest text that is read back to this layout on as many GPUs: dp, fsdp, hsdp=8, tp=8,pp=4,dp=2,sp=1."""
+        return self.text()
+
+    def text(self, with_dp: bool = True) -> str:
+        """The label; without dp it is one for any number of GPUs, from which dp then follows."""
+        words = self._departures()
+        only = {name for name, _ in words} - {"zero", "shard"}
+        if only:
+            dp = [("dp", self.dp)] if with_dp else []
+            head = [pair for pair in words if pair[0] in ("tp", "pp")]
+            tail = [pair for pair in words if pair[0] not in ("tp", "pp")]
+            return ",".join(f"{name}={_written(value)}" for name, value in (*head, *dp, *tail))
+        if self.shard is None:
+            return _SHORT[self.zero]
+        return f"hsdp={self.shard}" if self.zero == 3 else f"{_SHORT[self.zero]},shard={self.shard}"
+
+    def _departures(self) -> list[tuple[str, Any]]:
+        """The fields but dp that differ from their default, in their order."""
+        usual = self._usual()
+        values = [(f, getattr(self, f.name), usual.get(f.name, f.default)) for f in dataclasses.fields(self)]
+        return [(f.name, value) for f, value, default in values if f.name != "dp" and value != default]
+
+    def check_sequence(self, length: int) -> None:
+        """Raises JobError where a sequence of `length` tokens cannot be split over the ranks.
+
+        Causal attention is balanced by giving each context-parallel rank two of 2 x cp chunks, one from either end;
+        sequence parallelism splits what a rank holds over tp.
+        """
+        parts = (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
+        if length % parts:
+            how = " and ".join([f"cp={self.cp}"] * (self.cp > 1) + [f"sp=1 with tp={self.tp}"] * self.sp)
+            raise JobError(
+                f"seq_len {length} is not a multiple of {parts}, as layout {how} needs; "
+                f"set seq_len to {max(1, round(length / parts)) * parts} or lower the degrees"
+            )
 
 
-def _check_degrees(given: Mapping[str, Any], gpus: int) -> str:
-    for name in DEGREES[1:]:
-        if name in given and count(f"layout.{name}", given[name]) > 1:
-            raise _unsupported(f"{name}={given[name]}")
-    if "sp" in given and switch("layout.sp", bool(given["sp"]) if given["sp"] in (0, 1) else given["sp"]):
-        raise _unsupported("sp")
-    if "zero" in given and count_or_zero("layout.zero", given["zero"]):
-        raise _unsupported(f"zero={given['zero']}")
-    degree = count("layout.dp", given.get("dp", gpus))
-    if degree != gpus:
-        raise JobError(f"layout dp={degree} does not make up gpus {gpus}; set gpus to {degree} or dp to {gpus}")
-    return "dp"
+def _written(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _unsupported(what: str) -> JobError:
-    return JobError(f"layout {what} is not supported yet; use layout dp (plain data parallel)")
+LAYOUT_FIELDS = tuple(item.name for item in dataclasses.fields(Layout))

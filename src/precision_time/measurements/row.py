@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.job import Job
+from precision_time.job.layout_words import parse_layout
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
@@ -116,6 +117,25 @@ def _family(model: str, entry: ZooEntry | None) -> str:
     return prefix if colon and prefix in ("torchvision", "timm", "hf") else "unknown"
 
 
+def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Mapping[str, Value], list[str]]:
+    """The row's layout, its model with the rank that `lora=` gives (no degree), and what had to be assumed."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    lora = ";".join(part for part in parts if part.startswith("lora="))
+    layout = ",".join(part for part in parts if not part.startswith("lora=")) or "dp"
+    config = {**config, **parse_fields(lora, "model_config")}
+    if "ep=" in layout and "etp=" not in layout and not _can_be(layout, gpus) and _can_be(f"{layout},etp=1", gpus):
+        return f"{layout},etp=1", config, ["etp 1"]  # too many experts' ranks for Megatron's default, which is tp
+    return layout, config, []
+
+
+def _can_be(layout: str, gpus: int) -> bool:
+    try:
+        parse_layout(layout, gpus)
+    except JobError:
+        return False
+    return True
+
+
 def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None) -> tuple[Job, tuple[str, ...]]:
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
@@ -145,6 +165,8 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         assumed.append(f"optimizer_impl {implementation}")
     if not cells["system"]:
         assumed.append("system: the usual one of that GPU")
+    layout, config, own = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
+    assumed += own
     job = Job(
         cells["model"],
         model_config=config,
@@ -156,7 +178,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         gpus=int(cells["gpus"] or 1),
         nodes=int(cells["nodes"]) if cells["nodes"] else None,
         system=cells["system"] or None,
-        layout=cells["parallelism"] or "dp",
+        layout=layout,
         optimizer=optimizer,
         optimizer_impl=implementation,
         memory_format=cells["memory_format"] or "nchw",

@@ -1,0 +1,201 @@
+"""A torchtitan config (its TOML file, read) as job-file words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.job.checks import count, show
+from precision_time.job.importers.imported import Imported, Reader
+
+KIND = "torchtitan config"
+SECTIONS = ("parallelism", "training", "model", "job", "activation_checkpoint", "experimental")
+"""Tables that a torchtitan config is recognised by."""
+
+_MODELS = {("llama3", "405b"): "llama3.1-405b"}
+"""Model and flavour with another name in the zoo; others are model-flavour."""
+_SCHEDULES: dict[str, dict[str, Any]] = {
+    "1f1b": {"schedule": "1f1b"}, "gpipe": {"schedule": "gpipe"},
+    # Schedules of several stages on each rank: torchtitan makes two.
+    "interleaved1f1b": {"schedule": "interleaved", "vpp": 2}, "loopedbfs": {"schedule": "interleaved", "vpp": 2},
+    "interleavedzerobubble": {"schedule": "zero-bubble", "vpp": 2},
+    "zbvzerobubble": {"schedule": "zero-bubble", "vpp": 2}, "dualpipev": {"schedule": "zero-bubble", "vpp": 2},
+}  # fmt: skip
+_IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "single"}
+_FP8 = {"": "fp8", "tensorwise": "fp8", "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise"}
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_NO_EFFECT = (
+    "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug",
+    "memory_estimation", "optimizer", "checkpoint", "model.tokenizer", "model.hf_assets", "model.print",
+    "training.dataset_path", "training.seed", "training.deterministic", "training.gc_", "training.warmup",
+    "training.data_parallel", "training.debug", "compile", "activation_checkpoint.early_stop",
+    "activation_checkpoint.preserve", "activation_checkpoint.determinism",
+)  # fmt: skip
+
+
+def from_torchtitan(given: Mapping[str, Any]) -> Imported:
+    """Job-file words of a torchtitan config. Raises JobError for a word that cannot be."""
+    reader = Reader(_flat(given))
+    words: dict[str, Any] = {}
+    layout, least = _layout(reader)
+    words["layout"] = layout
+    _model(reader, words)
+    if (length := reader.number("training.seq_len")) is not None:
+        words["input"] = {"seq_len": length}
+    total = _batch(reader, words, layout)
+    _precision(reader, words, layout)
+    _step(reader, words)
+    _recompute(reader, words)
+    return Imported(KIND, words, total, least, reader.finish(_NO_EFFECT))
+
+
+def _flat(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`[training] seq_len` as training.seq_len."""
+    flat: dict[str, Any] = {}
+    for key, value in given.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _model(reader: Reader, words: dict[str, Any]) -> None:
+    name, flavour = str(reader.take("model.name", default="")), str(reader.take("model.flavor", default=""))
+    if not name:
+        return
+    if flavour.lower().startswith("debug"):
+        reader.not_taken["model.flavor"] = f"{flavour} is no published size; name a model"
+        return
+    plain = f"{name}-{flavour}".lower().replace("_", "-").strip("-")
+    words["model"] = _MODELS.get((name.lower(), flavour.lower()), plain)
+
+
+def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
+    """The degrees under torchtitan's names, and the fewest GPUs that they make up."""
+    number = reader.number
+    old = "experimental."
+    tp = number("parallelism.tensor_parallel_degree", "training.tensor_parallel_degree", default=1) or 1
+    pp = number("parallelism.pipeline_parallel_degree", f"{old}pipeline_parallel_degree", default=1) or 1
+    cp = number("parallelism.context_parallel_degree", f"{old}context_parallel_degree", default=1) or 1
+    replicate = number("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
+    shard = reader.take("parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", default=-1)
+    layout: dict[str, Any] = {
+        "data_parallel_replicate_degree": replicate, "data_parallel_shard_degree": shard, "tp": tp, "pp": pp, "cp": cp,
+        "sp": tp > 1,  # its tensor parallelism always splits the sequence of norms and dropouts
+    }  # fmt: skip
+    if str(reader.take("parallelism.fsdp_reshard_after_forward", default="default")) == "never":
+        layout["zero"] = 2
+    for field, name in (("ep", "expert_parallel_degree"), ("etp", "expert_tensor_parallel_degree")):
+        if (degree := number(f"parallelism.{name}")) is not None:
+            layout[field] = degree
+    if cp > 1:
+        # Its "alltoall" passes keys and values round as a ring does; it is not Ulysses.
+        way = reader.take("parallelism.context_parallel_rotate_method", f"{old}context_parallel_rotate_method")
+        layout["cp_comm"] = "ring" if way == "alltoall" else "all-gather"
+    reader.refuse("without context parallelism nothing travels", "parallelism.context_parallel_rotate_method")
+    if reader.on("parallelism.enable_async_tensor_parallel", f"{old}enable_async_tensor_parallel") and tp > 1:
+        layout["overlap_tp"] = True
+    name = str(reader.take("parallelism.pipeline_parallel_schedule", f"{old}pipeline_parallel_schedule", default=""))
+    if pp > 1 and name:
+        if name.lower() in _SCHEDULES:
+            layout |= _SCHEDULES[name.lower()]
+        else:
+            reader.not_taken[f"pipeline_parallel_schedule {name}"] = "no model of this schedule; taken as 1F1B"
+    reader.refuse(
+        "the split of layers over stages is taken as even",
+        *(f"parallelism.{n}" for n in (
+            "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points", "module_fqns_per_model_part",
+            "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
+        )),
+    )  # fmt: skip
+    known = str(shard).strip()
+    return layout, tp * pp * cp * replicate * (int(known) if known.isdigit() else 1)
+
+
+def _batch(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any]) -> int | None:
+    """Sets batch_size (of one micro-batch); grad_accum too, unless a global batch decides it."""
+    local = reader.number("training.local_batch_size", "training.batch_size", default=8) or 8
+    micro = local
+    if layout["pp"] > 1:
+        micro = reader.number("parallelism.pipeline_parallel_microbatch_size", default=1) or 1
+        if local % micro:
+            raise JobError(
+                f"training.local_batch_size {local} is not a multiple of pipeline_parallel_microbatch_size {micro}; "
+                f"change one of them"
+            )
+    words["batch_size"] = micro
+    total = reader.take("training.global_batch_size", default=-1)
+    if str(total).strip() != "-1":
+        return count("training.global_batch_size", total)
+    words["grad_accum"] = local // micro
+    return None
+
+
+def _precision(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any]) -> None:
+    """Sharded weights are cast as they are gathered (bf16-master); replicas autocast; tp or pp alone do neither."""
+    weights = str(reader.take("training.dtype", default="float32"))
+    low = str(reader.take("training.mixed_precision_param", default="bfloat16"))
+    reduce = str(reader.take("training.mixed_precision_reduce", default="float32"))
+    sharded = str(layout["data_parallel_shard_degree"]).strip() != "1" or layout["cp"] > 1
+    if low == "float32" or weights != "float32":
+        words["precision"] = _DTYPES.get(weights, weights)
+    elif sharded:
+        words |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
+    elif layout["tp"] > 1 or layout["pp"] > 1:
+        words["precision"] = "fp32"
+    else:
+        words["precision"] = f"amp-{_DTYPES.get(low, low)}"
+    converters = reader.take("model.converters", default=[])
+    chosen = [converters] if isinstance(converters, str) else list(converters)
+    recipes = [str(reader.take(f"{table}.recipe_name", default="")) for table in ("float8", "quantize.linear.float8")]
+    for name in filter(None, chosen):
+        if "float8" in str(name) and not str(name).endswith("grouped_mm.float8"):
+            recipe = next(filter(None, recipes), "")
+            words["precision"] = _FP8.get(recipe, "fp8")
+        else:
+            reader.not_taken[f"model.converters {name}"] = "no model of this converter"
+    unused = "goes with the float8 converter, in which communication stays in the reduced dtype"
+    reader.refuse(unused, *(key for key in tuple(reader.left) if key.startswith(("float8.", "quantize."))))
+
+
+def _step(reader: Reader, words: dict[str, Any]) -> None:
+    """Optimizer, clipping, compilation, and how long the run is."""
+    words["optimizer"] = str(reader.take("optimizer.name", default="AdamW")).lower()
+    how = reader.take("optimizer.implementation", default="fused")
+    words["optimizer_impl"] = _IMPLEMENTATIONS.get(str(how), how)
+    words["clip_norm"] = reader.take("training.max_norm", default=1.0)
+    if reader.on("compile.enable", "training.compile"):
+        words["execution"] = "compile"
+    if reader.on("training.enable_cpu_offload"):
+        reader.not_taken["training.enable_cpu_offload"] = "offloading is not modelled"
+    run: dict[str, Any] = {}
+    if (steps := reader.number("training.steps")) is not None:
+        run["steps"] = steps
+    if reader.on("checkpoint.enable", "checkpoint.enable_checkpoint"):
+        run["checkpoint_every_steps"] = reader.number("checkpoint.interval", default=500)
+    if (data := reader.take("training.dataset")) == "c4":
+        run["dataset"] = data
+    elif data:
+        reader.not_taken[f"training.dataset {data}"] = "not in the catalog of data sets; steps say how long the run is"
+    if run:
+        words["run"] = run
+
+
+def _recompute(reader: Reader, words: dict[str, Any]) -> None:
+    mode = str(reader.take("activation_checkpoint.mode", default="selective")).lower()
+    option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
+    chosen = "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"
+    reader.refuse("operators are not chosen one by one", chosen)
+    if mode not in ("none", "full", "selective"):
+        reader.not_taken[f"activation_checkpoint.mode {show(mode)}"] = "taken as none"
+        mode = "none"
+    if mode == "selective" and option.isdigit():
+        mode = "full" if option == "1" else "none"
+        if option != "1":
+            reader.not_taken["activation_checkpoint.selective_ac_option"] = (
+                f"every {option}nd or later layer is checkpointed; say --recompute full --recompute-layers N"
+            )
+    elif mode == "selective":
+        reader.not_taken["activation_checkpoint.selective_ac_option"] = (
+            "chooses operators; taken as recompute selective, which repeats those inside attention"
+        )
+    words["recompute"] = mode

@@ -1,0 +1,209 @@
+"""Reading the `layout` word of a job: names, `tp=8,pp=4` text and mappings, in the words of several frameworks.
+
+Degrees may have Megatron's names (tensor_model_parallel_size ...) or torchtitan's (data_parallel_shard_degree ...).
+dp may be left out: it follows from the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from precision_time.errors import JobError, nearest
+from precision_time.job.checks import count, on_off, show
+from precision_time.job.layout import LAYOUT_FIELDS, Layout
+
+_NODE = "node"
+"""Stands for a shard as large as a node until the number of nodes is known."""
+
+NAMES: dict[str, dict[str, Any]] = {
+    "dp": {}, "ddp": {}, "no_shard": {},
+    "fsdp": {"zero": 3}, "fsdp2": {"zero": 3}, "full_shard": {"zero": 3},
+    "shard_grad_op": {"zero": 2},
+    "hsdp": {"zero": 3, "shard": _NODE}, "hybrid_shard": {"zero": 3, "shard": _NODE},
+    "hybrid_shard_zero2": {"zero": 2, "shard": _NODE},
+    **{f"zero{dash}{stage}": {"zero": stage} for dash in ("", "_") for stage in range(4)},
+}  # fmt: skip
+"""Layouts by name. A number may follow those that shard: fsdp=8 is hsdp=8, 8 ranks to a copy."""
+
+ALIASES: dict[str, str] = {
+    # Megatron
+    "data_parallel_size": "dp", "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp", "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp",
+    "virtual_pipeline_model_parallel_size": "vpp", "num_virtual_stages_per_pipeline_rank": "vpp",
+    "sequence_parallel": "sp", "cp_comm_type": "cp_comm", "tp_comm_overlap": "overlap_tp",
+    "moe_expert_capacity_factor": "capacity_factor",
+    # DeepSpeed
+    "stage": "zero", "zero_stage": "zero", "mics_shard_size": "shard", "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp", "expert_parallel_size": "ep",
+    # torchtitan
+    "tensor_parallel_degree": "tp", "pipeline_parallel_degree": "pp", "context_parallel_degree": "cp",
+    "expert_parallel_degree": "ep", "expert_tensor_parallel_degree": "etp",
+    "pipeline_parallel_schedule": "schedule",
+    "enable_async_tensor_parallel": "overlap_tp",
+}  # fmt: skip
+"""What other programs call the fields."""
+
+_DISTRIBUTED, _INSTANCES = "use_distributed_optimizer", "num_distributed_optimizer_instances"
+_STRATEGY, _CHUNK = "data_parallel_sharding_strategy", "num_layers_per_virtual_pipeline_stage"
+_REPLICATE, _SHARD = "data_parallel_replicate_degree", "data_parallel_shard_degree"
+_DERIVED = (_DISTRIBUTED, _INSTANCES, _STRATEGY, _CHUNK, _REPLICATE, _SHARD, "lora")
+"""Words that decide fields together with others."""
+
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_BARE = ("sp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "use_distributed_optimizer")
+"""Switches that may stand without a value."""
+
+
+def parse_layout(value: Any, gpus: int, nodes: int | None = None) -> Layout:
+    """The layout that `value` (a name, text, a mapping or a Layout) means on `gpus`; `nodes` settles a bare hsdp.
+
+    Raises JobError with the nearest word, or with the whole product of degrees where it is not `gpus`.
+    """
+    if isinstance(value, Layout):
+        _check_product(value.tp, value.pp, value.cp, value.dp, gpus)
+        return value
+    if isinstance(value, str):
+        return _of_text(value, gpus, nodes)
+    if isinstance(value, Mapping):
+        return _settle(_collect(value.items()), gpus, nodes)
+    raise _unknown(value)
+
+
+@lru_cache(maxsize=1024)
+def _of_text(text: str, gpus: int, nodes: int | None) -> Layout:
+    pairs: list[tuple[Any, Any]] = []
+    for part in text.replace(";", ",").split(","):
+        key, equals, value = part.partition("=")
+        name = _plain(key)
+        if equals and not value.strip():
+            raise JobError(f"layout {show(text)} has no value in {show(part.strip())}; write for example tp=8")
+        if not equals and name not in NAMES and name not in _BARE:
+            raise _unknown(text, name)
+        pairs.append((key, value.strip() if equals else True))
+    return _settle(_collect(pairs), gpus, nodes)
+
+
+def _plain(key: Any) -> str:
+    return key.strip().lower().lstrip("-_").replace("-", "_") if isinstance(key, str) else ""
+
+
+def _unknown(value: Any, name: str = "") -> JobError:
+    return JobError(
+        f"layout {show(value)} is unknown; nearest: {nearest(name, (*NAMES, *LAYOUT_FIELDS))}; "
+        f"set layout to dp, fsdp, hsdp=8, zero1 or degrees such as tp=8,pp=4,sp=1"
+    )
+
+
+def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """The given words under the names of the fields, each once; `_DERIVED` ones as they are."""
+    found: dict[str, Any] = {}
+
+    def add(name: str, value: Any, said: Any) -> None:
+        if name in found and str(found[name]) != str(value):
+            raise JobError(f"layout gives {name} twice, once as {show(said)}; keep one of them")
+        found[name] = value
+
+    for key, value in pairs:
+        name = ALIASES.get(_plain(key), _plain(key))
+        if value is None:
+            continue
+        numbered = value is not True and value is not False
+        if name in ("dp", "ddp") and numbered:
+            add("dp", value, key)
+        elif name in NAMES:
+            meant = NAMES[name] if value is not False else {}
+            for field, each in (meant | {"shard": value} if numbered else meant).items():
+                add(field, each, key)
+        elif name in LAYOUT_FIELDS or name in _DERIVED:
+            add(name, value, key)
+        else:
+            raise JobError(
+                f"unknown field {show(key)} in layout; nearest: {nearest(_plain(key), (*LAYOUT_FIELDS, *NAMES))}; "
+                f"correct or remove it"
+            )
+    return found
+
+
+def _settle(found: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
+    """The layout of collected words: first the degrees that make up the GPUs, then who shares the states."""
+    if "lora" in found:
+        raise JobError(
+            f"layout lora={found['lora']} is no degree; put it into the model, model_config lora={found['lora']}"
+        )
+    if _CHUNK in found:
+        raise JobError(
+            f"layout {_CHUNK}={found[_CHUNK]} needs the model's layers; "
+            f"give vpp instead, layers / (pp x {found[_CHUNK]})"
+        )
+    derived = {name: found.pop(name) for name in _DERIVED if name in found}
+    tp, pp, cp = (count(f"layout.{name}", found.get(name, 1)) for name in ("tp", "pp", "cp"))
+    replicas = count(f"layout.{_REPLICATE}", derived.get(_REPLICATE, 1))
+    shards = derived.get(_SHARD, -1)
+    if "dp" not in found and str(shards).strip() != "-1":
+        found["dp"] = replicas * count(f"layout.{_SHARD}", shards)
+    if "dp" in found:
+        found["dp"] = count("layout.dp", found["dp"])
+    dp = found["dp"] = _check_product(tp, pp, cp, found.get("dp"), gpus)
+    if derived.get(_DISTRIBUTED) is not None and on_off(f"layout.{_DISTRIBUTED}", derived[_DISTRIBUTED]):
+        found.setdefault("zero", 1)
+    if _STRATEGY in derived:
+        found.setdefault("zero", _strategy(derived[_STRATEGY]))
+    if _REPLICATE in derived or _SHARD in derived:
+        _replicate(found, replicas, dp, cp)
+    if _INSTANCES in derived and (instances := count(f"layout.{_INSTANCES}", derived[_INSTANCES])) > 1:
+        if dp * cp % instances:
+            raise JobError(f"layout {_INSTANCES}={instances} does not divide dp={dp} x cp={cp} = {dp * cp}; lower it")
+        found.setdefault("shard", dp * cp // instances)
+    if found.get("shard") == _NODE:
+        found["shard"] = _node_shard(gpus, nodes, tp, dp * cp)
+    return Layout(**found)
+
+
+def _check_product(tp: int, pp: int, cp: int, dp: int | None, gpus: int) -> int:
+    """dp, filled from the GPUs where it is not given; else a sentence with the whole product."""
+    model = tp * pp * cp
+    if dp is None:
+        if gpus % model:
+            raise JobError(
+                f"layout tp={tp} x pp={pp} x cp={cp} = {model} does not divide gpus {gpus}; "
+                f"set gpus to a multiple, for example {-(-gpus // model) * model}"
+            )
+        return gpus // model
+    if model * dp != gpus:
+        fixes = [f"dp to {gpus // model}"] if gpus % model == 0 else []
+        raise JobError(
+            f"layout tp={tp} x pp={pp} x cp={cp} x dp={dp} = {model * dp} does not make up gpus {gpus}; "
+            f"set {' or '.join([*fixes, f'gpus to {model * dp}'])}"
+        )
+    return dp
+
+
+def _strategy(value: Any) -> int:
+    name = _plain(value)
+    if name not in _STRATEGIES:
+        raise JobError(
+            f"layout {_STRATEGY} {show(value)} is unknown; nearest: {nearest(name, _STRATEGIES)}; "
+            f"set it to one of {', '.join(_STRATEGIES)}"
+        )
+    return _STRATEGIES[name]
+
+
+def _replicate(found: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
+    """torchtitan's two degrees: copies of the weights, and the ranks (with those of cp) that share each copy."""
+    if dp % replicas:
+        raise JobError(f"layout {_REPLICATE}={replicas} does not divide dp={dp}; set it to 1 or to a divisor of {dp}")
+    shared = dp // replicas * cp
+    if shared > 1:
+        found.setdefault("zero", 3)
+        if replicas > 1:
+            found.setdefault("shard", shared)
+
+
+def _node_shard(gpus: int, nodes: int | None, tp: int, ranks: int) -> int | None:
+    """The data ranks of one node; tensor-parallel ranks come first in a node."""
+    if nodes is None:
+        raise JobError("layout hsdp does not say how many GPUs share a copy; write hsdp=8, or give nodes")
+    shard = max(1, gpus // nodes // tp)
+    return shard if shard < ranks else None
