@@ -44,7 +44,7 @@ ROWS = (
     "b-tf,lab@1,C,tensorflow2,bert-large,8,1,a100-80gb-sxm,tf32,0.2",
 )
 KIND = Kind("f", "m", "g", "a", "fp32", "fp32", "pytorch", "nchw", "lab", 1, 1, (1.0, 0.0, 0.0, 0.0), "key")
-OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,fsdp"
+OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,warp"
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_the_command_judges_once_and_renders_again(
     assert (tmp_path / "docs" / "images" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "[docs/accuracy.md](docs/accuracy.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "`measurements_llm.csv`: 1 row cannot be expressed as a job yet" in text
-    assert "| layout fsdp is not supported yet | 1 |" in text
+    assert "| layout 'warp' is unknown" in text
     assert parameters_digest() in text
 
     content = json.loads(kept.read_text(encoding="utf-8"))

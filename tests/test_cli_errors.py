@@ -19,12 +19,14 @@ from precision_time.job import Job
 JOB_FLAGS = [
     "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
-    "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--execution",
+    "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
+    "--execution",
     "--no-sync", "--communication-dtype", "--anchors", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
+ON_TOP = ["--anchor", "--import", "--help", "--json"]
 EVALUATE_FLAGS = [
     "--help", "--html", "--csv", "--anchors", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model",
     "--framework", "--json",
@@ -63,8 +65,8 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
-    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, "--anchor", "--help", "--json", "--trace"])
-    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, "--anchor", "--help", "--json", "--plot"])
+    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, *ON_TOP, "--trace"])
+    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
@@ -108,6 +110,13 @@ def test_compare_crosses_lists(capsys: pytest.CaptureFixture[str]) -> None:
         (n, p) for n in (1, 8) for p in ("fp32", "amp-fp16", "fp8")
     ]
     assert [row["error"] is None for row in rows] == [True, True, False] * 2
+
+
+def test_compare_checks_a_layout_against_the_gpus_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "compare gpt2 --layout tp=8,sp=1 --gpus 16,32 --precision bf16 --json"
+    assert main(words.split()) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["job"]["layout"] for row in rows] == ["tp=8,dp=2,sp=1", "tp=8,dp=4,sp=1"]
 
 
 def test_compare_alone_crosses_four_precisions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +183,11 @@ WRONG = [
     ("predict resnet50 --precision fp17", "precision 'fp17' is unknown; nearest: "),
     ("predict resnet50 --precision fp8", "this GPU has no fp8 peak"),
     ("predict resnet50 --model vgg16", "the model is given twice"),
-    ("predict resnet50 --layout fsdp", "not supported yet"),
+    ("predict resnet50 --layout fsbp", "layout 'fsbp' is unknown; nearest: fsdp"),
+    ("predict resnet50 --layout tp=8,dp=3 --gpus 16", "= 24 does not make up gpus 16; set dp to 2 or gpus to 24"),
+    ("predict --import none.sh", "file 'none.sh' cannot be read: no such file"),
+    ("compare --import none.toml", "file 'none.toml' cannot be read: no such file"),
+    ("verify resnet50 --layout fsdp", "layout fsdp cannot be trained here"),
     ("predict resnet50 --dataset imagnet", "nearest: imagenet"),
     ("predict resnet50 --epochs 3 --steps 4", "epochs and steps; keep one"),
     ("predict none.yaml", "job file 'none.yaml' cannot be read: no such file"),

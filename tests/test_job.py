@@ -56,6 +56,8 @@ jobs = st.builds(
     execution=st.sampled_from(job_module.EXECUTIONS),
     no_sync=st.booleans(),
     communication_dtype=st.sampled_from([None, "bf16", "float32"]),
+    layout=st.sampled_from(["dp", "fsdp", "zero1", {"zero": 1, "overlap_param_gather": True}]),
+    recompute=st.sampled_from(["none", "core_attn", "full"]),
     run=runs,
 )
 
@@ -143,6 +145,27 @@ def test_layout_spellings_of_data_parallel() -> None:
         assert Job("m", gpus=8, layout=layout).layout == "dp"  # type: ignore[arg-type]
 
 
+def test_recomputation_has_the_names_that_others_give_it() -> None:
+    assert (
+        Job("m", recompute="activation-checkpointing").recompute == Job("m", recompute="checkpoint").recompute == "full"
+    )
+    assert Job("m", recompute="core_attn").recompute == "selective"
+    assert Job("m", recompute="full", recompute_layers="4").recompute_layers == 4  # type: ignore[arg-type]
+    assert "recompute full of 4 layers a stage" in Job("m", recompute="full", recompute_layers=4).signature()
+
+
+def test_the_layout_follows_other_gpus() -> None:
+    job = Job("m", gpus=16, layout="tp=8,sp=1,dp=2")
+    assert job.layout == "tp=8,dp=2,sp=1"
+    assert job.layout_spec.dp == 2
+    assert job.replace(gpus=64).layout == "tp=8,dp=8,sp=1"
+    assert job.replace(gpus=64, layout="fsdp").layout == "fsdp"
+    assert "tp=8,dp=2,sp=1" in job.signature()
+    with pytest.raises(JobError, match="does not divide gpus 12; set gpus to a multiple, for example 16"):
+        job.replace(gpus=12)
+    assert Job("m", gpus=16, nodes=2, layout="hsdp").layout == "hsdp=8"
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": "256k"}, "suffix; write the number out, for example 256000"),
     ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
@@ -156,17 +179,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"gpus": "eight"}, "gpus must be a whole number"),
     ({"gpus": 6, "nodes": 4}, "cannot be shared out evenly over nodes 4"),
     ({"gpus": 8, "layout": {"dp": 4}}, "does not make up gpus 8"),
-    ({"layout": "fsdp"}, "layout fsdp is not supported yet"),
-    ({"layout": {"tp": 8, "dp": 1}}, "layout tp=8 is not supported yet"),
-    ({"layout": {"sp": 1}}, "layout sp is not supported yet"),
-    ({"layout": {"zero": 1}}, "zero=1 is not supported"),
+    ({"layout": {"tp": 8, "dp": 1}}, "tp=8 x pp=1 x cp=1 x dp=1 = 8 does not make up gpus 1; set gpus to 8"),
+    ({"gpus": 8, "layout": "cp=4", "input": {"seq_len": 1020}}, "seq_len 1020 is not a multiple of 8"),
     ({"layout": {"td": 8}}, "nearest: tp"),
     ({"layout": "fdsp"}, "nearest: fsdp"),
     ({"layout": 4}, "layout 4 is unknown"),
     ({"optimizer": "adamm"}, "nearest: adam"),
     ({"optimizer_impl": "fussed"}, "nearest: fused"),
     ({"execution": "cuda-graph"}, "nearest: cuda_graphs"),
-    ({"recompute": "full"}, "recompute 'full' is not supported yet"),
+    ({"recompute": "some"}, "set recompute to one of none, selective, full"),
+    ({"recompute_layers": 4}, "recompute_layers 4 goes with recompute full, not none"),
+    ({"recompute": "full", "recompute_layers": 0}, "recompute_layers must be a whole number"),
     ({"memory_format": "nhcw"}, "nearest: n"),
     ({"attention": 3}, "attention 3 is unknown"),
     ({"loss_scale": "constant"}, "set loss_scale to one of dynamic, static"),
@@ -307,4 +330,4 @@ def test_the_page_names_every_field_and_alias_and_its_examples_run() -> None:
             assert Job.from_dict(yaml.safe_load(block)).batch_size == 32
         if kind == "python":
             exec(block, {})
-    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python"]
+    assert [kind for kind, _ in blocks] == ["yaml", "sh", "python", "python"]

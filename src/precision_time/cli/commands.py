@@ -94,6 +94,10 @@ def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     said.pop("device", None)  # the machine itself, not part of the jobs
     axes = {word: said.pop(word) for word in VERIFY_AXES if word in said}
     jobs = [job_of(source, said) for source in given.source]
+    for job in jobs:
+        if job.layout != "dp" or job.recompute != "none":
+            what = f"layout {job.layout}" if job.layout != "dp" else f"recompute {job.recompute}"
+            raise UsageError(f"{what} cannot be trained here, only layout dp without recomputation; leave it out")
     if said and not jobs:
         raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
     return jobs, axes
@@ -199,7 +203,11 @@ def job_of(source: str | None, said: dict[str, Any], imported: str | None = None
             raise UsageError(f"file {imported!r} names no model; name one before --import")
     if not from_file and imported is None:
         return Job.from_dict({**words, **said})
+<<<<<<< HEAD
     if "gpus" in said:  # the layout of the file is checked against the GPUs that are really meant
+=======
+    if "gpus" in said and "gpus" not in words:  # a layout without GPUs is checked against those of the flag
+>>>>>>> hA
         words["gpus"] = Job("any", gpus=said["gpus"]).gpus
     try:
         job = Job.from_dict({"model": said.get("model"), **words})

@@ -100,7 +100,9 @@ class Job:
     input: Mapping[str, Value] = option((), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;...")
     precision: str = option("", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS)
     schedule: tuple[PrecisionFrom, ...] = option((), _schedule, "precision by step: [{from_step, precision}, ...]")
-    batch_size: int | None = option(None, optional(count), "samples per data-parallel rank and micro-step (default: the model's)")
+    batch_size: int | None = option(
+        None, optional(count), "samples per data rank and micro-step (default: the model's)"
+    )
     grad_accum: int = option(1, count, "micro-steps per optimizer step")
     gpu: str = option(DEFAULT_GPU, text, f"GPU catalog name (default {DEFAULT_GPU})")
     gpus: int = option(1, count, "GPUs in all")
@@ -111,7 +113,7 @@ class Job:
     layout: str = option(
         "dp",
         _as_given,
-        "parallel layout: dp, fsdp, hsdp=8, zero1, zero2 or degrees such as tp=8,pp=4,sp=1,zero=1 (dp follows from gpus)",
+        "parallel layout: dp, fsdp, hsdp=8, zero1, zero2 or degrees as in tp=8,pp=4,sp=1,zero=1 (dp follows from gpus)",
         LAYOUTS,
     )
     optimizer: str | None = option(

@@ -119,7 +119,7 @@ class Layout:
         if self.schedule == "interleaved" and self.vpp == 1:
             raise JobError("layout schedule=interleaved has vpp=1; set vpp to the chunks of each rank, 2 or more")
         if self.schedule == "gpipe" and self.vpp > 1:
-            raise JobError(f"layout schedule=gpipe has no chunks, but vpp={self.vpp}; set vpp to 1 or leave schedule out")
+            raise JobError(f"layout schedule=gpipe has no chunks, but vpp={self.vpp}; set vpp to 1, or no schedule")
 
     def _settle_context(self) -> None:
         if self.cp == 1:

@@ -134,7 +134,8 @@ def _settle(found: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
         )
     if _CHUNK in found:
         raise JobError(
-            f"layout {_CHUNK}={found[_CHUNK]} needs the model's layers; give vpp instead, layers / (pp x {found[_CHUNK]})"
+            f"layout {_CHUNK}={found[_CHUNK]} needs the model's layers; "
+            f"give vpp instead, layers / (pp x {found[_CHUNK]})"
         )
     derived = {name: found.pop(name) for name in _DERIVED if name in found}
     tp, pp, cp = (count(f"layout.{name}", found.get(name, 1)) for name in ("tp", "pp", "cp"))

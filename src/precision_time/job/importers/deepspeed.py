@@ -1,4 +1,4 @@
-"""A DeepSpeed config (the JSON file of `--deepspeed_config`) as job-file words. It names no model: say one beside it."""
+"""A DeepSpeed config (the JSON file of `--deepspeed_config`) as job-file words, but for the model: it names none."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ _ZERO_NO_EFFECT = (
     "contiguous_gradients", "round_robin_gradients", "sub_group_size", "elastic_checkpoint",
     "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save", "load_from_fp32_weights",
     "ignore_unused_parameters", "legacy_stage1", "cpu_offload_use_pin_memory", "memory_efficient_linear",
+)  # fmt: skip
+_SIZES = (
+    "_bucket_size", "_threshold", "allgather_partitions", "reduce_scatter", "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
 )  # fmt: skip
 _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 
@@ -104,18 +108,18 @@ def _layout(reader: Reader) -> dict[str, Any]:
     deep = str(stage).strip() == "3"
     # overlap_comm reduces behind the backward pass; only stage 3 has it by default, and only stage 3 prefetches.
     layout["overlap_grad_reduce"] = is_on(zero.take("overlap_comm", default=deep))
-    if deep:
-        layout["overlap_param_gather"] = True
+    if str(stage).strip() != "0":
+        layout["overlap_param_gather"] = deep
     for name in ("mics_shard_size", "zero_hpz_partition_size"):
-        size = count_or_zero(name, max(0, zero.take(name, default=0)))  # MiCS: -1 is off
+        size = zero.take(name, default=0)
+        size = 0 if size == -1 else count_or_zero(name, size)  # MiCS: -1 is off
         if size > 1 and str(stage).strip() != "0":
             layout["shard"] = size
             if name == "zero_hpz_partition_size":
                 reader.not_taken[name] = (
                     f"taken as hybrid sharding over {size} ranks; the optimizer states are really spread over all"
                 )
-    zero.refuse(_TUNING, *(name for name in zero.left if name.endswith(("_bucket_size", "_threshold")) or name in (
-        "allgather_partitions", "reduce_scatter", "stage3_max_live_parameters", "stage3_max_reuse_distance")))  # fmt: skip
+    zero.refuse(_TUNING, *(name for name in zero.left if name.endswith(_SIZES) or name in _SIZES))
     for name in ("offload_optimizer", "offload_param", "cpu_offload"):
         value = zero.take(name)
         device = value.get("device", "cpu") if isinstance(value, Mapping) else ("cpu" if is_on(value) else "none")

@@ -70,8 +70,8 @@ class Imported:
         each = count(known, words[known]) * dp
         if total % each:
             raise JobError(
-                f"global batch {total} of the {self.kind} is not a multiple of {known} {words[known]} x dp {dp} = {each}"
-                f"; change gpus or {known}, or say {missing}"
+                f"global batch {total} of the {self.kind} is not a multiple of {known} {words[known]} x dp {dp} = "
+                f"{each}; change gpus or {known}, or say {missing}"
             )
         words[missing] = total // each
 

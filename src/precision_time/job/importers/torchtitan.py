@@ -7,7 +7,7 @@ from typing import Any
 
 from precision_time.errors import JobError
 from precision_time.job.checks import count, show
-from precision_time.job.importers.imported import Imported, Reader, is_on
+from precision_time.job.importers.imported import Imported, Reader
 
 KIND = "torchtitan config"
 SECTIONS = ("parallelism", "training", "model", "job", "activation_checkpoint", "experimental")
@@ -15,7 +15,7 @@ SECTIONS = ("parallelism", "training", "model", "job", "activation_checkpoint", 
 
 _MODELS = {("llama3", "405b"): "llama3.1-405b"}
 """Model and flavour with another name in the zoo; others are model-flavour."""
-_SCHEDULES = {
+_SCHEDULES: dict[str, dict[str, Any]] = {
     "1f1b": {"schedule": "1f1b"}, "gpipe": {"schedule": "gpipe"},
     # Schedules of several stages on each rank: torchtitan makes two.
     "interleaved1f1b": {"schedule": "interleaved", "vpp": 2}, "loopedbfs": {"schedule": "interleaved", "vpp": 2},
@@ -26,10 +26,11 @@ _IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "single"
 _FP8 = {"": "fp8", "tensorwise": "fp8", "rowwise": "fp8-rowwise", "rowwise_with_gw_hp": "fp8-rowwise"}
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _NO_EFFECT = (
-    "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug", "memory_estimation",
-    "optimizer", "checkpoint", "model.tokenizer", "model.hf_assets", "model.print", "training.dataset_path", "training.seed",
-    "training.deterministic", "training.gc_", "training.warmup", "training.data_parallel", "training.debug", "compile",
-    "activation_checkpoint.early_stop", "activation_checkpoint.preserve", "activation_checkpoint.determinism",
+    "job", "profiling", "metrics", "lr_scheduler", "comm", "fault_tolerance", "validation", "debug",
+    "memory_estimation", "optimizer", "checkpoint", "model.tokenizer", "model.hf_assets", "model.print",
+    "training.dataset_path", "training.seed", "training.deterministic", "training.gc_", "training.warmup",
+    "training.data_parallel", "training.debug", "compile", "activation_checkpoint.early_stop",
+    "activation_checkpoint.preserve", "activation_checkpoint.determinism",
 )  # fmt: skip
 
 
@@ -76,9 +77,7 @@ def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
     pp = number("parallelism.pipeline_parallel_degree", f"{old}pipeline_parallel_degree", default=1) or 1
     cp = number("parallelism.context_parallel_degree", f"{old}context_parallel_degree", default=1) or 1
     replicate = number("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
-    shard = reader.take(
-        "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", default=-1
-    )
+    shard = reader.take("parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", default=-1)
     layout: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate, "data_parallel_shard_degree": shard, "tp": tp, "pp": pp, "cp": cp,
         "sp": tp > 1,  # its tensor parallelism always splits the sequence of norms and dropouts
@@ -161,7 +160,7 @@ def _precision(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any])
 def _step(reader: Reader, words: dict[str, Any]) -> None:
     """Optimizer, clipping, compilation, and how long the run is."""
     words["optimizer"] = str(reader.take("optimizer.name", default="AdamW")).lower()
-    how = reader.take("optimizer.implementation", default="foreach" if reader.left.get("optimizer.fused") is False else "fused")
+    how = reader.take("optimizer.implementation", default="fused")
     words["optimizer_impl"] = _IMPLEMENTATIONS.get(str(how), how)
     words["clip_norm"] = reader.take("training.max_norm", default=1.0)
     if reader.on("compile.enable", "training.compile"):
@@ -184,7 +183,8 @@ def _step(reader: Reader, words: dict[str, Any]) -> None:
 def _recompute(reader: Reader, words: dict[str, Any]) -> None:
     mode = str(reader.take("activation_checkpoint.mode", default="selective")).lower()
     option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
-    reader.refuse("operators are not chosen one by one", "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns")
+    chosen = "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"
+    reader.refuse("operators are not chosen one by one", chosen)
     if mode not in ("none", "full", "selective"):
         reader.not_taken[f"activation_checkpoint.mode {show(mode)}"] = "taken as none"
         mode = "none"

@@ -1,0 +1,221 @@
+"""Megatron-LM arguments as job-file words: a launch script, a command line, or a mapping of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.job.checks import count, show
+from precision_time.job.importers.imported import NO_EFFECT, Imported, Reader, is_on
+from precision_time.job.importers.megatron_model import model_config
+from precision_time.job.importers.shell import arguments
+
+KIND = "Megatron arguments"
+
+_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd"}
+"""Megatron's Adam decays weights as AdamW."""
+_CP_COMMS = {"p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather", "a2a": "all-to-all"}
+_FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "fp8-block"}
+_NO_EFFECT = (
+    "lr", "min-lr", "weight-decay", "start-weight-decay", "end-weight-decay", "adam-", "sgd-", "init-method", "seed",
+    "norm-epsilon", "layernorm-epsilon", "data-", "train-data", "valid-data", "test-data", "split", "tokenizer",
+    "vocab-file", "merge-file", "save", "load", "ckpt", "no-load", "no-save", "log", "tensorboard", "wandb", "eval",
+    "exit", "timing", "distributed-", "master-", "node-rank", "rdzv", "num-workers", "dataloader", "mock-data",
+    "no-create-attention-mask", "override-opt", "use-checkpoint", "finetune", "initial-loss-scale", "min-loss-scale",
+    "loss-scale-window", "hysteresis", "moe-aux-loss", "moe-z-loss", "moe-router-load-balancing", "moe-router-score",
+    "moe-router-enable", "moe-router-bias", "moe-token-drop-policy", "clone-", "manual-gc", "ddp-bucket", "ddp-num",
+    "use-mcore-models", "job-name", "reset-", "nccl-", "enable-", "check-for-nan", "no-check-for-nan",
+    "num-dataset-builder", "max-restarts", "monitor-interval", "tee", "no-initialization", "use-dist-ckpt",
+    "dist-ckpt", "auto-detect-ckpt", "async-save", "mid-level", "rampup", "override-", "train-sync", "cross-entropy",
+    "local-rank", "module", "role", "run-path", "no-python", "attention-softmax-in-fp32",
+)  # fmt: skip
+_FUSIONS = (
+    "overlap-", "delay-", "align-", "tp-comm-", "no-overlap", "defer-", "microbatch-group", "moe-grouped",
+    "moe-permute",
+    "moe-token-dispatcher", "moe-shared-expert-overlap", "no-bias-", "no-masked-", "no-rope", "bias-", "apply-",
+    "gradient-accum", "no-gradient-accum", "no-async-", "use-fused", "recompute-", "wgrad-",
+)  # fmt: skip
+
+
+def from_megatron(given: str | Mapping[str, Any]) -> Imported:
+    """Job-file words of Megatron-LM arguments: the text of a script, a command line, or argument -> value.
+
+    Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are there. Raises
+    JobError for a value that cannot be; flags that are not known are reported, never an error.
+    """
+    reader = Reader(_plain(arguments(given) if isinstance(given, str) else given))
+    _leave_unset(reader)
+    layout = _layout(reader)
+    tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))
+    words: dict[str, Any] = {}
+    config = model_config(reader, tp)
+    if {"layers", "hidden", "heads"} <= set(config):
+        words |= {"model": "gpt", "model_config": config}
+    elif config.keys() & {"layers", "hidden", "heads"}:
+        lacking = [flag for flag, key in (("num-layers", "layers"), ("hidden-size", "hidden"),
+                                          ("num-attention-heads", "heads")) if key not in config]  # fmt: skip
+        reader.not_taken["the model"] = f"its shape lacks {' and '.join(lacking)}; name a model"
+    if (length := reader.number("seq-length", "encoder-seq-length")) is not None:
+        words["input"] = {"seq_len": length}
+    _pipeline(reader, words, layout, config, pp)
+    words["layout"] = layout
+    words["batch_size"] = reader.number("micro-batch-size", "batch-size", default=1)
+    if (per_node := reader.number("nproc-per-node")) is not None:
+        words["gpus"] = per_node * (reader.number("nnodes", default=1) or 1)
+        if per_node > 1 and words["gpus"] > per_node:
+            words["nodes"] = words["gpus"] // per_node
+    elif (world := reader.number("world-size")) is not None:
+        words["gpus"] = world
+    _precision(reader, words)
+    _step(reader, words)
+    total = reader.number("global-batch-size")
+    if total is None:
+        words["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
+    return Imported(KIND, words, total, tp * pp * cp, reader.finish(_NO_EFFECT))
+
+
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Argument names without dashes before and with hyphens inside; nested tables (MODEL_ARGS: ...) flattened."""
+    flat: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            flat |= _plain(value)
+        elif value is not False:
+            flat[str(key).strip().lstrip("-").replace("_", "-")] = value
+    return flat
+
+
+def _leave_unset(reader: Reader) -> None:
+    """Arguments whose value is a shell variable that the text does not set."""
+    for name, value in list(reader.left.items()):
+        if isinstance(value, str) and "$" in value:
+            reader.refuse(NO_EFFECT if name.startswith(_NO_EFFECT) else f"{show(value)} is not set in the text", name)
+
+
+def _layout(reader: Reader) -> dict[str, Any]:
+    layout: dict[str, Any] = {}
+    for field, name in (
+        ("tp", "tensor-model-parallel-size"), ("pp", "pipeline-model-parallel-size"), ("cp", "context-parallel-size"),
+        ("ep", "expert-model-parallel-size"), ("etp", "expert-tensor-parallel-size"),
+    ):  # fmt: skip
+        if (degree := reader.number(name)) is not None:
+            layout[field] = degree
+    if reader.on("sequence-parallel"):
+        layout["sp"] = True
+    sharded = reader.on("use-distributed-optimizer")
+    if strategy := reader.take("data-parallel-sharding-strategy"):
+        layout["data_parallel_sharding_strategy"] = strategy
+    elif reader.on("use-torch-fsdp2"):
+        layout["zero"] = 3
+    elif sharded:
+        layout["zero"] = 1
+    if (instances := reader.number("num-distributed-optimizer-instances")) is not None:
+        layout["num_distributed_optimizer_instances"] = instances
+    # Megatron overlaps nothing unless told; the layout's own defaults are those of PyTorch where there is only dp.
+    layout["overlap_grad_reduce"] = reader.on("overlap-grad-reduce") or layout.get("zero") == 3
+    gathers = reader.on("overlap-param-gather")
+    if layout.get("zero"):
+        layout["overlap_param_gather"] = gathers or layout["zero"] == 3
+    elif gathers and "data_parallel_sharding_strategy" not in layout:
+        reader.not_taken["overlap-param-gather"] = "needs use-distributed-optimizer"
+    if reader.on("tp-comm-overlap") and layout.get("sp"):
+        layout["overlap_tp"] = True
+    if way := reader.take("cp-comm-type"):
+        way = str(way).split()[0]
+        if way in _CP_COMMS:
+            layout["cp_comm"] = _CP_COMMS[way]
+        else:
+            reader.not_taken[f"cp-comm-type {way}"] = "no model of this mixture; taken as p2p"
+    if (capacity := reader.take("moe-expert-capacity-factor")) is not None:
+        layout["capacity_factor"] = capacity
+    return layout
+
+
+def _pipeline(
+    reader: Reader, words: dict[str, Any], layout: dict[str, Any], config: Mapping[str, Any], pp: int
+) -> None:
+    """Virtual stages, and how many layers of each stage are computed again."""
+    chunks = reader.number("virtual-pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank")
+    if (each := reader.number("num-layers-per-virtual-pipeline-stage")) is not None:
+        layers = config.get("layers")
+        if layers is None:
+            reader.not_taken["num-layers-per-virtual-pipeline-stage"] = "needs num-layers; say vpp in --layout"
+        elif int(layers) % (pp * each):
+            raise JobError(
+                f"num-layers {layers} is not a multiple of pipeline-model-parallel-size {pp} x "
+                f"num-layers-per-virtual-pipeline-stage {each} = {pp * each}; change one of them"
+            )
+        else:
+            chunks = int(layers) // (pp * each)
+    if pp > 1 and chunks is not None and chunks > 1:
+        layout["vpp"] = chunks
+    usual = "selective" if reader.on("recompute-activations") else "none"
+    how = str(reader.take("recompute-granularity", default=usual))
+    if reader.on("checkpoint-activations"):
+        how = "full"
+    method = reader.take("recompute-method", "activations-checkpoint-method")
+    number = reader.number("recompute-num-layers", "activations-checkpoint-num-layers", default=1) or 1
+    words["recompute"] = how
+    if how == "full" and method == "block":
+        # Megatron counts the layers of each model chunk, the job those of the whole stage.
+        words["recompute_layers"] = number * int(layout.get("vpp", 1))
+    elif how == "full" and number > 1:
+        reader.not_taken["recompute-num-layers"] = (
+            f"groups of {number} layers keep one input each; time is that of all layers, memory a little less"
+        )
+    modules = str(reader.take("recompute-modules", default="core_attn"))
+    if how == "selective" and modules != "core_attn":
+        reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"
+
+
+def _precision(reader: Reader, words: dict[str, Any]) -> None:
+    """Half weights with a full copy; bf16 gradients are summed and reduced in fp32 unless told otherwise."""
+    bf16, fp16 = reader.on("bf16"), reader.on("fp16")
+    in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
+    in_bf16 = reader.on("grad-reduce-in-bf16")
+    words["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"
+    if (bf16 and not in_bf16) or (fp16 and in_fp32):
+        words["communication_dtype"] = "float32"
+    recipe = str(reader.take("fp8-recipe", default="delayed"))
+    if reader.take("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"):
+        words["precision"] = _FP8.get(recipe, "fp8")
+        if recipe == "mxfp8" or recipe not in _FP8:
+            reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {words['precision']}"
+    reader.refuse(
+        "goes with fp8, whose weights are gathered as the precision says",
+        *(n for n in tuple(reader.left) if n.startswith("fp8")),
+    )
+    if fp16 and reader.take("loss-scale") is not None:
+        words["loss_scale"] = "static"
+
+
+def _step(reader: Reader, words: dict[str, Any]) -> None:
+    """Optimizer, clipping, attention, graphs and the length of the run."""
+    optimizer = str(reader.take("optimizer", default="adam")).lower()
+    if optimizer in _OPTIMIZERS:
+        words["optimizer"] = _OPTIMIZERS[optimizer]
+    else:
+        reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; say --optimizer"
+    words["clip_norm"] = reader.take("clip-grad", default=1.0)
+    backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
+    local = reader.take("transformer-impl") == "local"
+    if reader.on("use-flash-attn") or backend == "flash":
+        words["attention"] = "flash"
+    elif backend == "fused":
+        words["attention"] = "fused"
+    elif backend in ("unfused", "local") or local:
+        words["attention"] = "math"
+    if is_on(reader.take("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph")):
+        reader.not_taken["cuda graphs"] = "cover parts of the step; for a whole one say --execution cuda_graphs"
+    run: dict[str, Any] = {}
+    for word, name in (("steps", "train-iters"), ("samples", "train-samples")):
+        if (value := reader.take(name)) is not None and not run:
+            run[word] = count(name, value)
+    if "save" in reader.left and (every := reader.number("save-interval")) is not None:
+        run["checkpoint_every_steps"] = every
+    if run:
+        words["run"] = run
+    reader.refuse("the batch after the ramp is taken", "rampup-batch-size")
+    others = "an overlap or fusion that is not modelled by itself"
+    reader.refuse(others, *(name for name in tuple(reader.left) if name.startswith(_FUSIONS)))

@@ -1,0 +1,91 @@
+"""The arguments that a launch script or a command line gives to a program, with its own variables filled in."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from precision_time.errors import DataError
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
+_END = "--"
+_ENDS = (
+    "", ";", "&&", "||", "|", "&", ")", "]", "fi", "done", "$@", "$*", "torchrun", "python", "python3", "srun",
+    "deepspeed",
+)  # fmt: skip
+"""Words after which a flag has no more values: the ends of commands, and the commands that come next."""
+_FLAG = re.compile(r"--[A-Za-z][\w-]*")
+
+
+def arguments(text: str) -> dict[str, str | bool]:
+    """Flag name without dashes, hyphens inside -> its value (several joined by spaces), True where it has none.
+
+    Reads plain commands, arrays (ARGS=(...)), arguments in quoted variables (ARGS="--a 1 --b 2") and variables that the
+    text sets; nothing is run. A flag given twice has its last value. Raises DataError for a quote that is never closed.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise DataError(f"the arguments are no shell text: {str(error).lower()}; close the quote") from None
+    variables: dict[str, str] = {}
+    found: dict[str, str | bool] = {}
+    flag = ""
+    for word in _flags_of(words, variables):
+        if _FLAG.fullmatch(name := word.partition("=")[0]):
+            flag = name[2:].replace("_", "-")
+            found[flag] = word.partition("=")[2] if "=" in word else True
+        elif flag:
+            before = found[flag]
+            found[flag] = word if before is True else f"{before} {word}"
+    return found
+
+
+def _flags_of(words: list[str], variables: dict[str, str]) -> list[str]:
+    """The words with variables filled in, assignments taken out and parentheses of arrays dropped."""
+    result: list[str] = []
+    for raw in words:
+        word = _filled(raw, variables)
+        if (match := _ASSIGNMENT.fullmatch(word)) and not word.startswith("-"):
+            name, value = match.groups()
+            result.append(_END)  # whatever came before has ended
+            if value.startswith("(") and not value.startswith("(("):
+                result += [part for part in (value.strip("()"),) if part]
+            elif re.search(r"(^|\s)--[A-Za-z]", value):
+                variables[name] = ""  # its arguments are taken here, once
+                result += [*(_filled(part, variables) for part in shlex.split(value)), _END]
+            else:
+                variables[name] = value
+        elif word in _ENDS or word.endswith((".py", "[@]}", "[*]}")):
+            result.append(_END)
+        elif word.endswith(")") and "(" not in word:  # the end of an array, stuck to its last word
+            result += [word[:-1], _END]
+        else:
+            result.append(word)
+    return _ended(result)
+
+
+def _ended(words: list[str]) -> list[str]:
+    """Words that belong to no flag left out."""
+    result, open_flag = [], False
+    for word in words:
+        if word == _END:
+            open_flag = False
+        elif _FLAG.fullmatch(word.partition("=")[0]):
+            open_flag = True
+            result.append(word)
+        elif open_flag:
+            result.append(word)
+    return result
+
+
+def _filled(word: str, variables: dict[str, str]) -> str:
+    """The word with the variables that are known; ${NAME:-default} without NAME is the default."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        if name in variables:
+            return variables[name]
+        return match[2] if match[2] is not None else match[0]
+
+    return _VARIABLE.sub(value, word)
