@@ -79,9 +79,6 @@ def _predict_one(
     constants: StepConstants | None,
     anchoring: Anchoring,
 ) -> Estimate:
-    if not job.layout_spec.plain or job.recompute != "none":
-        recompute = f"recompute {job.recompute} with " if job.recompute != "none" else ""
-        raise JobError(f"{recompute}layout {job.layout} cannot be predicted yet; use layout dp and recompute none")
     # 1. Where: the device, its node and the fabric between ranks. First, because a wrong name fails at once here.
     known = catalog or _catalog(job.device)
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)

@@ -203,11 +203,7 @@ def job_of(source: str | None, said: dict[str, Any], imported: str | None = None
             raise UsageError(f"file {imported!r} names no model; name one before --import")
     if not from_file and imported is None:
         return Job.from_dict({**words, **said})
-<<<<<<< HEAD
-    if "gpus" in said:  # the layout of the file is checked against the GPUs that are really meant
-=======
     if "gpus" in said and "gpus" not in words:  # a layout without GPUs is checked against those of the flag
->>>>>>> hA
         words["gpus"] = Job("any", gpus=said["gpus"]).gpus
     try:
         job = Job.from_dict({"model": said.get("model"), **words})
