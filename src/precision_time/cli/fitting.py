@@ -27,7 +27,7 @@ class Stage:
 
 STAGES: Mapping[str, Stage] = {
     "kernels": Stage("kernels", "data/kernels/aic_gemm.parquet", lambda shared: ["--shared", str(shared)]),
-    "collectives": Stage("collectives", "data/kernels/aic_nccl.parquet", lambda shared: [str(shared / "data")]),
+    "collectives": Stage("collectives", "data/kernels/aic_nccl.parquet", lambda shared: ["--shared", str(shared)]),
     "steps": Stage("steps", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
     "anchors": Stage("anchors", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
 }

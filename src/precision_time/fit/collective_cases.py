@@ -100,3 +100,10 @@ def efa_cases(published: pd.DataFrame) -> list[Case]:
         )
         for (collective, ranks), part in rows.groupby(["collective", "gpus"])
     ]
+
+
+def unnamed_cases(published: pd.DataFrame) -> list[Case]:
+    """All-reduce over 4 nodes of 8 GPUs that the source does not name, 32 KiB to 16 GiB."""
+    rows = published[published.system.str.startswith("4 nodes of 8 GPUs")]
+    nbytes, seconds = (rows[column].to_numpy(dtype=np.float64) for column in ("bytes", "time_us"))
+    return [Case("unnamed", "all_reduce", "nvlink3-switch", 32, nbytes, seconds * 1e-6, domains=4)]

@@ -1,11 +1,11 @@
 """Fits the constants of `timing/collectives.py` to measured collectives.
 
-    python -m precision_time.fit.collectives SHARED_DATA [--out collectives.json]
+    python -m precision_time.fit.collectives --shared DIR [--report docs/collectives.md] [--out collectives.json]
 
-SHARED_DATA is the folder with `kernels/aic_nccl.parquet` and `published/collectives.csv`. Three steps: the
-shared constants with the NVLink fabrics, then PCIe, then the network of p5.48xlarge. Errors are printed and
-stored, also those on GPU types left out of the fit, whose fabric is then guessed from its link rate as a user
-would. The bandwidths found belong into `hardware/data/fabrics.yaml` (a test compares the two). Three minutes.
+DIR/data holds `kernels/aic_nccl.parquet` and `published/collectives.csv`. Three steps: the shared constants with
+the NVLink fabrics, then PCIe, then the network of p5.48xlarge. Errors are stored, also those on GPU types and link
+generations left out of the fit (`collective_judging.py`), and written between the marks of the report. The
+bandwidths found belong into `hardware/data/fabrics.yaml` (a test compares the two). About six minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import argparse
 import datetime
 import hashlib
 import json
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,9 +26,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from precision_time.errors import DataError
+from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.fit.collective_cases import (
-    MIB,
     NVLINK,
     PCIE,
     Array,
@@ -34,14 +35,28 @@ from precision_time.fit.collective_cases import (
     efa_cases,
     large_cases,
     table_cases,
+    unnamed_cases,
 )
+from precision_time.fit.collective_judging import (
+    LINK_GB_PER_S,
+    Fitted,
+    Judged,
+    figures,
+    generations,
+    held_out,
+    judged,
+    misses,
+    peaks,
+    split,
+    types,
+)
+from precision_time.fit.collective_report import section, written
 from precision_time.hardware import fabric
 from precision_time.hardware.fabric import Fabric, Group
 from precision_time.timing.collectives import Constants, Fit, collective_seconds
 
 OUT = Path(__file__).parents[1] / "timing" / "data" / "collectives.json"
 
-LINK_GB_PER_S = {"nvlink3-switch": 300, "nvlink4-switch": 450, "nvlink5-switch": 900, "nvlink5-rack": 900}
 # Hops of PCIe over those of NVLink, and of the network (the tree's, which small messages between nodes take):
 # NCCL src/graph/tuning.cc.
 PCIE_HOP_RATIO = {"LL": 1.0 / 0.6, "LL128": 2.5 / 1.9, "Simple": 5.7 / 3.4}
@@ -54,15 +69,19 @@ def as_fit(constants: Constants) -> Fit:
 
 
 def log_errors(
-    cases: Sequence[Case], constants: Constants, fabrics: Mapping[str, Fabric], inter: Fabric | None = None
+    cases: Sequence[Case],
+    constants: Constants,
+    fabrics: Mapping[str, Fabric],
+    inter: Fabric | None = None,
+    ports: int = 32,
 ) -> list[Array]:
-    """log(predicted / measured) of each case."""
+    """log(predicted / measured) of each case. `ports`: of `inter`, on each node."""
     errors = []
     for case in cases:
         intra = fabrics[case.fabric]
         if not case.nvls:
             intra = replace(intra, nvls_bytes_per_s=0.0)
-        network = 32 * inter.nic_bytes_per_s * inter.efficiency if inter else 0.0
+        network = ports * inter.nic_bytes_per_s * inter.efficiency if inter else 0.0
         group = Group(case.ranks, case.domains, intra, inter, network)
         predicted = collective_seconds(case.collective, case.nbytes, group, as_fit(constants)).seconds
         errors.append(np.log(predicted / case.seconds))
@@ -172,10 +191,10 @@ def fit_pcie(cases: Sequence[Case], constants: Constants) -> dict[str, Fabric]:
 
 def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> tuple[Fabric, float]:
     base = fabric("efa-100")
-    bounds = {"efficiency": (0.9, 1.0), "hop": (50.0, 500.0), "small hop": (25.0, 500.0), "peer": (0.1, 1.0)}
+    bounds = {"efficiency": (0.9, 1.0), "hop": (50.0, 500.0), "peer": (0.1, 1.0)}
 
     def network(value: Mapping[str, float]) -> Fabric:
-        hops = {"LL": value["small hop"], "LL128": value["small hop"], "Simple": value["hop"]}
+        hops = dict.fromkeys(("LL", "LL128", "Simple"), value["hop"])  # no row is small enough to tell
         return replace(base, efficiency=value["efficiency"], hop_us=hops)
 
     def residual(value: dict[str, float]) -> Array:
@@ -189,72 +208,74 @@ def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping
 # ---------------------------------------------------------------- errors
 
 
-def error_report(cases: Sequence[Case], errors: Sequence[Array]) -> dict[str, dict[str, float | int]]:
-    """By GPU type: median absolute error below and from 1 MiB, and the median signed one."""
-    report: dict[str, dict[str, float | int]] = {}
-    for gpu in sorted({case.gpu for case in cases}):
-        pairs = [(c.nbytes, e) for c, e in zip(cases, errors, strict=True) if c.gpu == gpu]
-        nbytes, error = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-        ratio = np.expm1(error)
-        entry: dict[str, float | int] = {"n": len(ratio)}
-        for label, mask in (("below_1mib", nbytes < MIB), ("from_1mib", nbytes >= MIB)):
-            if mask.any():
-                entry[f"median_ape_{label}"] = round(float(np.median(np.abs(ratio[mask]))), 4)
-                entry[f"median_error_{label}"] = round(float(np.median(ratio[mask])), 4)
-        report[gpu] = entry
-    return report
+class FitInside:
+    """Constants and fabrics inside a node, from cases that may lack some. Equal NVLink cases are fitted once."""
+
+    def __init__(self) -> None:
+        self.done: dict[frozenset[str], tuple[dict[str, float], dict[str, Fabric]]] = {}
+
+    def __call__(self, cases: Sequence[Case]) -> Fitted:
+        near = [case for case in cases if case.fabric in NVLINK.values()]
+        key = frozenset(case.gpu for case in near)
+        if key not in self.done:
+            self.done[key] = fit_nvlink(near)
+        value, fabrics = self.done[key]
+        constants = constants_from(value)
+        return constants, fabrics | fit_pcie([case for case in cases if case.fabric in PCIE.values()], constants)
 
 
-def left_out(cases: Sequence[Case]) -> tuple[dict[str, dict[str, float | int]], list[Array]]:
-    """Each fabric predicted from constants fitted on the others and its link rate alone."""
-    report: dict[str, dict[str, float | int]] = {}
-    all_errors: list[Array] = []
-    for name in sorted({case.fabric for case in cases}):
-        # The two NVLink 5 fabrics are one technology: neither may tell about the other.
-        kin = {other for other in LINK_GB_PER_S if LINK_GB_PER_S[other] == LINK_GB_PER_S[name]}
-        value, fabrics = fit_nvlink([case for case in cases if case.fabric not in kin])
-        ratios = [f.bus_bytes_per_s(2) / LINK_GB_PER_S[n] / 1e9 for n, f in fabrics.items()]
-        in_switch = [f.nvls_bytes_per_s / LINK_GB_PER_S[n] / 1e9 for n, f in fabrics.items() if f.nvls_bytes_per_s]
-        link = LINK_GB_PER_S[name] * 1e9
-        has_nvls = fabric(name).nvls_bytes_per_s > 0
-        guess = replace(
-            fabric(name),
-            bus_bytes_per_s_by_gpus=MappingProxyType({2: float(np.mean(ratios)) * link}),
-            latency_scale=1.0,
-            nvls_bytes_per_s=float(np.mean(in_switch)) * link if has_nvls and in_switch else 0.0,
-        )
-        mine = [case for case in cases if case.fabric == name and case.weight == 1.0]
-        errors = log_errors(mine, constants_from(value), {name: guess})
-        report |= error_report(mine, errors)
-        all_errors += errors
-    return report, all_errors
+def efa_held_out(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> list[Judged]:
+    """p5.48xlarge as if its network were unmeasured: the efficiency of InfiniBand, NCCL's own hops."""
+    blind = replace(fabric("efa-100"), efficiency=fabric("infiniband-400").efficiency, hop_us=None, latency_scale=1.0)
+    return judged(cases, log_errors(cases, constants_from(shared), fabrics, blind))
+
+
+def unnamed(published: pd.DataFrame, constants: Constants, fabrics: Mapping[str, Fabric]) -> list[Judged]:
+    """The nameless system as A100 nodes with four 200 Gb ports, read off its largest messages: shape and latency."""
+    cases = unnamed_cases(published)
+    return judged(cases, log_errors(cases, constants, fabrics, fabric("infiniband-200"), ports=4))
+
+
+def within_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> list[Judged]:
+    """Each number of GPUs left out of the fit of the network."""
+    found: list[Judged] = []
+    for ranks in sorted({case.ranks for case in cases}):
+        mine = [case for case in cases if case.ranks == ranks]
+        network, peer = fit_efa([case for case in cases if case.ranks != ranks], shared, fabrics)
+        found += judged(mine, log_errors(mine, constants_from(shared, peer), fabrics, network))
+    return found
 
 
 def rms(errors: Sequence[Array]) -> float:
     return float(np.sqrt(np.mean(np.concatenate(list(errors)) ** 2)))
 
 
-def run(data: Path) -> dict[str, Any]:
+def run(shared_folder: Path) -> dict[str, Any]:
+    data = shared_folder / "data"
     files = [data / "kernels" / "aic_nccl.parquet", data / "published" / "collectives.csv"]
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file} does not exist; give the folder that holds kernels/ and published/.")
+            raise DataError(f"{file} does not exist; give the folder that holds data/kernels and data/published.")
     table, published = pd.read_parquet(files[0]), pd.read_csv(files[1])
 
     small, large = table_cases(table, NVLINK), large_cases(published)
-    shared, fabrics = fit_nvlink([*small, *large])
     pcie_cases, far_cases = table_cases(table, PCIE), efa_cases(published)
-    fabrics |= fit_pcie(pcie_cases, constants_from(shared))
+    fit = FitInside()
+    _, fabrics = fit([*small, *large, *pcie_cases])
+    shared = fit.done[frozenset(NVLINK)][0]
     efa, peer_share = fit_efa(far_cases, shared, fabrics)
     constants = constants_from(shared, peer_share)
 
-    near = log_errors(small, constants, fabrics)
-    over_pcie = log_errors(pcie_cases, constants, fabrics)
-    far = log_errors(far_cases, constants, fabrics, efa)
-    held_out, held_out_errors = left_out([*small, *large])
-    network = error_report(far_cases, far)["H100-SXM-80GB"]
+    one_node = [*small, *pcie_cases]
+    seen = judged(one_node, log_errors(one_node, constants, fabrics))
+    far = judged(far_cases, log_errors(far_cases, constants, fabrics, efa))
+    everything = [*small, *large, *pcie_cases]
+    by_type = held_out(everything, types(), fit, log_errors)
+    by_link = held_out(everything, generations(), fit, log_errors)
+    all_types = [part for parts in by_type.values() for part in parts]
+    all_links = [part for parts in by_link.values() for part in parts]
     most: dict[str, int] = {}
-    for case in [*small, *pcie_cases]:
+    for case in one_node:
         most[case.fabric] = max(case.ranks, most.get(case.fabric, 0))
     return {
         "constants": _rounded(asdict(constants)),
@@ -267,17 +288,21 @@ def run(data: Path) -> dict[str, Any]:
             },
         },
         "log_std": {
-            "learned": round(rms([*near, *over_pcie, *far]), 3),
-            "assumed": round(rms(held_out_errors), 3),
+            "learned": round(rms([part.errors for part in [*seen, *far]]), 3),
+            "assumed": round(rms([part.errors for part in all_links]), 3),
         },
         "errors": {
-            "in_sample": error_report([*small, *pcie_cases], [*near, *over_pcie]),
-            "large_one_node": error_report(large, log_errors(large, constants, fabrics)),
-            "gpu_type_left_out": held_out,
-            "p5_efa_16_to_256_gpus": network,
+            "in_sample": {**_every_way(seen), "by_large_gpu": split(_large(large, constants, fabrics), _gpu)},
+            "gpu_type_left_out": {**_every_way(all_types), "misses": misses(split(all_types, _gpu))},
+            "link_left_out": {**_every_way(all_links), "misses": misses(split(all_links, _gpu))},
+            "p5_efa_in_sample": _every_way(far),
+            "p5_efa_ranks_left_out": _every_way(within_efa(far_cases, shared, fabrics)),
+            "p5_efa_left_out": _every_way(efa_held_out(far_cases, shared, fabrics)),
+            "unnamed_4_nodes": {"all": figures(unnamed(published, constants, fabrics))},
+            "peaks": peaks(published, efa.efficiency),
         },
         "provenance": {
-            "command": "python -m precision_time.fit.collectives SHARED_DATA",
+            "command": "python -m precision_time.fit.collectives --shared DIR --report docs/collectives.md",
             "date": datetime.date.today().isoformat(),
             "files": [
                 {"name": f.name, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "rows": len(rows)}
@@ -287,6 +312,23 @@ def run(data: Path) -> dict[str, Any]:
             "measured_by": "aiconfigurator (Apache-2.0, NVIDIA), Azure AI-benchmarking-guide,"
             " stas00/ml-engineering, crazyguitar/aws-gpu-communication-benchmark; see the data's own README",
         },
+    }
+
+
+def _gpu(case: Case) -> str:
+    return case.gpu
+
+
+def _large(cases: Sequence[Case], constants: Constants, fabrics: Mapping[str, Fabric]) -> list[Judged]:
+    return judged(cases, log_errors(cases, constants, fabrics))
+
+
+def _every_way(parts: Sequence[Judged]) -> dict[str, Any]:
+    return {
+        "all": figures(parts),
+        "by_gpu": split(parts, _gpu),
+        "by_collective": split(parts, lambda case: case.collective),
+        "by_ranks": split(sorted(parts, key=lambda part: part.case.ranks), lambda case: case.ranks),
     }
 
 
@@ -304,15 +346,32 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Fit the collective model.")
-    parser.add_argument("data", type=Path, help="folder with kernels/ and published/")
+def as_json(document: Mapping[str, Any]) -> str:
+    """Indented, with the figures of one class of errors on one line."""
+    text = json.dumps(document, indent=1) + "\n"
+    return re.sub(r'\{\s+("n": [^{}]*?)\s+\}', lambda found: "{" + " ".join(found[1].split()) + "}", text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m precision_time.fit.collectives", description=__doc__)
+    parser.add_argument("--shared", type=Path, required=True, help="folder that holds data/kernels and data/published")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--report", type=Path, help="page whose marked part to write, docs/collectives.md")
     options = parser.parse_args(arguments)
-    document = run(options.data)
-    options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({k: document[k] for k in ("constants", "fabrics", "log_std", "errors")}, indent=1))
+    try:
+        page = options.report.read_text(encoding="utf-8") if options.report else None
+        document = run(options.shared)
+        text = section(document)
+        new_page = None if page is None else written(page, text, str(options.report))
+    except (OSError, PrecisionTimeError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    options.out.write_text(as_json(document), encoding="utf-8")
+    if new_page is not None:
+        options.report.write_text(new_page, encoding="utf-8")
+    print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -31,6 +31,8 @@ from precision_time.hardware.node import Node
 _DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
 _SECTIONS = ("gpus", "nodes", "fabrics")
+_OWN_TO_A_NODE = {"default_for", "aliases", "source"}
+"""What a node `based_on` another does not take over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +56,15 @@ class Catalog:
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
         found = dict(_builtin_nodes())
+        written = dict(_builtin_node_entries())
         for where, document in self.overlays:
             for name, entry in entries(document, "nodes", where).items():
-                found[name] = node_from_entry(name, entry, f"{where}: nodes: {name}")
+                full = dict(entry)
+                if (base := full.pop("based_on", None)) is not None:
+                    first = _find(written, _node_names(found), plain_system(str(base)), "node", str(base))
+                    full = {**{key: first[key] for key in first if key not in _OWN_TO_A_NODE}, **full}
+                found[name] = node_from_entry(name, full, f"{where}: nodes: {name}")
+                written[name] = full
         return MappingProxyType(found)
 
     @cached_property
@@ -105,8 +113,7 @@ class Catalog:
 
     def node(self, name: str) -> Node:
         """The node of that name or of that `system` in the measurement tables."""
-        names = {plain_system(alias): node.name for node in self.nodes.values() for alias in node.aliases}
-        return _find(self.nodes, names, plain_system(name), "node", name)
+        return _find(self.nodes, _node_names(self.nodes), plain_system(name), "node", name)
 
     def fabric(self, name: str) -> Fabric:
         return _find(self.fabrics, {}, plain(name), "fabric", name)
@@ -186,8 +193,14 @@ def _builtin_gpus() -> Mapping[str, Gpu]:
 
 @cache
 def _builtin_nodes() -> Mapping[str, Node]:
-    document = _read_document(_DATA / "nodes.yaml")
-    return {name: node_from_entry(name, entry, f"nodes.yaml: {name}") for name, entry in document.items()}
+    return {
+        name: node_from_entry(name, entry, f"nodes.yaml: {name}") for name, entry in _builtin_node_entries().items()
+    }
+
+
+@cache
+def _builtin_node_entries() -> Mapping[str, Entry]:
+    return _read_document(_DATA / "nodes.yaml")
 
 
 @cache
@@ -214,6 +227,11 @@ def _read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"{path} holds no `key: value` sections; see docs/hardware.md for a device file.")
     return {str(key): value for key, value in document.items()}
+
+
+def _node_names(nodes: Mapping[str, Node]) -> dict[str, str]:
+    """Plain other name -> catalog name."""
+    return {plain_system(alias): node.name for node in nodes.values() for alias in node.aliases}
 
 
 def _gpu_names(gpus: Mapping[str, Gpu]) -> dict[str, str]:

@@ -115,14 +115,17 @@ def arch_family(text: str) -> str:
     return f"{name}-ga10x" if chip and chip[0].startswith("ga10") and chip[0] != "ga100" else name
 
 
-_NODE_NUMBERS = {"gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w"}
-NODE_KEYS = {*_NODE_NUMBERS, "gpus", "intra", "inter", "default_for", "aliases", "source"}
+_NODE_NUMBERS = {
+    "gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w", "oversubscription", "gpus_per_leaf"
+}  # fmt: skip
+_NETWORK_FACTS = ("oversubscription", "rail_optimised", "gpus_per_leaf")
+NODE_KEYS = {*_NODE_NUMBERS, "rail_optimised", "gpus", "intra", "inter", "default_for", "aliases", "source"}
 
 
 def node_from_entry(name: str, entry: Entry, where: str) -> Node:
     checks.known_keys(entry, NODE_KEYS, where)
     checks.required(entry, {"gpus_per_node": "gpus_per_node", "intra": "intra"}, where)
-    limits = {"clock_factor": 3.0, "host_factor": 20.0, "tdp_w": 1e4}
+    limits = {"clock_factor": 3.0, "host_factor": 20.0, "tdp_w": 1e4, "oversubscription": 100.0}
     number: dict[str, Any] = {}
     for key in _NODE_NUMBERS & set(entry):
         value = checks.number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count, factor or W")
@@ -140,6 +143,7 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
     inter = entry.get("inter")
     if inter is not None and not number.get("nics"):
         raise CatalogError(f"{where}: inter is {inter} but nics is missing; say how many ports each node has.")
+    rails = _network_facts(entry, number, inter is not None, where)
     return Node(
         name=name,
         gpu_names=checks.names(entry, "gpus", where),
@@ -148,8 +152,33 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
         default_for=checks.names(entry, "default_for", where),
         aliases=checks.names(entry, "aliases", where),
         source=str(entry.get("source", "")),
+        rail_optimised=rails,
         **number,
     )
+
+
+def _network_facts(entry: Entry, number: Mapping[str, Any], networked: bool, where: str) -> bool:
+    """Checks what a node says of the switches above its ports; returns whether they are wired in rails."""
+    for key in _NETWORK_FACTS:
+        if key in entry and not networked:
+            raise CatalogError(f"{where}: {key} belongs to a network, but inter is missing; say which it is.")
+    rails = entry.get("rail_optimised", False)
+    if not isinstance(rails, bool):
+        raise CatalogError(f"{where}: rail_optimised is {rails!r}; use true or false.")
+    ratio, leaf = number.get("oversubscription", 1.0), number.get("gpus_per_leaf", 0)
+    if ratio < 1:
+        raise CatalogError(
+            f"{where}: oversubscription is {ratio:g}; it is bandwidth below the leaf switches over that above them,"
+            " at least 1 (2 for 2:1)."
+        )
+    if ratio > 1 and not leaf and not rails:
+        raise CatalogError(f"{where}: gpus_per_leaf is missing; say how many GPUs share a leaf switch.")
+    if leaf and not rails and leaf % number["gpus_per_node"]:
+        raise CatalogError(
+            f"{where}: gpus_per_leaf={leaf} is not a multiple of gpus_per_node={number['gpus_per_node']};"
+            " a leaf holds whole nodes unless rail_optimised is true."
+        )
+    return rails
 
 
 _INTRA_KEYS = {"bus_gb_per_s", "nvls_gb_per_s"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from precision_time.errors import CatalogError
 from precision_time.hardware.gpu import Gpu
@@ -119,7 +120,8 @@ class Cluster:
     def group(self, size: int, stride: int = 1) -> Group:
         """The communicator of `size` ranks, `stride` apart (tensor parallel: 1; data parallel: tp).
 
-        The groups like it run at the same time and share the network ports of each domain.
+        The groups like it run at the same time and share the network ports of each domain, and the host where
+        messages pass through it.
         """
         if size < 1 or stride < 1 or size * stride > self.gpus:
             raise CatalogError(
@@ -127,11 +129,34 @@ class Cluster:
                 f" use size x stride <= {self.gpus}."
             )
         local = _largest_divisor(size, max(1, min(size, self.gpus_per_domain // stride)))
-        network = 0.0
-        if self.inter is not None:
-            ports = self.node.nics * self.nodes / self.domains * local / self.gpus_per_domain
-            network = ports * self.inter.nic_bytes_per_s * self.inter.efficiency
-        return Group(size, size // local, self.intra, self.inter, network)
+        group = Group(size, size // local, self.intra, self.inter, active_per_domain=self.gpus_per_domain)
+        if self.inter is None:
+            return group
+        shared = self.node.nics * self.nodes / self.domains * local / self.gpus_per_domain
+        near = local * max(1.0, self.node.nics / self.node.gpus_per_node)  # a rank has no rings through others' ports
+        rate = min(shared, near) * self.inter.nic_bytes_per_s * self.inter.efficiency
+        group = replace(group, network_bytes_per_s=rate)
+        return replace(group, **self._spine(group, stride)) if group.domains > 1 else group
+
+    def _spine(self, group: Group, stride: int) -> dict[str, Any]:
+        """What of the group's traffic goes above the leaf switches, by `Group`'s fields."""
+        leaf, rails = self.node.gpus_per_leaf, self.node.rail_optimised
+        domains = group.domains
+        nodes_under = leaf if rails else leaf // self.node.gpus_per_node  # a rail's leaf holds one GPU of each
+        apart = max(self.gpus_per_domain, stride) // self.gpus_per_node  # nodes from one domain to the group's next
+        under = min(domains, max(1, nodes_under // apart)) if leaf else domains
+        local = group.ranks_per_domain
+        outside = (domains - under) / (domains - 1)  # of the traffic to other domains, what leaves this leaf's
+        # Equal local ranks meet under their rail's leaf; other pairs do not, unless NVLink carries them to the rail.
+        other_rail = (local - 1) / local if rails else 0.0
+        skewed = rails and stride > self.gpus_per_node and stride % self.gpus_per_node != 0
+        by_nvlink = rails and not self.intra.is_through_host and not skewed
+        return {
+            "oversubscription": self.node.oversubscription,
+            "neighbours_cross_spine": under < domains or skewed,
+            "spine_share": 1.0 if skewed else outside + (1 - outside) * other_rail,
+            "spine_share_by_nvlink": outside if by_nvlink else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -143,7 +168,17 @@ class Group:
     intra: Fabric
     inter: Fabric | None = None
     network_bytes_per_s: float = 0.0
-    """What this communicator's ranks in one domain may send out per second, one direction."""
+    """What this communicator's ranks in one domain may send out of their ports per second, one direction."""
+    oversubscription: float = 1.0
+    """Bandwidth below the leaf switches over that above them."""
+    neighbours_cross_spine: bool = False
+    """Whether some ranks that are neighbours in a ring or tree sit under different leaf switches."""
+    spine_share: float = 0.0
+    """All-to-all: share of the network traffic that goes above the leaf switches when sent straight."""
+    spine_share_by_nvlink: float | None = None
+    """The same when NVLink first carries a message to the GPU on the receiver's rail (NCCL's PXN); None: it cannot."""
+    active_per_domain: int = 0
+    """GPUs of a domain that communicate at the same time, in this communicator and those like it."""
 
     def __hash__(self) -> int:
         """By name: a fabric holds tables."""
@@ -152,6 +187,30 @@ class Group:
     @property
     def ranks_per_domain(self) -> int:
         return self.ranks // self.domains
+
+    @property
+    def neighbour_bytes_per_s(self) -> float:
+        """What a ring, a tree or a pipeline may send out of one domain per second."""
+        return self.network_bytes_per_s / (self.oversubscription if self.neighbours_cross_spine else 1.0)
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """Bus bandwidth inside a domain. Behind one host bridge, the groups beside this one take their part."""
+        alone = self.intra.bus_bytes_per_s(self.ranks_per_domain)
+        if self.intra.is_through_host and self.active_per_domain > self.ranks_per_domain:
+            return min(alone, self.intra.bus_bytes_per_s(self.active_per_domain))
+        return alone
+
+    @property
+    def inside(self) -> Group:
+        """The ranks of one domain."""
+        return replace(self, ranks=self.ranks_per_domain, domains=1)
+
+    @property
+    def rail(self) -> Group:
+        """One rank of each domain, while the other ranks' rails run beside it."""
+        own = self.network_bytes_per_s / self.ranks_per_domain
+        return replace(self, ranks=self.domains, network_bytes_per_s=own)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

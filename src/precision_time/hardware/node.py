@@ -19,6 +19,12 @@ class Node:
     """Ports of `inter` on each node."""
     domain_gpus: int = 0
     """GPUs that share `intra`: more than one node's in a rack (GB200 NVL72: 4 to a tray, 72 to a domain)."""
+    oversubscription: float = 1.0
+    """Of the network: bandwidth below its leaf switches over that above them; 1 is non-blocking."""
+    rail_optimised: bool = False
+    """Whether GPU i of every node is wired to leaf switch i, rather than all GPUs of a node to one leaf."""
+    gpus_per_leaf: int = 0
+    """GPUs under one leaf switch, in a rail one of each node; 0: one leaf holds all."""
     clock_factor: float = 1.0
     """Speed of the same GPU here against its catalog entry (power limit, cooling, clocks)."""
     host_factor: float = 1.0

@@ -1,6 +1,7 @@
 """How long a collective takes: NCCL's own cost model with fitted constants.
 
-For every algorithm (ring, tree, in-switch NVLS and its tree between nodes) and protocol (LL, LL128, Simple)
+For every algorithm (ring, tree, in-switch NVLS and its tree between nodes, PAT, and the hierarchy of one domain
+at a time) and protocol (LL, LL128, Simple)
 
     time = a + b + 2 k sqrt(a b)    a: latency, base + hops x hop    b: bytes on the busiest link / bandwidth
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, log2
 from pathlib import Path
@@ -127,9 +128,13 @@ def send_recv_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTi
 
 
 def collective_seconds(
-    collective: str, nbytes: ArrayLike, where: Cluster | Group, fit: Fit | None = None
+    collective: str, nbytes: ArrayLike, where: Cluster | Group, fit: Fit | None = None, hierarchical: bool = False
 ) -> CollectiveTime:
-    """Time of one collective for one size or an array of sizes; a group of one rank takes no time."""
+    """Time of one collective for one size or an array of sizes; a group of one rank takes no time.
+
+    `hierarchical`: weigh one domain at a time too (inside, along the rails, inside), which needs a communicator for
+    each step. NCCL never splits a flat communicator so: the p5.48xlarge rows refuse it for all-gather.
+    """
     if collective not in COLLECTIVES:
         raise JobError(f"unknown collective {collective!r}; use one of {', '.join(COLLECTIVES)}.")
     size = np.asarray(nbytes, dtype=np.float64)
@@ -140,6 +145,8 @@ def collective_seconds(
     if group.ranks == 1:
         return CollectiveTime(np.zeros_like(size), np.full(size.shape, "none"), "learned", 0.0)
     options = _options(collective, group, known.constants)
+    if hierarchical and collective in _PHASES and group.domains > 1 and group.ranks_per_domain > 1:
+        options["hierarchical"] = _hierarchical(collective, group, known.constants)
     times = np.stack([option(size) for option in options.values()])
     best = np.argmin(times, axis=0)
     nothing = size == 0
@@ -167,15 +174,15 @@ def floor_seconds(collective: str, nbytes: ArrayLike, where: Cluster | Group) ->
     local, domains = group.ranks_per_domain, group.domains
     inside = across = 0.0
     if local > 1:
-        inside = _ring_traffic(collective, local) / group.intra.bus_bytes_per_s(local)
+        inside = _ring_traffic(collective, local) / group.bus_bytes_per_s
         if collective == "all_reduce" and group.intra.nvls_bytes_per_s:
             inside = min(inside, 1 / group.intra.nvls_bytes_per_s)
     if domains > 1:
-        across = _ring_traffic(collective, domains) / group.network_bytes_per_s
+        across = _ring_traffic(collective, domains) / group.neighbour_bytes_per_s
     if collective == "send_recv" and domains == 1:
         inside = 1 / group.intra.bus_bytes_per_s(2)
     elif collective == "send_recv":  # the slowest pair of neighbours crosses over the ports of one rank
-        inside, across = 0.0, local / group.network_bytes_per_s
+        inside, across = 0.0, local / group.neighbour_bytes_per_s
     return size * max(inside, across)
 
 
@@ -193,7 +200,37 @@ def _options(collective: str, group: Group, constants: Constants) -> dict[str, C
     if collective == "all_reduce" and group.intra.nvls_bytes_per_s and group.ranks_per_domain > 4:
         name = "nvls" if group.domains == 1 else "nvls_tree"
         options[f"{name}/Simple"] = _nvls(group, constants)
+    if collective in ("all_gather", "reduce_scatter") and group.domains == group.ranks > 2:
+        options["pat/Simple"] = _pat(group, constants)
     return options
+
+
+_PHASES = {
+    "all_reduce": ("reduce_scatter", "all_reduce", "all_gather"),
+    "all_gather": ("", "all_gather", "all_gather"),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter", ""),
+}
+"""Inside each domain, then along each rail on what one rank holds, then inside again."""
+
+
+def _hierarchical(collective: str, group: Group, constants: Constants) -> Callable[[Array], Array]:
+    """One collective after another, each on a communicator of its own: each pays its own base."""
+    before, along, after = _PHASES[collective]
+    inside, rail = group.inside, group.rail
+    steps = [(name, inside, 1.0) for name in (before, after) if name]
+    steps.append((along, rail, 1 / group.ranks_per_domain))
+    parts = [
+        (list(_options(step, where, constants).values()), share)  # the least of each
+        for step, where, share in steps
+    ]
+
+    def microseconds(size: Array) -> Array:
+        total = np.zeros_like(size)
+        for options, share in parts:
+            total = total + np.min([option(size * share) for option in options], axis=0)
+        return total
+
+    return microseconds
 
 
 def _cost(latency_us: float, us_per_byte: float, constants: Constants) -> Callable[[Array], Array]:
@@ -219,7 +256,10 @@ def _ring(collective: str, group: Group, constants: Constants, protocol: str) ->
     traffic = _ring_traffic(collective, n)
     if not group.intra.is_through_host:  # memory is so much faster than PCIe that the copy vanishes
         traffic += constants.local_copy.get(collective, 0.0) * traffic / (n - 1)
-    return _cost(latency, traffic / (_bus_bytes_per_s(group) * share * efficiency) * 1e6, constants)
+    wire = traffic / (_bus_bytes_per_s(group) * share * efficiency) * 1e6
+    # Between nodes k = 0, as a fit to the p5.48xlarge rows finds (all-gather: median error 5 %, not 15 with the k of
+    # NVLink); probably because proxy threads send slice after slice while the next are on their way.
+    return _cost(latency, wire, constants if group.domains == 1 else replace(constants, pipelining=0.0))
 
 
 def _tree(group: Group, constants: Constants, protocol: str) -> Callable[[Array], Array]:
@@ -231,9 +271,9 @@ def _tree(group: Group, constants: Constants, protocol: str) -> Callable[[Array]
     )
     rates = []
     if local > 1:
-        rates.append(group.intra.bus_bytes_per_s(local) * 0.92 / 2)  # NCCL: trees reach 92 % of the bus
+        rates.append(group.bus_bytes_per_s * 0.92 / 2)  # NCCL: trees reach 92 % of the bus
     if group.domains > 1:
-        rates.append(group.network_bytes_per_s * _tree_share(group))
+        rates.append(group.neighbour_bytes_per_s * _tree_share(group))
     return _cost(latency, 1e6 / (min(rates) * _efficiency(group, constants, protocol)), constants)
 
 
@@ -242,8 +282,20 @@ def _nvls(group: Group, constants: Constants) -> Callable[[Array], Array]:
     rate = group.intra.nvls_bytes_per_s
     if group.domains > 1:
         latency += 2 * ceil(log2(group.domains)) * _network_hop(group, constants, "Simple")
-        rate = min(rate, group.network_bytes_per_s * _tree_share(group))
+        rate = min(rate, group.neighbour_bytes_per_s * _tree_share(group))
     return _cost(latency, 1e6 / rate, constants)
+
+
+def _pat(group: Group, constants: Constants) -> Callable[[Array], Array]:
+    """Parallel aggregated trees (NCCL 2.23, one rank per node): few network hops, yet a little for every rank."""
+    hops = ceil(log2(group.ranks)) * _network_hop(group, constants, "Simple") / _PAT_OVERLAP
+    latency = constants.base_us["Simple"] * group.intra.latency_scale + hops + group.ranks * _PAT_RANK_US
+    rate = group.neighbour_bytes_per_s * _PAT_SHARE
+    return _cost(latency, (group.ranks - 1) / group.ranks / rate * 1e6, constants)
+
+
+# NCCL src/graph/tuning.cc (2.23 and later): latency log2(nodes) x hop / 3.5 + 2.8 us x ranks; 0.75 of the bandwidth.
+_PAT_OVERLAP, _PAT_RANK_US, _PAT_SHARE = 3.5, 2.8, 0.75
 
 
 def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callable[[Array], Array]:
@@ -253,7 +305,7 @@ def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callab
     share = constants.bandwidth_share["all_to_all"]
     if collective == "send_recv":
         if group.domains > 1:
-            rate = group.network_bytes_per_s / group.ranks_per_domain  # the ports of one rank
+            rate = group.neighbour_bytes_per_s / group.ranks_per_domain  # the ports of one rank
             return _cost(first + far_hop, 1e6 / rate, constants)
         rate = group.intra.bus_bytes_per_s(2)
         return _cost(first + constants.peer_hop_us * scale, 1e6 / (rate * share), constants)
@@ -263,16 +315,27 @@ def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callab
         latency += far_hop + (n - local - 1) * far_hop * constants.network_peer_share
     inside, across = _all_to_all_traffic(group)
     if not group.intra.is_through_host and local > 1:
-        inside += constants.local_copy["all_to_all"] / n / group.intra.bus_bytes_per_s(local)
+        inside += constants.local_copy["all_to_all"] / n / group.bus_bytes_per_s
     return _cost(latency, max(inside, across) / share * 1e6, constants)
 
 
 def _all_to_all_traffic(group: Group) -> tuple[float, float]:
-    """Seconds per byte that each rank holds: inside its domain, and out through the ports."""
+    """Seconds per byte that each rank holds: inside its domain, and out through the ports.
+
+    In a network of rails NVLink may first carry what is meant for other rails (NCCL's PXN): the faster way is taken.
+    """
     local, n = group.ranks_per_domain, group.ranks
-    inside = (local - 1) / n / group.intra.bus_bytes_per_s(local) if local > 1 else 0.0
-    across = (n - local) / n * local / group.network_bytes_per_s if group.domains > 1 else 0.0
-    return inside, across
+    inside = (local - 1) / n / group.bus_bytes_per_s if local > 1 else 0.0
+    if group.domains == 1:
+        return inside, 0.0
+    far = (n - local) / n
+    ports = far * local / group.network_bytes_per_s
+    straight = inside, ports * max(1.0, group.spine_share * group.oversubscription)
+    if group.spine_share_by_nvlink is None or local == 1:
+        return straight
+    carried = inside + far * (local - 1) / local / group.bus_bytes_per_s
+    by_nvlink = carried, ports * max(1.0, group.spine_share_by_nvlink * group.oversubscription)
+    return min(straight, by_nvlink, key=max)
 
 
 def _ring_traffic(collective: str, n: int) -> float:
@@ -284,9 +347,9 @@ def _bus_bytes_per_s(group: Group) -> float:
     """The slowest link of a ring: inside the domains or between them."""
     rates = []
     if group.ranks_per_domain > 1:
-        rates.append(group.intra.bus_bytes_per_s(group.ranks_per_domain))
+        rates.append(group.bus_bytes_per_s)
     if group.domains > 1:
-        rates.append(group.network_bytes_per_s)
+        rates.append(group.neighbour_bytes_per_s)
     return min(rates)
 
 

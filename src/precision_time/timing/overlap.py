@@ -1,0 +1,95 @@
+"""How much compute slows while a collective runs beside it, and the collective beside compute.
+
+A collective takes two things from the kernels beside it: multiprocessors, of which its blocks hold some for as long
+as it runs, and memory bandwidth, of which every byte on the wire costs two or three. With `s` the share of
+multiprocessors and `m` the share of memory bandwidth, compute-bound kernels take 1 / (1 - s) of their time and
+memory-bound ones, like the collective beside them, 1 + m (both want more than there is and share in proportion).
+
+Every number is in `data/overlap.json` with its source; most are assumed, none is fitted. `scale` is there to fit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.hardware.fabric import Cluster, Group
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Factors of at least 1 on the seconds that run beside each other."""
+
+    compute: float
+    communication: float
+    source: str = "assumed"
+
+
+NONE = Overlap(1.0, 1.0)
+
+
+def overlap_slowdown(
+    cluster: Cluster,
+    group: Group,
+    collective: str = "all_reduce",
+    scale: float = 1.0,
+    memory_bound: float | None = None,
+) -> Overlap:
+    """Factors for kernels of `cluster`'s GPU beside that collective of `group`.
+
+    `scale` multiplies both slowdowns: 0 is none, 1 is the numbers as stated. `memory_bound`: the share of the compute
+    that waits for memory, if known.
+    """
+    if scale < 0:
+        raise JobError(f"scale of the overlap is {scale}; it is at least 0 (0: no slowdown, 1: as stated).")
+    gpu = cluster.gpu
+    if group.ranks == 1 or gpu.device_type != "cuda":
+        return NONE
+    numbers = _numbers()
+    if collective not in numbers["memory_traffic"]:
+        raise JobError(f"unknown collective {collective!r}; use one of {', '.join(sorted(numbers['memory_traffic']))}.")
+    in_switch = collective == "all_reduce" and group.intra.nvls_bytes_per_s > 0 and group.ranks_per_domain > 4
+    total = gpu.sm_count or numbers["other_multiprocessors"]["value"]
+    taken = min(0.5, _blocks(numbers, group, gpu.arch, in_switch) / total)
+    traffic = numbers["memory_traffic"]["nvls" if in_switch else collective]["value"]
+    memory = min(1.0, traffic * _bytes_per_s(group, in_switch) / gpu.memory_bytes_per_s)
+    waits = numbers["memory_bound_share"]["value"] if memory_bound is None else memory_bound
+    compute = (1 - waits) * taken / (1 - taken) + waits * memory
+    return Overlap(1 + scale * compute, 1 + scale * waits * memory)
+
+
+def _blocks(numbers: Mapping[str, Any], group: Group, arch: str, in_switch: bool) -> float:
+    """Thread blocks of the collective: each holds a multiprocessor."""
+    if in_switch:
+        return _of_arch(numbers["nvls_blocks"], arch)
+    if group.ranks_per_domain == 1:
+        return float(numbers["one_rank_blocks"]["value"])
+    if group.intra.is_through_host:
+        return float(numbers["through_host_blocks"]["value"])
+    return _of_arch(numbers["ring_blocks"], arch)
+
+
+def _of_arch(table: Mapping[str, Any], arch: str) -> float:
+    return float(table.get(arch.split("-")[0], table["other"])["value"])
+
+
+def _bytes_per_s(group: Group, in_switch: bool) -> float:
+    """Bytes that the collective moves through one GPU: the pace of its slowest link."""
+    rates = []
+    if group.ranks_per_domain > 1:
+        rates.append(group.intra.nvls_bytes_per_s if in_switch else group.bus_bytes_per_s)
+    if group.domains > 1:
+        rates.append(group.neighbour_bytes_per_s)
+    return min(rates)
+
+
+@cache
+def _numbers() -> Mapping[str, Any]:
+    text = (Path(__file__).parent / "data" / "overlap.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
