@@ -11,6 +11,7 @@ from precision_time.estimate.layered_memory import layered_memory
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
+from precision_time.layout.layered_program import LayeredProgram
 from precision_time.layout.layers import Options, layered_program
 from precision_time.timeline.layers import LayeredTimeline, simulate_layers
 from precision_time.timeline.layers_trace import layers_trace_events
@@ -24,19 +25,23 @@ if TYPE_CHECKING:
 
 def is_layered(job: Job) -> bool:
     """Whether a job needs more than the line of plain data parallelism."""
-    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch"
+    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch" or job.attention == "triton"
 
 
-def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
-    """The estimate of a job in any layout."""
-    # 2. What runs on one rank: its operators at its local shapes, in units that repeat.
-    step = layered_step(job, precision, cluster.gpu.device_type)
-    # 3. Who exchanges what with whom: one program per distinct pipeline stage.
+def program_of(job: Job, precision: Precision, device_type: str) -> tuple[LayeredStep, LayeredProgram]:
+    """A rank's operators at its local shapes, in units that repeat, and the program of every distinct stage."""
+    step = layered_step(job, precision, device_type)
     options = Options(
         job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
         job.no_sync,
     )  # fmt: skip
-    program = layered_program(step, job.layout_spec, options)
+    return step, layered_program(step, job.layout_spec, options)
+
+
+def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
+    """The estimate of a job in any layout."""
+    # 2. and 3. What runs on one rank, and who exchanges what with whom.
+    step, program = program_of(job, precision, cluster.gpu.device_type)
     # 4. Seconds on every pass of every unit and on every collective.
     works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
     priced = price_layers(program, cluster, works, job.execution, constants)

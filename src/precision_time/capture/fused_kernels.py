@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dataclasses import replace
+
 from precision_time.capture.fusion import fused_call
-from precision_time.capture.graph import Call, OpGraph, OpKind, Phase
+from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
 from precision_time.capture.moves import moved_graph
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
@@ -21,6 +23,10 @@ FUSED: Mapping[str, frozenset[str]] = {
     "llm-foundry": frozenset({CROSS_ENTROPY}),
 }
 """What each framework fuses; other frameworks run PyTorch's own operators."""
+
+MEASURES_TRAINING: Mapping[str, int] = {"llm-foundry": 2}
+"""Metrics of the training batch that are cross-entropies of all logits, in fp32 under autocast: llm-foundry's language
+models bring LanguageCrossEntropy and LanguagePerplexity (`use_train_metrics`, on unless told otherwise)."""
 
 _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (SOFTMAX, ("mul", "masked_fill", "_softmax")),
@@ -36,8 +42,21 @@ _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Neighbouring operators that become one."""
 
 
-def framework_kernels(graph: OpGraph, framework: str, attention: str = "flash") -> OpGraph:
-    """The graph with the framework's fused kernels."""
+def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
+    """The graph with its fused attention run by `kernel`; flash stands for whatever torch chooses itself."""
+    if kernel != "triton":
+        return graph
+    kinds = (
+        replace(kind, attrs=(*kind.attrs, ("kernel", kernel))) if kind.name.startswith("pt.attention") else kind
+        for kind in graph.kinds
+    )
+    return replace(graph, kinds=tuple(kinds))
+
+
+def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
+    """The graph with the framework's fused kernels, and with what it computes beside the loss."""
+    if framework in MEASURES_TRAINING:
+        graph = _with_metrics(graph, MEASURES_TRAINING[framework])
     fused = FUSED.get(framework, frozenset())
     if not fused:
         return graph
@@ -124,3 +143,28 @@ def _silu_after(graph: OpGraph, i: int, names: Sequence[str]) -> bool:
         if names[j] == "silu_backward":
             return graph.kinds[graph.calls[j].kind].outputs[0].shape == size
     return False
+
+
+def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
+    """The graph with so many further cross-entropies of the logits, forward only."""
+    at = next((i for i, c in enumerate(graph.calls) if "nll_loss_forward" in graph.kinds[c.kind].name), None)
+    softmax = next((c for c in graph.calls if graph.kinds[c.kind].name == "aten._log_softmax"), None)
+    if at is None or softmax is None:
+        return graph
+    logits = graph.kinds[softmax.kind].inputs[0]
+    wide = TensorSpec(logits.shape, "float32")
+    row = TensorSpec(logits.shape[:1], "float32")
+    extra = (
+        OpKind("aten._to_copy", (logits,), (wide,)),
+        OpKind("aten._log_softmax", (wide,), (wide,), (("dim", 1), ("half_to_float", False))),
+        OpKind("aten.nll_loss_forward", (wide, TensorSpec(logits.shape[:1], "int64")), (row,)),
+    )
+    entering = _Kinds()
+    calls: list[Call] = []
+    moved: list[int] = []
+    for i, call in enumerate(graph.calls):
+        moved.append(len(calls))
+        calls.append(replace(call, kind=entering(graph.kinds[call.kind])))
+        if i == at:
+            calls += [Call(entering(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
+    return moved_graph(graph, list(entering.found), calls, moved)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.capture import symbolic
-from precision_time.capture.fused_kernels import framework_kernels
+from precision_time.capture.fused_kernels import attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
 from precision_time.capture.training_step import (
@@ -79,7 +79,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     config = _decoder_config(model.config)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
-    attention = "math" if job.attention == "math" else "flash"
+    attention = job.attention if job.attention in ("math", "triton") else "flash"
     etp = layout.etp or layout.tp
 
     def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
@@ -193,7 +193,7 @@ def _layers(key: _Key) -> LayeredGraph:
     depth = int(config["layers"])
     shallow = _Shallow.of(config)
     graph = _graph(key, {**config, **shallow.words}, sizes)
-    graph = framework_kernels(graph, key.framework, key.attention)
+    graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
     found = layered(graph)
     blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
@@ -247,17 +247,18 @@ class _Shallow:
 
 def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
+    traced = "math" if key.attention == "math" else "flash"
     rename = renames(key.precision)
-    template = template_for(key.builder, config, key.attention) if config["layers"] == LAYERS else None
+    template = template_for(key.builder, config, traced) if config["layers"] == LAYERS else None
     within = config.get("pos") != "learned" or sizes["seq_len"] <= config["max_positions"]
     on_gpu = key.device_type == "cuda" or not key.precision.autocast
     if template is not None and within and on_gpu:
         path = _SHIPPED / f"template-{template.name}.zip"
         if path.exists():
-            stored = _stored(str(path), regime if key.attention == "flash" else f"{regime}.math")
+            stored = _stored(str(path), regime if traced == "flash" else f"{regime}.math")
             wanted = {s.name: int({**config, **sizes}[s.name]) for s in template.symbols}
             return replace(symbolic.evaluate(stored, wanted, rename), name=key.name)
-    graph = trace_entry(ENTRIES[key.name], config, sizes, regime, key.attention, key.device_type)
+    graph = trace_entry(ENTRIES[key.name], config, sizes, regime, traced, key.device_type)
     return symbolic.rename_dtypes(graph, rename)
 
 

@@ -93,3 +93,4 @@ class LayeredProgram:
     boundary_bytes: int
     groups: dict[str, tuple[int, int]]
     sync_after_tail: bool
+    framework: str = "pytorch"

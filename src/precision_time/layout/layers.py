@@ -10,7 +10,7 @@ from math import ceil
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Tail, tail
+from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, tail
 from precision_time.errors import JobError
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
@@ -87,6 +87,7 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
         gradient_bytes=gradient,
         boundary_bytes=_boundary(step, layout),
         groups=groups(layout),
+        framework=options.framework,
         sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
     )
 
@@ -152,7 +153,7 @@ def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds
     return UnitProgram(
         name=unit.name,
         forward=_segment(step, unit, unit.forward, layout, kinds),
-        backward=_segment(step, unit, unit.backward, layout, kinds),
+        backward=_segment(step, unit, unit.backward, layout, kinds, _gradient_copies(step, trainable, layout, options)),
         recompute=_segment(step, unit, again, layout, kinds),
         forward_exchanges=found.forward,
         backward_exchanges=found.backward,
@@ -212,8 +213,23 @@ def _busiest(kind: OpKind, imbalance: float) -> OpKind:
     return replace(kind, inputs=tuple(map(more, kind.inputs)), outputs=tuple(map(more, kind.outputs)))
 
 
+def _gradient_copies(
+    step: LayeredStep, trainable: Sequence[Parameter], layout: Layout, options: Options
+) -> tuple[OpKind, ...]:
+    """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
+    the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
+    if layout.zero < 2 or layout.data_ranks == 1 or not trainable:
+        return ()
+    sweep = Sweep((sum(p.numel for p in trainable),))
+    own = trainable[0].grad_dtype
+    wire = options.communication_dtype or own
+    cast = () if wire == own else (sweep_kind("to_wire", sweep, [own], [wire], "fused"),)
+    return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))
+
+
 def _segment(
-    step: LayeredStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable
+    step: LayeredStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
+    more: Sequence[OpKind] = (),
 ) -> Segment:  # fmt: skip
     rows: list[tuple[int, Phase, int, int]] = []
     for index in calls:
@@ -221,6 +237,7 @@ def _segment(
         kind = _local_kind(step, unit, index, layout)
         row = (kinds(kind), call.phase, call.views, call.module)
         rows += [row] * (tensor_parallel.ring_steps(kind, layout) if layout.cp_comm == "ring" else 1)
+    rows += [(kinds(kind), Phase.BACKWARD, 0, 0) for kind in more]
     return Segment.of(rows)
 
 
@@ -257,13 +274,25 @@ def _stage(
     accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
-        tail=enter(after.operators),
+        tail=enter((*_average(source, layout, options), *after.operators)),
         accumulate=enter(accumulate),
         dense_trainable=sum(u.dense_trainable for u in held),
         expert_trainable=sum(u.expert_trainable for u in held),
         dense_elements=sum(u.dense_elements for u in held),
         expert_elements=sum(u.expert_elements for u in held),
     )
+
+
+def _average(
+    units: Sequence[Unit], layout: Layout, options: Options
+) -> tuple[tuple[Phase, OpKind], ...]:  # fmt: skip
+    """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
+    trainable = [p for u in units for p in u.parameters if p.trainable and p.ready >= 0]
+    if layout.zero >= 2 or layout.data_ranks == 1 or not trainable:
+        return ()
+    wire = options.communication_dtype or trainable[0].grad_dtype
+    kind = sweep_kind("average", Sweep((sum(p.numel for p in trainable),)), [wire], [wire], "fused")
+    return ((Phase.BACKWARD, kind),)
 
 
 def _tail(step: LayeredStep, units: Sequence[Unit], layout: Layout, options: Options) -> Tail:

@@ -190,7 +190,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         optimizer=optimizer,
         optimizer_impl=implementation,
         memory_format=cells["memory_format"] or "nchw",
-        attention=cells["attention"] or "flash",
+        attention="triton" if "flash-style triton" in notes else cells["attention"] or "flash",
         recompute=cells["recompute"] or "none",
         execution=cells["execution"] or taken["execution"],
         framework=framework,

@@ -98,7 +98,7 @@ class _Rank:
 def _unstaged(priced: PricedLayers) -> LayeredTimeline:
     """All units on every rank."""
     program = priced.program
-    rank = _Rank(1.0)
+    rank = _Rank(priced.slowdown)
     start = rank.mark()
     extra = np.zeros(4)
     for _ in range(2):
@@ -266,6 +266,15 @@ def _stage_seconds(priced: PricedLayers, stage: Stage) -> float:
     )
 
 
+def _gap_seconds(priced: PricedLayers, stage: Stage) -> float:
+    """What one micro-batch waits for the host on a stage."""
+    return sum(
+        n * (priced.units[i].forward.gap_s + priced.units[i].backward.gap_s) + r * priced.units[i].recompute.gap_s
+        for chunk in stage.chunks
+        for i, n, r in chunk.units
+    )
+
+
 def _timeline(
     priced: PricedLayers, step_s: float, wait: float, exposed: Mapping[str, float], hidden: Mapping[str, float],
     played: PipelineTimeline | None, tails: tuple[float, ...],
@@ -275,7 +284,12 @@ def _timeline(
     compute = sum(busy.values()) + casts + again
     left = step_s - compute - sum(exposed.values())
     host = sum(p.host_s for p in priced.tails[:1])
-    bubble, gap = (max(left, 0.0), 0.0) if played is not None else (0.0, max(left, 0.0))
+    gap = max(left, 0.0)
+    bubble = 0.0
+    if played is not None:
+        busiest = max(priced.program.stages, key=lambda s: _stage_seconds(priced, s))
+        gap = min(_gap_seconds(priced, busiest) * priced.program.micro_batches, gap)
+        bubble = max(left - gap, 0.0)
     total = compute + sum(exposed.values()) + bubble + gap + wait
     return LayeredTimeline(
         step_s=total,

@@ -14,6 +14,7 @@ from functools import cache, cached_property
 
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import KernelModel
+from precision_time.timing.layout_costs import LayoutCosts, shipped_layout_costs
 from precision_time.timing.parameters import read_data
 from precision_time.timing.ranks import RankCosts, rank_costs
 
@@ -26,10 +27,12 @@ class StepConstants:
     execution: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     ranks: Mapping[str, float] = field(default_factory=dict)
+    layouts: LayoutCosts = field(default_factory=LayoutCosts)
 
     @cached_property
     def kernels(self) -> KernelModel:
-        return KernelModel(scales=self.scales)
+        attention = {f"attention.{variant}|*|*": factor for variant, factor in self.layouts.attention.items()}
+        return KernelModel(scales={**self.scales, **attention})
 
     def execution_factor(self, execution: str) -> float:
         return float(self.execution.get(execution, 1.0))
@@ -56,4 +59,4 @@ def shipped() -> StepConstants:
     """The constants that come with the package."""
     content = read_data("step_scales.json")
     parts = ("scales", "execution", "host", "ranks")
-    return StepConstants(*(content.get(name, {}) for name in parts))
+    return StepConstants(*(content.get(name, {}) for name in parts), shipped_layout_costs())

@@ -136,6 +136,8 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
         batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
         causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
     )  # fmt: skip
+    if kind.attr("kernel") == "triton":
+        work = replace(work, variant=f"{work.variant}.triton{64 if size <= 64 else 128}")
     # A mask that is learned has a gradient as large as the scores.
     read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])
     return [replace(work, bytes_read=work.bytes_read + read, bytes_written=work.bytes_written + written)]

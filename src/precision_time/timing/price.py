@@ -200,8 +200,10 @@ def price_kinds(
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
+    host_factor: float | None = None,
 ) -> PricedKinds:
-    """Seconds for every kind on the cluster's GPU."""
+    """Seconds for every kind on the cluster's GPU; `host_factor` stands for what ranks on a node cost each other's
+    hosts."""
     kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
     constants = constants or shipped()
@@ -222,7 +224,7 @@ def price_kinds(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = _host(execution, cluster, constants)
+    host = _host(execution, cluster, constants, host_factor)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
     return PricedKinds(
         kinds=program_kinds,
@@ -272,12 +274,12 @@ def _measured_host(cluster: Cluster) -> HostFigures | None:
     return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
 
 
-def _host(execution: str, cluster: Cluster, constants: StepConstants) -> HostCosts:
+def _host(execution: str, cluster: Cluster, constants: StepConstants, factor: float | None = None) -> HostCosts:
     """The calibrated host's own costs where it was measured, without the factors of other hosts."""
     measured = _measured_host(cluster)
     if measured is not None:
         return measured_host_costs(measured, execution)
-    crowd = constants.rank_costs.host_factor(cluster.gpus_per_node)
+    crowd = constants.rank_costs.host_factor(cluster.gpus_per_node) if factor is None else factor
     return constants.host_costs(host_costs(execution, cluster.node.host_factor * crowd))
 
 

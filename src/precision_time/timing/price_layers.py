@@ -33,7 +33,9 @@ from precision_time.layout.layers import EXPERT_DATA, REPLICAS
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
+from precision_time.timing.overlap import overlap_slowdown
 from precision_time.timing.price import PricedKinds, fields_of, price_kinds
 
 Array = NDArray[np.float64]
@@ -52,6 +54,8 @@ class Pass:
     reach_s: float
     exposed: Mapping[str, float]
     hidden: Mapping[str, float]
+    gap_s: float = 0.0
+    """Of `device_s`: waiting for the host."""
 
     def then(self, after: Pass) -> Pass:
         return Pass(
@@ -60,6 +64,7 @@ class Pass:
             max(self.reach_s + after.device_s, self.host_s + after.reach_s),
             _sum(self.exposed, after.exposed),
             _sum(self.hidden, after.hidden),
+            self.gap_s + after.gap_s,
         )
 
     def times(self, count: int) -> Pass:
@@ -73,6 +78,7 @@ class Pass:
             self.reach_s + rest * max(self.host_s, self.device_s),
             {k: v * count for k, v in self.exposed.items()},
             {k: v * count for k, v in self.hidden.items()},
+            count * self.gap_s,
         )
 
     @property
@@ -128,6 +134,8 @@ class PricedLayers(PricedKinds):
     calls: Array
     communication_source: str = "learned"
     wait_share: float = 0.0
+    slowdown: float = 1.0
+    """Compute beside a collective of the data-parallel ranks, over compute alone."""
 
     @property
     def calls_per_kind(self) -> Array:
@@ -144,9 +152,12 @@ def price_layers(
 ) -> PricedLayers:
     """Seconds for every pass and collective."""
     constants = constants or shipped()
-    kinds = price_kinds(program.kinds, cluster, options, execution, constants)
+    # Ranks that read text do not crowd each other's hosts as those that decode images do.
+    host = constants.layouts.host_factor(program.framework)
+    kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
+    costs = constants.layouts
     joined = _Groups(program, cluster)
-    units = tuple(_unit_times(kinds, unit, joined) for unit in program.units)
+    units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
     stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
     for stage in program.stages:
         if id(stage) not in stages:
@@ -154,7 +165,9 @@ def price_layers(
                 program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
                 stage.expert_trainable,
             )  # fmt: skip
-            stages[id(stage)] = (data, _pass(kinds, stage.tail, ()), _pass(kinds, stage.accumulate, ()))
+            stages[id(stage)] = (
+                data, _pass(kinds, stage.tail, (), costs), _pass(kinds, stage.accumulate, (), costs)
+            )
     found = [stages[id(s)] for s in program.stages]
     return PricedLayers(
         **fields_of(kinds),
@@ -173,7 +186,16 @@ def price_layers(
         tied_s=0.0,
         calls=_calls(program, units, len(program.kinds)),
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
+        slowdown=_slowdown(program, cluster, joined, costs),
     )  # fmt: skip
+
+
+def _slowdown(program: LayeredProgram, cluster: Cluster, joined: _Groups, costs: LayoutCosts) -> float:
+    group = joined.groups.get(DATA)
+    if group is None:
+        return 1.0
+    collective = "all_reduce" if program.layout.zero == 0 else "reduce_scatter"
+    return overlap_slowdown(cluster, group, collective, costs.overlap).compute
 
 
 class _Groups:
@@ -199,7 +221,9 @@ def _seconds(collective: str, nbytes: float, group: Group) -> float:
     return float(collective_seconds(collective, nbytes, group).seconds)
 
 
-def _pass(kinds: PricedKinds, segment: Segment, exchanges: tuple[tuple[str, float, float], ...]) -> Pass:
+def _pass(
+    kinds: PricedKinds, segment: Segment, exchanges: tuple[tuple[str, float, float], ...], costs: LayoutCosts
+) -> Pass:
     """A segment with its exchanges: (group, exposed, hidden) seconds."""
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
@@ -214,13 +238,14 @@ def _pass(kinds: PricedKinds, segment: Segment, exchanges: tuple[tuple[str, floa
     total = float(duration.sum())
     left = total - np.cumsum(duration) + duration
     reach = float(np.max(host + LAUNCH_LATENCY_S + left))
+    launching = float(host[-1])
     if kinds.synchronous:
-        total += float(host[-1])
-        return Pass(total + waiting, total, total, exposed, hidden)
-    return Pass(total + waiting, float(host[-1]), reach + waiting, exposed, hidden)
+        return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
+    together = costs.together(total + waiting, launching)
+    return Pass(together, launching, reach + waiting, exposed, hidden, together - total - waiting)
 
 
-def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups) -> UnitTimes:
+def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups, costs: LayoutCosts) -> UnitTimes:
     products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
     attention = _kinds_s(kinds, unit.forward, unit.attention)
 
@@ -243,9 +268,9 @@ def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups) -> UnitT
         return tuple(found)
 
     return UnitTimes(
-        forward=_pass(kinds, unit.forward, timed(unit.forward_exchanges, False)),
-        backward=_pass(kinds, unit.backward, timed(unit.backward_exchanges, True)),
-        recompute=_pass(kinds, unit.recompute, timed(unit.recompute_exchanges, False)),
+        forward=_pass(kinds, unit.forward, timed(unit.forward_exchanges, False), costs),
+        backward=_pass(kinds, unit.backward, timed(unit.backward_exchanges, True), costs),
+        recompute=_pass(kinds, unit.recompute, timed(unit.recompute_exchanges, False), costs),
     )
 
 

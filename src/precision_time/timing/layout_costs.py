@@ -1,0 +1,47 @@
+"""What whole steps of large models say beyond kernels and collectives: how fast a framework launches, what overlap costs.
+
+`data/layout_scales.json` is written by `python -m precision_time.fit.layouts`. Everything here is at its neutral value
+without that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from precision_time.timing.parameters import read_data
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutCosts:
+    """host        framework -> factor on every cost of its host (custom autograd functions, checkpointing with random
+                   states, timers between them: more Python per kernel than plain PyTorch)
+    host_power     how host and device share a pass in which neither is always ahead: (d^p + h^p)^(1/p) seconds of
+                   device seconds d and host seconds h; the larger of both for a large p
+    overlap        scale on how much compute slows beside communication (see `overlap`)
+    attention      kernel variant ("bwd.triton128") -> factor on its time
+    """
+
+    host: Mapping[str, float] = field(default_factory=dict)
+    host_power: float = 20.0
+    overlap: float = 1.0
+    attention: Mapping[str, float] = field(default_factory=dict)
+
+    def host_factor(self, framework: str) -> float:
+        return float(self.host.get(framework, 1.0))
+
+    def together(self, device_s: float, host_s: float) -> float:
+        """Seconds of a pass that takes the device and the host so long."""
+        larger, smaller = max(device_s, host_s), min(device_s, host_s)
+        if larger <= 0.0:
+            return 0.0
+        power = self.host_power
+        return larger * (1.0 + float((smaller / larger) ** power)) ** (1.0 / power)
+
+
+@cache
+def shipped_layout_costs() -> LayoutCosts:
+    """Those that come with the package."""
+    content = read_data("layout_scales.json").get("costs", {})
+    return LayoutCosts(**content)
