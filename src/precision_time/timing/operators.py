@@ -70,6 +70,28 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
 
+@register("pt.grouped_mm", "pt.scaled_grouped_mm")
+def _grouped(kind: OpKind, options: WorkOptions) -> list[Work]:
+    """Rows of several groups (experts), as many of each, by a matrix of the group's own."""
+    x, weight = kind.inputs[:2]
+    groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
+    bias = float(kind.inputs[2].nbytes) if len(kind.inputs) > 2 else 0.0
+    work = matmul_work(
+        groups, x.shape[0] / groups, weight.shape[2], weight.shape[1], _math(x.dtype, options), _width(x),
+        _width(kind.outputs[0]), extra_bytes=bias,
+    )  # fmt: skip
+    return [replace(work, variant=str(kind.attr("scaling", "")))]
+
+
+@register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
+def _grouped_weight(kind: OpKind, options: WorkOptions) -> list[Work]:
+    """The gradient of every group's matrix: a product over the group's rows."""
+    grad, out = kind.inputs[0], kind.outputs[0]
+    groups, m, n = out.shape
+    work = matmul_work(groups, m, n, grad.shape[0] / groups, _math(grad.dtype, options), _width(grad), _width(out))
+    return [replace(work, variant=str(kind.attr("scaling", "")))]
+
+
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")
 def _vector_product(kind: OpKind, _options: WorkOptions) -> list[Work]:
     flops = 2.0 * max(s.numel for s in kind.inputs)
@@ -134,7 +156,8 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
     math = _math(query.dtype, options)
     work = attention_work(
         batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
-        causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
+        causal=bool(kind.attr("is_causal", False)), window=kind.int_attr("window", 0), direction=direction,
+        v_head_dim=value.shape[-1],
     )  # fmt: skip
     # A mask that is learned has a gradient as large as the scores.
     read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])

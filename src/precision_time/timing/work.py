@@ -89,9 +89,9 @@ def class_of_dtype(math: str, dtype: str) -> str:
 
 def matmul_work(
     batch: int,
-    m: int,
-    n: int,
-    k: int,
+    m: float,
+    n: float,
+    k: float,
     math: str,
     in_bytes: float,
     out_bytes: float | None = None,
