@@ -24,8 +24,9 @@ _library.define(
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
     """Rows `ends[e-1]` to `ends[e]` of x by the weight of expert e: (rows, k) and (experts, k, n) to (rows, n)."""
-    products, start = [], 0
-    for expert, end in enumerate(ends.tolist()):
+    products, start, experts = [], 0, weight.shape[0]
+    balanced = [x.shape[0] * (expert + 1) // experts for expert in range(experts)]
+    for expert, end in enumerate(balanced if ends.is_meta else ends.tolist()):
         product = x[start:end] @ weight[expert]
         products.append(product if bias is None else product + bias[expert])
         start = end
