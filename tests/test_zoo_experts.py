@@ -24,7 +24,7 @@ from precision_time.zoo.models.decoder import build, complete  # noqa: E402
 from precision_time.zoo.models.decoder_parts import FeedForward  # noqa: E402
 from precision_time.zoo.models.mla import LatentAttention  # noqa: E402
 from precision_time.zoo.models.moe import MixtureOfExperts  # noqa: E402
-from precision_time.zoo.models.operators import window_attention  # noqa: E402
+from precision_time.zoo.models.operators import state_scan, window_attention  # noqa: E402
 from precision_time.zoo.shape import with_overrides  # noqa: E402
 from precision_time.zoo.workload import BATCH, SEQ  # noqa: E402
 
@@ -145,8 +145,9 @@ def test_a_window_and_a_sink_change_the_softmax() -> None:
     assert window_attention(q, k, v, torch.full((4,), 50.0), 0, 0.0).abs().max() < 1e-6  # all weight on the sink
 
 
-@pytest.mark.parametrize("shape", [MOE, MLA, SINKS, {**MLA, "mtp_layers": 1}], ids=["moe", "mla", "sinks", "mtp"])
-def test_a_later_token_changes_no_earlier_logits(shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize("which", ["moe", "mla", "sinks", "mtp", "hybrid"])
+def test_a_later_token_changes_no_earlier_logits(which: str) -> None:
+    shape = {"moe": MOE, "mla": MLA, "sinks": SINKS, "mtp": {**MLA, "mtp_layers": 1}, "hybrid": HYBRID}[which]
     module = build(shape, {"batch_size": 1, "seq_len": 6}).module
     logits = [module(torch.tensor([[1, 2, 3, 4, 5, last]])) for last in (6, 7)]
     first, second = (one[0] if isinstance(one, tuple) else one for one in logits)
@@ -291,3 +292,44 @@ def test_attention_written_out_is_traced_where_it_does_not_ship() -> None:
                              model_config={"layers": 1}, input={"seq_len": 64}))  # fmt: skip
     assert not names(step.graph)["pt.attention"]
     assert step.graph.parameter_count < ENTRIES["mixtral-8x7b"].parameters
+
+
+# --- state spaces -------------------------------------------------------------------------------------------------
+
+HYBRID = {**MOE, "layers": 4, "pattern": "ME*E", "act": "relu2", "pos": "none",
+          "mamba_heads": 4, "mamba_head_dim": 16, "mamba_groups": 2, "mamba_state": 8}  # fmt: skip
+
+
+def test_the_scan_is_the_recurrence() -> None:
+    torch.manual_seed(0)
+    x, steps, b, c = torch.randn(1, 5, 4, 3), torch.randn(1, 5, 4), torch.randn(1, 5, 2, 6), torch.randn(1, 5, 2, 6)
+    step_bias, decay, skip = (torch.randn(4) for _ in range(3))
+    state, outputs = torch.zeros(4, 3, 6), []
+    for t in range(5):
+        d = torch.nn.functional.softplus(steps[0, t] + step_bias)
+        wide_b, wide_c = (y[0, t].repeat_interleave(2, 0) for y in (b, c))
+        state = torch.exp(-torch.exp(decay) * d)[:, None, None] * state
+        state = state + (d[:, None] * x[0, t])[:, :, None] * wide_b[:, None]
+        outputs.append((state * wide_c[:, None]).sum(-1) + skip[:, None] * x[0, t])
+    assert torch.allclose(state_scan(x, steps, step_bias, decay, b, c, skip)[0], torch.stack(outputs), atol=1e-5)
+
+
+def test_a_hybrid_has_one_mixer_in_a_layer() -> None:
+    graph = graph_of(HYBRID, seq_len=256)
+    assert names(graph, Phase.FORWARD)["pt.attention"] == names(graph, Phase.FORWARD)["pt.state_scan_forward"] == 1
+    assert names(graph, Phase.FORWARD)["pt.grouped_mm"] == 2 * 2
+    inside = 2 * 8 * 128 * 2 + 4 * 2 * (128 * 16 + 2 * 16 * 8)  # for a token: scores of two groups, then four heads
+    projections = 2 * 64 * (2 * 64 + 2 * 16 + 4) + 2 * 64 * 64
+    convolution = 2 * 4 * (64 + 2 * 16)
+    (scan,) = {k for _, k in rows(graph) if k.name == "pt.state_scan_forward"}
+    assert sum(w.flops for w in works(scan, WorkOptions()) or []) == 512 * inside
+    # The convolution also runs over the three positions that are cut off.
+    total = flops(graph, "blocks.0.mamba", Phase.FORWARD)
+    assert total == 512 * (inside + projections) + convolution * 2 * (256 + 3)
+
+
+def test_a_hybrid_says_what_its_letters_are() -> None:
+    with pytest.raises(ValueError, match="use the letters M"):
+        build({**HYBRID, "pattern": "MX"}, SIZES)
+    with pytest.raises(ValueError, match="Mamba layers need"):
+        build({**HYBRID, "mamba_state": 0}, SIZES)

@@ -1,4 +1,4 @@
-"""The kernels of a mixture of experts: grouped products, and moving tokens to their experts and back.
+"""The kernels of experts, grouped products and moving tokens to them and back, and the scan of Mamba layers.
 
 Operators of ours as in `fused`. Products by one weight per expert are one launch (torch's `_grouped_mm`, Transformer
 Engine's GroupedLinear); routing is taken as balanced, so an expert's rows are their mean. Tokens move as in Transformer
@@ -17,6 +17,15 @@ _library.define("grouped_mm_weight(Tensor grad, Tensor input, int groups) -> Ten
 _library.define("grouped_sum(Tensor grad, int groups) -> Tensor")
 _library.define("combine(Tensor input, Tensor places, Tensor? weights) -> Tensor")
 _library.define("combine_backward(Tensor grad, Tensor input, Tensor order, Tensor weights) -> (Tensor, Tensor)")
+# As mamba_ssm's mamba_chunk_scan_combined: softplus of the steps inside.
+_library.define(
+    "state_scan_forward(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip)"
+    " -> Tensor"
+)
+_library.define(
+    "state_scan_backward(Tensor grad, Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c,"
+    " Tensor skip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
 
 
 def _grouped_mm(x: Any, weight: Any, bias: Any) -> Any:
@@ -39,7 +48,18 @@ def _combine_backward(grad: Any, y: Any, order: Any, weights: Any) -> Any:
     return torch.empty_like(y), torch.empty_like(weights)
 
 
-for _shape in (_grouped_mm, _grouped_mm_weight, _grouped_sum, _combine, _combine_backward):
+def _state_scan_forward(x: Any, *rest: Any) -> Any:
+    return x.new_empty(x.shape)
+
+
+def _state_scan_backward(grad: Any, *saved: Any) -> Any:
+    return tuple(y.new_empty(y.shape) for y in saved)
+
+
+for _shape in (
+    _grouped_mm, _grouped_mm_weight, _grouped_sum, _combine, _combine_backward, _state_scan_forward,
+    _state_scan_backward,
+):  # fmt: skip
     _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
 
 
@@ -84,6 +104,17 @@ class _Unpermute(torch.autograd.Function):
         return grad_y, None, None, grad_weights
 
 
+class _StateScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        ctx.save_for_backward(*args)
+        return torch.ops.precision_time.state_scan_forward(*args)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return torch.ops.precision_time.state_scan_backward(grad, *ctx.saved_tensors)
+
+
 def grouped_linear(x: Any, weight: Any, bias: Any, _ends: Any) -> Any:
     return _GroupedLinear.apply(x, weight, bias)
 
@@ -96,9 +127,14 @@ def unpermute(y: Any, order: Any, places: Any, weights: Any) -> Any:
     return _Unpermute.apply(y, order, places, weights)
 
 
+def state_scan(*args: Any) -> Any:
+    return _StateScan.apply(*args)
+
+
 REPLACEMENTS: dict[str, tuple[Any, bool]] = {
     "grouped_linear": (grouped_linear, True),
     "permute": (permute, False),
     "unpermute": (unpermute, False),
+    "state_scan": (state_scan, False),
 }
 """As `fused.REPLACEMENTS`, of the operators in `zoo.models.operators`."""

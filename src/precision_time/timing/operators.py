@@ -174,6 +174,38 @@ def _attention_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
     return _attention(kind, options, "bwd")
 
 
+_CHUNK = 128
+"""Positions in a chunk of Mamba-2's scan: chunk_size of Nemotron-H (mamba_ssm's own default is 256)."""
+
+
+def _state_scan(kind: OpKind, options: WorkOptions, backward: bool) -> list[Work]:
+    # arXiv:2405.21060, section 6: scores inside chunks, the chunks' states, then both times the values. The states, one
+    # for each chunk and head in fp32, are written, passed on from chunk to chunk and read.
+    values, *_, b, _c, _skip = kind.inputs[1:] if backward else kind.inputs
+    batch, length, heads, size = values.shape
+    groups, state = b.shape[2:]
+    chunks = batch * length / _CHUNK
+    math, width = _math(values.dtype, options), _width(values)
+    scores = matmul_work(chunks * groups, _CHUNK, _CHUNK, state, math, width)
+    states = matmul_work(chunks * heads, size, state, _CHUNK, math, width, 4.0)
+    inside = matmul_work(chunks * heads, _CHUNK, size, _CHUNK, math, width)
+    before = matmul_work(chunks * heads, _CHUNK, size, state, math, width)
+    trips = memory_work("other", states.bytes_written, states.bytes_written, dtype="float32")
+    forward = [scores, states, inside, before, trips]
+    # Back, each product has two gradients, and scores and states are computed again.
+    return [*forward, *forward, scores, states, trips] if backward else forward
+
+
+@register("pt.state_scan_forward")
+def _state_scan_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+    return _state_scan(kind, options, backward=False)
+
+
+@register("pt.state_scan_backward")
+def _state_scan_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+    return _state_scan(kind, options, backward=True)
+
+
 def _rnn(kind: OpKind, x: TensorSpec, options: WorkOptions, direction: str) -> list[Work]:
     first = bool(kind.attr("batch_first", False))
     batch, steps = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])

@@ -88,7 +88,7 @@ def class_of_dtype(math: str, dtype: str) -> str:
 
 
 def matmul_work(
-    batch: int,
+    batch: float,
     m: float,
     n: float,
     k: float,

@@ -15,6 +15,9 @@ measurement tables:
     attn = heads | mla, with q_lora, kv_lora, qk_nope, qk_rope, v_head (see `mla`)
     experts (0: dense), topk, moe_ffn, shared_ffn (0: none), dense_layers (so many first layers), router (see `moe`)
     local_experts (held by this rank; 0: all): it still works on tokens x topk rows
+    pattern, a letter for each layer: M Mamba-2, * attention, E experts or dense, each a block of its own with one norm;
+        empty: attention and feed-forward in every layer. mamba_heads, mamba_head_dim, mamba_groups, mamba_state,
+        mamba_taps
     mtp_layers: multi-token prediction (arXiv:2412.19437), each one block and one pass of the shared head more
     lora (rank of adapters on attention's projections, all else frozen; 0: none), lora_dropout
 
@@ -29,6 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from precision_time.zoo.models.decoder_parts import FeedForward, freeze_all_but_adapters, norm, projection, rotate
+from precision_time.zoo.models.mamba import Mamba
 from precision_time.zoo.models.mla import LatentAttention
 from precision_time.zoo.models.moe import MixtureOfExperts
 from precision_time.zoo.models.operators import window_attention
@@ -130,6 +134,37 @@ class Block(nn.Module):
         return x + self.dropout(feed(self.ffn_norm(x)))
 
 
+class HybridBlock(nn.Module):
+    """One of Mamba, attention and feed-forward, as `kind` says, with its norm."""
+
+    def __init__(self, config: Config, kind: str, layer: int) -> None:
+        super().__init__()
+        size = norm(str(config["norm"]), int(config["hidden"]))
+        self.kind = kind
+        if kind == "M":
+            self.mamba_norm, self.mamba = size, Mamba(config)
+        elif kind == "*":
+            self.attention_norm, self.attention = size, Attention(config, window_of(config, layer))
+        elif config["experts"]:
+            self.ffn_norm, self.moe = size, MixtureOfExperts(config)
+        else:
+            self.ffn_norm, self.ffn = size, FeedForward(config, int(config["ffn"]))
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self.kind == "M":
+            return x + self.mamba(self.mamba_norm(x))
+        if self.kind == "*":
+            return x + self.attention(self.attention_norm(x), rope)
+        return x + (self.moe if hasattr(self, "moe") else self.ffn)(self.ffn_norm(x))
+
+
+def _block(config: Config, layer: int) -> nn.Module:
+    pattern = str(config["pattern"] or "")
+    if set(pattern) - set("M*E"):
+        raise ValueError(f"pattern={pattern!r}: use the letters M (Mamba), * (attention) and E (experts or dense)")
+    return HybridBlock(config, pattern[layer % len(pattern)], layer) if pattern else Block(config, layer)
+
+
 class NextToken(nn.Module):
     """Multi-token prediction: the hidden state and the embedding of the token after, joined, through one more block."""
 
@@ -170,7 +205,7 @@ class Decoder(nn.Module):
             self.register_buffer("sin", angles.sin(), persistent=False)
         self.dropout = dropout(float(config["dropout"]))
         layers, more = int(config["layers"]), int(config["mtp_layers"])
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(layers))
+        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(layers))
         self.norm = norm(str(config["norm"]), hidden)
         self.head = nn.Linear(hidden, vocab, bias=False)
         if bool(config["tied_embeddings"]):

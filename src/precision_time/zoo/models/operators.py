@@ -1,8 +1,8 @@
-"""What mixture-of-experts and windowed-attention code calls kernels for that torch has no operator of.
+"""What code of experts, windowed attention and state spaces calls kernels for that torch has no operator of.
 
 Each is an operator of ours composed of torch's own, so that a model runs on any device; capture sees the kernels that
 training frameworks have instead (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's
-permutation kernels, flash attention with a window.
+permutation kernels, flash attention with a window, Mamba's chunked scan.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ _library.define("permute(Tensor input, Tensor order, Tensor places) -> Tensor")
 _library.define("unpermute(Tensor input, Tensor order, Tensor places, Tensor weights) -> Tensor")
 _library.define(
     "window_attention(Tensor query, Tensor key, Tensor value, Tensor? sink, int window, float dropout_p) -> Tensor"
+)
+_library.define(
+    "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip) -> Tensor"
 )
 
 
@@ -64,12 +67,31 @@ def _window_attention(
     return torch.matmul(weights, value)
 
 
+def _state_scan(
+    x: Tensor, steps: Tensor, step_bias: Tensor, decay: Tensor, b: Tensor, c: Tensor, skip: Tensor
+) -> Tensor:
+    """y_t = sum over s <= t of (c_t . b_s) exp(-(a_s+1 + .. + a_t)) d_s x_s, plus skip x_t, for each head.
+
+    d is the step, softplus(steps + bias), and a = exp(decay) d. Written out over all pairs of positions; x is (batch,
+    length, heads, size), b and c (batch, length, groups, state).
+    """
+    d = F.softplus(steps.float() + step_bias.float()).transpose(1, 2)
+    passed = (d * torch.exp(decay.float())[:, None]).cumsum(-1)
+    b, c = (y.float().repeat_interleave(x.shape[2] // y.shape[2], 2).transpose(1, 2) for y in (b, c))
+    fading = (passed.unsqueeze(-2) - passed.unsqueeze(-1)).tril()
+    weights = (c @ b.mT) * fading.exp().tril() * d.unsqueeze(-2)
+    y = (weights @ x.float().transpose(1, 2)).transpose(1, 2) + skip.float()[:, None] * x
+    return y.to(x.dtype)
+
+
 _library.impl("grouped_linear", _grouped_linear, "CompositeImplicitAutograd")
 _library.impl("permute", _permute, "CompositeImplicitAutograd")
 _library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
 _library.impl("window_attention", _window_attention, "CompositeImplicitAutograd")
+_library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
 
 grouped_linear = torch.ops.precision_time.grouped_linear
 permute = torch.ops.precision_time.permute
 unpermute = torch.ops.precision_time.unpermute
 window_attention = torch.ops.precision_time.window_attention
+state_scan = torch.ops.precision_time.state_scan
