@@ -175,7 +175,7 @@ def test_a_damaged_or_foreign_file_is_a_data_error(tmp_path: Path) -> None:
 
 # --- what ships -------------------------------------------------------------------------------------------------
 
-SAMPLE = ("resnet50", "gpt2", "ncf", "jasper-10x5dr", "densenet121", "unet3d")
+SAMPLE = ("resnet50", "gpt2", "ncf", "jasper-10x5dr", "densenet121", "unet3d", "mixtral-8x7b", "dit-xl-2")
 SHIPPED = [n for n in SAMPLE if (DATA / f"{n}.zip").exists()]
 
 

@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from precision_time.zoo.tables import decoders, language, speech_and_tables  # noqa: E402
+from precision_time.zoo.tables import decoders, diffusion, language, speech_and_tables  # noqa: E402
 from precision_time.zoo.workload import Workload, ZooEntry  # noqa: E402
 
-ENTRIES = {e.name: e for e in (*language.ENTRIES, *speech_and_tables.ENTRIES, *decoders.ENTRIES)}
+ENTRIES = {e.name: e for e in (*language.ENTRIES, *speech_and_tables.ENTRIES, *decoders.ENTRIES, *diffusion.ENTRIES)}
 # The published count holds for another variant than the entry's default.
 PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
     "bert-large": {"vocab": 30522},
@@ -24,7 +24,7 @@ PUBLISHED_VARIANT: dict[str, dict[str, Any]] = {
 TRAINED = [
     "bert-base", "electra-base", "bart-large", "t5-base", "transformer-xl-base", "transformer-xl-large",
     "jasper-10x5dr", "quartznet-15x5", "waveglow", "hifigan", "ncf", "dlrm-small", "tft", "gpt2", "llama3-8b",
-    "nemotron-8b",
+    "nemotron-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "llama2-70b-lora", "dit-xl-2",
 ]  # fmt: skip
 
 
@@ -77,6 +77,20 @@ def test_a_step_runs_without_data(name: str) -> None:
 @pytest.mark.parametrize("head", ["pretrain", "mlm", "squad", "ner", "classify"])
 def test_bert_heads(head: str) -> None:
     step(build(ENTRIES["bert-base"], head=head, layers=1))
+
+
+def test_the_text_model_of_stable_diffusion_runs_forward_alone() -> None:
+    entry = ENTRIES["stable-diffusion-v2"]
+    sizes = {"latent_size": 16}
+    module, function = entry.builder.split(":")
+    builder = getattr(importlib.import_module(f"precision_time.zoo.{module}"), function)
+    with torch.device("meta"):
+        workload = builder({**entry.config, "text_encoder": 1}, {**entry.input, **sizes, "batch_size": 2})
+    step(workload)
+    frozen = {n for n, p in workload.module.named_parameters() if p.grad is None}
+    assert frozen == {f"text_encoder.{n}" for n, _ in workload.module.text_encoder.named_parameters()}
+    # transformers CLIPTextModel of stable-diffusion-2: 23 layers of width 1024
+    assert count(workload.module.text_encoder) == 340_387_840
 
 
 def test_unknown_head_is_refused() -> None:

@@ -1,8 +1,9 @@
 """Matrix multiplies in scaled fp8: what Transformer Engine and torchao do to a bf16 step.
 
-Every product of two matrices whose dimensions are multiples of 16 (the tensor cores' requirement) runs in fp8;
-both operands are scaled and cast first, once per tensor and micro-step. Activations and weights become e4m3,
-gradients e5m2; results stay bf16. Attention's own products stay bf16.
+Every product of two matrices whose dimensions are multiples of 16 (the tensor cores' requirement) runs in fp8, the
+grouped products of experts as well (frameworks pad each expert's rows); both operands are scaled and cast first, once
+per tensor and micro-step. Activations and weights become e4m3, gradients e5m2; results stay bf16. Attention's own
+products stay bf16.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
 from precision_time.capture.moves import moved_graph
 
-_PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2)}
+_PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "pt.grouped_mm_weight": (0, 1)}
+_SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.scaled_grouped_mm_weight"}
 
 
 def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
@@ -47,7 +49,8 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
                 quantised.add(storage)
                 calls.append(Call(enter(cast), call.phase, call.module, 0, (storage,), ()))
         moved.append(len(calls))
-        calls.append(dataclasses.replace(call, kind=enter(product_kind(operands, kind.outputs[0], scaling))))
+        product = product_kind(operands, kind.outputs[0], scaling, _SCALED.get(kind.name, "pt.scaled_mm"))
+        calls.append(dataclasses.replace(call, kind=enter(product)))
     return moved_graph(graph, kinds, calls, moved)
 
 
@@ -57,13 +60,16 @@ def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpKind:
     return OpKind("pt.quantize", (spec,), (low,), (("scaling", scaling),))
 
 
-def product_kind(operands: Sequence[TensorSpec], result: TensorSpec, scaling: str) -> OpKind:
+def product_kind(
+    operands: Sequence[TensorSpec], result: TensorSpec, scaling: str, name: str = "pt.scaled_mm"
+) -> OpKind:
     """The product of two fp8 matrices. Scales by tensor are numbers; others make it another kernel, and are said."""
     said = () if scaling == "tensorwise" else (("scaling", scaling),)
-    return OpKind("pt.scaled_mm", tuple(operands), (result,), said)
+    return OpKind(name, tuple(operands), (result,), said)
 
 
 def _fits(kind: OpKind, where: tuple[int, int]) -> bool:
     a, b = (kind.inputs[p] for p in where)
-    half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and len(b.shape) == 2
-    return half and all(dim % 16 == 0 and dim > 0 for dim in (*a.shape, *b.shape))
+    matrices = kind.name in _SCALED or len(b.shape) == 2
+    half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and matrices
+    return half and all(dim % 16 == 0 and dim > 0 for dim in (*a.shape, *b.shape[-2:]))

@@ -26,6 +26,15 @@ _library.define(
     "attention_backward.learned(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor mask, Tensor output,"
     " Tensor logsumexp, float dropout_p, bool is_causal) -> (Tensor, Tensor, Tensor, Tensor)"
 )
+# Causal attention to the last `window` keys; a sink is one learned logit a head.
+_library.define(
+    "attention.window(Tensor query, Tensor key, Tensor value, Tensor? sink, float dropout_p, bool is_causal,"
+    " int window) -> (Tensor, Tensor)"
+)
+_library.define(
+    "attention_backward.window(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? sink, Tensor output,"
+    " Tensor logsumexp, float dropout_p, bool is_causal, int window) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 _library.define(
     "rnn(Tensor input, Tensor[] weights, int mode, int hidden, int layers, bool bidirectional, bool batch_first)"
     " -> (Tensor, Tensor, Tensor)"
@@ -42,7 +51,7 @@ _library.define(
 )
 
 
-def _attention_shape(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool) -> Any:
+def _attention_shape(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     # The kernels write their output in the query's memory order, so that the heads join again without a copy.
     if value.shape[-1] == query.shape[-1]:
         out = torch.empty_like(query)
@@ -59,6 +68,11 @@ def _attention_backward_shape(grad: Any, query: Any, key: Any, value: Any, *rest
 def _attention_learned_backward_shape(grad: Any, query: Any, key: Any, value: Any, mask: Any, *rest: Any) -> Any:
     grads = _attention_backward_shape(grad, query, key, value)
     return *grads, mask.new_empty((*query.shape[:-1], key.shape[-2]))
+
+
+def _attention_window_backward_shape(grad: Any, query: Any, key: Any, value: Any, sink: Any, *rest: Any) -> Any:
+    grads = _attention_backward_shape(grad, query, key, value)
+    return *grads, query.new_empty(query.shape[1]) if sink is None else torch.empty_like(sink)
 
 
 def _rnn_gates(mode: int) -> int:
@@ -93,6 +107,8 @@ def _rms_norm_backward_shape(grad: Any, x: Any, normalized_shape: Any, rstd: Any
 _library.impl("attention", _attention_shape, "Meta")
 _library.impl("attention_backward", _attention_backward_shape, "Meta")
 _library.impl("attention_backward.learned", _attention_learned_backward_shape, "Meta")
+_library.impl("attention.window", _attention_shape, "Meta")
+_library.impl("attention_backward.window", _attention_window_backward_shape, "Meta")
 _library.impl("rnn", _rnn_shape, "Meta")
 _library.impl("rnn_backward", _rnn_backward_shape, "Meta")
 _library.impl("rms_norm", _rms_norm_shape, "Meta")
@@ -118,6 +134,21 @@ class _Attention(torch.autograd.Function):
         *grads, grad_mask = torch.ops.precision_time.attention_backward.learned(*saved)
         mask = ctx.saved_tensors[3]
         return (*grads, grad_mask.sum_to_size(mask.shape), None, None)
+
+
+class _WindowAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, sink: Any, window: int, dropout_p: float) -> Any:
+        ctx.options = (dropout_p, True, window)
+        out, logsumexp = torch.ops.precision_time.attention.window(query, key, value, sink, *ctx.options)
+        ctx.save_for_backward(query, key, value, sink, out, logsumexp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        saved = (grad, *ctx.saved_tensors, *ctx.options)
+        *grads, grad_sink = torch.ops.precision_time.attention_backward.window(*saved)
+        return (*grads, grad_sink if ctx.needs_input_grad[3] else None, None, None)
 
 
 class _Rnn(torch.autograd.Function):
@@ -169,6 +200,10 @@ def attention(
     if query.dim() != 4:
         return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal)
     return _Attention.apply(query, key, value, attn_mask, float(dropout_p), is_causal)
+
+
+def window_attention(query: Any, key: Any, value: Any, sink: Any, window: int, dropout_p: float) -> Any:
+    return _WindowAttention.apply(query, key, value, sink, int(window), float(dropout_p))
 
 
 def unfused_attention(

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from precision_time.capture import fused
+from precision_time.capture import experts, fused
 from precision_time.capture.autocast import CLASSES, CastClass
 from precision_time.errors import CaptureError
+from precision_time.zoo.models import operators as _operators  # noqa: F401  (enters the operators of models)
 
 _KEY = "AutocastPrivateUse1"
 _DISPATCH_KEY = torch._C.DispatchKey.AutocastPrivateUse1
@@ -134,6 +135,23 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
     return kernel
 
 
+def _own_kernel(op: Any, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
+    """The kernel of an operator in `zoo.models.operators`: what capture shows instead of torch's own it is made of."""
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        region = _region.get()
+        written_out = replacement is fused.window_attention and region is not None and region.attention == "math"
+        if region is None or written_out:
+            return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
+        if region.active and low_precision:
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+                args = tuple(_cast(value, region.dtype, region) for value in args)
+        with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
+            return replacement(*args, **kwargs)
+
+    return kernel
+
+
 def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
     # The lists themselves, not what this build registers of them: the operator is that of today's PyTorch on any build.
     unlisted = CastClass.LOW_PRECISION if low_precision else CastClass.PASS_THROUGH
@@ -181,7 +199,7 @@ def _overload(name: str) -> Any | None:
 
 
 @cache
-def _install() -> tuple[object, torch.library.Library]:
+def _install() -> tuple[object, ...]:
     """Register our kernels, once a process; they do nothing outside a `Region`. The result keeps them alive."""
     fallback = torch._C._dispatch_library("IMPL", "_", _KEY)
     fallback.fallback_fallthrough()
@@ -195,7 +213,14 @@ def _install() -> tuple[object, torch.library.Library]:
         op = _overload(name)
         if op is not None:
             library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY, with_keyset=True)
-    return fallback, library
+    own = torch.library.Library("precision_time", "IMPL")
+    for name, (replacement, low_precision) in (
+        *experts.REPLACEMENTS.items(),
+        ("window_attention", (fused.window_attention, True)),
+    ):
+        op = getattr(torch.ops.precision_time, name).default
+        own.impl(name, _own_kernel(op, replacement, low_precision), _KEY, with_keyset=True)
+    return fallback, library, own
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from precision_time.capture.graph import AttrValue, Call, Category, OpKind, Phas
 _ATTRS = frozenset(
     """
     stride padding dilation transposed groups output_mask output_padding kernel_size dim half_to_float p
-    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training
+    is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window
     """.split()
 )
 # Operators that neither launch a kernel nor move a byte, beside true views (known from their schema).

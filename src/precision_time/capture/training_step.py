@@ -145,7 +145,8 @@ def resolve(job: Job) -> _Model:
         )
     config = with_overrides(entry.name, entry.config, job.model_config)
     sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
-    return _Model(entry.name, entry, config, sizes, _is_shipped(entry, config, sizes), spread)
+    shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or job.attention != "math")
+    return _Model(entry.name, entry, config, sizes, shipped, spread)
 
 
 def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from precision_time.measure.tensors import random
 _UNREPEATABLE = frozenset(
     """
     aten._local_scalar_dense aten.record_stream aten._assert_async pt.ctc_loss pt.ctc_loss_backward
-    aten._ctc_loss aten._ctc_loss_backward aten._cudnn_ctc_loss aten._cudnn_rnn
+    aten._ctc_loss aten._ctc_loss_backward aten._cudnn_ctc_loss aten._cudnn_rnn pt.grouped_mm pt.grouped_mm_weight
+    pt.grouped_sum pt.combine pt.combine_backward pt.state_scan_forward pt.state_scan_backward
     """.split()
 )
-"""Operators whose numbers must fit together in a way that random ones do not, or that wait for the device."""
+"""Operators whose numbers must fit together in a way that random ones do not, or that wait for the device; and
+those of experts and state spaces, which have no kernel here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,28 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
     return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
 
+@register("pt.grouped_mm", "pt.scaled_grouped_mm")
+def _grouped(kind: OpKind, options: WorkOptions) -> list[Work]:
+    """Rows of several groups (experts), as many of each, by a matrix of the group's own."""
+    x, weight = kind.inputs[:2]
+    groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
+    bias = float(kind.inputs[2].nbytes) if len(kind.inputs) > 2 else 0.0
+    work = matmul_work(
+        groups, x.shape[0] / groups, weight.shape[2], weight.shape[1], _math(x.dtype, options), _width(x),
+        _width(kind.outputs[0]), extra_bytes=bias,
+    )  # fmt: skip
+    return [replace(work, variant=str(kind.attr("scaling", "")))]
+
+
+@register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
+def _grouped_weight(kind: OpKind, options: WorkOptions) -> list[Work]:
+    """The gradient of every group's matrix: a product over the group's rows."""
+    grad, out = kind.inputs[0], kind.outputs[0]
+    groups, m, n = out.shape
+    work = matmul_work(groups, m, n, grad.shape[0] / groups, _math(grad.dtype, options), _width(grad), _width(out))
+    return [replace(work, variant=str(kind.attr("scaling", "")))]
+
+
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")
 def _vector_product(kind: OpKind, _options: WorkOptions) -> list[Work]:
     flops = 2.0 * max(s.numel for s in kind.inputs)
@@ -134,7 +156,8 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
     math = _math(query.dtype, options)
     work = attention_work(
         batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
-        causal=bool(kind.attr("is_causal", False)), direction=direction, v_head_dim=value.shape[-1],
+        causal=bool(kind.attr("is_causal", False)), window=kind.int_attr("window", 0), direction=direction,
+        v_head_dim=value.shape[-1],
     )  # fmt: skip
     if kind.attr("kernel") == "triton":
         work = replace(work, variant=f"{work.variant}.triton{64 if size <= 64 else 128}")
@@ -151,6 +174,38 @@ def _attention_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
 @register("pt.attention_backward")
 def _attention_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
     return _attention(kind, options, "bwd")
+
+
+_CHUNK = 128
+"""Positions in a chunk of Mamba-2's scan: chunk_size of Nemotron-H (mamba_ssm's own default is 256)."""
+
+
+def _state_scan(kind: OpKind, options: WorkOptions, backward: bool) -> list[Work]:
+    # arXiv:2405.21060, section 6: scores inside chunks, the chunks' states, then both times the values. The states, one
+    # for each chunk and head in fp32, are written, passed on from chunk to chunk and read.
+    values, *_, b, _c, _skip = kind.inputs[1:] if backward else kind.inputs
+    batch, length, heads, size = values.shape
+    groups, state = b.shape[2:]
+    chunks = batch * length / _CHUNK
+    math, width = _math(values.dtype, options), _width(values)
+    scores = matmul_work(chunks * groups, _CHUNK, _CHUNK, state, math, width)
+    states = matmul_work(chunks * heads, size, state, _CHUNK, math, width, 4.0)
+    inside = matmul_work(chunks * heads, _CHUNK, size, _CHUNK, math, width)
+    before = matmul_work(chunks * heads, _CHUNK, size, state, math, width)
+    trips = memory_work("other", states.bytes_written, states.bytes_written, dtype="float32")
+    forward = [scores, states, inside, before, trips]
+    # Back, each product has two gradients, and scores and states are computed again.
+    return [*forward, *forward, scores, states, trips] if backward else forward
+
+
+@register("pt.state_scan_forward")
+def _state_scan_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+    return _state_scan(kind, options, backward=False)
+
+
+@register("pt.state_scan_backward")
+def _state_scan_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+    return _state_scan(kind, options, backward=True)
 
 
 def _rnn(kind: OpKind, x: TensorSpec, options: WorkOptions, direction: str) -> list[Work]:

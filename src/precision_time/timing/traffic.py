@@ -190,6 +190,24 @@ def _scatter(kind: OpKind, _options: WorkOptions) -> list[Work]:
     return found
 
 
+@register("pt.combine")
+def _combine(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    # A token gathers its rows, weights them on chip and writes once.
+    return [memory_work("gather", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.outputs[0].dtype)]
+
+
+@register("pt.combine_backward")
+def _combine_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    # A token's gradient goes to each of its rows, times the weight; the weights' own are products with those rows.
+    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
+    return [memory_work("gather", read, written, dtype=kind.outputs[0].dtype, variant="bwd")]
+
+
+@register("pt.grouped_sum")
+def _grouped_sum(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.inputs[0].dtype)]
+
+
 _SCATTERS = """
     index_put index_put_ _index_put_impl_ scatter scatter_ scatter_add scatter_add_ index_add index_add_
     index_copy index_copy_ masked_scatter masked_scatter_ slice_scatter select_scatter scatter_reduce index_fill

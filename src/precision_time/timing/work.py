@@ -88,10 +88,10 @@ def class_of_dtype(math: str, dtype: str) -> str:
 
 
 def matmul_work(
-    batch: int,
-    m: int,
-    n: int,
-    k: int,
+    batch: float,
+    m: float,
+    n: float,
+    k: float,
     math: str,
     in_bytes: float,
     out_bytes: float | None = None,

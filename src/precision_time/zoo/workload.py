@@ -74,6 +74,8 @@ class ZooEntry:
     symbols: tuple[Symbol, ...] = (BATCH,)
     clip_norm: float | None = None
     attention: bool = False
+    ships_math: bool = True
+    """Whether graphs with attention written out ship as well; if not, such a job is traced."""
     parameters: int = 0
     parameters_source: str = ""
     samples_unit: str = "samples"

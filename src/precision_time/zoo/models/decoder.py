@@ -1,4 +1,4 @@
-"""Dense decoder-only transformers (GPT, MPT, Llama, Nemotron): one definition for all of them.
+"""Decoder-only transformers (GPT, MPT, Llama, Nemotron, and mixtures of experts): one definition for all of them.
 
 GPT-2: Radford et al. 2019; MPT: the llm-foundry repository; Llama: Touvron et al. 2023 (arXiv:2307.09288) and
 arXiv:2407.21783; Nemotron: arXiv:2402.16819. Pre-LN blocks. The shape is the `model_config` of the
@@ -6,13 +6,23 @@ measurement tables:
 
     layers, hidden, heads, kv_heads, head_dim, ffn, vocab
     norm = layernorm | rmsnorm
-    act = gelu | gelu_tanh | relu | relu2 | swiglu
-    pos = learned | rope | none
+    act = gelu | gelu_tanh | relu | relu2 | swiglu | clamped_quick_geglu
+    pos = learned | rope | yarn_rope | none (YaRN scales the table of rotations, no more)
     bias, tied_embeddings, qk_norm = 0 | 1
     dropout, max_positions (rows of the learned position table), rope_theta, rotary_percent
     fused_qkv = 0 | 1: one projection for query, key and value, as GPT-2, MPT and Megatron have
+    sliding_window = 0 | keys of every layer | 128_every_second_layer; attn_sink = none | learned
+    attn = heads | mla, with q_lora, kv_lora, qk_nope, qk_rope, v_head (see `mla`)
+    experts (0: dense), topk, moe_ffn, shared_ffn (0: none), dense_layers (so many first layers), router (see `moe`)
+    local_experts (held by this rank; 0: all): it still works on tokens x topk rows
+    pattern, a letter for each layer: M Mamba-2, * attention, E experts or dense, each a block of its own with one norm;
+        empty: attention and feed-forward in every layer. mamba_heads, mamba_head_dim, mamba_groups, mamba_state,
+        mamba_taps
+    mtp_layers: multi-token prediction (arXiv:2412.19437), each one block and one pass of the shared head more
+    lora (rank of adapters on attention's projections, all else frozen; 0: none), lora_dropout
 
-Labels come already shifted, so the loss covers every position.
+`heads`, `kv_heads`, `ffn`, `moe_ffn`, `shared_ffn` and `vocab` need not fit `hidden`: a tensor-parallel rank is this
+model with its share of them. Labels come already shifted, so the loss covers every position.
 """
 
 from __future__ import annotations
@@ -21,38 +31,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.text import activation, dropout, tokens, vocabulary_loss
+from precision_time.zoo.models.decoder_parts import FeedForward, freeze_all_but_adapters, norm, projection, rotate
+from precision_time.zoo.models.mamba import Mamba
+from precision_time.zoo.models.mla import LatentAttention
+from precision_time.zoo.models.moe import MixtureOfExperts
+from precision_time.zoo.models.operators import window_attention
+from precision_time.zoo.models.text import dropout, tokens, vocabulary_loss
+from precision_time.zoo.tables.decoders import PLAIN
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 GROUPED_ATTENTION = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 """Whether torch's attention takes fewer key/value heads itself; before 2.5 they are repeated for it."""
 
 
-def norm(kind: str, size: int) -> nn.Module:
-    if kind == "layernorm":
-        return nn.LayerNorm(size, eps=1e-5)
-    if kind == "rmsnorm":
-        return nn.RMSNorm(size, eps=1e-5)
-    raise ValueError(f"unknown norm {kind!r}: use layernorm or rmsnorm")
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (arXiv:2104.09864) on the first `cos.shape[-1]` channels of each head, the rest
-    unchanged.
-    """
-    width = cos.shape[-1]
-    rotary, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
-    first, second = rotary.chunk(2, dim=-1)
-    rotated = rotary * cos + torch.cat((-second, first), dim=-1) * sin
-    return rotated if rest is None else torch.cat((rotated, rest), dim=-1)
-
-
 class Attention(nn.Module):
-    """Causal attention with grouped key/value heads."""
+    """Causal attention with grouped key/value heads; `window` > 0: to so many last keys."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, window: int = 0) -> None:
         super().__init__()
-        hidden, bias = int(config["hidden"]), bool(config["bias"])
+        hidden = int(config["hidden"])
         self.heads = int(config["heads"])
         self.kv_heads = int(config["kv_heads"])
         self.head_dim = int(config["head_dim"])
@@ -61,16 +58,18 @@ class Attention(nn.Module):
         self.split = [query, keyvalue, keyvalue]
         self.fused = bool(config["fused_qkv"])
         if self.fused:
-            self.qkv = nn.Linear(hidden, query + 2 * keyvalue, bias=bias)
+            self.qkv = projection(config, hidden, query + 2 * keyvalue)
         else:
-            self.query = nn.Linear(hidden, query, bias=bias)
-            self.key = nn.Linear(hidden, keyvalue, bias=bias)
-            self.value = nn.Linear(hidden, keyvalue, bias=bias)
-        self.output = nn.Linear(query, hidden, bias=bias)
+            self.query = projection(config, hidden, query)
+            self.key = projection(config, hidden, keyvalue)
+            self.value = projection(config, hidden, keyvalue)
+        self.output = projection(config, query, hidden)
         self.qk_norm = bool(config["qk_norm"])
         if self.qk_norm:
             self.query_norm = norm(str(config["norm"]), self.head_dim)
             self.key_norm = norm(str(config["norm"]), self.head_dim)
+        self.window = window
+        self.sink = nn.Parameter(torch.zeros(self.heads)) if _sinks(config) else None
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         if self.fused:
@@ -83,53 +82,107 @@ class Attention(nn.Module):
         if rope is not None:
             cos, sin = (table.to(q.dtype) for table in rope)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        drop = self.drop if self.training else 0.0
+        if self.window or self.sink is not None:
+            context = window_attention(q, k, v, self.sink, self.window, drop)
+            return self.output(context.transpose(1, 2).flatten(2))
         grouped: dict[str, bool] = {}
         if self.kv_heads != self.heads and GROUPED_ATTENTION:
             grouped["enable_gqa"] = True
         elif self.kv_heads != self.heads:
             k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
-        drop = self.drop if self.training else 0.0
         context = F.scaled_dot_product_attention(q, k, v, dropout_p=drop, is_causal=True, **grouped)
         return self.output(context.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
-    """act(x W_up) W_down, or with act=swiglu: (silu(x W_gate) * x W_up) W_down."""
+def _sinks(config: Config) -> bool:
+    kind = str(config["attn_sink"])
+    if kind not in ("none", "0", "learned"):
+        raise ValueError(f"unknown attn_sink {kind!r}: use none or learned")
+    return kind == "learned"
 
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        hidden, ffn, bias = int(config["hidden"]), int(config["ffn"]), bool(config["bias"])
-        self.gated = str(config["act"]) == "swiglu"
-        if self.gated:
-            self.gate = nn.Linear(hidden, ffn, bias=bias)
-        else:
-            self.act = activation(str(config["act"]))
-        self.up = nn.Linear(hidden, ffn, bias=bias)
-        self.down = nn.Linear(ffn, hidden, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gated:
-            return self.down(F.silu(self.gate(x)) * self.up(x))
-        return self.down(self.act(self.up(x)))
+def window_of(config: Config, layer: int) -> int:
+    """Keys a query of this layer sees; 0: all before it. GPT-OSS begins with a layer that has the window."""
+    width, _, which = str(config["sliding_window"]).partition("_")
+    if not width.isdigit() or which not in ("", "every_second_layer"):
+        raise ValueError(
+            f"sliding_window={config['sliding_window']!r} is not a width: use 128 or 128_every_second_layer"
+        )
+    return 0 if which and layer % 2 else int(width)
 
 
 class Block(nn.Module):
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, layer: int = 0) -> None:
         super().__init__()
-        hidden = int(config["hidden"])
+        hidden, attn = int(config["hidden"]), str(config["attn"])
+        if attn not in ("heads", "mla"):
+            raise ValueError(f"unknown attn {attn!r}: use heads or mla")
         self.attention_norm = norm(str(config["norm"]), hidden)
-        self.attention = Attention(config)
+        self.attention = LatentAttention(config) if attn == "mla" else Attention(config, window_of(config, layer))
         self.ffn_norm = norm(str(config["norm"]), hidden)
-        self.ffn = FeedForward(config)
+        self.sparse = bool(config["experts"]) and layer >= int(config["dense_layers"])
+        if self.sparse:
+            self.moe = MixtureOfExperts(config)
+        else:
+            self.ffn = FeedForward(config, int(config["ffn"]))
         self.dropout = dropout(float(config["dropout"]))
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), rope))
-        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+        feed = self.moe if self.sparse else self.ffn
+        return x + self.dropout(feed(self.ffn_norm(x)))
+
+
+class HybridBlock(nn.Module):
+    """One of Mamba, attention and feed-forward, as `kind` says, with its norm."""
+
+    def __init__(self, config: Config, kind: str, layer: int) -> None:
+        super().__init__()
+        size = norm(str(config["norm"]), int(config["hidden"]))
+        self.kind = kind
+        if kind == "M":
+            self.mamba_norm, self.mamba = size, Mamba(config)
+        elif kind == "*":
+            self.attention_norm, self.attention = size, Attention(config, window_of(config, layer))
+        elif config["experts"]:
+            self.ffn_norm, self.moe = size, MixtureOfExperts(config)
+        else:
+            self.ffn_norm, self.ffn = size, FeedForward(config, int(config["ffn"]))
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self.kind == "M":
+            return x + self.mamba(self.mamba_norm(x))
+        if self.kind == "*":
+            return x + self.attention(self.attention_norm(x), rope)
+        return x + (self.moe if hasattr(self, "moe") else self.ffn)(self.ffn_norm(x))
+
+
+def _block(config: Config, layer: int) -> nn.Module:
+    pattern = str(config["pattern"] or "")
+    if set(pattern) - set("M*E"):
+        raise ValueError(f"pattern={pattern!r}: use the letters M (Mamba), * (attention) and E (experts or dense)")
+    return HybridBlock(config, pattern[layer % len(pattern)], layer) if pattern else Block(config, layer)
+
+
+class NextToken(nn.Module):
+    """Multi-token prediction: the hidden state and the embedding of the token after, joined, through one more block."""
+
+    def __init__(self, config: Config, layer: int) -> None:
+        super().__init__()
+        hidden, kind = int(config["hidden"]), str(config["norm"])
+        self.hidden_norm, self.embedding_norm = norm(kind, hidden), norm(kind, hidden)
+        self.projection = nn.Linear(2 * hidden, hidden, bias=False)
+        self.block = Block(config, layer)
+        self.norm = norm(kind, hidden)
+
+    def forward(self, x: Tensor, following: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
+        joined = torch.cat((self.hidden_norm(x), self.embedding_norm(following)), dim=-1)
+        return self.block(self.projection(joined), rope)
 
 
 class Decoder(nn.Module):
-    """Token ids to logits."""
+    """Token ids to logits; with multi-token prediction to a tuple of them, the next token's first."""
 
     cos: Tensor
     sin: Tensor
@@ -138,33 +191,53 @@ class Decoder(nn.Module):
         super().__init__()
         hidden, vocab = int(config["hidden"]), int(config["vocab"])
         self.pos = str(config["pos"])
-        if self.pos not in ("learned", "rope", "none"):
-            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope or none")
+        if self.pos not in ("learned", "rope", "yarn_rope", "none"):
+            raise ValueError(f"unknown pos {self.pos!r}: use learned, rope, yarn_rope or none")
         self.embedding = nn.Embedding(vocab, hidden)
         if self.pos == "learned":
             self.position = nn.Embedding(int(config["max_positions"]), hidden)
-        elif self.pos == "rope":
-            width = int(int(config["head_dim"]) * float(config["rotary_percent"]))
+        elif self.pos != "none":
+            size = int(config["qk_rope"] if config["attn"] == "mla" else config["head_dim"])
+            width = int(size * float(config["rotary_percent"]))
             inverse = float(config["rope_theta"]) ** (-torch.arange(0, width, 2).float() / width)
             angles = torch.outer(torch.arange(seq_len).float(), inverse).repeat(1, 2)
             self.register_buffer("cos", angles.cos(), persistent=False)
             self.register_buffer("sin", angles.sin(), persistent=False)
         self.dropout = dropout(float(config["dropout"]))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(int(config["layers"])))
+        layers, more = int(config["layers"]), int(config["mtp_layers"])
+        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(layers))
         self.norm = norm(str(config["norm"]), hidden)
         self.head = nn.Linear(hidden, vocab, bias=False)
         if bool(config["tied_embeddings"]):
             self.head.weight = self.embedding.weight
+        self.mtp = nn.ModuleList(NextToken(config, layers + i) for i in range(more))
+        if config["lora"]:
+            freeze_all_but_adapters(self)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = self.embedding(input_ids)
         if self.pos == "learned":
             x = x + self.position(torch.arange(input_ids.shape[1], device=input_ids.device))
         x = self.dropout(x)
-        rope = (self.cos, self.sin) if self.pos == "rope" else None
+        rope = (self.cos, self.sin) if self.pos in ("rope", "yarn_rope") else None
         for block in self.blocks:
             x = block(x, rope)
-        return self.head(self.norm(x))
+        if not self.mtp:
+            return self.head(self.norm(x))
+        logits = [self.head(self.norm(x))]
+        for further in self.mtp:
+            input_ids = input_ids.roll(-1, 1)
+            x = further(x, self.embedding(input_ids), rope)
+            logits.append(self.head(further.norm(x)))
+        return tuple(logits)
+
+
+def _loss(logits: Tensor | tuple[Tensor, ...], labels: Tensor) -> Tensor:
+    """Cross-entropy of the next token, and a tenth of the mean of those after it (the weight of DeepSeek-V3's end)."""
+    if isinstance(logits, Tensor):
+        return vocabulary_loss(logits, labels)
+    first, *further = (vocabulary_loss(each, labels) for each in logits)
+    return first + 0.1 / len(further) * torch.stack(further).sum()
 
 
 def complete(config: Config) -> dict[str, object]:
@@ -181,6 +254,7 @@ def complete(config: Config) -> dict[str, object]:
         "tied_embeddings": 1,
         "qk_norm": 0,
         "dropout": 0.0,
+        **PLAIN,
         "max_positions": 2048,
         "rope_theta": 10000.0,
         "rotary_percent": 1.0,
@@ -194,5 +268,5 @@ def build(config: Config, sizes: Sizes) -> Workload:
     return Workload(
         module=Decoder(complete(config), seq),
         inputs={"input_ids": tokens(batch, seq), "labels": tokens(batch, seq)},
-        loss=lambda module, inputs: vocabulary_loss(module(inputs["input_ids"]), inputs["labels"]),
+        loss=lambda module, inputs: _loss(module(inputs["input_ids"]), inputs["labels"]),
     )

@@ -1,14 +1,43 @@
-"""Dense decoder-only language models, all built by `models.decoder` from their shape."""
+"""Decoder-only language models, all built by `models.decoder` from their shape."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from precision_time.zoo.tables.language import BATCH_SEQ
-from precision_time.zoo.workload import ZooEntry
+from precision_time.zoo.workload import BATCH, SEQ, ZooEntry
 
+PLAIN: Mapping[str, Any] = {
+    "attn": "heads",
+    "q_lora": 0,
+    "kv_lora": 0,
+    "qk_nope": 0,
+    "qk_rope": 0,
+    "v_head": 0,
+    "sliding_window": 0,
+    "attn_sink": "none",
+    "experts": 0,
+    "local_experts": 0,
+    "topk": 0,
+    "moe_ffn": 0,
+    "shared_ffn": 0,
+    "dense_layers": 0,
+    "router": "softmax",
+    "pattern": "",
+    "mamba_heads": 0,
+    "mamba_head_dim": 0,
+    "mamba_groups": 0,
+    "mamba_state": 0,
+    "mamba_taps": 4,
+    "mtp_layers": 0,
+    "lora": 0,
+    "lora_dropout": 0.0,
+}
+"""What a dense decoder has none of."""
 GPT: Mapping[str, Any] = {
+    **PLAIN,
     "norm": "layernorm",
     "act": "gelu",
     "pos": "learned",
@@ -19,6 +48,7 @@ GPT: Mapping[str, Any] = {
     "max_positions": 2048,
 }
 LLAMA: Mapping[str, Any] = {
+    **PLAIN,
     "norm": "rmsnorm",
     "act": "swiglu",
     "pos": "rope",
@@ -84,6 +114,34 @@ def _llama(name: str, shape: dict[str, Any], vocab: int, theta: float, seq_len: 
     return _entry(name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config")
 
 
+def _experts(experts: int, topk: int, width: int, shared: int = 0, dense_layers: int = 0) -> dict[str, Any]:
+    return {"experts": experts, "topk": topk, "moe_ffn": width, "shared_ffn": shared, "dense_layers": dense_layers}
+
+
+def _large(name: str, family: str, config: Mapping[str, Any], seq_len: int, parameters: int, source: str) -> ZooEntry:
+    entry = _entry(name, family, {**LLAMA, **config}, seq_len, parameters, source)
+    return replace(entry, symbols=(BATCH, SEQ), ships_math=False)
+
+
+def _mixtral(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:
+    config = {**shape, **_experts(8, 2, shape["ffn"]), "vocab": 32000, "rope_theta": 1e6}
+    return _large(name, "mixtral", config, 4096, parameters, "transformers MixtralForCausalLM, published config")
+
+
+def _qwen3(name: str, shape: dict[str, Any], width: int, parameters: int) -> ZooEntry:
+    config = {**shape, **_experts(128, 8, width), "head_dim": 128, "vocab": 151936, "qk_norm": 1, "rope_theta": 1e6}
+    return _large(name, "qwen3-moe", config, 4096, parameters, "transformers Qwen3MoeForCausalLM, published config")
+
+
+MLA: Mapping[str, Any] = {
+    "attn": "mla",
+    "q_lora": 1536,
+    "kv_lora": 512,
+    "qk_nope": 128,
+    "qk_rope": 64,
+    "v_head": 128,
+    "router": "sigmoid",
+}
 LLM_FOUNDRY = "llm-foundry throughput table, sequence length 2048"
 LLAMA3_8B = _shape(32, 4096, 32, 8, 14336)
 LLAMA3_70B = _shape(80, 8192, 64, 8, 28672)
@@ -128,6 +186,89 @@ ENTRIES: tuple[ZooEntry, ...] = (
     _llama("llama3.1-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
     _llama("llama3.1-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
     _llama("llama3.1-405b", _shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2]),
+    # The adapted layers are those of MLPerf's reference: query, key and value in one projection, and the output.
+    _large(
+        "llama2-70b-lora",
+        "llama",
+        {
+            **_shape(80, 8192, 64, 8, 28672),
+            "vocab": 32000,
+            "rope_theta": 1e4,
+            "fused_qkv": 1,
+            "lora": 16,
+            "lora_dropout": 0.1,
+        },
+        8192,
+        69_021_212_672,
+        "MLPerf training reference, llama2_70b_lora: 68,976,648,192 frozen and 44,564,480 trained",
+    ),
+    _mixtral("mixtral-8x7b", _shape(32, 4096, 32, 8, 14336), 46_702_792_704),
+    _mixtral("mixtral-8x22b", _shape(56, 6144, 48, 8, 16384), 140_620_634_112),
+    _qwen3("qwen3-30b-a3b", _shape(48, 2048, 32, 4, 6144), 768, 30_532_122_624),
+    _qwen3("qwen3-235b-a22b", _shape(94, 4096, 64, 4, 12288), 1536, 235_093_634_560),
+    _large(
+        "gpt-oss-120b",
+        "gpt-oss",
+        {
+            **_shape(36, 2880, 64, 8, 2880),
+            **_experts(128, 4, 2880),
+            "head_dim": 64,
+            "vocab": 201088,
+            "bias": 1,
+            "act": "clamped_quick_geglu",
+            "pos": "yarn_rope",
+            "rope_theta": 150000.0,
+            "sliding_window": "128_every_second_layer",
+            "attn_sink": "learned",
+        },
+        4096,
+        116_829_156_672,
+        "arXiv:2508.10925 table 1 (116.83 billion)",
+    ),
+    _large(
+        "deepseek-v3",
+        "deepseek",
+        {**_shape(61, 7168, 128, ffn=18432), **_experts(256, 8, 2048, 2048, 3), **MLA, "vocab": 129280},
+        4096,
+        671_026_404_352,
+        "transformers DeepseekV3ForCausalLM, published config, without the router's correction of 14,848 numbers",
+    ),
+    _large(
+        "kimi-k2",
+        "deepseek",
+        {
+            **_shape(61, 7168, 64, ffn=18432),
+            **_experts(384, 8, 2048, 2048, 1),
+            **MLA,
+            "vocab": 163840,
+            "rope_theta": 50000.0,
+        },
+        4096,
+        1_026_408_209_408,
+        "published config of moonshotai/Kimi-K2-Base (1.026 T), without the router's correction of 23,040 numbers",
+    ),
+    # arXiv:2512.20848; the layers' order is hybrid_override_pattern of the published configuration.
+    _large(
+        "nemotron-3-nano",
+        "nemotron-h",
+        {
+            **_shape(52, 2688, 32, 2, 1856),
+            **_experts(128, 6, 1856, 3712),
+            "pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "mamba_heads": 64,
+            "mamba_head_dim": 64,
+            "mamba_groups": 8,
+            "mamba_state": 128,
+            "head_dim": 128,
+            "vocab": 131072,
+            "act": "relu2",
+            "pos": "none",
+            "router": "sigmoid",
+        },
+        8192,
+        31_600_000_000,
+        "arXiv:2512.20848 (31.6 billion, rounded)",
+    ),
     _entry("nemotron-8b", "nemotron", {**NEMOTRON, **_shape(32, 4096, 32)}, 4096),
     _entry("nemotron-22b", "nemotron", {**NEMOTRON, **_shape(40, 6144, 48)}, 4096),
     _entry(

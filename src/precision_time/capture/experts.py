@@ -1,0 +1,140 @@
+"""The kernels of experts, grouped products and moving tokens to them and back, and the scan of Mamba layers.
+
+Operators of ours as in `fused`. Products by one weight per expert are one launch (torch's `_grouped_mm`, Transformer
+Engine's GroupedLinear); routing is taken as balanced, so an expert's rows are their mean. Tokens move as in Transformer
+Engine's permutation kernels (transformer_engine/pytorch/triton/permutation.py): no atomics, no copy with weights on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("precision_time", "FRAGMENT")
+_library.define("grouped_mm(Tensor input, Tensor weight, Tensor? bias) -> Tensor")
+_library.define("grouped_mm_weight(Tensor grad, Tensor input, int groups) -> Tensor")
+_library.define("grouped_sum(Tensor grad, int groups) -> Tensor")
+_library.define("combine(Tensor input, Tensor places, Tensor? weights) -> Tensor")
+_library.define("combine_backward(Tensor grad, Tensor input, Tensor order, Tensor weights) -> (Tensor, Tensor)")
+# As mamba_ssm's mamba_chunk_scan_combined: softplus of the steps inside.
+_library.define(
+    "state_scan_forward(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip)"
+    " -> Tensor"
+)
+_library.define(
+    "state_scan_backward(Tensor grad, Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c,"
+    " Tensor skip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _grouped_mm(x: Any, weight: Any, bias: Any) -> Any:
+    return x.new_empty((x.shape[0], weight.shape[-1]))
+
+
+def _grouped_mm_weight(grad: Any, x: Any, groups: int) -> Any:
+    return grad.new_empty((groups, x.shape[-1], grad.shape[-1]))
+
+
+def _grouped_sum(grad: Any, groups: int) -> Any:
+    return grad.new_empty((groups, grad.shape[-1]))
+
+
+def _combine(y: Any, places: Any, weights: Any) -> Any:
+    return y.new_empty((places.shape[0], y.shape[-1]))
+
+
+def _combine_backward(grad: Any, y: Any, order: Any, weights: Any) -> Any:
+    return torch.empty_like(y), torch.empty_like(weights)
+
+
+def _state_scan_forward(x: Any, *rest: Any) -> Any:
+    return x.new_empty(x.shape)
+
+
+def _state_scan_backward(grad: Any, *saved: Any) -> Any:
+    return tuple(y.new_empty(y.shape) for y in saved)
+
+
+for _shape in (
+    _grouped_mm, _grouped_mm_weight, _grouped_sum, _combine, _combine_backward, _state_scan_forward,
+    _state_scan_backward,
+):  # fmt: skip
+    _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
+
+
+class _GroupedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        return torch.ops.precision_time.grouped_mm(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        ops, groups, needed = torch.ops.precision_time, weight.shape[0], ctx.needs_input_grad
+        return (
+            ops.grouped_mm(grad, weight.transpose(1, 2), None) if needed[0] else None,
+            ops.grouped_mm_weight(grad, x, groups) if needed[1] else None,
+            ops.grouped_sum(grad, groups) if needed[2] else None,
+        )
+
+
+class _Permute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, order: Any, places: Any) -> Any:
+        ctx.save_for_backward(places)
+        return x.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (places,) = ctx.saved_tensors
+        return torch.ops.precision_time.combine(grad, places, None), None, None
+
+
+class _Unpermute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Any, order: Any, places: Any, weights: Any) -> Any:
+        ctx.save_for_backward(y, order, weights)
+        return torch.ops.precision_time.combine(y, places, weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        grad_y, grad_weights = torch.ops.precision_time.combine_backward(grad, *ctx.saved_tensors)
+        return grad_y, None, None, grad_weights
+
+
+class _StateScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        ctx.save_for_backward(*args)
+        return torch.ops.precision_time.state_scan_forward(*args)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return torch.ops.precision_time.state_scan_backward(grad, *ctx.saved_tensors)
+
+
+def grouped_linear(x: Any, weight: Any, bias: Any, _ends: Any) -> Any:
+    return _GroupedLinear.apply(x, weight, bias)
+
+
+def permute(x: Any, order: Any, places: Any) -> Any:
+    return _Permute.apply(x, order, places)
+
+
+def unpermute(y: Any, order: Any, places: Any, weights: Any) -> Any:
+    return _Unpermute.apply(y, order, places, weights)
+
+
+def state_scan(*args: Any) -> Any:
+    return _StateScan.apply(*args)
+
+
+REPLACEMENTS: dict[str, tuple[Any, bool]] = {
+    "grouped_linear": (grouped_linear, True),
+    "permute": (permute, False),
+    "unpermute": (unpermute, False),
+    "state_scan": (state_scan, False),
+}
+"""As `fused.REPLACEMENTS`, of the operators in `zoo.models.operators`."""

@@ -1,0 +1,97 @@
+"""What code of experts, windowed attention and state spaces calls kernels for that torch has no operator of.
+
+Each is an operator of ours composed of torch's own, so that a model runs on any device; capture sees the kernels that
+training frameworks have instead (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's
+permutation kernels, flash attention with a window, Mamba's chunked scan.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_library = torch.library.Library("precision_time", "FRAGMENT")
+_library.define("grouped_linear(Tensor input, Tensor weight, Tensor? bias, Tensor ends) -> Tensor")
+_library.define("permute(Tensor input, Tensor order, Tensor places) -> Tensor")
+_library.define("unpermute(Tensor input, Tensor order, Tensor places, Tensor weights) -> Tensor")
+_library.define(
+    "window_attention(Tensor query, Tensor key, Tensor value, Tensor? sink, int window, float dropout_p) -> Tensor"
+)
+_library.define(
+    "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip) -> Tensor"
+)
+
+
+def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
+    """Rows `ends[e-1]` to `ends[e]` of x by the weight of expert e: (rows, k) and (experts, k, n) to (rows, n)."""
+    products, start, experts = [], 0, weight.shape[0]
+    balanced = [x.shape[0] * (expert + 1) // experts for expert in range(experts)]
+    for expert, end in enumerate(balanced if ends.is_meta else ends.tolist()):
+        product = x[start:end] @ weight[expert]
+        products.append(product if bias is None else product + bias[expert])
+        start = end
+    return torch.cat(products)
+
+
+def _permute(x: Tensor, order: Tensor, places: Tensor) -> Tensor:
+    """Row i is the token of choice order[i]; `places` (tokens, topk) says where each choice of a token went."""
+    return x.index_select(0, order // places.shape[1])
+
+
+def _unpermute(y: Tensor, order: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    """Every token's sum over its choices, weighted: (tokens * topk, hidden) and (tokens, topk) to (tokens, hidden)."""
+    chosen = y.index_select(0, places.flatten()).unflatten(0, places.shape)
+    return (chosen * weights.to(y.dtype).unsqueeze(-1)).sum(1)
+
+
+def _window_attention(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, window: int, dropout_p: float
+) -> Tensor:
+    """Causal attention to the last `window` keys (0: all), grouped heads, with a learned logit that takes no value."""
+    if key.shape[1] != query.shape[1]:
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (1.0 / math.sqrt(query.shape[-1]))
+    allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if window:
+        allowed = allowed.triu(1 - window)
+    scores = scores.masked_fill(~allowed, -1e4)
+    if sink is not None:
+        column = sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = F.softmax(scores, dim=-1)[..., : key.shape[-2]]
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
+    return torch.matmul(weights, value)
+
+
+def _state_scan(
+    x: Tensor, steps: Tensor, step_bias: Tensor, decay: Tensor, b: Tensor, c: Tensor, skip: Tensor
+) -> Tensor:
+    """y_t = sum over s <= t of (c_t . b_s) exp(-(a_s+1 + .. + a_t)) d_s x_s, plus skip x_t, for each head.
+
+    d is the step, softplus(steps + bias), and a = exp(decay) d. Written out over all pairs of positions; x is (batch,
+    length, heads, size), b and c (batch, length, groups, state).
+    """
+    d = F.softplus(steps.float() + step_bias.float()).transpose(1, 2)
+    passed = (d * torch.exp(decay.float())[:, None]).cumsum(-1)
+    b, c = (y.float().repeat_interleave(x.shape[2] // y.shape[2], 2).transpose(1, 2) for y in (b, c))
+    fading = (passed.unsqueeze(-2) - passed.unsqueeze(-1)).tril()
+    weights = (c @ b.mT) * fading.exp().tril() * d.unsqueeze(-2)
+    y = (weights @ x.float().transpose(1, 2)).transpose(1, 2) + skip.float()[:, None] * x
+    return y.to(x.dtype)
+
+
+_library.impl("grouped_linear", _grouped_linear, "CompositeImplicitAutograd")
+_library.impl("permute", _permute, "CompositeImplicitAutograd")
+_library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
+_library.impl("window_attention", _window_attention, "CompositeImplicitAutograd")
+_library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
+
+grouped_linear = torch.ops.precision_time.grouped_linear
+permute = torch.ops.precision_time.permute
+unpermute = torch.ops.precision_time.unpermute
+window_attention = torch.ops.precision_time.window_attention
+state_scan = torch.ops.precision_time.state_scan
