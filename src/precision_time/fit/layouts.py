@@ -38,6 +38,8 @@ TABLE = Path("data") / "published" / "measurements_llm.csv"
 """The measured steps, below the shared folder."""
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / "layout_scales.json"
 TRUSTED = ("A", "B")
+REFIT = 0.15
+"""A fold with more of the rows than this is left out in earnest."""
 SPREAD = 0.05
 """Errors of this size in log(step) are what the model is expected to leave; larger ones count linearly."""
 
@@ -93,11 +95,12 @@ def _logs(cases: Sequence[LayoutCase], theta: Array, base: StepConstants) -> Arr
 
 
 def fit(
-    cases: Sequence[LayoutCase], base: StepConstants, rounds: int = 5, progress: Callable[[str], None] = lambda _: None
-) -> Fitted:
-    """Gauss-Newton with weights that let large errors count linearly."""
+    cases: Sequence[LayoutCase], base: StepConstants, start: Array | None = None, rounds: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Fitted:  # fmt: skip
+    """Gauss-Newton with weights that let large errors count linearly, never further than a factor of two at a time."""
     measured = np.log([c.row.measured_s for c in cases])
-    theta = usual()
+    theta = usual() if start is None else start
     logs = _logs(cases, theta, base)
     slopes = np.zeros((len(cases), len(theta)))
     for turn in range(rounds):
@@ -106,7 +109,7 @@ def fit(
             moved[k] += 0.04
             slopes[:, k] = (_logs(cases, moved, base) - logs) / 0.04
             progress(f"round {turn + 1}/{rounds}, factor {k + 1}/{len(theta)}")
-        theta = solve(measured, Fitted(theta, logs, slopes))
+        theta = theta + np.clip(solve(measured, Fitted(theta, logs, slopes)) - theta, -0.7, 0.7)
         before, logs = logs, _logs(cases, theta, base)
         if np.abs(logs - before).max() < 2e-3:
             break
@@ -151,14 +154,22 @@ FOLDS: dict[str, Callable[[Row], str]] = {
 
 
 def held_out(cases: Sequence[LayoutCase], at: Fitted, fold: Callable[[Row], str], base: StepConstants) -> Array:
-    """Log of every prediction by factors that never saw its fold."""
+    """Log of every prediction by factors that never saw its fold.
+
+    A small fold hardly moves the factors, and what is left of the rows is fitted along the slopes known; without a large
+    one they are fitted anew.
+    """
     names = np.array([fold(c.row) for c in cases])
     trusted = np.array([c.row.trust in TRUSTED for c in cases])
     measured = np.log([c.row.measured_s for c in cases])
     logs = np.zeros(len(cases))
     for name in dict.fromkeys(names.tolist()):
         inside = names == name
-        theta = solve(measured, at, ~inside & trusted)
+        rest = ~inside & trusted
+        if inside.sum() > REFIT * len(cases):
+            theta = fit([c for c, kept in zip(cases, rest, strict=True) if kept], base, rounds=4).theta
+        else:
+            theta = solve(measured, at, rest)
         where = np.flatnonzero(inside)
         logs[where] = _logs([cases[i] for i in where], theta, base)
     return logs

@@ -25,6 +25,10 @@ _CP_ALIASES = {
     "p2p": "ring", "all_gather": "all-gather", "allgather": "all-gather",
     "all_to_all": "all-to-all", "alltoall": "all-to-all", "a2a": "all-to-all", "ulysses": "all-to-all",
 }  # fmt: skip
+DISPATCHERS = ("all-to-all", "deepep")
+_DISPATCHER_ALIASES = {
+    "alltoall": "all-to-all", "all_to_all": "all-to-all", "a2a": "all-to-all", "hybridep": "deepep", "flex": "deepep",
+}  # fmt: skip
 _SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 
 
@@ -60,6 +64,9 @@ class Layout:
                       others).
     overlap_param_gather  sharded weights are gathered behind compute. FSDP prefetches (the default from zero 2 on);
                       a distributed optimizer gathers after its update unless told (zero 1).
+    dispatcher        how tokens reach experts: all-to-all sends one copy for each expert, deepep one for each node and
+                      rank (DeepEP, HybridEP); default all-to-all
+    overlap_ep        tokens travel to experts behind another micro-batch's compute; default off
     overlap_tp        tensor-parallel traffic is split and hidden behind matrix products; needs sp, default off
     expert_imbalance  tokens of the busiest expert-parallel rank over the mean
     capacity_factor   tokens that an expert takes over its even share, the rest is dropped; None: dropless
@@ -82,6 +89,10 @@ class Layout:
     overlap_grad_reduce: bool = option(None, optional(on_off), "gradients are reduced behind the backward pass")
     overlap_param_gather: bool = option(None, optional(on_off), "sharded weights are gathered behind compute")
     overlap_tp: bool = option(False, on_off, "tensor-parallel traffic hides behind matrix products")
+    dispatcher: str = option(
+        "all-to-all", word(DISPATCHERS, _DISPATCHER_ALIASES), "how tokens reach experts", DISPATCHERS
+    )
+    overlap_ep: bool = option(False, on_off, "tokens travel to experts behind another micro-batch's compute")
     expert_imbalance: float = option(1.0, _imbalance, "busiest rank's tokens over the mean")
     capacity_factor: float | None = option(None, optional(positive), "tokens an expert takes over its even share")
 

@@ -52,7 +52,9 @@ _DERIVED = (_DISTRIBUTED, _INSTANCES, _STRATEGY, _CHUNK, _REPLICATE, _SHARD, "lo
 """Words that decide fields together with others."""
 
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_BARE = ("sp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "use_distributed_optimizer")
+_BARE = (
+    "sp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_ep", "use_distributed_optimizer",
+)  # fmt: skip
 """Switches that may stand without a value."""
 
 

@@ -19,7 +19,8 @@ class Exchange:
     """One collective: who takes part (a group of the layout), which one, its bytes as nccl-tests count them.
 
     behind   calls of the unit that it may run beside: "" for none (the ranks wait), "weights" for the weight gradients
-             of the same module, "attention" for the attention of a step of the ring
+             of the same module, "attention" for the attention of a step of the ring, "products" for the products
+             it is split with, "compute" for another micro-batch's
     """
 
     group: str
@@ -27,6 +28,8 @@ class Exchange:
     nbytes: int
     times: int = 1
     behind: str = ""
+    copies: int = 0
+    """Copies of a token among `nbytes`, where each place is sent it once however many of its experts want it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

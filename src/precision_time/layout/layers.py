@@ -142,7 +142,7 @@ def _shares(blocks: int, parts: int) -> list[int]:
 
 def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds: _KindTable) -> UnitProgram:
     graph = step.layers.graph
-    found = tensor_parallel.exchanges(graph, unit, step.split, layout)
+    found = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
     block = unit.name not in (BEFORE, AFTER)
     again = _recomputed(graph, unit, options.recompute) if block else ()
     experts = sum(p.numel for p in unit.parameters if _EXPERTS in f".{p.name}.")

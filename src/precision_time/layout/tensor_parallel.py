@@ -20,6 +20,7 @@ from precision_time.job.layout import Layout
 from precision_time.layout.layered_program import CONTEXT, EXPERT, TENSOR, Exchange
 from precision_time.zoo.parallel import Split
 
+GROUPED = ("pt.grouped_mm", "pt.scaled_grouped_mm")
 _ATTENTION = ("pt.attention", "pt.attention_backward")
 
 
@@ -52,8 +53,8 @@ def local_call(
     return (call, graph) if divided or in_loss else (sharded.calls[index], sharded)
 
 
-def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout) -> Exchanges:
-    """The collectives of a unit at the rank's local shapes."""
+def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, topk: int = 0) -> Exchanges:
+    """The collectives of a unit at the rank's local shapes; `topk`: experts of a token."""
     if split is None:
         return Exchanges()
     forward: list[Exchange] = []
@@ -62,7 +63,7 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout) -
         if layout.tp > 1:
             _tensor(graph, unit, split, layout, region, forward, backward)
         if region == split.moe and layout.ep > 1:
-            _expert(graph, unit, layout, forward, backward)
+            _expert(graph, unit, layout, topk, forward, backward)
     if layout.cp > 1:
         _context(graph, unit, layout, forward, backward)
     return Exchanges(tuple(forward), tuple(backward))
@@ -119,14 +120,17 @@ def _tensor(
         backward.append(Exchange(TENSOR, "all_reduce", size, behind="weights"))
 
 
-def _expert(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange], backward: list[Exchange]) -> None:
+def _expert(
+    graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[Exchange], backward: list[Exchange]
+) -> None:
     """Tokens to their experts and back: an all-to-all each, in both passes."""
     routed = _routed(graph, unit)
     if routed is None:
         return
     shards = layout.tp if layout.sp else 1
     size = int(routed.nbytes / shards * layout.expert_imbalance)
-    each = Exchange(EXPERT, "all_to_all", size, times=2)
+    copies = topk if layout.dispatcher == "deepep" else 0
+    each = Exchange(EXPERT, "all_to_all", size, times=2, behind="compute" if layout.overlap_ep else "", copies=copies)
     forward.append(each)
     backward.append(each)
 
@@ -135,8 +139,9 @@ def _routed(graph: OpGraph, unit: Unit) -> TensorSpec | None:
     """Tokens as they are sent to experts: (tokens x experts per token, hidden)."""
     for i in unit.forward:
         kind = graph.kinds[graph.calls[i].kind]
-        if kind.name == "pt.grouped_mm" or kind.attr("grouped"):
+        if kind.name in GROUPED:
             tokens, hidden = kind.inputs[0].shape[-2:]
+            # Tokens travel in half precision also where the products that follow are in fp8.
             return TensorSpec((tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32")
     return None
 

@@ -23,6 +23,10 @@ _OWN_NOVOGRAD = frozenset({"jasper-10x5dr"})
 """Published with NVIDIA's own NovoGrad in Python, tensor by tensor (QuartzNet with apex's fused one)."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
 """Code bases whose models drop out 0.1 unless told otherwise (megatron/training/arguments.py, --hidden-dropout)."""
+_SYSTEM_OF = {("megatron-deepspeed", "a100-80gb-sxm"): "hgx-a100-4nic"}
+"""Where rows name no system but say what joins the nodes: vTrain's, 8 GPUs and 800 Gb/s each."""
+_DEEPEP = frozenset({"deepseek-v3", "kimi-k2"})
+"""Models whose Megatron-Bridge recipes dispatch tokens by DeepEP; rows of others name the dispatcher if it is one."""
 _REDUCED = (("gradients reduced in fp32", "float32"), ("gradients reduced in bf16", "bfloat16"))
 """What a row's notes say of the dtype that gradients are reduced in."""
 _IMAGES = frozenset({"image_size", "volume"})
@@ -127,9 +131,24 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
     lora = ";".join(part for part in parts if part.startswith("lora="))
     layout = ",".join(part for part in parts if not part.startswith("lora=")) or "dp"
     config = {**config, **parse_fields(lora, "model_config")}
-    if "ep=" in layout and "etp=" not in layout and not _can_be(layout, gpus) and _can_be(f"{layout},etp=1", gpus):
-        return f"{layout},etp=1", config, ["etp 1"]  # too many experts' ranks for Megatron's default, which is tp
+    degrees = parse_fields(layout.replace(",", ";"), "parallelism") if "=" in layout else {}
+    if int(degrees.get("ep") or 1) > 1 and int(degrees.get("tp") or 1) > 1 and "etp" not in degrees:
+        return f"{layout},etp=1", config, ["etp 1"]  # as published recipes have it; Megatron's own default is tp
     return layout, config, []
+
+
+def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
+    """What the performance recipes of Megatron-Bridge switch on, beside the degrees that a row states."""
+    if framework != "megatron-bridge" or "=" not in layout:
+        return []
+    found = [word for word in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]
+    if "sp=1" in layout:
+        found.append("overlap_tp=1")
+    if "hybridep" in notes or "deepep" in notes or ("ep=" in layout and model in _DEEPEP):
+        found.append("dispatcher=deepep")
+    if "expert all-to-all overlapped" in notes:
+        found.append("overlap_ep=1")
+    return found
 
 
 def _can_be(layout: str, gpus: int) -> bool:
@@ -171,6 +190,9 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         assumed.append("system: the usual one of that GPU")
     layout, config, own = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
     assumed += own
+    if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
+        layout = ",".join((layout, *overlaps))
+        assumed += [word.replace("=", " ") for word in overlaps]
     framework = cells["framework"] if cells["framework"] in FRAMEWORKS else "pytorch"
     if framework in _DROPS_OUT and entry is not None and "dropout" in entry.config and "dropout" not in config:
         config = {**config, "dropout": 0.1}
@@ -185,7 +207,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         gpu=cells["gpu"],
         gpus=int(cells["gpus"] or 1),
         nodes=int(cells["nodes"]) if cells["nodes"] else None,
-        system=cells["system"] or None,
+        system=cells["system"] or _SYSTEM_OF.get((cells["framework"], cells["gpu"])),
         layout=layout,
         optimizer=optimizer,
         optimizer_impl=implementation,

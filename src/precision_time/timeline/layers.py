@@ -77,6 +77,7 @@ class _Rank:
         if name:
             self.played.append(Played(0, name, kind, self.device, step.device_s + extra))
         self.device = max(self.device + step.device_s, self.host + step.reach_s) + extra
+        self.exposed += extra
         self.host += step.host_s
         self.busy += step.device_s + extra
         self.ended.append(self.device)

@@ -156,7 +156,7 @@ def price_layers(
     host = constants.layouts.host_factor(program.framework)
     kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
     costs = constants.layouts
-    joined = _Groups(program, cluster)
+    joined = _Groups(program, cluster, costs.overlap)
     units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
     stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
     for stage in program.stages:
@@ -186,34 +186,52 @@ def price_layers(
         tied_s=0.0,
         calls=_calls(program, units, len(program.kinds)),
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
-        slowdown=_slowdown(program, cluster, joined, costs),
+        slowdown=_slowdown(program, joined),
     )  # fmt: skip
 
 
-def _slowdown(program: LayeredProgram, cluster: Cluster, joined: _Groups, costs: LayoutCosts) -> float:
-    group = joined.groups.get(DATA)
-    if group is None:
-        return 1.0
-    collective = "all_reduce" if program.layout.zero == 0 else "reduce_scatter"
-    return overlap_slowdown(cluster, group, collective, costs.overlap).compute
+def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
+    return joined.slowdown(DATA, "all_reduce" if program.layout.zero == 0 else "reduce_scatter")
 
 
 class _Groups:
     """The communicators of a program and the seconds of collectives in them."""
 
-    def __init__(self, program: LayeredProgram, cluster: Cluster) -> None:
+    def __init__(self, program: LayeredProgram, cluster: Cluster, overlap: float) -> None:
+        self.cluster, self.overlap = cluster, overlap
         self.groups: dict[str, Group] = {
             name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1
         }
 
-    def seconds(self, group: str, collective: str, nbytes: float) -> float:
+    def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
         found = self.groups.get(group)
-        return 0.0 if found is None or nbytes <= 0 else _seconds(collective, float(nbytes), found)
+        if found is None or nbytes <= 0:
+            return 0.0
+        if copies:
+            nbytes = nbytes * _sent_once(found, copies)
+        return _seconds(collective, float(nbytes), found)
+
+    def slowdown(self, group: str, collective: str) -> float:
+        """Compute beside the collective over compute alone."""
+        found = self.groups.get(group)
+        return 1.0 if found is None else _slowed(self.cluster, found, collective, self.overlap)
 
 
 @lru_cache(maxsize=4096)
 def _group(cluster: Cluster, size: int, stride: int) -> Group:
     return cluster.group(size, stride)
+
+
+def _sent_once(group: Group, copies: int) -> float:
+    """Share of `copies` of a token, for as many experts, that is left when each node is sent it once (between nodes) or
+    each rank (within one): expected distinct places of evenly spread experts."""
+    places = group.domains if group.domains > 1 else group.ranks
+    return min(1.0, places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies)
+
+
+@lru_cache(maxsize=4096)
+def _slowed(cluster: Cluster, group: Group, collective: str, scale: float) -> float:
+    return overlap_slowdown(cluster, group, collective, scale).compute
 
 
 @lru_cache(maxsize=65536)
@@ -253,10 +271,12 @@ def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups, costs: L
         behind_weights = sum(1 for e in exchanges if e.behind in ("weights", "products")) or 1
         found = []
         for each in exchanges:
-            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes)
+            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes, each.copies)
             room = 0.0
             if each.behind == "weights":
                 room = products / behind_weights
+            elif each.behind == "compute":
+                room = _all_s(kinds, unit.backward if backward else unit.forward)
             elif each.behind == "products":
                 room = (products if backward else _products_s(kinds, unit.forward)) / behind_weights
             elif each.behind == "attention":
@@ -264,7 +284,9 @@ def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups, costs: L
                 # The first part is there from the start; each later one travels behind the step before it.
                 room = (2.5 if backward else 1.0) * attention * each.times / steps
             hidden = min(seconds, room)
-            found.append((each.group, seconds - hidden, hidden))
+            # What runs beside a collective runs slower: that much of it shows after all.
+            shown = seconds - hidden + hidden * (joined.slowdown(each.group, each.collective) - 1.0)
+            found.append((each.group, shown, hidden))
         return tuple(found)
 
     return UnitTimes(
@@ -274,12 +296,19 @@ def _unit_times(kinds: PricedKinds, unit: UnitProgram, joined: _Groups, costs: L
     )
 
 
+def _all_s(kinds: PricedKinds, segment: Segment) -> float:
+    return float(kinds.device_seconds(segment).sum()) if len(segment) else 0.0
+
+
 def _products_s(kinds: PricedKinds, segment: Segment) -> float:
     names = {i for i in set(segment.kind.tolist()) if kinds.kinds[i].name in _PRODUCTS}
     return _kinds_s(kinds, segment, tuple(names))
 
 
-_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "pt.scaled_mm", "pt.grouped_mm", "pt.grouped_mm_backward"})
+_PRODUCTS = frozenset({
+    "aten.mm", "aten.addmm", "pt.scaled_mm", "pt.grouped_mm", "pt.grouped_mm_weight", "pt.scaled_grouped_mm",
+    "pt.scaled_grouped_mm_weight",
+})  # fmt: skip
 
 
 def _kinds_s(kinds: PricedKinds, segment: Segment, wanted: tuple[int, ...]) -> float:
