@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.text import percent
+from precision_time.fit.folds import UNSEEN_ARCHITECTURE, Z90
 from precision_time.fit.layout_cases import LayoutCase, layout_cases
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
@@ -226,7 +227,11 @@ def document(cases: Sequence[LayoutCase], theta: Array, logs: Array, source: Pat
             "overlap": round(costs.overlap, 4),
             "attention": {k: round(v, 4) for k, v in costs.attention.items()},
         },
-        "interval": {"log_spread": round(float(np.sqrt((np.clip(error, -0.3, 0.3) ** 2).mean())), 4)},
+        "interval": {
+            "log_spread": round(float(np.quantile(np.abs(error), 0.8)) / Z90, 4),
+            "architectures": sorted({c.cluster.gpu.arch for c in cases}),
+            "unseen_architecture": UNSEEN_ARCHITECTURE,
+        },
     }
 
 
