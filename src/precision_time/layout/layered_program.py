@@ -1,7 +1,8 @@
 """What the ranks of any layout run: units in order with their collectives, cut into pipeline stages.
 
-A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes, what its
-ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows no seconds.
+A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes,
+what its ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows
+no seconds.
 """
 
 from __future__ import annotations

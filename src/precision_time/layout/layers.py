@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Tail, tail
@@ -21,7 +21,6 @@ from precision_time.layout.layered_program import (
     PIPELINE,
     TENSOR,
     Chunk,
-    Exchange,
     LayeredProgram,
     Stage,
     UnitProgram,
@@ -297,13 +296,9 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
         return 0
     inside = set(after.forward)
     taken = dict.fromkeys(r for i in after.forward for r in graph.calls[i].reads)
-    from precision_time.capture.graph import Category
-
     size = sum(
         graph.storages[r].nbytes for r in taken
         if graph.storages[r].born not in inside and graph.storages[r].category is Category.ACTIVATIONS
     )  # fmt: skip
     return size // (layout.tp if layout.sp else 1)
 
-
-__all__ = ["Options", "cut_layers", "groups", "layered_program", "Exchange"]

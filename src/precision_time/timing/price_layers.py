@@ -126,7 +126,6 @@ class PricedLayers(PricedKinds):
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
     calls: Array
-    communication_source: str = "learned"
     wait_share: float = 0.0
 
     @property
