@@ -81,6 +81,8 @@ class LayeredProgram:
 
     weight_bytes, gradient_bytes  per element on the wire between data-parallel ranks
     boundary_bytes   what a stage sends to the next for one micro-batch
+    tied_bytes       gradient of the weights that first and last stage share
+    reduces_always   gradients are summed over data-parallel ranks after every micro-batch
     groups           name -> (ranks, stride between them)
     """
 
@@ -92,5 +94,7 @@ class LayeredProgram:
     weight_bytes: float
     gradient_bytes: float
     boundary_bytes: int
+    tied_bytes: int
     groups: dict[str, tuple[int, int]]
+    reduces_always: bool
     sync_after_tail: bool

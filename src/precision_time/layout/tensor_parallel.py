@@ -137,7 +137,9 @@ def _routed(graph: OpGraph, unit: Unit) -> TensorSpec | None:
         kind = graph.kinds[graph.calls[i].kind]
         if kind.name == "pt.grouped_mm" or kind.attr("grouped"):
             tokens, hidden = kind.inputs[0].shape[-2:]
-            return TensorSpec((tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32")
+            return TensorSpec(
+                (tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32"
+            )
     return None
 
 
@@ -163,15 +165,11 @@ def _context(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange]
             backward.append(Exchange(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
 
 
-def ring_steps(kind: OpKind, layout: Layout) -> int:
+def attention_parts(kind: OpKind, layout: Layout) -> int:
     """How often a rank runs an attention call of its own part of the sequence: once per part of the keys.
 
-    Under a causal mask the parts are dealt out in pairs from both ends, so that every rank has half of each step to do
-    (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves.
+    In a ring the parts are dealt out in pairs from both ends, so that under a causal mask every rank has half of each
+    step to do (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves. With all keys
+    gathered, or all of the sequence for a part of the heads (all-to-all), one call does the work of these cp.
     """
     return layout.cp if layout.cp > 1 and kind.name in _ATTENTION else 1
-
-
-def attention_kinds(graph: OpGraph, calls: Sequence[int]) -> tuple[int, ...]:
-    """Kinds of attention among calls."""
-    return tuple(dict.fromkeys(graph.calls[i].kind for i in calls if graph.kinds[graph.calls[i].kind].name in _ATTENTION))

@@ -29,7 +29,7 @@ from precision_time.layout.layered_program import (
     Stage,
     UnitProgram,
 )
-from precision_time.layout.layers import EXPERT_DATA, REPLICAS
+from precision_time.layout.layers import EXPERT_DATA, REPLICAS, TIED
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
@@ -169,7 +169,7 @@ def price_layers(
         tails=tuple(tail for _, tail, _ in found),
         accumulates=tuple(adds for _, _, adds in found),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
-        tied_s=0.0,
+        tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
     )  # fmt: skip
