@@ -21,6 +21,7 @@ from precision_time.layout.layered_program import (
     PIPELINE,
     TENSOR,
     Chunk,
+    Exchange,
     LayeredProgram,
     Stage,
     UnitProgram,
@@ -49,7 +50,8 @@ class Options:
 def groups(layout: Layout) -> dict[str, tuple[int, int]]:
     """Ranks and stride of every communicator: tp ranks are neighbours, then cp, then dp, then pp (Megatron's order).
 
-    Experts are spread over the ranks of a stage, expert-tensor ranks innermost.
+    Experts are spread over the ranks of a stage, expert-tensor ranks innermost. First and last stage are half of all
+    ranks apart, or more.
     """
     etp = layout.etp or layout.tp
     return {
@@ -60,7 +62,7 @@ def groups(layout: Layout) -> dict[str, tuple[int, int]]:
         REPLICAS: (layout.data_ranks // layout.shard_ranks if layout.zero else 1, layout.tp * layout.shard_ranks),
         EXPERT_DATA: (layout.expert_ranks, layout.ep * etp),
         PIPELINE: (layout.pp, layout.tp * layout.cp * layout.dp),
-        TIED: (2 if layout.pp > 1 else 1, (layout.pp - 1) * layout.tp * layout.cp * layout.dp),
+        TIED: (2 if layout.pp > 1 else 1, layout.gpus // 2),
     }
 
 

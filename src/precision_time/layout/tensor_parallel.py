@@ -11,7 +11,6 @@ runs them on its part of the tokens. Where data enters a divided module and wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpKind, Phase, TensorSpec
