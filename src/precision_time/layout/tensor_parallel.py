@@ -6,7 +6,8 @@ runs them on its part of the tokens. Where data enters a divided module and wher
 
     without sequence parallelism   all-reduce where it leaves forward; all-reduce of the input's gradient backward
     with it                        all-gather on entering, reduce-scatter on leaving, and the same backward; the input
-                                   is gathered once more for the weight gradients
+                                   is gathered once more for the weight gradients, behind which its own gradient is
+                                   scattered (Megatron's LinearWithGradAccumulationAndAsyncCommunication)
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def _tensor(
     gather = Exchange(TENSOR, "all_gather", size, behind=hidden)
     scatter = Exchange(TENSOR, "reduce_scatter", size, behind=hidden)
     reduce = Exchange(TENSOR, "all_reduce", size)
+    again = Exchange(TENSOR, "all_gather", size, behind="weights")
+    scattered = Exchange(TENSOR, "reduce_scatter", size, behind=hidden or "weights")
     sp = layout.sp
     if region == split.embedding:
         forward.append(scatter if sp else reduce)
@@ -103,7 +106,7 @@ def _tensor(
     if region == split.head:
         if sp:
             forward.append(gather)
-        backward.append(scatter if sp else Exchange(TENSOR, "all_reduce", size, behind="weights"))
+        backward += [again, scattered] if sp else [Exchange(TENSOR, "all_reduce", size, behind="weights")]
         # The loss over a divided vocabulary: largest logit, sum of exponentials, the label's own logit, in fp32.
         logits = graph.kinds[graph.calls[unit.forward[-1]].kind].inputs[0]
         tokens = logits.shape[0] if logits.shape else 1
@@ -111,7 +114,7 @@ def _tensor(
         return
     if sp:
         forward += [gather, scatter]
-        backward += [gather, scatter, Exchange(TENSOR, "all_gather", size, behind="weights")]
+        backward += [gather, again, scattered]
     else:
         forward.append(reduce)
         # Megatron reduces the input's gradient while the weight gradients are computed.
