@@ -163,8 +163,8 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
     depth = int(config[split.depth])
     if depth < layout.pp * layout.vpp:
         raise JobError(
-            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it has "
-            f"{split.depth}={depth}; lower pp or vpp"
+            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it "
+            f"has {split.depth}={depth}; lower pp or vpp"
         )
 
 

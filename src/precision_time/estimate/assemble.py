@@ -91,7 +91,10 @@ def assemble(
         floor_s=floor_s,
         parameters=step.parameter_count,
         communication={
-            group: {"exposed_s": timeline.exposed_by_group.get(group, 0.0), "hidden_s": timeline.hidden_by_group.get(group, 0.0)}
+            group: {
+                "exposed_s": timeline.exposed_by_group.get(group, 0.0),
+                "hidden_s": timeline.hidden_by_group.get(group, 0.0),
+            }
             for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
         },
         flops_per_step=_flops(priced, per_kind),
