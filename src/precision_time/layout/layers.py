@@ -285,7 +285,7 @@ def _stage(
     accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
-        tail=enter((*_average(source, layout, options), *after.operators)),
+        tail=enter((*_average([step.layers.units[i] for part in parts for i in part], layout, options), *after.operators)),
         accumulate=enter(accumulate),
         dense_trainable=sum(u.dense_trainable for u in held) + copied,
         expert_trainable=sum(u.expert_trainable for u in held),

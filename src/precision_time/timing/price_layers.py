@@ -11,7 +11,7 @@ that neither layers nor micro-batches cost anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -165,7 +165,7 @@ def price_layers(
     host = constants.layouts.host_factor(program.framework)
     kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
     costs = constants.layouts
-    joined = _Groups(program, cluster, costs.overlap)
+    joined = _Groups(program, cluster, costs)
     units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
     stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
     for stage in program.stages:
@@ -206,10 +206,11 @@ def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
 class _Groups:
     """The communicators of a program and the seconds of collectives in them."""
 
-    def __init__(self, program: LayeredProgram, cluster: Cluster, overlap: float) -> None:
-        self.cluster, self.overlap = cluster, overlap
+    def __init__(self, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> None:
+        self.cluster, self.overlap = cluster, costs.overlap
+        share = costs.network.get(cluster.node.name, 1.0)
         self.groups: dict[str, Group] = {
-            name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1
+            name: _group(cluster, size, stride, share) for name, (size, stride) in program.groups.items() if size > 1
         }
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
@@ -227,8 +228,9 @@ class _Groups:
 
 
 @lru_cache(maxsize=4096)
-def _group(cluster: Cluster, size: int, stride: int) -> Group:
-    return cluster.group(size, stride)
+def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
+    group = cluster.group(size, stride)
+    return group if share == 1.0 else replace(group, network_bytes_per_s=share * group.network_bytes_per_s)
 
 
 def _sent_once(group: Group, copies: int) -> float:
