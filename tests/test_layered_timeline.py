@@ -1,4 +1,4 @@
-"""The steady step of units against an event simulation of single operators on three streams, and what must hold of any."""
+"""The step of units against an event simulation of single operators on three streams, and what must hold of any."""
 
 from __future__ import annotations
 
