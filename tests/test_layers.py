@@ -29,7 +29,7 @@ def graph_of(model: str, precision: str = "amp-bf16") -> OpGraph:
 
 @pytest.mark.parametrize(
     ("path", "block"),
-    [("blocks.3.attention.output", "blocks.3"), ("layer2.1", "layer2.1"), ("encoder.block.0.layer.1", "encoder.block.0"),
+    [("blocks.3.attention.output", "blocks.3"), ("layer2.1", "layer2.1"), ("encoder.block.0.ffn", "encoder.block.0"),
      ("head", ""), ("", ""), ("7", "7"), ("norm1.weight", "")],
 )  # fmt: skip
 def test_a_block_is_the_outermost_numbered_module(path: str, block: str) -> None:
