@@ -106,8 +106,13 @@ class _Rank:
             self.sent += seconds
         return self.wire if seconds else ready
 
-    def mark(self) -> tuple[float, float, float, float]:
-        return self.device, self.busy, self.exposed, self.sent
+    def mark(self) -> tuple[float, ...]:
+        return self.device, self.busy, self.exposed, self.sent, self.host, self.wire
+
+    def repeat(self, before: tuple[float, ...], times: int) -> None:
+        """What happened since `before` happens again so many times; a backlog of collectives grows as often."""
+        found = (now + times * (now - then) for then, now in zip(before, self.mark(), strict=True))
+        self.device, self.busy, self.exposed, self.sent, self.host, self.wire = found
 
 
 def _unstaged(priced: PricedLayers) -> LayeredTimeline:
@@ -115,9 +120,8 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
     program = priced.program
     rank = _Rank(priced.slowdown)
     start = rank.mark()
-    extra = np.zeros(4)
     for _ in range(2):
-        start, extra = rank.mark(), np.zeros(4)
+        start = rank.mark()
         rank.played.clear()
         rank.host += priced.host.step_s
         if priced.synchronous:  # host and kernels are one stream
@@ -130,9 +134,9 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
             last = index == played - 1
             _micro_batch(priced, rank, first=index == 0, last=last)
             if index == 1 and micro > PLAYED:
-                extra = (micro - PLAYED) * (np.array(rank.mark()) - np.array(before))
+                rank.repeat(before, micro - PLAYED)
         _finish(priced, rank)
-    step_s, busy_s, exposed, sent = np.array(rank.mark()) - np.array(start) + extra
+    step_s, busy_s, exposed, sent = (now - then for then, now in zip(start[:4], rank.mark()[:4], strict=True))
     wait = averaged(priced.wait_share, program.micro_batches if program.layout.zero < 2 else 1) * float(busy_s)
     exposed_by, hidden_by = _inside(priced, program.stages[0])
     exposed_by[DATA] = exposed_by.get(DATA, 0.0) + float(exposed)
