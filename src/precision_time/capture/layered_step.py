@@ -79,7 +79,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     config = _decoder_config(model.config)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
-    attention = job.attention if job.attention in ("math", "triton") else "flash"
+    attention = job.attention if job.attention in ("math", "triton", "flash2") else "flash"
     etp = layout.etp or layout.tp
 
     def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
