@@ -10,7 +10,7 @@ from math import ceil
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Tail, tail
+from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, tail
 from precision_time.errors import JobError
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
@@ -269,11 +269,27 @@ def _stage(
     return Stage(
         chunks=tuple(chunks),
         tail=enter(after.operators),
+        copies=enter(_bucket_copies([*own, *copies], layout, options)),
         accumulate=enter(accumulate),
         dense_trainable=sum(u.dense_trainable for u in held) + copied,
         expert_trainable=sum(u.expert_trainable for u in held),
         dense_elements=sum(u.dense_elements for u in held) + copied,
         expert_elements=sum(u.expert_elements for u in held),
+    )
+
+
+def _bucket_copies(
+    parameters: Sequence[Parameter], layout: Layout, options: Options
+) -> tuple[tuple[Phase, OpKind], ...]:
+    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
+    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
+    if options.framework != "pytorch" or layout.zero or layout.data_ranks == 1 or not trainable:
+        return ()
+    sweep, dtype = Sweep(tuple(p.numel for p in trainable)), trainable[0].grad_dtype
+    wire = options.communication_dtype or dtype
+    return (
+        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [dtype], [wire], "single")),
+        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [dtype], "single")),
     )
 
 
