@@ -96,7 +96,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
     entry = ENTRIES[model.entry.name]
     clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
-    return LayeredStep(
+    return _kept(
         model=model.name,
         layers=layers,
         sharded=sharded,
@@ -109,9 +109,20 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
         batch_size=sizes["batch_size"],
         dataset=entry.dataset or None,
         family=entry.family,
-        config=config,
-        sizes=model.sizes,
+        config=tuple(config.items()),
+        sizes=tuple(model.sizes.items()),
     )
+
+
+@lru_cache(maxsize=256)
+def _kept(*, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...], **fields: Any) -> LayeredStep:
+    """Equal steps are one object, from which programs and what is derived from them are remembered."""
+    return LayeredStep(config=dict(config), sizes=dict(sizes), **fields)
+
+
+@lru_cache(maxsize=64)
+def _units(graph: OpGraph) -> LayeredGraph:
+    return layered(graph)
 
 
 def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> LayeredStep:
@@ -123,14 +134,15 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
                 f"one: use dp, fsdp, zero1..3 or pp, or a decoder of the zoo (`precision-time zoo`)"
             )
     step = training_step(job, precision, device_type)
-    layers = layered(step.graph)
+    layers = _units(step.graph)
     entry = ENTRIES.get(step.model)
     clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
-    return LayeredStep(
+    return _kept(
         model=step.model, layers=layers, sharded=None, split=None, parameters=layers.parameter_count,
         precision=precision, optimizer=step.optimizer,
         implementation=job.optimizer_impl or usual_implementation(device_type), clip_norm=clip or None,
-        batch_size=step.batch_size, dataset=step.dataset, family=step.family, sizes=step.sizes,
+        batch_size=step.batch_size, dataset=step.dataset, family=step.family, config=(),
+        sizes=tuple(step.sizes.items()),
     )  # fmt: skip
 
 
@@ -151,13 +163,7 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
         )
     if layout.ep > 1 and not config.get("experts"):
         raise JobError(f"layout ep={layout.ep} needs a model with experts, which {job.model} has not; set ep to 1")
-    parts = layout.cp * (layout.tp if layout.sp else 1)
-    if int(sizes["seq_len"]) % parts:
-        raise JobError(
-            f"input seq_len={sizes['seq_len']} cannot be shared out over cp={layout.cp}"
-            + (f" x tp={layout.tp} (sequence parallel)" if layout.sp else "")
-            + f"; set seq_len to a multiple of {parts}"
-        )
+    layout.check_sequence(int(sizes["seq_len"]))  # of the model, where the job names none
     if layout.cp > 1 and job.attention == "math":
         raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
     depth = int(config[split.depth])
