@@ -47,6 +47,7 @@ def framework_kernels(graph: OpGraph, framework: str, attention: str = "flash") 
     entering = _Kinds()
     calls: list[Call] = []
     moved: list[int] = []
+    instead: dict[int, int] = {}
     i = 0
     while i < len(names):
         length, what = _match(names, i, chains, graph)
@@ -59,11 +60,12 @@ def framework_kernels(graph: OpGraph, framework: str, attention: str = "flash") 
             continue
         kind = graph.kinds[graph.calls[i].kind]
         swapped = _gate(graph, i, names) if SWIGLU in fused else kind
+        call = graph.calls[i]
         if swapped is not None:
-            call = graph.calls[i]
-            calls.append(
-                Call(entering(swapped), call.phase, call.module, call.views, call.reads, call.writes)
-            )  # fmt: skip
+            reads = tuple(instead.get(r, r) for r in call.reads)
+            calls.append(Call(entering(swapped), call.phase, call.module, call.views, reads, call.writes))
+        elif names[i] == "silu":  # never stored: whoever reads it reads the gate
+            instead[call.writes[0]] = call.reads[0]
         moved.append(max(len(calls) - 1, 0))
         i += 1
     return moved_graph(graph, list(entering.found), calls, moved)

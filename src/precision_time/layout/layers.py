@@ -72,9 +72,11 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
     cut = cut_layers(step.layers.order, step.layers.units, layout)
     stages: list[Stage] = []
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
-    for parts in cut:
+    for place, parts in enumerate(cut):
         if parts not in known:
-            known[parts] = _stage(step, units, parts, layout, options, kinds)
+            # The last stage has its own copy of an embedding that the head shares (Megatron's word embeddings).
+            copied = shared_weights(step) if 0 < place == layout.pp - 1 else ()
+            known[parts] = _stage(step, units, parts, copied, layout, options, kinds)
         stages.append(known[parts])
     weight, gradient = _wire(step, layout, options)
     return LayeredProgram(
@@ -224,11 +226,23 @@ def _segment(
     return Segment.of(rows)
 
 
+def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
+    """Weights of what stands before the blocks that what follows them reads, too: tied embeddings."""
+    graph = step.layers.graph
+    units = {unit.name: unit for unit in step.layers.units}
+    if BEFORE not in units or AFTER not in units:
+        return ()
+    held = {p.name for p in units[BEFORE].parameters}
+    read = {r for i in units[AFTER].forward for r in graph.calls[i].reads}
+    # Parameters come first among the storages, in their order (`capture.step`).
+    return tuple(p for i, p in enumerate(graph.parameters) if i in read and p.name in held)
+
+
 def _stage(
-    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], layout: Layout,
-    options: Options, kinds: _KindTable,
+    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...],
+    copied: tuple[Parameter, ...], layout: Layout, options: Options, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
-    """One stage's chunks and its optimizer."""
+    """One stage's chunks and its optimizer. `copied`: weights that it holds beside those of its units."""
     left = options.recompute_layers
     if options.recompute == "none":
         left = 0
@@ -247,8 +261,9 @@ def _stage(
                 runs.append([index, 1, again])
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
     held = [units[i] for part in parts for i in part]
-    source = [step.layers.units[i] for part in parts for i in part]
-    after = _tail(step, source, layout, options)
+    weights = [p for part in parts for i in part for p in step.layers.units[i].parameters] + list(copied)
+    after = _tail(step, weights, layout, options)
+    more = sum(p.numel for p in copied)
 
     def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
         return Segment.of([(kinds(kind), phase, 0, 0) for phase, kind in operators])
@@ -259,22 +274,21 @@ def _stage(
         chunks=tuple(chunks),
         tail=enter(after.operators),
         accumulate=enter(accumulate),
-        dense_trainable=sum(u.dense_trainable for u in held),
+        dense_trainable=sum(u.dense_trainable for u in held) + more,
         expert_trainable=sum(u.expert_trainable for u in held),
-        dense_elements=sum(u.dense_elements for u in held),
+        dense_elements=sum(u.dense_elements for u in held) + more,
         expert_elements=sum(u.expert_elements for u in held),
     )
 
 
-def _tail(step: LayeredStep, units: Sequence[Unit], layout: Layout, options: Options) -> Tail:
+def _tail(step: LayeredStep, weights: Sequence[Parameter], layout: Layout, options: Options) -> Tail:
     """The optimizer over this rank's shard of the stage's parameters."""
     found: list[Parameter] = []
-    for unit in units:
-        for p in unit.parameters:
-            over = layout.shard_ranks if layout.zero else 1
-            if layout.zero and _EXPERTS in f".{p.name}.":
-                over = layout.expert_ranks
-            found.append(replace(p, shape=(ceil(p.numel / over),)))
+    for p in weights:
+        over = layout.shard_ranks if layout.zero else 1
+        if layout.zero and _EXPERTS in f".{p.name}.":
+            over = layout.expert_ranks
+        found.append(replace(p, shape=(ceil(p.numel / over),)))
     return tail(found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale)
 
 
