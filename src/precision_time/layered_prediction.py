@@ -92,5 +92,3 @@ def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:
         said.append("loss scaling: no skipped steps counted")
     said.append("data loading keeps up; energy from the board's power limit")
     return tuple(said)
-
-

@@ -81,11 +81,15 @@ class _Kinds:
         return self.found.setdefault(kind, len(self.found))
 
 
-def _match(names: Sequence[str], at: int, chains: Sequence[tuple[str, tuple[str, ...]]], graph: OpGraph) -> tuple[int, str]:
+def _match(
+    names: Sequence[str], at: int, chains: Sequence[tuple[str, tuple[str, ...]]], graph: OpGraph
+) -> tuple[int, str]:
     phase = graph.calls[at].phase
     for what, chain in chains:
         here = tuple(names[at : at + len(chain)])
-        if here == chain and (phase is not Phase.BACKWARD) == (graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD):
+        if here == chain and (phase is not Phase.BACKWARD) == (
+            graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD
+        ):
             return len(chain), what
     return 1, ""
 
@@ -96,7 +100,9 @@ def _one(graph: OpGraph, group: list[int], what: str, last_read: dict[int, int],
         return call
     # The fused softmax is a softmax still: a row is read, reduced twice and written.
     first, last = graph.calls[group[0]], graph.calls[group[-1]]
-    softmax = next(graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name)
+    softmax = next(
+        graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
+    )
     kind = OpKind(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
     return Call(entering(kind), first.phase, first.module, first.views, first.reads, last.writes)
 

@@ -31,9 +31,10 @@ from precision_time.estimate.memory import (
     UPDATE,
     WEIGHTS,
     Memory,
+    update_bytes,
 )
 from precision_time.layout.layered_program import CONTEXT, TENSOR, Chunk, LayeredProgram, Stage
-from precision_time.layout.layers import Options, core_attention
+from precision_time.layout.layers import EXPERT_DATA, Options, core_attention, shared_weights
 from precision_time.layout.local_bytes import local_bytes
 
 NCCL_BYTES = 128 << 20
@@ -67,12 +68,15 @@ def layered_memory(
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A unit's turn: its lifetimes, its parameters per rank before sharding over data ranks, how it recomputes."""
+    """A unit's turn: its lifetimes, its parameters on a rank before sharding over data ranks (all, those that are
+    trained, the largest tensor of those), whether it is a block or what stands before, how it recomputes."""
 
     lives: Lifetimes
     elements: int
     trainable: int
+    largest: int
     block: bool
+    first: bool
     recompute: str
 
     @property
@@ -109,7 +113,7 @@ class _Costs:
         # A gradient that appears during the backward pass, or one that stands all the time.
         self.appears = program.micro_batches == 1 and options.framework not in _MEGATRON
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
-        self.multi_tensor = step.implementation == "foreach" or (step.implementation is None and not self.masters)
+        self.tied = sum(p.numel for p in shared_weights(step) if p.trainable)
         sizes = local_bytes(step, options.framework)
         graph = step.layers.graph
         self.lives = [lifetimes(graph, u, sizes, core_attention(graph, u)) for u in step.layers.units]
@@ -175,20 +179,34 @@ class _Costs:
         return self.gradient * elements if self.zero < 2 else 0.0
 
     def _communicators(self) -> int:
-        return NCCL_BYTES * sum(ranks > 1 for ranks, _ in self.program.groups.values())
+        experts = self.program.layout.ep > 1
+        return NCCL_BYTES * sum(
+            ranks > 1 for name, (ranks, _) in self.program.groups.items() if experts or name != EXPERT_DATA
+        )
+
+    @property
+    def _gradient_width(self) -> int:
+        """Bytes of a gradient that waits for the update: FSDP turns its shard into the master's dtype."""
+        return 4 if self.fsdp and self.masters else self.gradient
 
     def _gradients(self, stage: Stage) -> float:
         """All gradients of the stage, as they are kept until the update."""
-        width = 4 if self.fsdp and self.masters else self.gradient
-        return width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
+        return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
 
     def _update(self, stage: Stage) -> float:
-        """Temporaries of the update: fp32 copies of half gradients, and one tensor per parameter of multi-tensor
-        passes (torch's foreach implementations take the square root of the second moment so)."""
-        copies = self.masters and self.gradient < 4 and not self.fsdp
-        copied = copies and (self.options.framework in (_MEGATRON | _DEEPSPEED) or self.multi_tensor)
-        width = (4 if copied else 0) + (self.state if self.multi_tensor else 0)
-        return width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
+        """Temporaries of the update, and the fp32 copies of half gradients that it starts from."""
+        copied = self.masters and self.gradient < 4 and not self.fsdp
+        copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or self.step.implementation != "fused")
+        trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
+        largest = max(
+            (p.numel for c in stage.chunks for i, _, _ in c.units for p in self.step.layers.units[i].parameters),
+            default=0,
+        )
+        over = self.program.layout.shard_ranks if self.zero else 1
+        how = self.step.implementation or ("fused" if self.masters else "foreach")
+        return (4 if copied else 0) * trained + update_bytes(
+            self.step.optimizer, how, trained, largest / over, self.state
+        )
 
     # --- what comes and goes
 
@@ -202,7 +220,9 @@ class _Costs:
                         self.lives[index],
                         unit.dense_elements + unit.expert_elements,
                         unit.dense_trainable + unit.expert_trainable,
+                        max((p.numel for p in self.step.layers.units[index].parameters if p.trainable), default=0),
                         unit.name not in (BEFORE, AFTER),
+                        unit.name == BEFORE,
                         self.options.recompute if k < again else "none",
                     )
                 )
@@ -231,17 +251,18 @@ class _Costs:
         return moments
 
     def _walk(self, stage: Stage, uses: Sequence[_Use], waiting: int, level: int) -> list[dict[str, float]]:
-        """Moments of one micro-batch: one for each unit and pass."""
+        """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""
         moments: list[dict[str, float]] = []
         received = self._received()
-        constant = 0.0 if self.appears else self._gradients(stage)
+        standing = 0.0 if self.appears else self._gradients(stage)
+        # Gradients that unit by unit are added to those that stand, or reduced.
+        graded = self.zero >= 2 or self.appears
+        adds = not graded and self.options.framework not in _MEGATRON
         copies = 0
-        kept_again = self.program.gradient_bytes if not self.appears and self.options.framework not in _MEGATRON else 0.0
         for place, use in enumerate(uses):
-            gathered = self._gathered(uses, place, 1)
             moments.append({
                 ACTIVATIONS: waiting + level + use.forward - use.lives.copies, COPIES: copies + use.lives.copies,
-                GRADIENTS: constant, BUFFERS: received + gathered,
+                GRADIENTS: standing, BUFFERS: received + self._gathered(uses, place, 1),
             })  # fmt: skip
             level += use.keeps - (use.lives.copies if use.recompute != "full" else 0)
             copies += use.lives.copies
@@ -252,23 +273,33 @@ class _Costs:
             own = use.lives.copies if use.recompute != "full" else 0
             level -= use.keeps - own
             copies -= own
-            graded = self.appears and not self.fsdp
-            most = use.backward(graded) - use.lives.copies
-            adds = kept_again * _largest(self, use)
+            most = use.backward(graded) - use.lives.copies + (self.gradient * use.largest if adds else 0)
             moments.append({
-                ACTIVATIONS: waiting + level + most + adds, COPIES: copies + use.lives.copies,
-                GRADIENTS: constant + done, BUFFERS: received + self._gathered(uses, place, -1),
+                ACTIVATIONS: waiting + level + most, COPIES: copies + use.lives.copies,
+                GRADIENTS: standing + done, BUFFERS: received + self._gathered(uses, place, -1),
             })  # fmt: skip
-            if self.appears:
-                done += self._done(use)
+            done += self._done(use)
+        if self.fsdp:
+            rest = sum(use.trainable for use in uses if not use.block)
+            reduced = next((use.trainable for use in uses if use.block), 0)
+            # Its weights are freed before its gradients are copied to be reduced.
+            wide = max(self.program.weight_bytes if self.zero >= 3 else 0.0, self.program.gradient_bytes)
+            sharded = self._gradient_width * rest / self.program.layout.shard_ranks
+            moments.append({
+                GRADIENTS: self._gradients(stage) - (sharded if self.appears else 0.0) + self.gradient * rest,
+                ACTIVATIONS: float(waiting), BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
+            })  # fmt: skip
         return moments
 
     def _done(self, use: _Use) -> float:
-        """Gradients of a unit that its backward pass leaves."""
+        """Gradients that the backward pass of a unit leaves, beside those that stand all the time."""
+        if self.fsdp and not use.block:
+            return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
+        if not self.appears:
+            return 0.0
         if self.zero < 2:
-            return float(self.gradient * use.trainable)
-        width = 4 if self.fsdp and self.masters else self.gradient
-        return width * use.trainable / self.program.layout.shard_ranks
+            return float(self.gradient * (use.trainable + (0 if use.block or use.first else self.tied)))
+        return self._gradient_width * use.trainable / self.program.layout.shard_ranks
 
     def _received(self) -> float:
         """Activations on their way: gathered over tensor ranks, keys and values of the ring, from and to stages."""
@@ -282,35 +313,24 @@ class _Costs:
         return most + (2 * self.program.boundary_bytes if self.program.layout.pp > 1 else 0)
 
     def _gathered(self, uses: Sequence[_Use], place: int, towards: int) -> float:
-        """Weights that are gathered now, and gradients that are not yet reduced.
+        """Weights that are gathered now, and gradients on their way.
 
         FSDP gathers the next unit while one runs; what is not wrapped (embedding and head) stays from the first forward
-        to the last backward pass. While a unit's gradients are reduced the next one's appear; those of the rest wait
-        for the end.
+        to the last backward pass. While the gradients of a unit are reduced, the next one's appear.
         """
         if self.zero < 2:
             return 0.0
         use = uses[place]
         following = uses[place + towards] if 0 <= place + towards < len(uses) else None
-        ahead = following if self.program.layout.overlap_param_gather else None
+        ahead = following if self.program.layout.overlap_param_gather and (use.block or towards > 0) else None
         before = uses[place - towards] if 0 <= place - towards < len(uses) else None
-        rest = sum(u.elements for u in uses if not u.block)
         total = 0.0
         if self.zero >= 3:
             blocks = sum(u.elements for u in (use, ahead) if u is not None and u.block)
-            # Megatron-FSDP and ZeRO 3 take them module by module; the largest of the rest stands beside the blocks.
-            outside = rest if self.fsdp else max((u.elements for u in (use, ahead) if u and not u.block), default=0)
-            total += self.program.weight_bytes * (blocks + outside)
-        if towards < 0:
-            reduced = before.trainable if before is not None and before.block else 0
-            own = use.trainable if use.block else 0
-            total += self.weight * own + self.program.gradient_bytes * reduced
-            if self.fsdp:
-                total += self.weight * sum(u.trainable for u in uses if not u.block)
+            # ZeRO 3 and Megatron's FSDP take them module by module.
+            outside = [u.elements for u in uses if not u.block]
+            rest = sum(outside) if self.fsdp else max(outside, default=0)
+            total += self.program.weight_bytes * (blocks + rest)
+        if towards < 0 and before is not None and before.block:
+            total += self.program.gradient_bytes * before.trainable
         return total
-
-
-def _largest(costs: _Costs, use: _Use) -> int:
-    """Elements of a unit's largest weight: its new gradient stands beside the one it is added to."""
-    unit = next(u for u, life in zip(costs.step.layers.units, costs.lives, strict=True) if life is use.lives)
-    return max((p.numel for p in unit.parameters if p.trainable), default=0)

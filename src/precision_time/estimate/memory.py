@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase, Storage
-from precision_time.capture.optimizer import Tail, rule
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Storage
+from precision_time.capture.optimizer import BY_TENSOR, FEW_PASSES, Tail, rule
 from precision_time.capture.training_step import TrainingStep
 
 FRAMEWORK_BYTES = 600 << 20
@@ -58,6 +59,23 @@ class Memory:
     def missing_bytes(self) -> int:
         """How much more the job needs than the device has (0 when it fits)."""
         return max(0, self.peak_bytes - self.capacity_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        found: dict[str, Any] = {
+            "by_category": dict(self.by_category),
+            "peak_bytes": self.peak_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "pressure": self.pressure,
+            "stages": [dict(rows) for rows in self.stages],
+        }
+        return found if self.largest_batch is None else {**found, "largest_batch": self.largest_batch}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Memory:
+        stages = tuple(dict(rows) for rows in given.get("stages", ()))
+        return cls(dict(given["by_category"]), given["capacity_bytes"], stages, given.get("largest_batch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +153,24 @@ def memory(
     return Memory(rows, capacity_bytes)
 
 
-def _update_bytes(step: TrainingStep) -> int:
-    """Temporaries of the update: one tensor for every parameter in passes over all of them (torch's foreach takes the
-    square root of the second moment so), of one parameter at a time otherwise, none in a fused kernel."""
-    chosen = rule(step.optimizer)
-    fused = {p.name for p in chosen.fused}
-    passes = [kind for phase, kind in step.tail.operators if phase is Phase.OPTIMIZER]
-    if not passes or any(kind.attr("label") in fused and len(passes) <= len(fused) + 1 for kind in passes):
-        return 0
+def _update_bytes(step: TrainingStep) -> float:
     sizes = [p.numel for p in step.graph.parameters if p.trainable and p.ready >= 0]
+    copied = any(kind.attr("label") == "master_gradients" for _, kind in step.tail.operators)
+    how = step.implementation or ("fused" if step.precision.master_weights else "foreach")
     width = BYTES_PER_ELEMENT[step.precision.state_dtype]
-    together = any(kind.attr("host_calls") == 1 for kind in passes)
-    masters = any(kind.attr("label") == "master_gradients" for _, kind in step.tail.operators)
-    return width * (sum(sizes) if together else max(sizes, default=0)) + (4 * sum(sizes) if masters else 0)
+    largest = max(sizes, default=0)
+    return (4 if copied else 0) * sum(sizes) + update_bytes(step.optimizer, how, sum(sizes), largest, width)
+
+
+def update_bytes(optimizer: str, implementation: str, elements: float, largest: float, width: int) -> float:
+    """Temporaries of an update over so many elements, with the largest tensor's and the bytes of one.
+
+    Adam and its kin make the square root of the second moment: torch's foreach of all tensors at once, else of one at
+    a time and its quotient beside it. Others add the weight decay to a copy of the gradient. Fused kernels need none.
+    """
+    passes = rule(optimizer).passes
+    if implementation in FEW_PASSES or not passes:
+        return 0.0
+    if implementation not in BY_TENSOR:
+        return width * elements
+    return width * largest * (2 if any(p.name == "sqrt" for p in passes) else 1)

@@ -289,7 +289,9 @@ def _tail(step: LayeredStep, weights: Sequence[Parameter], layout: Layout, optio
         if layout.zero and _EXPERTS in f".{p.name}.":
             over = layout.expert_ranks
         found.append(replace(p, shape=(ceil(p.numel / over),)))
-    return tail(found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale)
+    return tail(
+        found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale
+    )
 
 
 def _wire(step: LayeredStep, layout: Layout, options: Options) -> tuple[float, float]:
@@ -320,4 +322,4 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
     return size // (layout.tp if layout.sp else 1)
 
 
-__all__ = ["Options", "cut_layers", "groups", "layered_program", "Exchange"]
+__all__ = ["Exchange", "Options", "cut_layers", "groups", "layered_program"]

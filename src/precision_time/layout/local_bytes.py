@@ -50,9 +50,7 @@ def _leaving(step: LayeredStep) -> list[int]:
     end = max(inside, default=-1)
     turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
     read = {r for call in graph.calls[end + 1 : turn] for r in call.reads}
-    return [
-        i for i in read if graph.storages[i].born in inside and graph.storages[i].category is Category.ACTIVATIONS
-    ]
+    return [i for i in read if graph.storages[i].born in inside and graph.storages[i].category is Category.ACTIVATIONS]
 
 
 def _only_multiplied(graph: OpGraph) -> list[int]:
