@@ -14,14 +14,16 @@ from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.layout.layered_program import LayeredProgram
 from precision_time.layout.layers import Options, layered_program
-from precision_time.timeline.layers import LayeredTimeline, simulate_layers
+from precision_time.timeline.layers import simulate_layers
 from precision_time.timeline.layers_trace import layers_trace_events
+from precision_time.timeline.pipeline import held_in_flight
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price_layers import price_layers
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
+    from precision_time.estimate.memory import Memory
 
 
 def is_layered(job: Job) -> bool:
@@ -32,11 +34,7 @@ def is_layered(job: Job) -> bool:
 def program_of(job: Job, precision: Precision, device_type: str) -> tuple[LayeredStep, LayeredProgram]:
     """A rank's operators at its local shapes, in units that repeat, and the program of every distinct stage."""
     step = layered_step(job, precision, device_type)
-    options = Options(
-        job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
-        job.no_sync,
-    )  # fmt: skip
-    return step, layered_program(step, job.layout_spec, options)
+    return step, layered_program(step, job.layout_spec, options_of(job))
 
 
 def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
@@ -49,17 +47,35 @@ def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: 
     # 5. Streams and stages: what waits for what.
     timeline = simulate_layers(priced)
     # 6. What the fullest stage holds.
-    memory, _ = layered_memory(
-        step, program, _in_flight(timeline), cluster.gpu.memory_bytes, job.recompute, process_bytes(cluster)
-    )
+    memory = layered_memory(
+        step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
+    )  # fmt: skip
     events = partial(layers_trace_events, timeline, priced, job.signature())
     return assemble(
         job, step, priced, timeline, memory, cluster, events, _said(job, step, precision), judged_by=LAYOUTS
     )
 
 
-def _in_flight(timeline: LayeredTimeline) -> list[float]:
-    return [1.0] if timeline.pipeline is None else [float(n) for n in timeline.pipeline.in_flight]
+def options_of(job: Job) -> Options:
+    """What of a job, beside its layout, decides the program."""
+    return Options(
+        job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
+        job.no_sync,
+    )  # fmt: skip
+
+
+def in_flight(job: Job) -> list[int]:
+    """(Micro-batch, chunk) pairs whose activations each stage holds at most."""
+    layout = job.layout_spec
+    if layout.pp == 1:
+        return [1]
+    return [int(n) for n in held_in_flight(layout.schedule, layout.pp, layout.vpp, job.grad_accum)]
+
+
+def layers_memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
+    """The memory of a job in any layout, without its time."""
+    step, program = program_of(job, precision, cluster.gpu.device_type)
+    return layered_memory(step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster))
 
 
 def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:
