@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 def is_layered(job: Job) -> bool:
     """Whether a job needs more than the line of plain data parallelism."""
-    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch" or job.attention in ("triton", "flash2")
+    plain = job.layout_spec.plain and job.recompute == "none" and job.framework == "pytorch"
+    return not plain or job.attention in ("triton", "flash2")
 
 
 def program_of(job: Job, precision: Precision, device_type: str) -> tuple[LayeredStep, LayeredProgram]:
@@ -75,7 +76,9 @@ def in_flight(job: Job) -> list[int]:
 def layers_memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
     """The memory of a job in any layout, without its time."""
     step, program = program_of(job, precision, cluster.gpu.device_type)
-    return layered_memory(step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster))
+    return layered_memory(
+        step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
+    )
 
 
 def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:

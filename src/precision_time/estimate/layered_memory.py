@@ -215,7 +215,7 @@ class _Costs:
         for index, repeat, again in chunk.units:
             unit = self.program.units[index]
             for k in range(repeat):
-                found.append(
+                found += [
                     _Use(
                         self.lives[index],
                         unit.dense_elements + unit.expert_elements,
@@ -225,7 +225,7 @@ class _Costs:
                         unit.name == BEFORE,
                         self.options.recompute if k < again else "none",
                     )
-                )
+                ]
         return found
 
     def _played(self, stage: Stage, alive: int, first: bool, last: bool) -> list[dict[str, float]]:
