@@ -14,7 +14,7 @@ BY = "held out by model"
 """The run that summaries show."""
 
 _TEXT = """\
-`{command}` ({date}): {rows} rows of trust A and B are fitted, {judged} judged. Mean error of the step (its signed mean),
+`{command}` ({date}): {rows} rows of trust A and B are fitted, {judged} judged. Mean error (signed mean) of the step,
 every row by factors that never saw it:
 
 {table}
