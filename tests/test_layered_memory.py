@@ -20,7 +20,7 @@ from precision_time.capture.layered_step import layered_step  # noqa: E402
 from precision_time.capture.lifetimes import lifetimes  # noqa: E402
 from precision_time.capture.training_step import resolve, training_step  # noqa: E402
 from precision_time.estimate.layered_memory import NCCL_BYTES, layered_memory  # noqa: E402
-from precision_time.estimate.memory import FRAMEWORK, Memory, memory  # noqa: E402
+from precision_time.estimate.memory import FRAMEWORK, memory  # noqa: E402
 from precision_time.estimate.text import _stages  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.largest_batch import largest_micro_batch, memory_of, with_largest_batch  # noqa: E402

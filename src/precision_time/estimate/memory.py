@@ -144,7 +144,7 @@ def memory(
         BUFFERS: gradients if ranks > 1 else 0,  # DDP's buckets, which gradients are copied into
     }
     moment = {COPIES: most.copies, ACTIVATIONS: most.activations, GRADIENTS: most.gradients}
-    update = {GRADIENTS: gradients, UPDATE: _update_bytes(step)}
+    update = {GRADIENTS: gradients, UPDATE: int(_update_bytes(step))}
     if sum(update.values()) > sum(moment.values()):
         moment = update
     order = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE)
