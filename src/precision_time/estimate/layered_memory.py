@@ -211,22 +211,23 @@ class _Costs:
     # --- what comes and goes
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
-        found = []
-        for index, repeat, again in chunk.units:
-            unit = self.program.units[index]
-            for k in range(repeat):
-                found += [
-                    _Use(
-                        self.lives[index],
-                        unit.dense_elements + unit.expert_elements,
-                        unit.dense_trainable + unit.expert_trainable,
-                        max((p.numel for p in self.step.layers.units[index].parameters if p.trainable), default=0),
-                        unit.name not in (BEFORE, AFTER),
-                        unit.name == BEFORE,
-                        self.options.recompute if k < again else "none",
-                    )
-                ]
-        return found
+        return [
+            self._use(index, self.options.recompute if k < again else "none")
+            for index, repeat, again in chunk.units
+            for k in range(repeat)
+        ]
+
+    def _use(self, index: int, recompute: str) -> _Use:
+        unit = self.program.units[index]
+        return _Use(
+            lives=self.lives[index],
+            elements=unit.dense_elements + unit.expert_elements,
+            trainable=unit.dense_trainable + unit.expert_trainable,
+            largest=max((p.numel for p in self.step.layers.units[index].parameters if p.trainable), default=0),
+            block=unit.name not in (BEFORE, AFTER),
+            first=unit.name == BEFORE,
+            recompute=recompute,
+        )
 
     def _played(self, stage: Stage, alive: int, first: bool, last: bool) -> list[dict[str, float]]:
         """The fullest moment of each chunk's forward and backward pass, beside what the others in flight keep."""

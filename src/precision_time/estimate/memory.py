@@ -143,8 +143,8 @@ def memory(
         MASTERS: tail.master_bytes,
         BUFFERS: gradients if ranks > 1 else 0,  # DDP's buckets, which gradients are copied into
     }
-    moment: dict[str, float] = {COPIES: most.copies, ACTIVATIONS: most.activations, GRADIENTS: most.gradients}
-    update: dict[str, float] = {GRADIENTS: gradients, UPDATE: _update_bytes(step)}
+    moment = {COPIES: most.copies, ACTIVATIONS: most.activations, GRADIENTS: most.gradients}
+    update = {GRADIENTS: gradients, UPDATE: int(_update_bytes(step))}
     if sum(update.values()) > sum(moment.values()):
         moment = update
     order = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE)
