@@ -59,7 +59,10 @@ def ship_template(template: Template, folder: Path = DATA) -> Path:
 
     fitted = {
         r if a == "flash" else f"{r}.math": symbolic.fit(
-            f"template-{template.name}", template.symbols, lambda s, r=r, a=a: at(r, a, s)  # type: ignore[misc]
+            f"template-{template.name}",
+            template.symbols,
+            lambda s, r=r, a=a: at(r, a, s),  # type: ignore[misc]
+            template.degree,
         )
         for a in template.attentions
         for r in REGIMES
