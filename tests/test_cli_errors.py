@@ -20,7 +20,7 @@ JOB_FLAGS = [
     "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
-    "--execution",
+    "--execution", "--framework",
     "--no-sync", "--communication-dtype", "--anchors", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",

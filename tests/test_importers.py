@@ -377,5 +377,5 @@ def test_the_command_imports(
     assert (
         "global batch 128 of the DeepSpeed config is not a multiple of grad_accum 1 x dp 24" in capsys.readouterr().err
     )
-    assert main("predict --import a.sh --layout tp=2".split()) == 2
-    assert "layout tp=2,dp=4 cannot be predicted yet" in capsys.readouterr().err
+    assert main("predict --import a.sh --layout tp=2 --json".split()) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["layout"] == "tp=2,dp=4"

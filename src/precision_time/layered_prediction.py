@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from precision_time.capture.layered_step import LayeredStep, layered_step
 from precision_time.estimate.assemble import assemble, process_bytes
 from precision_time.estimate.layered_memory import layered_memory
+from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
@@ -52,7 +53,9 @@ def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: 
         step, program, _in_flight(timeline), cluster.gpu.memory_bytes, job.recompute, process_bytes(cluster)
     )
     events = partial(layers_trace_events, timeline, priced, job.signature())
-    return assemble(job, step, priced, timeline, memory, cluster, events, _said(job, step, precision))
+    return assemble(
+        job, step, priced, timeline, memory, cluster, events, _said(job, step, precision), judged_by=LAYOUTS
+    )
 
 
 def _in_flight(timeline: LayeredTimeline) -> list[float]:
@@ -78,5 +81,3 @@ def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:
         said.append("loss scaling: no skipped steps counted")
     said.append("data loading keeps up; energy from the board's power limit")
     return tuple(said)
-
-

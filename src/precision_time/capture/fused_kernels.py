@@ -8,7 +8,6 @@ cross-entropy (flash-attn's). What is fused moves the bytes that come in and go 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
 from dataclasses import replace
 
 from precision_time.capture.fusion import fused_call
@@ -63,6 +62,7 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
     chains = [(what, names) for what, names in _CHAINS if what in fused]
     names = [graph.kinds[c.kind].name.removeprefix("aten.") for c in graph.calls]
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
+    gates, unmade = _gates(graph, names) if SWIGLU in fused else ({}, set())
     entering = _Kinds()
     calls: list[Call] = []
     moved: list[int] = []
@@ -76,16 +76,14 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
             moved.extend([position] * length)
             i += length
             continue
-        kind = graph.kinds[graph.calls[i].kind]
-        swapped = _gate(graph, i, names) if SWIGLU in fused else kind
+        swapped = gates.get(i, (graph.kinds[graph.calls[i].kind], graph.calls[i]))
         if swapped is not None:
-            call = graph.calls[i]
-            calls.append(
-                Call(entering(swapped), call.phase, call.module, call.views, call.reads, call.writes)
-            )  # fmt: skip
+            calls.append(replace(swapped[1], kind=entering(swapped[0])))
         moved.append(max(len(calls) - 1, 0))
         i += 1
-    return moved_graph(graph, list(entering.found), calls, moved)
+    changed = moved_graph(graph, list(entering.found), calls, moved)
+    storages = (replace(s, nbytes=0) if i in unmade else s for i, s in enumerate(changed.storages))
+    return replace(changed, storages=tuple(storages)) if unmade else changed
 
 
 class _Kinds:
@@ -98,11 +96,15 @@ class _Kinds:
         return self.found.setdefault(kind, len(self.found))
 
 
-def _match(names: Sequence[str], at: int, chains: Sequence[tuple[str, tuple[str, ...]]], graph: OpGraph) -> tuple[int, str]:
+def _match(
+    names: Sequence[str], at: int, chains: Sequence[tuple[str, tuple[str, ...]]], graph: OpGraph
+) -> tuple[int, str]:
     phase = graph.calls[at].phase
     for what, chain in chains:
         here = tuple(names[at : at + len(chain)])
-        if here == chain and (phase is not Phase.BACKWARD) == (graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD):
+        if here == chain and (phase is not Phase.BACKWARD) == (
+            graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD
+        ):
             return len(chain), what
     return 1, ""
 
@@ -113,36 +115,50 @@ def _one(graph: OpGraph, group: list[int], what: str, last_read: dict[int, int],
         return call
     # The fused softmax is a softmax still: a row is read, reduced twice and written.
     first, last = graph.calls[group[0]], graph.calls[group[-1]]
-    softmax = next(graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name)
+    softmax = next(
+        graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
+    )
     kind = OpKind(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
     return Call(entering(kind), first.phase, first.module, first.views, first.reads, last.writes)
 
 
-def _gate(graph: OpGraph, i: int, names: Sequence[str]) -> OpKind | None:
-    """An operator of SiLU(gate) x up under fusion; None where it vanishes into another.
+def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpKind, Call] | None], set[int]]:
+    """Operators of SiLU(gate) x up under fusion, None where one vanishes into another; and tensors never made then.
 
-    Forward: the product reads gate and up. Backward: one kernel reads the gradient, gate and up and writes both
-    gradients; traced are two products and the backward of SiLU.
+    Forward: SiLU is part of the product that reads its result. Backward: one kernel reads the gradient, gate and up and
+    writes both gradients; traced are two products and the backward of SiLU. SiLU alone (EfficientNet) stays.
     """
-    kind = graph.kinds[graph.calls[i].kind]
-    backward = graph.calls[i].phase is Phase.BACKWARD
-    if names[i] in ("silu", "silu_backward"):
-        return None
-    if backward and names[i] == "mul" and _silu_after(graph, i, names):
-        if names[i - 1] == "mul" and graph.calls[i - 1].phase is Phase.BACKWARD:
-            return None
+    found: dict[int, tuple[OpKind, Call] | None] = {}
+    unmade: set[int] = set()
+    made = {s: i for i, call in enumerate(graph.calls) if names[i] == "silu" for s in call.writes}
+    for i, call in enumerate(graph.calls):
+        kind = graph.kinds[call.kind]
+        silu = next((made[s] for s in call.reads if s in made), None)
+        if silu is None or names[i] != "mul" or call.phase is Phase.BACKWARD or len({s.shape for s in kind.inputs}) > 1:
+            continue
+        activated, gate = graph.calls[silu].writes[0], graph.calls[silu].reads[0]
+        up = next(s for s in call.reads if s != activated)
+        found[silu], found[i] = None, (kind, replace(call, reads=(gate, up)))
+        unmade.add(activated)
+        back = next(
+            (j for j in range(i, len(names)) if names[j] == "silu_backward" and gate in graph.calls[j].reads), None
+        )
+        if back is None:
+            continue
+        reads = set(graph.calls[back].reads)
+        for_gate = next(j for j in range(back, -1, -1) if reads & set(graph.calls[j].writes))
+        for_up = next(j for j in range(i + 1, len(names)) if names[j] == "mul" and activated in graph.calls[j].reads)
+        first = min(for_gate, for_up)
+        gradient = next(s for s in graph.calls[for_up].reads if s != activated)
         wide = kind.outputs[0]
-        return OpKind("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),))
-    return kind
-
-
-def _silu_after(graph: OpGraph, i: int, names: Sequence[str]) -> bool:
-    """Whether SiLU's backward on tensors of this size follows within the block."""
-    size = graph.kinds[graph.calls[i].kind].outputs[0].shape
-    for j in range(i + 1, min(i + 10, len(names))):
-        if names[j] == "silu_backward":
-            return graph.kinds[graph.calls[j].kind].outputs[0].shape == size
-    return False
+        found |= dict.fromkeys((for_gate, for_up, back))
+        found[first] = (
+            OpKind("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),)),
+            replace(graph.calls[first], reads=(gradient, gate, up),
+                    writes=(*graph.calls[back].writes, *graph.calls[for_up].writes)),
+        )  # fmt: skip
+        unmade.update(graph.calls[for_gate].writes)
+    return found, unmade
 
 
 def _with_metrics(graph: OpGraph, count: int) -> OpGraph:

@@ -168,8 +168,8 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
     depth = int(config[split.depth]) * split.stacks
     if depth < layout.pp * layout.vpp:
         raise JobError(
-            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it has "
-            f"{split.depth}={config[split.depth]}; lower pp or vpp"
+            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it "
+            f"has {split.depth}={config[split.depth]}; lower pp or vpp"
         )
 
 
@@ -198,7 +198,6 @@ def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])
     shallow = Shallow.of(config, key.depth)
-    few = int(shallow.words.get(key.depth, depth))
     graph = _graph(key, {**config, **shallow.words}, sizes)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
@@ -206,9 +205,9 @@ def _layers(key: _Key) -> LayeredGraph:
     blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
     order: list[int] = []
     further = int(config.get("mtp_layers") or 0)  # after the last stack, each a block of its own
-    for first in range(0, len(blocks) - further, few):
-        stack = blocks[first : first + few]
-        order += [stack[shallow.stands_for(i, depth, few)] for i in range(depth)]
+    for first in range(0, len(blocks) - further, shallow.few):
+        stack = blocks[first : first + shallow.few]
+        order += [stack[shallow.stands_for(i, depth)] for i in range(depth)]
     order += blocks[len(blocks) - further :]
     before = [i for i in found.order if found.units[i].name == BEFORE]
     after = [i for i in found.order if found.units[i].name == AFTER]

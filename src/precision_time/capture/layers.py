@@ -76,7 +76,7 @@ def layered(graph: OpGraph) -> LayeredGraph:
     names = list(dict.fromkeys(owner[i] for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD))
     blocks = [name for name in names if name not in (BEFORE, AFTER)]
     order_of_names = [*([BEFORE] if BEFORE in owner else []), *blocks, *([AFTER] if AFTER in owner else [])]
-    parameters = _parameters(graph, set(blocks), AFTER if AFTER in owner else BEFORE)
+    parameters = _parameters(graph, owner, order_of_names)
     forward: dict[str, list[int]] = defaultdict(list)
     backward: dict[str, list[int]] = defaultdict(list)
     for i, call in enumerate(graph.calls):
@@ -102,9 +102,14 @@ def _owners(graph: OpGraph) -> list[str]:
     """The stretch that every call belongs to.
 
     What lies in no block belongs to what stands before the first or after the last, by its place; between two blocks
-    (a transition, a second use of the embedding) to the block that ran last.
+    (a transition, a second use of the embedding) to the block that ran last. So does what a module without operators
+    of its own in the forward pass (dropout in place, a shortcut) runs backward. Without blocks all is one stretch.
     """
     owners = [block_of(graph.modules[c.module]) for c in graph.calls]
+    forward = {owner for owner, c in zip(owners, graph.calls, strict=True) if c.phase < Phase.BACKWARD} - {""}
+    if not forward:
+        return [AFTER] * len(owners)
+    owners = [owner if owner in forward else "" for owner in owners]
     for backward in (False, True):
         at = [i for i, c in enumerate(graph.calls) if (c.phase >= Phase.BACKWARD) is backward]
         inside = [i for i in at if owners[i]]
@@ -122,23 +127,21 @@ def _owners(graph: OpGraph) -> list[str]:
     return owners
 
 
-def _parameters(graph: OpGraph, blocks: set[str], last: str) -> dict[str, list[Parameter]]:
-    """Weights by stretch; those outside all blocks go where their gradient is made: after the blocks' or before it.
+def _parameters(graph: OpGraph, owner: Sequence[str], names: Sequence[str]) -> dict[str, list[Parameter]]:
+    """Weights by stretch: of a block by their name, all others where they are first read (tied: the embedding's place).
 
-    Without a gradient, or tied (embedding and head), they count as standing before.
+    What is never read stands at the start. A traced parameter is the storage of the same number.
     """
+    first_read: dict[int, int] = {}
+    for i, call in enumerate(graph.calls):
+        for storage in call.reads:
+            first_read.setdefault(storage, i)
     found: dict[str, list[Parameter]] = defaultdict(list)
-    first_backward = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
-    in_blocks = [
-        i for i, c in enumerate(graph.calls) if i >= first_backward and block_of(graph.modules[c.module]) in blocks
-    ]
-    start = in_blocks[0] if in_blocks else len(graph.calls)
-    for parameter in graph.parameters:
+    for storage, parameter in enumerate(graph.parameters):
         block = block_of(parameter.name)
-        if block in blocks:
-            found[block].append(parameter)
-        else:
-            found[last if 0 <= parameter.ready < start else BEFORE].append(parameter)
+        if block not in names:
+            block = owner[first_read[storage]] if storage in first_read else names[0]
+        found[block].append(parameter)
     return found
 
 

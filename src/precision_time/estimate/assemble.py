@@ -17,6 +17,7 @@ from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, M
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
     MEASURED_EXPOSED_SPREAD,
+    STEPS,
     SpreadTerms,
     calibrated_log_spread,
     log_spread,
@@ -49,6 +50,7 @@ class Described(Protocol):
 def assemble(
     job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
+    judged_by: str = STEPS,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run."""
     per_kind = priced.calls_per_kind
@@ -59,7 +61,7 @@ def assemble(
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster))
+    spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster, judged_by))
     interval = Interval.around(seconds, spread)
     replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
     global_batch = step.batch_size * job.grad_accum * replicas
@@ -89,7 +91,10 @@ def assemble(
         floor_s=floor_s,
         parameters=step.parameter_count,
         communication={
-            group: {"exposed_s": timeline.exposed_by_group.get(group, 0.0), "hidden_s": timeline.hidden_by_group.get(group, 0.0)}
+            group: {
+                "exposed_s": timeline.exposed_by_group.get(group, 0.0),
+                "hidden_s": timeline.hidden_by_group.get(group, 0.0),
+            }
             for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
         },
         flops_per_step=_flops(priced, per_kind),
@@ -113,10 +118,10 @@ def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, 
     }
 
 
-def _spread(terms: SpreadTerms, cluster: Cluster) -> float:
+def _spread(terms: SpreadTerms, cluster: Cluster, judged_by: str) -> float:
     calibration = cluster.gpu.calibration
     if calibration is None:
-        return log_spread(terms, cluster.gpu.arch)
+        return log_spread(terms, cluster.gpu.arch, judged_by)
     return calibrated_log_spread(terms, calibration.noise)
 
 

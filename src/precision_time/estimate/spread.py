@@ -43,9 +43,13 @@ class SpreadTerms:
     exposed_spread: float = EXPOSED_SPREAD
 
 
+STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
+"""Whose held-out errors set the base spread: data-parallel steps, or those of any layout."""
+
+
 @cache
-def _fitted() -> Mapping[str, Any]:
-    return {**_UNFITTED, **read_data("step_scales.json").get("interval", {})}
+def _fitted(source: str = STEPS) -> Mapping[str, Any]:
+    return {**_UNFITTED, **read_data(source).get("interval", {})}
 
 
 KERNEL_SHARE = 0.5
@@ -72,9 +76,9 @@ def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
     return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + _widening(terms, terms.kernel) ** 2)
 
 
-def log_spread(terms: SpreadTerms, arch: str) -> float:
-    """Standard deviation of log(step time)."""
-    fitted = _fitted()
+def log_spread(terms: SpreadTerms, arch: str, source: str = STEPS) -> float:
+    """Standard deviation of log(step time); `source`: `STEPS` or `LAYOUTS`."""
+    fitted = _fitted(source)
     known = arch in fitted["architectures"]
     unseen = 0.0 if known else float(fitted["unseen_architecture"])
     return math.sqrt(float(fitted["log_spread"]) ** 2 + unseen**2 + widening(terms) ** 2)

@@ -12,8 +12,9 @@ import numpy as np
 
 from precision_time.anchors.anchor import Anchor, Kind, kind_of
 from precision_time.errors import DataError
-from precision_time.estimate.assemble import assemble, spread_terms
+from precision_time.estimate.assemble import assemble, process_bytes, spread_terms
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.memory import memory
 from precision_time.estimate.spread import widening
 from precision_time.fit.cases import Case, run
 from precision_time.fit.evaluation.accuracy import Judged
@@ -79,7 +80,14 @@ def judge(
     judged = []
     for case in cases:
         priced, timeline = run(case, constants)
-        estimate = assemble(case.job, case.step, priced, timeline, case.cluster, dict, ())
+        held = memory(
+            case.step,
+            case.cluster.gpu.memory_bytes,
+            case.cluster.gpus,
+            case.job.grad_accum,
+            process_bytes(case.cluster),
+        )
+        estimate = assemble(case.job, case.step, priced, timeline, held, case.cluster, dict, ())
         known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(priced, timeline, case.cluster.gpu.arch, openness)
         added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))

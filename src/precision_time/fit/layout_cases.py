@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from precision_time.errors import PrecisionTimeError
+from precision_time.estimate.assemble import spread_terms
+from precision_time.estimate.spread import widening
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.layered_prediction import is_layered, program_of
@@ -26,6 +28,11 @@ class LayoutCase:
     cluster: Cluster
     options: WorkOptions
     execution: str
+
+    def widening(self, constants: StepConstants) -> float:
+        """What the job itself adds to the spread of log(step)."""
+        priced = price_layers(self.program, self.cluster, self.options, self.execution, constants)
+        return widening(spread_terms(priced, simulate_layers(priced), self.cluster.gpu.arch))
 
     def seconds(self, constants: StepConstants) -> float:
         """Its step with these constants."""

@@ -1,7 +1,8 @@
 """The few factors of large-model steps, fitted to published ones.
 
     python -m precision_time.fit.layouts --shared DIR           fit, write timing/data/layout_scales.json, print the table
-    python -m precision_time.fit.layouts --shared DIR --report  only judge, every row held out by model and by scale
+    python -m precision_time.fit.layouts --shared DIR --judge   only judge, every row held out by model and by scale
+    ... --report docs/large-models.md                           and put the tables into that page
 
 What is fitted (see `timing.layout_costs`): how much slower a framework launches kernels than plain PyTorch, how host and
 device share a step in which neither is always ahead, how much compute slows beside collectives, and what an attention
@@ -15,7 +16,7 @@ import argparse
 import datetime
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 
 from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.text import percent
+from precision_time.fit.folds import UNSEEN_ARCHITECTURE, Z90
 from precision_time.fit.layout_cases import LayoutCase, layout_cases
+from precision_time.fit.layout_report import filled
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
@@ -58,6 +61,7 @@ FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
     Factor("host_power", 6.0, 0.4, "a step is neither all host nor all device: between 3 and 12"),
     Factor("overlap", 1.0, 0.5, "block counts of NCCL are recalled, the sharing law assumed"),
+    Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),
     Factor("attention.bwd.triton64", 1.3, 0.2, "flash-attention 2 over Triton's backward (arXiv:2307.08691, figure 5)"),
     Factor("attention.bwd.triton128", 1.6, 0.25, "the same at head size 128"),
     Factor("attention.fwd.triton64", 1.15, 0.15, "the same, forward (arXiv:2307.08691, figure 4)"),
@@ -72,6 +76,7 @@ def costs_of(theta: Array) -> LayoutCosts:
         host={name[5:]: v for name, v in value.items() if name.startswith("host.")},
         host_power=value["host_power"],
         overlap=value["overlap"],
+        network={name[8:]: v for name, v in value.items() if name.startswith("network.")},
         attention={name[10:]: v for name, v in value.items() if name.startswith("attention.")},
     )
 
@@ -190,26 +195,53 @@ GROUPS: tuple[tuple[str, str, Callable[[Row], bool]], ...] = (
 """Rows that are judged together, and the goal for their mean error in percent."""
 
 
-def table(cases: Sequence[LayoutCase], runs: dict[str, Array]) -> str:
-    """Errors by group of rows and by how they were held out."""
+def errors_of(cases: Sequence[LayoutCase], runs: Mapping[str, Array], spreads: Array, at: str) -> dict[str, Any]:
+    """Errors by group of rows and by how they were held out; `spreads` of log(step) judge the intervals of run `at`."""
     measured = np.log([c.row.measured_s for c in cases])
-    lines = []
+    groups: list[dict[str, Any]] = []
     for title, goal, wanted in GROUPS:
         for trust, those in (("A, B", TRUSTED), ("all", ("A", "B", "C"))):
             chosen = np.array([wanted(c.row) and c.row.trust in those for c in cases])
-            if not chosen.any():
+            if not chosen.any() or (trust == "all" and chosen.sum() == groups[-1]["n"]):
                 continue
-            cells = [title, trust, f"{int(chosen.sum())}"]
-            for logs in runs.values():
+            found = {}
+            for name, logs in runs.items():
                 error = np.exp(logs[chosen] - measured[chosen]) - 1.0
-                cells.append(f"{percent(float(np.abs(error).mean()))} ({percent(float(error.mean()), sign='+')})")
-            lines.append([*cells, f"{goal} %" if goal else ""])
-    return format_table(["rows", "trust", "n", *runs, "goal"], lines)
+                found[name] = {
+                    "mape": round(float(np.abs(error).mean()), 4),
+                    "median": round(float(np.median(np.abs(error))), 4),
+                    "signed": round(float(error.mean()), 4),
+                    "p90": round(float(np.quantile(np.abs(error), 0.9)), 4),
+                }
+            goal_text = f"{goal} %" if goal else ""
+            groups.append({"title": title, "trust": trust, "n": int(chosen.sum()), "goal": goal_text, "runs": found})
+    inside = np.abs(runs[at] - measured) <= Z90 * spreads
+    coverage = {"all": round(float(inside.mean()), 3)}
+    for title, _, wanted in GROUPS:
+        chosen = np.array([wanted(c.row) for c in cases])
+        coverage[title] = round(float(inside[chosen].mean()), 3)
+    return {"judged": len(cases), "groups": groups, "coverage": coverage}
 
 
-def document(cases: Sequence[LayoutCase], theta: Array, logs: Array, source: Path) -> dict[str, Any]:
+def table(errors: Mapping[str, Any]) -> str:
+    """The errors as text."""
+    lines = []
+    for group in errors["groups"]:
+        cells = [
+            f"{percent(run['mape'])} ({percent(run['signed'], sign='+')})" for run in group["runs"].values()
+        ]  # fmt: skip
+        lines.append([group["title"], group["trust"], str(group["n"]), *cells, group["goal"]])
+    return format_table(["rows", "trust", "n", *errors["groups"][0]["runs"], "goal"], lines)
+
+
+def document(
+    cases: Sequence[LayoutCase], theta: Array, interval: Mapping[str, Any], errors: Mapping[str, Any], source: Path
+) -> dict[str, Any]:
     costs = costs_of(theta)
-    error = logs - np.log([c.row.measured_s for c in cases])
+
+    def rounded(values: Mapping[str, float]) -> dict[str, float]:
+        return {k: round(v, 4) for k, v in values.items()}
+
     return {
         "provenance": {
             "command": "python -m precision_time.fit.layouts --shared DIR",
@@ -221,19 +253,38 @@ def document(cases: Sequence[LayoutCase], theta: Array, logs: Array, source: Pat
             "priors": {f.name: {"usual": f.usual, "width": f.width, "why": f.why} for f in FACTORS},
         },
         "costs": {
-            "host": {k: round(v, 4) for k, v in costs.host.items()},
+            "host": rounded(costs.host),
             "host_power": round(costs.host_power, 4),
             "overlap": round(costs.overlap, 4),
-            "attention": {k: round(v, 4) for k, v in costs.attention.items()},
+            "network": rounded(costs.network),
+            "attention": rounded(costs.attention),
         },
-        "interval": {"log_spread": round(float(np.sqrt((np.clip(error, -0.3, 0.3) ** 2).mean())), 4)},
+        "interval": dict(interval),
+        "errors": dict(errors),
     }
+
+
+def spread(error: Array, widenings: Array) -> float:
+    """The base spread that, beside what each job adds, puts four of five held-out rows into P10-P90."""
+    low, high = 0.0, 0.5
+    for _ in range(30):
+        middle = (low + high) / 2
+        covered = float((np.abs(error) <= Z90 * np.hypot(middle, widenings)).mean())
+        low, high = (middle, high) if covered < 0.8 else (low, middle)
+    return high
+
+
+def widenings(cases: Sequence[LayoutCase], theta: Array, base: StepConstants) -> Array:
+    """What each job adds to its own spread."""
+    constants = replace(base, layouts=costs_of(theta))
+    return np.array([case.widening(constants) for case in cases])
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.fit.layouts", description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, required=True, help=f"folder with {TABLE.as_posix()}")
-    parser.add_argument("--report", action="store_true", help="judge only, write nothing")
+    parser.add_argument("--judge", action="store_true", help="judge only, leave the factors as they are")
+    parser.add_argument("--report", type=Path, metavar="PAGE", help="put the tables between this page's markers")
     given = parser.parse_args(arguments)
     rows = read_table(given.shared / TABLE).rows
     cases = layout_cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
@@ -245,13 +296,25 @@ def main(arguments: list[str] | None = None) -> int:
     everywhere = _everywhere(cases, fitted_on, at, base)
     runs = {"without factors": _logs(cases, usual(), base), "fitted": everywhere.logs}
     runs |= {f"held out by {name}": held_out(cases, everywhere, fold, base) for name, fold in FOLDS.items()}
-    print(table(cases, runs))
-    print({f.name: round(float(np.exp(t)), 3) for f, t in zip(FACTORS, at.theta, strict=True)})
-    if not given.report:
-        trusted = np.array([c.row.trust in TRUSTED for c in cases])
-        content = document(fitted_on, at.theta, runs["held out by model"][trusted], given.shared / TABLE)
+    trusted = np.array([c.row.trust in TRUSTED for c in cases])
+    measured = np.log([c.row.measured_s for c in cases])
+    own = widenings(cases, at.theta, base)
+    by = "held out by model"
+    width = spread((runs[by] - measured)[trusted], own[trusted])
+    interval = {
+        "log_spread": round(width, 4),
+        "architectures": sorted({c.cluster.gpu.arch for c in fitted_on}),
+        "unseen_architecture": UNSEEN_ARCHITECTURE,
+    }
+    errors = errors_of(cases, runs, np.hypot(width, own), by)
+    print(table(errors))
+    content = document(fitted_on, at.theta, interval, errors, given.shared / TABLE)
+    print(content["costs"], interval)
+    if not given.judge:
         OUTPUT.write_text(compact_json(content) + "\n", encoding="utf-8")
         print(f"written: {OUTPUT.name}, {len(at.theta)} factors from {len(fitted_on)} rows", file=sys.stderr)
+    if given.report is not None:
+        given.report.write_text(filled(given.report.read_text(encoding="utf-8"), content), encoding="utf-8")
     return 0
 
 

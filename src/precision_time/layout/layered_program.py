@@ -1,7 +1,8 @@
 """What the ranks of any layout run: units in order with their collectives, cut into pipeline stages.
 
-A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes, what its
-ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows no seconds.
+A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes,
+what its ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows
+no seconds.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class LayeredProgram:
 
     weight_bytes, gradient_bytes  per element on the wire between data-parallel ranks
     boundary_bytes   what a stage sends to the next for one micro-batch
+    tied_bytes       gradient of the weights that first and last stage share
+    reduces_always   gradients are summed over data-parallel ranks after every micro-batch
     groups           name -> (ranks, stride between them)
     """
 
@@ -94,6 +97,8 @@ class LayeredProgram:
     weight_bytes: float
     gradient_bytes: float
     boundary_bytes: int
+    tied_bytes: int
     groups: dict[str, tuple[int, int]]
+    reduces_always: bool
     sync_after_tail: bool
     framework: str = "pytorch"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, tail
@@ -28,7 +28,7 @@ from precision_time.layout.layered_program import (
 )
 from precision_time.layout.rank_program import Kinds, Segment
 
-REPLICAS, EXPERT_DATA = "replicas", "expert_data"
+REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _EXPERTS = ".experts."
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose weight-gradient products add to the gradient they find (gradient_accumulation_fusion)."""
@@ -50,7 +50,8 @@ class Options:
 def groups(layout: Layout) -> dict[str, tuple[int, int]]:
     """Ranks and stride of every communicator: tp ranks are neighbours, then cp, then dp, then pp (Megatron's order).
 
-    Experts are spread over the ranks of a stage, expert-tensor ranks innermost.
+    Experts are spread over the ranks of a stage, expert-tensor ranks innermost. First and last stage are half of all
+    ranks apart, or more.
     """
     etp = layout.etp or layout.tp
     return {
@@ -61,6 +62,7 @@ def groups(layout: Layout) -> dict[str, tuple[int, int]]:
         REPLICAS: (layout.data_ranks // layout.shard_ranks if layout.zero else 1, layout.tp * layout.shard_ranks),
         EXPERT_DATA: (layout.expert_ranks, layout.ep * etp),
         PIPELINE: (layout.pp, layout.tp * layout.cp * layout.dp),
+        TIED: (2 if layout.pp > 1 else 1, layout.gpus // 2),
     }
 
 
@@ -70,11 +72,12 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
     kinds = _KindTable()
     units = tuple(_unit(step, unit, layout, options, kinds) for unit in step.layers.units)
     cut = cut_layers(step.layers.order, step.layers.units, layout)
+    tied = _tied(step) if layout.pp > 1 else ()
     stages: list[Stage] = []
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
     for parts in cut:
         if parts not in known:
-            known[parts] = _stage(step, units, parts, layout, options, kinds)
+            known[parts] = _stage(step, units, parts, tied if parts is cut[-1] else (), layout, options, kinds)
         stages.append(known[parts])
     weight, gradient = _wire(step, layout, options)
     return LayeredProgram(
@@ -86,8 +89,10 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
         weight_bytes=weight,
         gradient_bytes=gradient,
         boundary_bytes=_boundary(step, layout),
+        tied_bytes=int(sum(p.numel for p in tied) * gradient),
         groups=groups(layout),
         framework=options.framework,
+        reduces_always=not options.no_sync,
         sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
     )
 
@@ -157,7 +162,7 @@ def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds
         recompute=_segment(step, unit, again, layout, kinds),
         forward_exchanges=found.forward,
         backward_exchanges=found.backward,
-        recompute_exchanges=found.forward if options.recompute == "full" and block else (),
+        recompute_exchanges=_exchanged_again(found.forward, options.recompute) if block else (),
         dense_elements=total - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
@@ -178,6 +183,13 @@ def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
     if mode == "selective":
         return core_attention(graph, unit)
     return ()
+
+
+def _exchanged_again(forward: tuple[Exchange, ...], mode: str) -> tuple[Exchange, ...]:
+    """Attention that runs again asks for the keys and values of the other ranks again."""
+    if mode == "full":
+        return forward
+    return tuple(e for e in forward if e.group == CONTEXT) if mode == "selective" else ()
 
 
 def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
@@ -236,21 +248,19 @@ def _segment(
         call = step.layers.graph.calls[index]
         kind = _local_kind(step, unit, index, layout)
         row = (kinds(kind), call.phase, call.views, call.module)
-        rows += [row] * (tensor_parallel.ring_steps(kind, layout) if layout.cp_comm == "ring" else 1)
+        rows += [row] * tensor_parallel.attention_parts(kind, layout)
     rows += [(kinds(kind), Phase.BACKWARD, 0, 0) for kind in more]
     return Segment.of(rows)
 
 
 def _stage(
-    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], layout: Layout,
-    options: Options, kinds: _KindTable,
+    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], copies: Sequence[Parameter],
+    layout: Layout, options: Options, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
-    """One stage's chunks and its optimizer."""
-    left = options.recompute_layers
-    if options.recompute == "none":
-        left = 0
+    """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
     chunks = []
-    for part in parts:
+    for place, part in enumerate(parts):
+        left = _recomputed_layers(options, place, len(parts))
         runs: list[list[int]] = []
         for index in part:
             block = units[index].name not in (BEFORE, AFTER)
@@ -264,8 +274,9 @@ def _stage(
                 runs.append([index, 1, again])
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
     held = [units[i] for part in parts for i in part]
-    source = [step.layers.units[i] for part in parts for i in part]
-    after = _tail(step, source, layout, options)
+    own = [p for part in parts for i in part for p in step.layers.units[i].parameters]
+    after = _tail(step, [*own, *copies], layout, options)
+    copied = sum(p.numel for p in copies)
 
     def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
         return Segment.of([(kinds(kind), phase, 0, 0) for phase, kind in operators])
@@ -274,11 +285,11 @@ def _stage(
     accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
-        tail=enter((*_average(source, layout, options), *after.operators)),
+        tail=enter((*_average([step.layers.units[i] for part in parts for i in part], layout, options), *after.operators)),
         accumulate=enter(accumulate),
-        dense_trainable=sum(u.dense_trainable for u in held),
+        dense_trainable=sum(u.dense_trainable for u in held) + copied,
         expert_trainable=sum(u.expert_trainable for u in held),
-        dense_elements=sum(u.dense_elements for u in held),
+        dense_elements=sum(u.dense_elements for u in held) + copied,
         expert_elements=sum(u.expert_elements for u in held),
     )
 
@@ -295,16 +306,39 @@ def _average(
     return ((Phase.BACKWARD, kind),)
 
 
-def _tail(step: LayeredStep, units: Sequence[Unit], layout: Layout, options: Options) -> Tail:
+def _recomputed_layers(options: Options, chunk: int, chunks: int) -> int | None:
+    """Blocks of a chunk that recompute (None: all): those of the stage are shared out, as Megatron says them."""
+    if options.recompute == "none":
+        return 0
+    if options.recompute_layers is None:
+        return None
+    each, more = divmod(options.recompute_layers, chunks)
+    return each + (chunk < more)
+
+
+def _tied(step: LayeredStep) -> tuple[Parameter, ...]:
+    """Weights that stand before the blocks and are read after them as well: the embedding that is the head, too.
+
+    The last stage of a pipeline holds a copy, and both stages sum their gradients.
+    """
+    graph = step.layers.graph
+    units = step.layers.units
+    before = {p.name for u in units if u.name == BEFORE for p in u.parameters}
+    read = {r for u in units if u.name == AFTER for i in u.forward for r in graph.calls[i].reads}
+    return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
+
+
+def _tail(step: LayeredStep, parameters: Sequence[Parameter], layout: Layout, options: Options) -> Tail:
     """The optimizer over this rank's shard of the stage's parameters."""
     found: list[Parameter] = []
-    for unit in units:
-        for p in unit.parameters:
-            over = layout.shard_ranks if layout.zero else 1
-            if layout.zero and _EXPERTS in f".{p.name}.":
-                over = layout.expert_ranks
-            found.append(replace(p, shape=(ceil(p.numel / over),)))
-    return tail(found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale)
+    for p in parameters:
+        over = layout.shard_ranks if layout.zero else 1
+        if layout.zero and _EXPERTS in f".{p.name}.":
+            over = layout.expert_ranks
+        found.append(replace(p, shape=(ceil(p.numel / over),)))
+    return tail(
+        found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale
+    )
 
 
 def _wire(step: LayeredStep, layout: Layout, options: Options) -> tuple[float, float]:
@@ -326,13 +360,8 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
         return 0
     inside = set(after.forward)
     taken = dict.fromkeys(r for i in after.forward for r in graph.calls[i].reads)
-    from precision_time.capture.graph import Category
-
     size = sum(
         graph.storages[r].nbytes for r in taken
         if graph.storages[r].born not in inside and graph.storages[r].category is Category.ACTIVATIONS
     )  # fmt: skip
     return size // (layout.tp if layout.sp else 1)
-
-
-__all__ = ["Options", "cut_layers", "groups", "layered_program", "Exchange"]

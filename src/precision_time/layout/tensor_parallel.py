@@ -6,12 +6,12 @@ runs them on its part of the tokens. Where data enters a divided module and wher
 
     without sequence parallelism   all-reduce where it leaves forward; all-reduce of the input's gradient backward
     with it                        all-gather on entering, reduce-scatter on leaving, and the same backward; the input
-                                   is gathered once more for the weight gradients
+                                   is gathered once more for the weight gradients, behind which its own gradient is
+                                   scattered (Megatron's LinearWithGradAccumulationAndAsyncCommunication)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpKind, Phase, TensorSpec
@@ -125,6 +125,8 @@ def _tensor(
     gather = Exchange(TENSOR, "all_gather", size, behind=hidden)
     scatter = Exchange(TENSOR, "reduce_scatter", size, behind=hidden)
     reduce = Exchange(TENSOR, "all_reduce", size)
+    again = Exchange(TENSOR, "all_gather", size, behind="weights")
+    scattered = Exchange(TENSOR, "reduce_scatter", size, behind=hidden or "weights")
     sp = layout.sp
     if region in split.embedding:
         forward.append(scatter if sp else reduce)
@@ -134,7 +136,7 @@ def _tensor(
     if region in split.head:
         if sp:
             forward.append(gather)
-        backward.append(scatter if sp else Exchange(TENSOR, "all_reduce", size, behind="weights"))
+        backward += [again, scattered] if sp else [Exchange(TENSOR, "all_reduce", size, behind="weights")]
         # The loss over a divided vocabulary: largest logit, sum of exponentials, the label's own logit, in fp32.
         head = next(i for i in unit.forward if _in(graph, i, unit, region, split) and _is_product(graph, i))
         tokens = graph.kinds[graph.calls[head].kind].outputs[0].shape[0]
@@ -142,16 +144,15 @@ def _tensor(
         return
     if sp:
         forward += [gather, scatter]
-        backward += [gather, scatter, Exchange(TENSOR, "all_gather", size, behind="weights")]
+        backward += [gather, again, scattered]
     else:
         forward.append(reduce)
         # Megatron reduces the input's gradient while the weight gradients are computed.
         backward.append(Exchange(TENSOR, "all_reduce", size, behind="weights"))
     for other in _sources(graph, unit, region, split) if region in split.cross else ():
         if sp:
-            gathered = replace(gather, nbytes=other)
-            forward.append(gathered)
-            backward += [replace(scatter, nbytes=other), replace(gathered, behind="weights")]
+            forward.append(replace(gather, nbytes=other))
+            backward += [replace(again, nbytes=other), replace(scattered, nbytes=other)]
         else:
             backward.append(Exchange(TENSOR, "all_reduce", other, behind="weights"))
 
@@ -178,7 +179,9 @@ def _routed(graph: OpGraph, unit: Unit) -> TensorSpec | None:
         if kind.name in GROUPED:
             tokens, hidden = kind.inputs[0].shape[-2:]
             # Tokens travel in half precision also where the products that follow are in fp8.
-            return TensorSpec((tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32")
+            return TensorSpec(
+                (tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32"
+            )
     return None
 
 
@@ -204,15 +207,11 @@ def _context(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange]
             backward.append(Exchange(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
 
 
-def ring_steps(kind: OpKind, layout: Layout) -> int:
+def attention_parts(kind: OpKind, layout: Layout) -> int:
     """How often a rank runs an attention call of its own part of the sequence: once per part of the keys.
 
-    Under a causal mask the parts are dealt out in pairs from both ends, so that every rank has half of each step to do
-    (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves.
+    In a ring the parts are dealt out in pairs from both ends, so that under a causal mask every rank has half of each
+    step to do (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves. With all keys
+    gathered, or all of the sequence for a part of the heads (all-to-all), one call does the work of these cp.
     """
     return layout.cp if layout.cp > 1 and kind.name in _ATTENTION else 1
-
-
-def attention_kinds(graph: OpGraph, calls: Sequence[int]) -> tuple[int, ...]:
-    """Kinds of attention among calls."""
-    return tuple(dict.fromkeys(graph.calls[i].kind for i in calls if graph.kinds[graph.calls[i].kind].name in _ATTENTION))

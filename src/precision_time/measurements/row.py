@@ -139,6 +139,8 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
 
 def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
     """What the performance recipes of Megatron-Bridge switch on, beside the degrees that a row states."""
+    if "no bucket overlap" in notes and "=" in layout:
+        return ["overlap_grad_reduce=0"]
     if framework != "megatron-bridge" or "=" not in layout:
         return []
     found = [word for word in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]

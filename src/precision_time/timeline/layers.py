@@ -1,12 +1,15 @@
 """The steady step of a layered program: units in order on a rank, gathering and reducing beside them, or a pipeline.
 
-Without stages the units are played one by one, with two streams: compute, and the collectives over data-parallel ranks,
-which take their turns in the order they were asked for (one NCCL communicator). With stages, whole chunks go to
+Without stages the units are played one by one, with two streams: compute, and the collectives over data-parallel
+ranks, which take their turns in the order they were asked for (one NCCL communicator). With stages, whole chunks go to
 `pipeline`. The first micro-batches are played; what repeats is counted.
 
 Fully sharded (FSDP, ZeRO 3): the weights of a unit are gathered before its forward and before its backward pass, not
-before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), the next unit's before this one's backward
-(`BACKWARD_PRE`), and its gradients are reduced behind the next unit's backward.
+before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), in the backward pass the next unit's
+before this one's compute (`BACKWARD_PRE`), and its gradients are reduced behind the next unit's backward. The last
+unit's backward follows its forward, so that its weights stay (torchtitan, and FSDP's root). Nothing is gathered before
+the update has ended. Sharded up to the gradients (ZeRO 1, 2), weights are gathered once, behind the first forward
+passes or after the update.
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ from precision_time.errors import JobError
 from precision_time.layout.layered_program import DATA, PIPELINE, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
 from precision_time.timeline.simulate import Timeline
-from precision_time.timing.price_layers import NOTHING, Pass, PricedLayers, UnitTimes, phase_seconds
+from precision_time.timing.price_layers import (
+    NOTHING,
+    Pass,
+    PricedLayers,
+    UnitTimes,
+    busiest_stage,
+    host_seconds,
+    phase_seconds,
+)
 from precision_time.timing.ranks import averaged
 
 PLAYED = 3
@@ -55,9 +66,12 @@ def simulate_layers(priced: PricedLayers) -> LayeredTimeline:
 
 @dataclass(slots=True)
 class _Rank:
-    """Where the host, the compute stream and the stream of data-parallel collectives are."""
+    """Where the host, the compute stream and the stream of data-parallel collectives are.
 
-    slowdown: float
+    Compute beside a collective takes `slowdown` times as long; what that costs counts as exposed communication.
+    """
+
+    slowdown: float = 1.0
     host: float = 0.0
     device: float = 0.0
     wire: float = 0.0
@@ -72,14 +86,14 @@ class _Rank:
         if ready > self.device:
             self.exposed += ready - self.device
             self.device = ready
-        overlap = min(max(self.wire - self.device, 0.0), step.device_s)
-        extra = overlap * (self.slowdown - 1.0)
+        beside = min(max(self.wire - self.device, 0.0), step.device_s)
+        slowed = beside * (self.slowdown - 1.0)
         if name:
-            self.played.append(Played(0, name, kind, self.device, step.device_s + extra))
-        self.device = max(self.device + step.device_s, self.host + step.reach_s) + extra
-        self.exposed += extra
+            self.played.append(Played(0, name, kind, self.device, step.device_s + slowed))
+        self.device = max(self.device + step.device_s, self.host + step.reach_s) + slowed
+        self.exposed += slowed
         self.host += step.host_s
-        self.busy += step.device_s + extra
+        self.busy += step.device_s
         self.ended.append(self.device)
 
     def send(self, seconds: float, ready: float, name: str = "") -> float:
@@ -92,8 +106,13 @@ class _Rank:
             self.sent += seconds
         return self.wire if seconds else ready
 
-    def mark(self) -> tuple[float, float, float, float]:
-        return self.device, self.busy, self.exposed, self.sent
+    def mark(self) -> tuple[float, ...]:
+        return self.device, self.busy, self.exposed, self.sent, self.host, self.wire
+
+    def repeat(self, before: tuple[float, ...], times: int) -> None:
+        """What happened since `before` happens again so many times; a backlog of collectives grows as often."""
+        found = (now + times * (now - then) for then, now in zip(before, self.mark(), strict=True))
+        self.device, self.busy, self.exposed, self.sent, self.host, self.wire = found
 
 
 def _unstaged(priced: PricedLayers) -> LayeredTimeline:
@@ -101,11 +120,13 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
     program = priced.program
     rank = _Rank(priced.slowdown)
     start = rank.mark()
-    extra = np.zeros(4)
     for _ in range(2):
-        start, extra = rank.mark(), np.zeros(4)
+        start = rank.mark()
         rank.played.clear()
         rank.host += priced.host.step_s
+        if priced.synchronous:  # host and kernels are one stream
+            rank.device += priced.host.step_s
+            rank.host = rank.device
         micro = program.micro_batches
         played = min(micro, PLAYED)
         for index in range(played):
@@ -113,15 +134,15 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
             last = index == played - 1
             _micro_batch(priced, rank, first=index == 0, last=last)
             if index == 1 and micro > PLAYED:
-                extra = (micro - PLAYED) * (np.array(rank.mark()) - np.array(before))
+                rank.repeat(before, micro - PLAYED)
         _finish(priced, rank)
-    step_s, busy_s, exposed, sent = np.array(rank.mark()) - np.array(start) + extra
+    step_s, busy_s, exposed, sent = (now - then for then, now in zip(start[:4], rank.mark()[:4], strict=True))
     wait = averaged(priced.wait_share, program.micro_batches if program.layout.zero < 2 else 1) * float(busy_s)
     exposed_by, hidden_by = _inside(priced, program.stages[0])
     exposed_by[DATA] = exposed_by.get(DATA, 0.0) + float(exposed)
     hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(float(sent - exposed), 0.0)
     drawn = tuple(replace(p, start_s=p.start_s - float(start[0])) for p in rank.played)
-    return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, ()), played=drawn)
+    return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, None, ()), played=drawn)
 
 
 def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> None:
@@ -131,18 +152,17 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> 
     names = [u.name for u in priced.program.units]
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
-    for unit, _ in uses:
+    updated = rank.device  # no weight is gathered before
+    for place, (unit, _) in enumerate(uses):
         ready = 0.0
         if gathers_each or gathers_first:
-            freed = rank.ended[-2] if len(rank.ended) > 1 and gathers_each else rank.device if gathers_each else 0.0
+            freed = rank.ended[-2] if gathers_each and place > 1 else updated
             ready = rank.send(priced.unit_data[unit].gather_s, freed, f"gather {names[unit]}")
         rank.run(priced.units[unit].forward, ready, names[unit], "forward")
-    reduces = layout.zero >= 2 or last
+    reduces = layout.zero >= 2 or last or priced.program.reduces_always
     behind = layout.overlap_grad_reduce
     backward = uses[::-1]
     ready = 0.0
-    if gathers_each:
-        ready = rank.send(priced.unit_data[backward[0][0]].gather_s, rank.device, f"gather {names[backward[0][0]]}")
     for place, (unit, again) in enumerate(backward):
         arrived = ready
         if gathers_each and place + 1 < len(backward):
@@ -193,35 +213,60 @@ def _inside(priced: PricedLayers, stage: Stage) -> tuple[dict[str, float], dict[
     return exposed, hidden
 
 
-def _chunk_pass(priced: PricedLayers, stage: Stage, chunk: int, backward: bool) -> Pass:
+def _chunk_pass(priced: PricedLayers, stage: Stage, chunk: int, kind: str) -> Pass:
+    """The units of a chunk: "forward", "backward" or "recompute"."""
     found = NOTHING
     for unit, repeat, again in stage.chunks[chunk].units:
-        times = priced.units[unit]
-        if not backward:
-            found = found.then(times.forward.times(repeat))
-        else:
-            found = found.then(times.backward.times(repeat)).then(times.recompute.times(again))
+        step: Pass = getattr(priced.units[unit], kind)
+        found = found.then(step.times(again if kind == "recompute" else repeat))
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _StageSeconds:
+    """Of one micro-batch on a stage, by chunk: forward, backward with what it recomputes, its weight gradients alone.
+
+    `waited` is what of these is a wait for gathered weights, `launched` a wait for the host; both of all chunks.
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    weights: tuple[float, ...]
+    waited: float
+    launched: float
+
+
+def _stage_seconds(priced: PricedLayers, stage: Stage, accumulate: Pass) -> _StageSeconds:
+    """Fully sharded, each chunk's weights are gathered behind each of its passes."""
+    layout = priced.program.layout
+    rows: list[tuple[float, float, float]] = []
+    waited = launched = 0.0
+    for chunk, held in enumerate(stage.chunks):
+        forward, plain, again = (_chunk_pass(priced, stage, chunk, k) for k in ("forward", "backward", "recompute"))
+        backward = again.then(plain).then(accumulate.share(1 / len(stage.chunks)))
+        gather = sum(n * priced.unit_data[unit].gather_s for unit, n, _ in held.units) if layout.zero >= 3 else 0.0
+        seconds = []
+        for step in (forward, backward):
+            late = max(gather - step.seconds, 0.0) if layout.overlap_param_gather else gather
+            seconds.append(step.seconds + late)
+            waited += late
+            launched += step.seconds - step.device_s + step.gap_s
+        rows.append((seconds[0], seconds[1], plain.seconds / 2))
+    columns = list(zip(*rows, strict=True))
+    return _StageSeconds(columns[0], columns[1], columns[2], waited, launched)
+
+
 def _staged(priced: PricedLayers) -> LayeredTimeline:
-    """A pipeline, then the gradients and the update of its slowest stage."""
+    """A pipeline, then the gradients and the update of its slowest stage. The terms are those of the busiest stage."""
     program = priced.program
     layout = program.layout
-    known: dict[tuple[int, int, bool], Pass] = {}
-
-    def passed(stage: Stage, chunk: int, backward: bool) -> Pass:
-        key = (id(stage), chunk, backward)
-        if key not in known:
-            known[key] = _chunk_pass(priced, stage, chunk, backward)
-        return known[key]
-
-    forward = np.array([[passed(s, c, False).seconds for c in range(layout.vpp)] for s in program.stages])
-    backward = np.array([[passed(s, c, True).seconds for c in range(layout.vpp)] for s in program.stages])
-    accumulate = np.array([[p.seconds / layout.vpp] for p in priced.accumulates])
-    backward = backward + accumulate
-    weights = backward / 2 if layout.schedule == "zero-bubble" else None
-    blocking = layout.schedule != "interleaved"
+    known: dict[int, _StageSeconds] = {}
+    for stage, accumulate in zip(program.stages, priced.accumulates, strict=True):
+        if id(stage) not in known:
+            known[id(stage)] = _stage_seconds(priced, stage, accumulate)
+    each = [known[id(stage)] for stage in program.stages]
+    forward, backward = np.array([s.forward for s in each]), np.array([s.backward for s in each])
+    weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     if layout.schedule == "interleaved" and program.micro_batches % layout.pp:
         least = layout.pp * (program.micro_batches // layout.pp) or layout.pp
         raise JobError(
@@ -231,13 +276,12 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         )
     played = pipeline(
         layout.schedule, StageTimes(forward, backward, weights), priced.send_s, program.micro_batches,
-        blocking_send=blocking,
+        blocking_send=layout.schedule in ("1f1b", "gpipe"),
     )  # fmt: skip
     ends, shown, sent = [], [], []
     for index in range(layout.pp):
         data, tail = priced.stage_data[index], priced.tails[index]
         reduce, gather = data.reduce_s, data.gather_s if layout.zero in (1, 2) else 0.0
-        sent.append(reduce + gather)
         # Reduced behind the last backward of each chunk but the last, which nothing follows.
         room = float(backward[index].sum() - backward[index].min()) if layout.overlap_grad_reduce else 0.0
         if layout.overlap_grad_reduce and layout.vpp == 1:
@@ -245,52 +289,35 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         reduced = max(reduce - room, 0.0)
         idle = max(float(played.stage_start_s[index]), 0.0)
         gathered = max(gather - (float(forward[index].sum()) + idle if layout.overlap_param_gather else 0.0), 0.0)
+        gathers = 2 * program.micro_batches * data.gather_s if layout.zero >= 3 else gather
+        sent.append(reduce + gathers)
         shown.append(reduced + gathered)
         ends.append(float(played.stage_end_s[index]) + reduced + tail.seconds + gathered)
-    last = int(np.argmax(ends))
-    busiest = max(program.stages, key=lambda s: _stage_seconds(priced, s))
-    step_s = ends[last] + priced.tied_s
+    busiest = program.stages.index(busiest_stage(program, priced.units))
+    step_s = max(ends) + priced.tied_s
     wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())
-    exposed_by, hidden_by = _inside(priced, busiest)
-    exposed_by[DATA] = shown[last] + priced.tied_s
-    hidden_by[DATA] = sent[last] - shown[last]
-    exposed_by[PIPELINE] = float(played.exposed_send_s[program.stages.index(busiest)])
+    exposed_by, hidden_by = _inside(priced, program.stages[busiest])
+    data_s = shown[busiest] + each[busiest].waited * program.micro_batches
+    exposed_by[DATA] = data_s + priced.tied_s
+    hidden_by[DATA] = max(sent[busiest] - data_s, 0.0)
+    exposed_by[PIPELINE] = float(played.exposed_send_s[busiest])
+    tail = priced.tails[busiest]
+    launched = each[busiest].launched * program.micro_batches + tail.seconds - tail.device_s + tail.gap_s
     tails = tuple(p.seconds for p in priced.tails)
-    return _timeline(priced, step_s, wait, exposed_by, hidden_by, played, tails)
-
-
-def _stage_seconds(priced: PricedLayers, stage: Stage) -> float:
-    return sum(
-        n * (priced.units[i].forward.seconds + priced.units[i].backward.seconds) + r * priced.units[i].recompute.seconds
-        for chunk in stage.chunks
-        for i, n, r in chunk.units
-    )
-
-
-def _gap_seconds(priced: PricedLayers, stage: Stage) -> float:
-    """What one micro-batch waits for the host on a stage."""
-    return sum(
-        n * (priced.units[i].forward.gap_s + priced.units[i].backward.gap_s) + r * priced.units[i].recompute.gap_s
-        for chunk in stage.chunks
-        for i, n, r in chunk.units
-    )
+    return _timeline(priced, step_s, wait, exposed_by, hidden_by, launched, played, tails)
 
 
 def _timeline(
     priced: PricedLayers, step_s: float, wait: float, exposed: Mapping[str, float], hidden: Mapping[str, float],
-    played: PipelineTimeline | None, tails: tuple[float, ...],
+    launched: float | None, played: PipelineTimeline | None, tails: tuple[float, ...],
 ) -> LayeredTimeline:  # fmt: skip
-    """Terms that add up to the step: what is neither compute nor communication is a bubble or a wait for the host."""
+    """Terms that add up to the step: what is neither compute nor communication is a wait for the host, of which a
+    pipeline has `launched`, or a bubble."""
     busy, casts, again = phase_seconds(priced)
     compute = sum(busy.values()) + casts + again
-    left = step_s - compute - sum(exposed.values())
-    host = sum(p.host_s for p in priced.tails[:1])
-    gap = max(left, 0.0)
-    bubble = 0.0
-    if played is not None:
-        busiest = max(priced.program.stages, key=lambda s: _stage_seconds(priced, s))
-        gap = min(_gap_seconds(priced, busiest) * priced.program.micro_batches, gap)
-        bubble = max(left - gap, 0.0)
+    left = max(step_s - compute - sum(exposed.values()), 0.0)
+    gap = left if launched is None else min(launched, left)
+    bubble = left - gap
     total = compute + sum(exposed.values()) + bubble + gap + wait
     return LayeredTimeline(
         step_s=total,
@@ -300,7 +327,7 @@ def _timeline(
         communication_exposed_s=sum(exposed.values()),
         communication_hidden_s=sum(hidden.values()),
         rank_wait_s=wait,
-        host_s=host,
+        host_s=host_seconds(priced),
         spans=(),
         reductions=(),
         repeated_micro_steps=max(priced.program.micro_batches - PLAYED, 0),

@@ -20,12 +20,14 @@ class LayoutCosts:
     host_power     how host and device share a pass in which neither is always ahead: (d^p + h^p)^(1/p) seconds of
                    device seconds d and host seconds h; the larger of both for a large p
     overlap        scale on how much compute slows beside communication (see `overlap`)
+    network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
     attention      kernel variant ("bwd.triton128") -> factor on its time
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
     host_power: float = 20.0
     overlap: float = 1.0
+    network: Mapping[str, float] = field(default_factory=dict)
     attention: Mapping[str, float] = field(default_factory=dict)
 
     def host_factor(self, framework: str) -> float:

@@ -5,7 +5,7 @@ Equal operators are priced once; the cost of pricing does not depend on the numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -77,6 +77,8 @@ class PricedKinds:
     """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
     host_source: str
     """Where the host's costs come from; those that ship are set by hand."""
+    communication_source: str = field(default="learned", kw_only=True)
+    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
 
     def device_seconds(self, segment: Segment) -> Array:
         return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
@@ -97,8 +99,6 @@ class PricedProgram(PricedKinds):
     program: RankProgram
     bucket_s: Array
     broadcast_s: float
-    communication_source: str = "learned"
-    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
     wait_share: float = 0.0
     """How much longer the slowest rank takes for a micro-step, as a share of its time."""
 
@@ -267,7 +267,7 @@ def price(
 
 def fields_of(priced: PricedKinds) -> dict[str, Any]:
     """What a priced program takes over from its kinds."""
-    return {item.name: getattr(priced, item.name) for item in fields(PricedKinds)}
+    return {item.name: getattr(priced, item.name) for item in fields(PricedKinds) if not item.kw_only}
 
 
 def _measured_host(cluster: Cluster) -> HostFigures | None:

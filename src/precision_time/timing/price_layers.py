@@ -11,7 +11,7 @@ that neither layers nor micro-batches cost anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -29,7 +29,7 @@ from precision_time.layout.layered_program import (
     Stage,
     UnitProgram,
 )
-from precision_time.layout.layers import EXPERT_DATA, REPLICAS
+from precision_time.layout.layers import EXPERT_DATA, REPLICAS, TIED
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
@@ -79,6 +79,16 @@ class Pass:
             {k: v * count for k, v in self.exposed.items()},
             {k: v * count for k, v in self.hidden.items()},
             count * self.gap_s,
+        )
+
+    def share(self, part: float) -> Pass:
+        """Part of the pass, where it is spread over several others."""
+        return Pass(
+            self.device_s * part,
+            self.host_s * part,
+            self.reach_s * part,
+            {k: v * part for k, v in self.exposed.items()},
+            {k: v * part for k, v in self.hidden.items()},
         )
 
     @property
@@ -132,7 +142,6 @@ class PricedLayers(PricedKinds):
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
     calls: Array
-    communication_source: str = "learned"
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
@@ -156,7 +165,7 @@ def price_layers(
     host = constants.layouts.host_factor(program.framework)
     kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
     costs = constants.layouts
-    joined = _Groups(program, cluster, costs.overlap)
+    joined = _Groups(program, cluster, costs)
     units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
     stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
     for stage in program.stages:
@@ -183,7 +192,7 @@ def price_layers(
         tails=tuple(tail for _, tail, _ in found),
         accumulates=tuple(adds for _, _, adds in found),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
-        tied_s=0.0,
+        tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
         slowdown=_slowdown(program, joined),
@@ -197,10 +206,11 @@ def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
 class _Groups:
     """The communicators of a program and the seconds of collectives in them."""
 
-    def __init__(self, program: LayeredProgram, cluster: Cluster, overlap: float) -> None:
-        self.cluster, self.overlap = cluster, overlap
+    def __init__(self, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> None:
+        self.cluster, self.overlap = cluster, costs.overlap
+        share = costs.network.get(cluster.node.name, 1.0)
         self.groups: dict[str, Group] = {
-            name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1
+            name: _group(cluster, size, stride, share) for name, (size, stride) in program.groups.items() if size > 1
         }
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
@@ -218,8 +228,9 @@ class _Groups:
 
 
 @lru_cache(maxsize=4096)
-def _group(cluster: Cluster, size: int, stride: int) -> Group:
-    return cluster.group(size, stride)
+def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
+    group = cluster.group(size, stride)
+    return group if share == 1.0 else replace(group, network_bytes_per_s=share * group.network_bytes_per_s)
 
 
 def _sent_once(group: Group, copies: int) -> float:
@@ -339,7 +350,7 @@ def _data_times(
 
 def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
     """How often each kind runs on the busiest stage in an optimizer step."""
-    stage = max(program.stages, key=lambda s: _stage_s(s, units))
+    stage = busiest_stage(program, units)
     total = np.zeros(count)
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
@@ -355,6 +366,11 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
     return total
 
 
+def busiest_stage(program: LayeredProgram, units: tuple[UnitTimes, ...]) -> Stage:
+    """The stage with the most to do in a micro-batch."""
+    return max(program.stages, key=lambda s: _stage_s(s, units))
+
+
 def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
     return sum(
         repeat * (units[i].forward.seconds + units[i].backward.seconds) + again * units[i].recompute.seconds
@@ -363,9 +379,23 @@ def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
     )
 
 
+def host_seconds(priced: PricedLayers) -> float:
+    """What the host of the busiest stage launches in a step."""
+    program, units = priced.program, priced.units
+    stage = busiest_stage(program, units)
+    place = program.stages.index(stage)
+    micro = sum(
+        repeat * (units[i].forward.host_s + units[i].backward.host_s) + again * units[i].recompute.host_s
+        for chunk in stage.chunks
+        for i, repeat, again in chunk.units
+    )
+    adds = priced.accumulates[place].host_s * (program.micro_batches - 1)
+    return priced.host.step_s + program.micro_batches * micro + adds + priced.tails[place].host_s
+
+
 def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of the busiest stage in a step by phase, of its casts, and of what it recomputes."""
-    stage = max(priced.program.stages, key=lambda s: _stage_s(s, priced.units))
+    stage = busiest_stage(priced.program, priced.units)
     busy = dict.fromkeys(Phase, 0.0)
     casts = again_s = 0.0
     micro = priced.program.micro_batches

@@ -1,0 +1,146 @@
+"""What frameworks fuse by hand: the calls that vanish, and bytes in and out worked out here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from precision_time.capture.fused_kernels import FUSED, framework_kernels
+from precision_time.capture.graph import Category, OpGraph, OpKind, Phase
+from precision_time.capture.layered_step import layered_step
+from precision_time.capture.layers import AFTER, BEFORE, layered
+from precision_time.capture.training_step import training_step
+from precision_time.job import Job
+
+BATCH, SEQ = 2, 512
+
+
+def graph_of(model: str, framework: str, **words: object) -> OpGraph:
+    """The traced step of three layers, or of the named model where it is not divided."""
+    job = Job(model, precision="bf16", input={"seq_len": SEQ}, batch_size=BATCH, framework=framework, **words)  # type: ignore[arg-type]
+    return layered_step(job).layers.graph
+
+
+def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
+    return Counter(
+        graph.kinds[c.kind].name.removeprefix("aten.") for c in graph.calls if not phases or c.phase in phases
+    )
+
+
+def inside(graph: OpGraph, module: str, phase: Phase, name: str) -> list[OpKind]:
+    found = (c for c in graph.calls if graph.modules[c.module] == module and c.phase is phase)
+    return [graph.kinds[c.kind] for c in found if graph.kinds[c.kind].name == name]
+
+
+def moved(kind: OpKind) -> tuple[int, int]:
+    return sum(s.nbytes for s in kind.inputs), sum(s.nbytes for s in kind.outputs)
+
+
+def test_other_frameworks_run_the_operators_of_pytorch() -> None:
+    graph = graph_of("llama3-8b", "pytorch")
+    for framework in ("pytorch", "deepspeed", "torchtitan"):
+        assert framework not in FUSED
+        assert framework_kernels(graph, framework) is graph
+
+
+FFN = 2 * BATCH * SEQ * 14336
+"""Bytes of gate, of up, of either one's gradient in bf16."""
+
+
+def test_swiglu_is_one_kernel_each_way() -> None:
+    plain, fused = graph_of("llama3-8b", "pytorch"), graph_of("llama3-8b", "megatron")
+    assert names(plain)["silu"] == names(plain)["silu_backward"] == 3
+    assert names(fused)["silu"] == names(fused)["silu_backward"] == 0
+    ffn = "blocks.1.ffn"
+    assert [moved(k) for k in inside(fused, ffn, Phase.FORWARD, "aten.mul")] == [(2 * FFN, FFN)]
+    assert [moved(k) for k in inside(fused, ffn, Phase.BACKWARD, "pt.fused_pointwise")] == [(3 * FFN, 2 * FFN)]
+    assert not inside(fused, ffn, Phase.BACKWARD, "aten.mul")
+    # Gate, up and their product wait for the backward pass; SiLU's result does not.
+    saved = [layered(g).units[1].saved_bytes for g in (plain, fused)]
+    assert saved[0] - saved[1] == FFN
+
+
+def test_the_fused_swiglu_reads_and_writes_the_traced_tensors() -> None:
+    """What is read was written before, what the products around it read is written by it."""
+    fused = graph_of("llama3-8b", "megatron")
+    written = {s for s, storage in enumerate(fused.storages) if storage.born < 0}
+    for call in fused.calls:
+        assert written.issuperset(call.reads), fused.kinds[call.kind].name
+        written.update(call.writes)
+
+
+def test_silu_alone_stays() -> None:
+    graph = training_step(Job("efficientnet-b0", precision="bf16")).graph
+    assert names(graph)["silu_"] == names(graph)["silu_backward"] > 0
+    fused = names(framework_kernels(graph, "megatron"))
+    assert fused["silu_"] == fused["silu_backward"] == names(graph)["silu_"]
+
+
+@pytest.mark.parametrize(("phase", "heads"), [(Phase.FORWARD, (32, 8)), (Phase.BACKWARD, (8, 32))])
+def test_rotary_embedding_is_one_kernel_for_queries_and_one_for_keys(phase: Phase, heads: tuple[int, int]) -> None:
+    fused = graph_of("llama3-8b", "megatron")
+    table = 2 * SEQ * 128
+    sizes = [2 * BATCH * h * SEQ * 128 for h in heads]
+    found = inside(fused, "blocks.1.attention", phase, "pt.fused_pointwise")
+    assert [moved(k) for k in found] == [(size + 2 * table, size) for size in sizes]
+    for name in ("neg", "cat"):
+        assert not inside(fused, "blocks.1.attention", phase, f"aten.{name}")
+
+
+def test_the_loss_is_one_kernel_each_way() -> None:
+    for framework in ("megatron", "llm-foundry"):
+        fused = graph_of("llama3-8b", framework)
+        logits, labels = 2 * BATCH * SEQ * 128256, 8 * BATCH * SEQ
+        loss = [fused.kinds[c.kind] for c in fused.calls if c.phase is Phase.LOSS]
+        assert [k.name for k in loss] == ["pt.fused_pointwise"]
+        assert moved(loss[0]) == (logits + labels, logits + 2 + 2)  # log-probabilities, loss, count
+        back = inside(fused, "", Phase.BACKWARD, "pt.fused_pointwise")
+        assert [moved(k) for k in back] == [(2 + logits + labels + 2, logits)]
+        assert names(fused)["_log_softmax"] == names(fused)["nll_loss_forward"] == 0
+
+
+def test_dropout_and_the_addition_are_one_kernel() -> None:
+    plain, fused = graph_of("gpt2", "pytorch"), graph_of("gpt2", "megatron-deepspeed")
+    assert names(plain)["native_dropout"] == 7  # two in each of three blocks, one behind the embedding
+    assert names(fused)["native_dropout"] == 1
+    stream = 2 * BATCH * SEQ * 768
+    found = inside(fused, "blocks.1.dropout", Phase.FORWARD, "pt.fused_pointwise")
+    assert [moved(k) for k in found] == [(2 * stream, stream + stream // 2)] * 2  # the sum and a mask of bytes
+    assert names(fused, Phase.BACKWARD)["native_dropout_backward"] == 7
+
+
+def test_scaled_masked_softmax_is_a_softmax() -> None:
+    plain, fused = (graph_of("gpt", framework, attention="math") for framework in ("pytorch", "megatron"))
+    scores = 2 * BATCH * 12 * SEQ * SEQ
+    for phase, name, reads in ((Phase.FORWARD, "aten._softmax", 1), (Phase.BACKWARD, "aten._softmax_backward_data", 2)):
+        found = inside(fused, "blocks.1.attention", phase, name)
+        assert [moved(k) for k in found] == [(reads * scores, scores)]
+        assert inside(plain, "blocks.1.attention", phase, "aten.masked_fill")
+        assert not inside(fused, "blocks.1.attention", phase, "aten.masked_fill")
+        assert not inside(fused, "blocks.1.attention", phase, "aten.mul")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "qwen3"])
+@pytest.mark.parametrize("framework", sorted(FUSED))
+def test_products_weights_and_order_stay(model: str, framework: str) -> None:
+    if model == "qwen3":
+        job = Job("llama3-8b", model_config={"qk_norm": 1}, precision="bf16", batch_size=2, input={"seq_len": SEQ})
+        graph = layered_step(job).layers.graph
+    else:
+        graph = graph_of(model, "pytorch")
+    fused = framework_kernels(graph, framework)
+    assert len(fused.calls) <= len(graph.calls)
+    for name in ("mm", "addmm", "pt.attention", "pt.attention_backward", "embedding", "pt.rms_norm"):
+        assert names(fused)[name] == names(graph)[name]
+    assert [replace(p, ready=0) for p in fused.parameters] == [replace(p, ready=0) for p in graph.parameters]
+    ready = [p.ready for p in fused.parameters]
+    assert sorted(range(len(ready)), key=lambda i: (graph.parameters[i].ready, i)) == sorted(
+        range(len(ready)), key=lambda i: (ready[i], graph.parameters[i].ready, i)
+    )
+    assert [c.phase for c in fused.calls] == sorted(c.phase for c in fused.calls)
+    for storage in fused.storages:
+        assert storage.category is Category.WEIGHTS or -1 <= storage.born <= storage.dies <= len(fused.calls)
+    found = layered(fused)
+    assert [found.units[i].name in (BEFORE, AFTER) for i in found.order] == [True, False, False, False, True]
