@@ -149,10 +149,11 @@ def test_both_lines_agree_on_one_gpu(model: str, precision: str, batch_size: int
 
 @pytest.mark.parametrize(("model", "batch_size"), [("gpt2", 16), ("bert-large", 64)])
 def test_both_lines_are_near_on_eight_gpus(model: str, batch_size: int) -> None:
-    """The line of units has no buckets: gradients travel unit by unit, without being copied."""
+    """The line of units has no buckets: gradients travel unit by unit."""
     job = Job(model, precision="amp-bf16", batch_size=batch_size, gpu="a100-80gb-sxm", gpus=8)
+    assert layered(job.replace(framework="megatron")).step.p50 < layered(job).step.p50  # copies no gradients
     plain, units = predict(job, anchoring=Anchoring(use=False)), layered(job)
-    assert units.step.p50 == pytest.approx(plain.step.p50, rel=0.06)
+    assert units.step.p50 == pytest.approx(plain.step.p50, rel=0.01)
 
 
 def test_one_rank_fully_sharded_is_one_rank() -> None:

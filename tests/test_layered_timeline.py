@@ -48,6 +48,7 @@ class Case:
     step_us: int = 0
     syncs: bool = False
     reduces_always: bool = False
+    copies: Rows = ()
 
     @property
     def gather_all_us(self) -> int:
@@ -74,10 +75,11 @@ def priced(case: Case, **changed: Any) -> Any:
     program = SimpleNamespace(
         layout=case.layout,
         units=[SimpleNamespace(**vars(empty), name=f"u{i}") for i in range(len(case.units))],
-        stages=(Stage((chunk,), NONE, NONE, 0, 0, 0, 0),),
+        stages=(Stage((chunk,), NONE, NONE, NONE, 0, 0, 0, 0),),
         micro_batches=case.micro_batches,
         sync_after_tail=case.syncs,
         reduces_always=case.reduces_always,
+        reductions=case.micro_batches if case.reduces_always else 1,
     )
     data = [DataTimes(u.gather_us * US, u.reduce_us * US) for u in case.units]
     return SimpleNamespace(
@@ -87,6 +89,7 @@ def priced(case: Case, **changed: Any) -> Any:
         stage_data=(DataTimes(case.gather_all_us * US, case.reduce_all_us * US),),
         tails=(passed(case.tail),),
         accumulates=(passed(case.accumulate),),
+        copies=(passed(case.copies),),
         host=SimpleNamespace(step_s=case.step_us * US),
         synchronous=False,
         wait_share=0.0,
@@ -170,6 +173,8 @@ def _micro_batch(case: Case, on: Events, micro: int, last: bool) -> None:
         on.launch(case.accumulate)
     if reduces and not case.layout.overlap_grad_reduce:
         on.launch((), [on.collective(case.reduce_all_us, on.compute, "reduce")])
+    if case.copies and (last or case.reduces_always):
+        on.launch(case.copies, [on.wire])
 
 
 micros = st.integers(0, 60)
@@ -191,6 +196,7 @@ def cases(draw: Any, fewest: int = 1, most: int = 3) -> Case:
     return Case(
         units, tuple(draw(order)), draw(rows), draw(rows), draw(st.sampled_from(LAYOUTS)),
         draw(st.integers(fewest, most)), draw(st.sampled_from([0, 50])), draw(st.booleans()), draw(st.booleans()),
+        draw(st.sampled_from([(), ((9, 30),)])),
     )  # fmt: skip
 
 
@@ -230,6 +236,7 @@ def work_us(case: Case) -> int:
         u = case.units[unit]
         once += sum(d for _, d in (*u.forward, *u.backward, *(u.recompute if again else ())))
     adds = sum(d for _, d in case.accumulate) * (case.micro_batches - 1)
+    adds += sum(d for _, d in case.copies) * (case.micro_batches if case.reduces_always else 1)
     return once * case.micro_batches + adds + sum(d for _, d in case.tail)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def is_layered(job: Job) -> bool:
     """Whether a job needs more than the line of plain data parallelism."""
-    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch" or job.attention == "triton"
+    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch" or job.attention in ("triton", "flash2")
 
 
 def program_of(job: Job, precision: Precision, device_type: str) -> tuple[LayeredStep, LayeredProgram]:

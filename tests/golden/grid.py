@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from precision_time.errors import MissingPeakError
 from precision_time.job import Job
@@ -28,11 +29,29 @@ MODELS = (
 )  # fmt: skip
 PRECISIONS = ("fp32", "tf32", "amp-fp16", "amp-bf16", "fp16-master", "fp8")
 PLACES = (("v100-16gb-sxm", 1), ("a100-80gb-sxm", 8), ("h100-80gb-sxm", 64))
+_MEGATRON = {"framework": "megatron", "gpu": "h100-80gb-sxm"}
+LAYOUTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+    ("mpt-7b", "fsdp", 64, {"recompute": "full", "batch_size": 8, "framework": "llm-foundry"}),
+    ("llama3-8b", "hsdp=8", 32, {"gpu": "h100-80gb-sxm"}),
+    ("llama3-70b", "tp=8,pp=4,vpp=5,sp=1,zero=1", 256, {"grad_accum": 16, **_MEGATRON}),
+    ("llama3.1-405b", "tp=8,pp=16,cp=2,vpp=7,sp=1,zero=1", 16384, {"grad_accum": 32, **_MEGATRON}),
+    ("gpt3-175b", "tp=8,pp=8", 512, {"grad_accum": 64, "recompute": "full", "framework": "megatron-deepspeed"}),
+    ("mixtral-8x7b", "ep=8,zero=1", 64, {"grad_accum": 4, **_MEGATRON}),
+    ("deepseek-v3", "tp=2,pp=8,ep=64,etp=1,vpp=4,sp=1,zero=1", 1024, {"grad_accum": 32, **_MEGATRON}),
+    ("llama2-70b-lora", "tp=4,sp=1", 8, _MEGATRON),
+    ("resnet50", "fsdp", 16, {"batch_size": 128}),
+    ("t5-large", "pp=2", 8, {"grad_accum": 8}),
+)
+"""Model, layout, GPUs and what else the job says; all with master weights in bf16, the 70B model in fp8 as well."""
 
 
 def predictions() -> dict[str, float]:
     """Seconds of the P50 step by job; jobs whose device lacks the precision are left out."""
     found = {}
+    for name, layout, gpus, words in LAYOUTS:
+        for precision in ("bf16-master", "fp8") if name == "llama3-70b" else ("bf16-master",):
+            job = Job(name, precision=precision, gpus=gpus, layout=layout, **words)
+            found[f"{name} {precision} {layout} on {gpus}"] = float(f"{predict(job).step.p50:.5g}")
     for model, precision, (gpu, gpus) in itertools.product(MODELS, PRECISIONS, PLACES):
         try:
             estimate = predict(Job(model, precision=precision, gpu=gpu, gpus=gpus))

@@ -42,8 +42,12 @@ _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
-    """The graph with its fused attention run by `kernel`; flash stands for whatever torch chooses itself."""
-    if kernel != "triton":
+    """The graph with its fused attention run by `kernel`; flash stands for whatever torch chooses itself.
+
+    That is the fastest kernel since PyTorch 2.11, cuDNN's on Hopper and Blackwell (sdp_utils.cpp,
+    check_prefer_cudnn_attention); before, and in the flash-attn package, FlashAttention-2: `flash2`.
+    """
+    if kernel not in ("triton", "flash2"):
         return graph
     kinds = (
         replace(kind, attrs=(*kind.attrs, ("kernel", kernel))) if kind.name.startswith("pt.attention") else kind

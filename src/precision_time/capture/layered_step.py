@@ -80,7 +80,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
-    attention = job.attention if job.attention in ("math", "triton") else "flash"
+    attention = job.attention if job.attention in ("math", "triton", "flash2") else "flash"
     etp = layout.etp or layout.tp
 
     def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
@@ -97,7 +97,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
     entry = ENTRIES[model.entry.name]
     clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
-    return LayeredStep(
+    return _kept(
         model=model.name,
         layers=layers,
         sharded=sharded,
@@ -110,14 +110,25 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
         batch_size=sizes["batch_size"],
         dataset=entry.dataset or None,
         family=entry.family,
-        config=config,
-        sizes=model.sizes,
+        config=tuple(config.items()),
+        sizes=tuple(model.sizes.items()),
     )
 
 
 def _undivided(builder: str, layout: Layout) -> bool:
     """Whether every rank runs whole layers on whole sequences of a model that no template stands for."""
     return layout.tp == layout.cp == layout.ep == 1 and all(t.builder != builder for t in TEMPLATES)
+
+
+@lru_cache(maxsize=256)
+def _kept(*, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...], **fields: Any) -> LayeredStep:
+    """Equal steps are one object, from which programs and what is derived from them are remembered."""
+    return LayeredStep(config=dict(config), sizes=dict(sizes), **fields)
+
+
+@lru_cache(maxsize=64)
+def _units(graph: OpGraph) -> LayeredGraph:
+    return layered(graph)
 
 
 def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> LayeredStep:
@@ -129,14 +140,15 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
                 f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (`precision-time zoo`)"
             )
     step = training_step(job, precision, device_type)
-    layers = layered(step.graph)
+    layers = _units(step.graph)
     entry = ENTRIES.get(step.model)
     clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
-    return LayeredStep(
+    return _kept(
         model=step.model, layers=layers, sharded=None, split=None, parameters=layers.parameter_count,
         precision=precision, optimizer=step.optimizer,
         implementation=job.optimizer_impl or usual_implementation(device_type), clip_norm=clip or None,
-        batch_size=step.batch_size, dataset=step.dataset, family=step.family, sizes=step.sizes,
+        batch_size=step.batch_size, dataset=step.dataset, family=step.family, config=(),
+        sizes=tuple(step.sizes.items()),
     )  # fmt: skip
 
 
@@ -150,19 +162,19 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
         )
     if layout.ep > 1 and not config.get("experts"):
         raise JobError(f"layout ep={layout.ep} needs a model with experts, which {job.model} has not; set ep to 1")
-    parts = layout.cp * (layout.tp if layout.sp else 1)
-    for length in split.lengths:
-        if int(sizes.get(length, parts)) % parts:
-            raise JobError(
-                f"input {length}={sizes[length]} cannot be shared out over cp={layout.cp}"
-                + (f" x tp={layout.tp} (sequence parallel)" if layout.sp else "")
-                + f"; set {length} to a multiple of {parts}"
-            )
     if layout.cp > 1 and not split.context:
         raise JobError(
             f"layout cp={layout.cp} splits one sequence that attends to itself, and {job.model} attends from one to "
             "another; set cp to 1"
         )
+    layout.check_sequence(int(sizes["seq_len"]))  # of the model, where the job names none
+    parts = layout.tp if layout.sp else 1
+    for length in split.lengths:
+        if int(sizes.get(length, parts)) % parts:
+            raise JobError(
+                f"input {length}={sizes[length]} cannot be shared out over tp={layout.tp} (sequence parallel); "
+                f"set {length} to a multiple of {parts}"
+            )
     if layout.cp > 1 and job.attention == "math":
         raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
     depth = int(config[split.depth]) * split.stacks

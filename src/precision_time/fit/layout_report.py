@@ -9,6 +9,9 @@ from precision_time.errors import DataError
 from precision_time.fit.kernel_report import as_text
 
 BEGIN, END = "<!-- layouts:begin -->", "<!-- layouts:end -->"
+SMALL = ("<!-- layouts-small:begin -->", "<!-- layouts-small:end -->")
+BY = "held out by model"
+"""The run that summaries show."""
 
 _TEXT = """\
 `{command}` ({date}): {rows} rows of trust A and B are fitted, {judged} judged. Mean error of the step (its signed mean), every
@@ -60,9 +63,23 @@ def _flat(costs: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def summary(document: Mapping[str, Any]) -> str:
+    """A small table: each group of rows of trust A and B, held out by model."""
+    rows = []
+    for group in document["errors"]["groups"]:
+        if group["trust"] != "A, B":
+            continue
+        found = group["runs"][BY]
+        cells = {"measured": group["title"], "rows": str(group["n"]), "mean error": f"{100 * found['mape']:.1f} %"}
+        cells |= {"median": f"{100 * found['median']:.1f} %", "P90": f"{100 * found['p90']:.1f} %"}
+        rows.append({**cells, "in P10-P90": f"{100 * document['errors']['coverage'][group['title']]:.0f} %"})
+    return as_text(rows) + "\n"
+
+
 def filled(page: str, document: Mapping[str, Any]) -> str:
-    """The page with the section between its markers."""
-    if BEGIN not in page or END not in page:
-        raise DataError(f"the page has no {BEGIN} ... {END}: add both lines where the tables belong")
-    before, rest = page.split(BEGIN, 1)
-    return f"{before}{BEGIN}\n{section(document)}{END}{rest.split(END, 1)[1]}"
+    """The page with the tables, or the small one, between its markers."""
+    for (begin, end), written in (((BEGIN, END), section), (SMALL, summary)):
+        if begin in page and end in page:
+            before, rest = page.split(begin, 1)
+            return f"{before}{begin}\n{written(document)}{end}{rest.split(end, 1)[1]}"
+    raise DataError(f"the page has no {BEGIN} ... {END}: add both lines where the tables belong")

@@ -150,8 +150,13 @@ def by_scale(row: Row) -> str:
     return "up to 8 GPUs" if row.gpus <= 8 else "9 to 64" if row.gpus <= 64 else "above 64"
 
 
+def by_count(row: Row) -> str:
+    return f"{row.gpus} GPUs"
+
+
 FOLDS: dict[str, Callable[[Row], str]] = {
     "model": by_model,
+    "GPU count": by_count,
     "scale": by_scale,
     "GPU": lambda row: row.gpu,
     "framework": lambda row: row.framework,
@@ -284,7 +289,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.fit.layouts", description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, required=True, help=f"folder with {TABLE.as_posix()}")
     parser.add_argument("--judge", action="store_true", help="judge only, leave the factors as they are")
-    parser.add_argument("--report", type=Path, metavar="PAGE", help="put the tables between this page's markers")
+    parser.add_argument(
+        "--report", type=Path, action="append", default=[], metavar="PAGE",
+        help="put the tables between this page's markers; may be repeated",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     rows = read_table(given.shared / TABLE).rows
     cases = layout_cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
@@ -313,8 +321,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not given.judge:
         OUTPUT.write_text(compact_json(content) + "\n", encoding="utf-8")
         print(f"written: {OUTPUT.name}, {len(at.theta)} factors from {len(fitted_on)} rows", file=sys.stderr)
-    if given.report is not None:
-        given.report.write_text(filled(given.report.read_text(encoding="utf-8"), content), encoding="utf-8")
+    for page in given.report:
+        page.write_text(filled(page.read_text(encoding="utf-8"), content), encoding="utf-8")
     return 0
 
 

@@ -67,11 +67,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One pipeline stage: its chunks in the order of the model, and what follows its last backward."""
+    """One pipeline stage: its chunks in the order of the model, and what follows its last backward; `copies` once for
+    every reduction."""
 
     chunks: tuple[Chunk, ...]
     tail: Segment
     accumulate: Segment
+    copies: Segment
     dense_trainable: int
     expert_trainable: int
     dense_elements: int
@@ -102,3 +104,8 @@ class LayeredProgram:
     reduces_always: bool
     sync_after_tail: bool
     framework: str = "pytorch"
+
+    @property
+    def reductions(self) -> int:
+        """Micro-batches after which gradients are reduced as a whole."""
+        return self.micro_batches if self.reduces_always else 1

@@ -285,7 +285,8 @@ def _stage(
     accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
-        tail=enter((*_average([step.layers.units[i] for part in parts for i in part], layout, options), *after.operators)),
+        tail=enter((*_average([*own, *copies], layout, options), *after.operators)),
+        copies=enter(_bucket_copies([*own, *copies], layout, options)),
         accumulate=enter(accumulate),
         dense_trainable=sum(u.dense_trainable for u in held) + copied,
         expert_trainable=sum(u.expert_trainable for u in held),
@@ -295,15 +296,31 @@ def _stage(
 
 
 def _average(
-    units: Sequence[Unit], layout: Layout, options: Options
+    parameters: Sequence[Parameter], layout: Layout, options: Options
 ) -> tuple[tuple[Phase, OpKind], ...]:  # fmt: skip
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
-    trainable = [p for u in units for p in u.parameters if p.trainable and p.ready >= 0]
-    if layout.zero >= 2 or layout.data_ranks == 1 or not trainable:
+    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
+    by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
+    if layout.zero >= 2 or layout.data_ranks == 1 or by_bucket or not trainable:
         return ()
     wire = options.communication_dtype or trainable[0].grad_dtype
     kind = sweep_kind("average", Sweep((sum(p.numel for p in trainable),)), [wire], [wire], "fused")
     return ((Phase.BACKWARD, kind),)
+
+
+def _bucket_copies(
+    parameters: Sequence[Parameter], layout: Layout, options: Options
+) -> tuple[tuple[Phase, OpKind], ...]:
+    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
+    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
+    if options.framework != "pytorch" or layout.zero or layout.data_ranks == 1 or not trainable:
+        return ()
+    sweep, dtype = Sweep(tuple(p.numel for p in trainable)), trainable[0].grad_dtype
+    wire = options.communication_dtype or dtype
+    return (
+        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [dtype], [wire], "single")),
+        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [dtype], "single")),
+    )
 
 
 def _recomputed_layers(options: Options, chunk: int, chunks: int) -> int | None:

@@ -137,6 +137,16 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
     return layout, config, []
 
 
+def _attention(word: str, framework: str, notes: str) -> str:
+    """Which fused kernel: llm-foundry has a Triton one, later the flash-attn package's; torchtitan's published runs, too,
+    are older than the PyTorch that takes cuDNN's by itself."""
+    if "flash-style triton" in notes:
+        return "triton"
+    if word in ("", "flash") and framework in ("llm-foundry", "torchtitan"):
+        return "flash2"
+    return word or "flash"
+
+
 def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
     """What the performance recipes of Megatron-Bridge switch on, beside the degrees that a row states."""
     if "no bucket overlap" in notes and "=" in layout:
@@ -214,7 +224,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         optimizer=optimizer,
         optimizer_impl=implementation,
         memory_format=cells["memory_format"] or "nchw",
-        attention="triton" if "flash-style triton" in notes else cells["attention"] or "flash",
+        attention=_attention(cells["attention"], cells["framework"], notes),
         recompute=cells["recompute"] or "none",
         execution=cells["execution"] or taken["execution"],
         framework=framework,

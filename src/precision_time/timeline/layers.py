@@ -178,6 +178,8 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> 
         rank.run(priced.accumulates[0])
     if reduces and not behind:
         rank.run(NOTHING, rank.send(priced.stage_data[0].reduce_s, rank.device))
+    if priced.copies[0].device_s and (last or priced.program.reduces_always):
+        rank.run(priced.copies[0], rank.wire)  # DDP takes the sums out of its buckets before it returns
 
 
 def _finish(priced: PricedLayers, rank: _Rank) -> None:
@@ -292,7 +294,8 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         gathers = 2 * program.micro_batches * data.gather_s if layout.zero >= 3 else gather
         sent.append(reduce + gathers)
         shown.append(reduced + gathered)
-        ends.append(float(played.stage_end_s[index]) + reduced + tail.seconds + gathered)
+        copies = priced.copies[index].seconds * program.reductions
+        ends.append(float(played.stage_end_s[index]) + copies + reduced + tail.seconds + gathered)
     busiest = program.stages.index(busiest_stage(program, priced.units))
     step_s = max(ends) + priced.tied_s
     wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())

@@ -119,7 +119,7 @@ def covers(family: str, variant: str, features: Mapping[str, float | str]) -> bo
         return variant.startswith("fwd") and features.get("taps") == 9.0 and features.get("stride") == 1.0
     if family in ("softmax", "layer_norm"):
         return variant == "fwd" and float(features.get("cols", 0.0)) >= 1.0
-    return family == MATMUL or (family == ATTENTION and variant == "fwd")
+    return family == MATMUL or (family == ATTENTION and variant.partition(".")[0] == "fwd")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -161,6 +161,8 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
     )  # fmt: skip
     if kind.attr("kernel") == "triton":
         work = replace(work, variant=f"{work.variant}.triton{64 if size <= 64 else 128}")
+    elif kind.attr("kernel") == "flash2":
+        work = replace(work, variant=f"{work.variant}.flash2")
     # A mask that is learned has a gradient as large as the scores.
     read, written = nbytes(tuple(mask)), nbytes(kind.outputs[3:])
     return [replace(work, bytes_read=work.bytes_read + read, bytes_written=work.bytes_written + written)]

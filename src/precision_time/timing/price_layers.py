@@ -138,6 +138,7 @@ class PricedLayers(PricedKinds):
     """Of all of a stage at once."""
     tails: tuple[Pass, ...]
     accumulates: tuple[Pass, ...]
+    copies: tuple[Pass, ...]
     send_s: float
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
@@ -167,16 +168,17 @@ def price_layers(
     costs = constants.layouts
     joined = _Groups(program, cluster, costs)
     units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
-    stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
+    stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
     for stage in program.stages:
         if id(stage) not in stages:
             data = _data_times(
                 program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
                 stage.expert_trainable,
             )  # fmt: skip
-            stages[id(stage)] = (
-                data, _pass(kinds, stage.tail, (), costs), _pass(kinds, stage.accumulate, (), costs)
+            tail, adds, copies = (
+                _pass(kinds, s, (), costs) for s in (stage.tail, stage.accumulate, stage.copies)
             )
+            stages[id(stage)] = (data, tail, adds, copies)
     found = [stages[id(s)] for s in program.stages]
     return PricedLayers(
         **fields_of(kinds),
@@ -188,9 +190,10 @@ def price_layers(
             )
             for u in program.units
         ),
-        stage_data=tuple(data for data, _, _ in found),
-        tails=tuple(tail for _, tail, _ in found),
-        accumulates=tuple(adds for _, _, adds in found),
+        stage_data=tuple(data for data, _, _, _ in found),
+        tails=tuple(tail for _, tail, _, _ in found),
+        accumulates=tuple(adds for _, _, adds, _ in found),
+        copies=tuple(copies for _, _, _, copies in found),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
@@ -360,7 +363,9 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
             ):  # fmt: skip
                 if len(segment):
                     total += np.bincount(segment.kind, minlength=count) * (times * program.micro_batches)
-    for segment, times in ((stage.tail, 1), (stage.accumulate, program.micro_batches - 1)):
+    for segment, times in (
+        (stage.tail, 1), (stage.accumulate, program.micro_batches - 1), (stage.copies, program.reductions)
+    ):  # fmt: skip
         if len(segment) and times:
             total += np.bincount(segment.kind, minlength=count) * times
     return total
@@ -390,7 +395,8 @@ def host_seconds(priced: PricedLayers) -> float:
         for i, repeat, again in chunk.units
     )
     adds = priced.accumulates[place].host_s * (program.micro_batches - 1)
-    return priced.host.step_s + program.micro_batches * micro + adds + priced.tails[place].host_s
+    copies = priced.copies[place].host_s * program.reductions
+    return priced.host.step_s + program.micro_batches * micro + adds + copies + priced.tails[place].host_s
 
 
 def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, float]:
@@ -399,7 +405,9 @@ def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, floa
     busy = dict.fromkeys(Phase, 0.0)
     casts = again_s = 0.0
     micro = priced.program.micro_batches
-    runs: list[tuple[Segment, int]] = [(stage.tail, 1), (stage.accumulate, micro - 1)]
+    runs: list[tuple[Segment, int]] = [
+        (stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions)
+    ]  # fmt: skip
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
             unit = priced.program.units[index]

@@ -8,7 +8,7 @@ block work on divided weights, so that layouts know where ranks have to exchange
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -41,7 +41,7 @@ class Split:
     stacks: int = 1
     lengths: tuple[str, ...] = ("seq_len",)
     tokens: tuple[str, ...] = ()
-    per_head: Mapping[str, tuple[str, str]] = field(default_factory=lambda: {"head_dim": ("hidden", "heads")})
+    per_head: tuple[tuple[str, str, str], ...] = (("head_dim", "hidden", "heads"),)
     context: bool = True
 
 
@@ -77,7 +77,7 @@ SPLITS: Mapping[str, Split] = {
         whole=("generator_loss",),
         stacks=2,
         tokens=("max_predictions",),
-        per_head={"head_dim": ("hidden", "heads"), "generator_head_dim": ("generator_hidden", "generator_heads")},
+        per_head=(("head_dim", "hidden", "heads"), ("generator_head_dim", "generator_hidden", "generator_heads")),
     ),
     "models.bart_t5:build_bart": _ENCODER_DECODER,
     "models.bart_t5:build_t5": replace(_ENCODER_DECODER, whole=("encoder.bias", "decoder.bias")),
@@ -90,13 +90,11 @@ VOCABULARY_MULTIPLE = 128
 
 def whole_config(config: Mapping[str, Any], split: Split) -> dict[str, Any]:
     """With the words that depend on others, so that they stay when these are divided."""
-    derived = {word: config[size] // config[heads] for word, (size, heads) in split.per_head.items() if size in config}
+    derived = {word: config[size] // config[heads] for word, size, heads in split.per_head if size in config}
     return {**derived, **config}
 
 
-def local_config(
-    config: Mapping[str, Any], split: Split, tp: int, ep: int, etp: int, parts: int = 1
-) -> dict[str, Any]:
+def local_config(config: Mapping[str, Any], split: Split, tp: int, ep: int, etp: int, parts: int = 1) -> dict[str, Any]:
     """The `model_config` of one rank, on one of `parts` of the sequence."""
     local = dict(config)
     for word in split.tokens:

@@ -16,7 +16,8 @@ class Shallow:
     every second layer). Traced are one dense block, then two periods, or a first, a middle and a last block. Hybrids
     (a `pattern` of letters) are traced whole.
 
-    `few` layers of a stack are traced; `words` of `model_config` make the deep model shallow; none where it is traced as it is.
+    `few` layers of a stack are traced; `words` of `model_config` make the deep model that shallow, none where it is
+    traced as it is.
     """
 
     dense: int
