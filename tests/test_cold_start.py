@@ -29,8 +29,12 @@ def loaded_by(code: str) -> set[str]:
         "from precision_time.cli.main import main\nassert main(['compare', 'resnet50', '--gpus', '1,8']) == 0",
         "from precision_time.cli.main import main\nassert main(['zoo']) == main(['gpus']) == 0",
         f"from precision_time.cli.main import main\nassert main(['evaluate', {TABLE!r}]) == 0",
+        "from precision_time import Job, predict\n"
+        "predict(Job('qwen3-235b-a22b', gpu='h100-80gb-sxm', gpus=64, layout='tp=2,dp=32,ep=32,etp=1,zero=1'))",
+        "from precision_time import Job, predict\n"
+        "predict(Job('deepseek-v3', gpu='h100-80gb-sxm', gpus=64, layout='ep=64,zero=1'))",
     ],
-    ids=["names", "command", "predict_time", "predict", "compare", "lists", "evaluate"],
+    ids=["names", "command", "predict_time", "predict", "compare", "lists", "evaluate", "experts", "latents"],
 )
 def test_no_heavy_import(code: str) -> None:
     assert loaded_by(code) == set()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.capture.graph import Call, OpGraph, OpKind, Parameter, Phase, Storage, TensorSpec
-from precision_time.capture.layered_step import _Shallow, layered_step
+from precision_time.capture.layered_step import layered_step
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, block_of, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
@@ -17,6 +17,7 @@ from precision_time.job.precision import parse_precision
 from precision_time.layout.rank_program import Kinds
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price import kind_works
+from precision_time.zoo.shallow import Shallow
 
 MODELS = ("resnet50", "bert-large", "t5-base", "gpt2", "llama3-8b", "vit-b-16", "jasper-10x5dr", "unet3d", "gpunet-0",
           "maskrcnn-r50-fpn", "dlrm-small", "densenet121", "bart-large", "transformer-xl-base")  # fmt: skip
@@ -176,7 +177,7 @@ def test_three_layers_repeated_are_the_deep_model(model: str, precision: str) ->
 def test_every_layer_has_one_to_stand_for_it(depth: int, dense: int, alternates: bool, experts: bool) -> None:
     config = {"layers": depth, "dense_layers": dense, "experts": 8 * experts}
     config |= {"sliding_window": "128_every_second"} if alternates else {}
-    shallow = _Shallow.of(config)
+    shallow = Shallow.of(config)
     traced = int(shallow.words.get("layers", depth))
     few_dense = int(shallow.words.get("dense_layers", config["dense_layers"])) if experts else 0
     real_dense = min(dense, depth) if experts else 0

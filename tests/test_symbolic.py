@@ -18,7 +18,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from networks import cnn, names, total, trace, transformer  # noqa: E402
 from precision_time.capture import symbolic  # noqa: E402
-from precision_time.capture.graph import OpGraph  # noqa: E402
+from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec  # noqa: E402
 from precision_time.capture.training_step import trace_entry  # noqa: E402
 from precision_time.errors import CaptureError, DataError  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
@@ -131,6 +131,44 @@ def test_a_size_off_the_grid_raises() -> None:
     assert symbolic.evaluate(stored, {"n": 40}).kinds[0].inputs[1].shape == (10, 4)
     with pytest.raises(CaptureError, match="not a multiple of 4"):
         symbolic.evaluate(stored, {"n": 42})
+
+
+def test_a_grid_without_its_far_corners_is_enough_for_few_factors() -> None:
+    """Three symbols, products of two: four points of eight and three of them doubled decide all."""
+    symbols = (BATCH, Symbol("width", (8, 16), 24), Symbol("classes", (3, 5), 9))
+    seen: list[dict[str, int]] = []
+
+    def at(sizes: dict[str, int]) -> OpGraph:
+        seen.append(sizes)
+        linear = lambda: torch.nn.Linear(sizes["width"], sizes["classes"])  # noqa: E731
+        return trace(lambda: total(linear(), torch.ones(sizes["batch_size"], sizes["width"])))
+
+    stored = symbolic.fit("linear", symbols, at, degree=2)
+    assert len(seen) == 7 + 1  # and the check
+    sizes = {"batch_size": 7, "width": 40, "classes": 11}
+    assert symbolic.same_step(symbolic.evaluate(stored, sizes), at(sizes))
+    with pytest.raises(CaptureError, match="no polynomials"):
+        symbolic.fit("linear", symbols, at, degree=1)
+
+
+def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> None:
+    experts = Symbol("experts", (2, 3), 5)
+
+    def at(sizes: dict[str, int]) -> OpGraph:
+        attrs = (("groups", 2 * sizes["experts"]), ("p", 0.5))
+        kind = OpKind("pt.grouped_sum", (TensorSpec((8, 4), "float32"),), (), attrs)
+        return dataclasses.replace(trace(cnn), kinds=(kind,), calls=(Call(0, Phase.FORWARD),))
+
+    stored = symbolic.fit("experts", (experts,), at)
+    path = tmp_path / "experts.zip"
+    symbolic.save(path, {"half": stored}, {})
+    (kind,) = symbolic.evaluate(symbolic.load(path, "half"), {"experts": 7}).kinds
+    assert kind.attrs == (("groups", 14), ("p", 0.5))
+    words = lambda s: dataclasses.replace(  # noqa: E731
+        at(s), kinds=(dataclasses.replace(at(s).kinds[0], attrs=(("mode", "x" * s["experts"]),)),)
+    )
+    with pytest.raises(CaptureError, match=r"attributes of pt\.grouped_sum change"):
+        symbolic.fit("experts", (experts,), words)
 
 
 def test_graphs_that_differ_in_one_thing_are_not_the_same_step() -> None:

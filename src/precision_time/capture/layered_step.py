@@ -31,8 +31,9 @@ from precision_time.job.job import Job
 from precision_time.job.layout import Layout
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
-from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config
-from precision_time.zoo.templates import LAYERS, template_for
+from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
+from precision_time.zoo.shallow import Shallow
+from precision_time.zoo.templates import TEMPLATES, template_for
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
 
@@ -74,21 +75,21 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     own = ".py" in job.model or ":" in job.model
     model = None if own else resolve(job)
     split = SPLITS.get(model.entry.builder) if model else None
-    if model is None or split is None:
+    if model is None or split is None or (model.shipped and _undivided(model.entry.builder, layout)):
         return _whole(job, layout, precision, device_type)
-    config = _decoder_config(model.config)
+    config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
     attention = job.attention if job.attention in ("math", "triton", "flash2") else "flash"
     etp = layout.etp or layout.tp
 
     def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
-        local = local_config(config, split, tp, ep, etp)
-        there = {**sizes, "seq_len": -(-sizes["seq_len"] // parts)}
+        local = local_config(config, split, tp, ep, etp, parts)
+        there = {**sizes, **{word: -(-sizes[word] // parts) for word in split.lengths if word in sizes}}
         return _layers(
             _Key(
                 model.entry.name, model.entry.builder, tuple(sorted(local.items())), tuple(sorted(there.items())),
-                precision, attention, job.execution, device_type, job.framework,
+                precision, attention, job.execution, device_type, job.framework, split.depth,
             )
         )  # fmt: skip
 
@@ -114,6 +115,11 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     )
 
 
+def _undivided(builder: str, layout: Layout) -> bool:
+    """Whether every rank runs whole layers on whole sequences of a model that no template stands for."""
+    return layout.tp == layout.cp == layout.ep == 1 and all(t.builder != builder for t in TEMPLATES)
+
+
 @lru_cache(maxsize=256)
 def _kept(*, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...], **fields: Any) -> LayeredStep:
     """Equal steps are one object, from which programs and what is derived from them are remembered."""
@@ -131,7 +137,7 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
         if getattr(layout, name) > 1:
             raise JobError(
                 f"layout {name}={getattr(layout, name)} needs a model whose parts are known, and {job.model} is not "
-                f"one: use dp, fsdp, zero1..3 or pp, or a decoder of the zoo (`precision-time zoo`)"
+                f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (`precision-time zoo`)"
             )
     step = training_step(job, precision, device_type)
     layers = _units(step.graph)
@@ -146,13 +152,6 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
     )  # fmt: skip
 
 
-def _decoder_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """With the words that depend on others, so that they stay when these are divided."""
-    derived = {"kv_heads": config["heads"], "head_dim": config["hidden"] // config["heads"]}
-    fused = {} if config.get("fused_qkv") is None else {"fused_qkv": config["fused_qkv"]}
-    return {**derived, "ffn": 4 * config["hidden"], **config, **fused}
-
-
 def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, sizes: Mapping[str, Any]) -> None:
     if wrong := indivisible(config, split, layout.tp, layout.ep):
         word, value = wrong
@@ -163,14 +162,26 @@ def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, si
         )
     if layout.ep > 1 and not config.get("experts"):
         raise JobError(f"layout ep={layout.ep} needs a model with experts, which {job.model} has not; set ep to 1")
+    if layout.cp > 1 and not split.context:
+        raise JobError(
+            f"layout cp={layout.cp} splits one sequence that attends to itself, and {job.model} attends from one to "
+            "another; set cp to 1"
+        )
     layout.check_sequence(int(sizes["seq_len"]))  # of the model, where the job names none
+    parts = layout.tp if layout.sp else 1
+    for length in split.lengths:
+        if int(sizes.get(length, parts)) % parts:
+            raise JobError(
+                f"input {length}={sizes[length]} cannot be shared out over tp={layout.tp} (sequence parallel); "
+                f"set {length} to a multiple of {parts}"
+            )
     if layout.cp > 1 and job.attention == "math":
         raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
-    depth = int(config[split.depth])
+    depth = int(config[split.depth]) * split.stacks
     if depth < layout.pp * layout.vpp:
         raise JobError(
             f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it "
-            f"has {split.depth}={depth}; lower pp or vpp"
+            f"has {split.depth}={config[split.depth]}; lower pp or vpp"
         )
 
 
@@ -191,79 +202,44 @@ class _Key:
     execution: str
     device_type: str
     framework: str
+    depth: str
 
 
 @lru_cache(maxsize=256)
 def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
-    depth = int(config["layers"])
-    shallow = _Shallow.of(config)
+    depth = int(config[key.depth])
+    shallow = Shallow.of(config, key.depth)
     graph = _graph(key, {**config, **shallow.words}, sizes)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
     found = layered(graph)
     blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
-    order = [blocks[shallow.stands_for(i, depth)] for i in range(depth)]
+    order: list[int] = []
+    further = int(config.get("mtp_layers") or 0)  # after the last stack, each a block of its own
+    for first in range(0, len(blocks) - further, shallow.few):
+        stack = blocks[first : first + shallow.few]
+        order += [stack[shallow.stands_for(i, depth)] for i in range(depth)]
+    order += blocks[len(blocks) - further :]
     before = [i for i in found.order if found.units[i].name == BEFORE]
     after = [i for i in found.order if found.units[i].name == AFTER]
     return found.with_order((*before, *order, *after))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shallow:
-    """A model of few layers with every kind of block that the deep one has.
-
-    `dense` blocks come first in some mixtures of experts; blocks alternate with period `period` (a sliding window in
-    every second layer). Traced are one dense block, then two periods and a last block.
-    """
-
-    dense: int
-    period: int
-    words: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> _Shallow:
-        depth = int(config["layers"])
-        dense = min(int(config.get("dense_layers") or 0), depth) if config.get("experts") else 0
-        period = 2 if "every_second" in str(config.get("sliding_window", "")) else 1
-        traced = LAYERS if period == 1 else 2 * period
-        few = min(depth, min(dense, 1) + traced)
-        if few >= depth:
-            return cls(0, 0, {})
-        words: dict[str, Any] = {"layers": few}
-        if dense:
-            words["dense_layers"] = 1
-        return cls(dense, period, words)
-
-    def stands_for(self, layer: int, depth: int) -> int:
-        """Which traced block a layer is like."""
-        if not self.words:
-            return layer
-        if layer < self.dense:
-            return 0
-        first = min(self.dense, 1)
-        inner, count = layer - self.dense, depth - self.dense
-        traced = int(self.words["layers"]) - first
-        if inner == 0:
-            return first
-        if inner == count - 1 and (count - traced) % self.period == 0:
-            return first + traced - 1
-        return first + (self.period + inner % self.period if self.period > 1 else 1)
 
 
 def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
     traced = "math" if key.attention == "math" else "flash"
     rename = renames(key.precision)
-    template = template_for(key.builder, config, traced) if config["layers"] == LAYERS else None
+    template = template_for(key.builder, config, traced)
+    if template is not None and not template.is_as_deep(config):
+        template = None
     within = config.get("pos") != "learned" or sizes["seq_len"] <= config["max_positions"]
     on_gpu = key.device_type == "cuda" or not key.precision.autocast
     if template is not None and within and on_gpu:
         path = _SHIPPED / f"template-{template.name}.zip"
         if path.exists():
             stored = _stored(str(path), regime if traced == "flash" else f"{regime}.math")
-            wanted = {s.name: int({**config, **sizes}[s.name]) for s in template.symbols}
-            return replace(symbolic.evaluate(stored, wanted, rename), name=key.name)
+            return replace(symbolic.evaluate(stored, template.sizes_of(config, sizes), rename), name=key.name)
     graph = trace_entry(ENTRIES[key.name], config, sizes, regime, traced, key.device_type)
     return symbolic.rename_dtypes(graph, rename)
 

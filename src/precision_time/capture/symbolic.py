@@ -11,10 +11,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,18 @@ _FORMAT = 2
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
 
 
-def fit(name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph]) -> dict[str, Any]:
+def fit(
+    name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph], degree: int | None = None
+) -> dict[str, Any]:
     """The stored form of the step that `capture_at(sizes)` traces, fitted over the symbols' samples.
 
+    `degree`: the highest total degree of a polynomial, for models of many symbols: products of more of them than that
+    do not occur, and the corners of the grid that only they need are not captured.
     Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
     """
-    grid = list(itertools.product(*(s.samples for s in symbols)))
-    graphs = [capture_at(dict(zip((s.name for s in symbols), point, strict=True))) for point in grid]
-    encoder = _Encoder(name, symbols)
+    places = _places(symbols, degree)
+    graphs = [capture_at({s.name: s.samples[k] for s, k in zip(symbols, place, strict=True)}) for place in places]
+    encoder = _Encoder(name, symbols, places)
     encoded = encoder.encode(graphs)
     stored = {
         "format": _FORMAT,
@@ -76,25 +79,25 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
     )
 
 
-def _powers(symbol: Symbol) -> list[list[Fraction]]:
-    """Every power of a symbol's samples, in units of what it is a multiple of."""
-    units = [Fraction(sample, symbol.multiple_of) for sample in symbol.samples]
-    return [[unit**power for power in range(symbol.degree + 1)] for unit in units]
+def _places(symbols: Sequence[Symbol], degree: int | None = None) -> list[tuple[int, ...]]:
+    """The points of the grid that are captured, by the number of each symbol's sample; also the powers they decide."""
+    every = itertools.product(*(range(symbol.degree + 1) for symbol in symbols))
+    return [place for place in every if degree is None or sum(place) <= degree]
 
 
-def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    size = len(matrix)
-    work = [[*row, *(Fraction(int(i == j)) for j in range(size))] for i, row in enumerate(matrix)]
-    for column in range(size):
-        pivot = next(r for r in range(column, size) if work[r][column] != 0)
-        work[column], work[pivot] = work[pivot], work[column]
-        scale = work[column][column]
-        work[column] = [value / scale for value in work[column]]
-        for row in range(size):
-            if row != column and work[row][column] != 0:
-                factor = work[row][column]
-                work[row] = [a - factor * b for a, b in zip(work[row], work[column], strict=True)]
-    return [row[size:] for row in work]
+def _number_of(place: Sequence[int], widths: Sequence[int]) -> int:
+    """The place's number among all powers, the last symbol's counted first."""
+    number = 0
+    for power, width in zip(place, widths, strict=True):
+        number = number * width + power
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class _Polynomial:
+    """An attribute that is a polynomial of the sizes, by its number."""
+
+    index: int
 
 
 class _Table:
@@ -112,9 +115,21 @@ class _Table:
 
 
 class _Encoder:
-    def __init__(self, name: str, symbols: Sequence[Symbol]) -> None:
+    def __init__(self, name: str, symbols: Sequence[Symbol], places: Sequence[tuple[int, ...]]) -> None:
         self.name = name
-        self.inverses = [_inverse(_powers(symbol)) for symbol in symbols]
+        self.units = [[Fraction(sample, s.multiple_of) for sample in s.samples] for s in symbols]
+        index = {place: i for i, place in enumerate(places)}
+        # Along every symbol, the runs of places that differ in it alone, from its first sample on.
+        self.runs = [
+            [
+                [index[other] for k in range(len(units)) if (other := (*p[:at], k, *p[at + 1 :])) in index]
+                for p in places
+                if p[at] == 0
+            ]
+            for at, units in enumerate(self.units)
+        ]
+        widths = [symbol.degree + 1 for symbol in symbols]
+        self.numbers = [_number_of(place, widths) for place in places]
         self.polynomials = _Table()
         self.memo: dict[tuple[int, ...], int] = {}
         self.specs = _Table()
@@ -125,27 +140,28 @@ class _Encoder:
         if known is not None:
             return known
         coefficients = self._coefficients(values)
-        terms = tuple((i, c) for i, c in enumerate(coefficients) if c)
+        terms = tuple((n, c) for n, c in zip(self.numbers, coefficients, strict=False) if c)
         self.memo[values] = index = self.polynomials(terms)
         return index
 
     def _coefficients(self, values: Sequence[int]) -> list[Fraction]:
-        """The samples form a grid, so the polynomial is solved along one symbol after the other."""
+        """Newton's divided differences along one symbol after the other, then the same from Newton's form to powers.
+
+        Both stay among the places below a place, so that a grid without its far corners does as well as a whole one.
+        """
         found = [Fraction(v) for v in values]
         if len(set(values)) == 1:
             return [found[0]]
-        stride = len(found)
-        for inverse in self.inverses:
-            size = len(inverse)
-            stride //= size
-            solved = list(found)
-            for start in range(len(found)):
-                if start // stride % size:
-                    continue
-                column = [found[start + k * stride] for k in range(size)]
-                for k, row in enumerate(inverse):
-                    solved[start + k * stride] = sum((a * v for a, v in zip(row, column, strict=True)), Fraction(0))
-            found = solved
+        for units, runs in zip(self.units, self.runs, strict=True):
+            for run in runs:
+                for order in range(1, len(run)):
+                    for k in range(len(run) - 1, order - 1, -1):
+                        found[run[k]] = (found[run[k]] - found[run[k - 1]]) / (units[k] - units[k - order])
+        for units, runs in zip(self.units, self.runs, strict=True):
+            for run in runs:
+                for start in range(len(run) - 2, -1, -1):
+                    for k in range(start, len(run) - 1):
+                        found[run[k]] -= units[start] * found[run[k + 1]]
         return found
 
     def spec(self, specs: Sequence[TensorSpec]) -> int:
@@ -166,9 +182,24 @@ class _Encoder:
                 raise CaptureError(f"{self.name}: {first.name} becomes {other.name} at another input size")
         inputs = tuple(self.spec(column) for column in zip(*(k.inputs for k in kinds), strict=True))
         outputs = tuple(self.spec(column) for column in zip(*(k.outputs for k in kinds), strict=True))
-        if any(k.attrs != first.attrs for k in kinds[1:]):
-            raise CaptureError(f"{self.name}: the attributes of {first.name} change with the input sizes")
-        return self.kinds((first.name, inputs, outputs, first.attrs))
+        return self.kinds((first.name, inputs, outputs, self.attrs(kinds)))
+
+    def attrs(self, kinds: Sequence[OpKind]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
+        """Attributes that stay as they are, counts that change (of experts, say) as polynomials."""
+        first = kinds[0].attrs
+        found: list[tuple[str, AttrValue | _Polynomial]] = []
+        for column in zip(*(k.attrs for k in kinds), strict=False):
+            name, value = column[0]
+            values = tuple(v for _, v in column)
+            if all(v == value for v in values):
+                found.append((name, value))
+            elif all(type(v) is int for v in values):
+                found.append((name, _Polynomial(self.polynomial(tuple(int(str(v)) for v in values)))))
+            else:
+                break
+        if len(found) < len(first) or any([n for n, _ in k.attrs] != [n for n, _ in first] for k in kinds):
+            raise CaptureError(f"{self.name}: the attributes of {kinds[0].name} change with the input sizes")
+        return tuple(found)
 
     def encode(self, graphs: Sequence[OpGraph]) -> dict[str, Any]:
         first = graphs[0]
@@ -218,17 +249,22 @@ def _number(value: Fraction) -> int | str:
     return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
 
 
-def _jsonable(attrs: tuple[tuple[str, AttrValue], ...]) -> list[Any]:
-    return [[k, list(v) if isinstance(v, tuple) else v] for k, v in attrs]
+def _jsonable(attrs: tuple[tuple[str, AttrValue | _Polynomial], ...]) -> list[Any]:
+    return [
+        [k, {"polynomial": v.index} if isinstance(v, _Polynomial) else list(v) if isinstance(v, tuple) else v]
+        for k, v in attrs
+    ]
 
 
-def _attr(value: Any) -> AttrValue:
-    return tuple(_attr(v) for v in value) if isinstance(value, list) else value
+def _attr(value: Any, values: Sequence[int]) -> AttrValue:
+    """A stored attribute; `values`: of the polynomials at the sizes asked for."""
+    if isinstance(value, dict):
+        return values[value["polynomial"]]
+    return tuple(_attr(v, values) for v in value) if isinstance(value, list) else value
 
 
 def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -> list[int]:
     symbols = stored["symbols"]
-    powers = list(itertools.product(*(range(degree + 1) for _, _, degree in symbols)))
     units: list[int] = []
     for name, multiple, _ in symbols:
         value = sizes[name]
@@ -241,7 +277,11 @@ def _evaluate_polynomials(stored: Mapping[str, Any], sizes: Mapping[str, int]) -
 
     def monomial(index: int) -> int:
         if index not in monomials:
-            monomials[index] = math.prod(unit**power for unit, power in zip(units, powers[index], strict=True))
+            left, product = index, 1
+            for unit, (_, _, degree) in zip(reversed(units), reversed(symbols), strict=True):
+                left, power = divmod(left, degree + 1)
+                product *= unit**power
+            monomials[index] = product
         return monomials[index]
 
     out = []
@@ -266,7 +306,7 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
             name,
             tuple(specs[i] for i in inputs),
             tuple(specs[o] for o in outputs),
-            tuple((k, _attr(v)) for k, v in attrs),
+            tuple((k, _attr(v, values)) for k, v in attrs),
         )
         for name, inputs, outputs, attrs in stored["kinds"]
     )

@@ -12,7 +12,7 @@ runs them on its part of the tokens. Where data enters a divided module and wher
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpKind, Phase, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
@@ -33,12 +33,15 @@ class Exchanges:
 
 
 def region_of(path: str, unit: str, split: Split) -> str:
-    """The divided module that a call lies in: one of the split's regions, or nothing."""
-    inside = path.removeprefix(unit).strip(".") if unit not in (BEFORE, AFTER) else path
-    first = inside.split(".")[0]
-    if unit in (BEFORE, AFTER):
-        return first if first in (split.embedding, split.head) else ""
-    return first if first in split.regions else ""
+    """The module with divided weights, or on the whole sequence, that a call lies in, or nothing.
+
+    A block may also hold what runs between two stacks of blocks: a second embedding, the first stack's head.
+    """
+    if unit not in (BEFORE, AFTER) and (path == unit or path.startswith(f"{unit}.")):
+        inside = path[len(unit) :].split(".")
+        return next((part for part in inside if part in split.regions), "")
+    outer = (*split.embedding, *split.head, *split.whole)
+    return next((module for module in outer if path == module or path.startswith(f"{module}.")), "")
 
 
 def local_call(
@@ -49,7 +52,10 @@ def local_call(
     if sharded is None or split is None:
         return call, graph
     divided = region_of(graph.modules[call.module], unit.name, split)
-    in_loss = unit.name == AFTER and (call.phase is Phase.LOSS or graph.modules[call.module] == "")
+    outermost = graph.modules[call.module] == ""
+    in_loss = unit.name == AFTER and (call.phase is Phase.LOSS or outermost)
+    # Between two stacks (a mask, tokens drawn from the generator); what lies there backward are sums of gradients.
+    in_loss = in_loss or (unit.name != BEFORE and outermost and call.phase is Phase.FORWARD)
     return (call, graph) if divided or in_loss else (sharded.calls[index], sharded)
 
 
@@ -71,16 +77,39 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, t
 
 def _regions(graph: OpGraph, unit: Unit, split: Split) -> list[str]:
     found = (region_of(graph.modules[graph.calls[i].module], unit.name, split) for i in unit.forward)
-    return [r for r in dict.fromkeys(found) if r]
+    return [r for r in dict.fromkeys(found) if r and r not in split.whole]
 
 
 def _stream(graph: OpGraph, unit: Unit, region: str, split: Split) -> int:
     """Bytes of the activations that enter or leave a region: the last tensor of its kind (batch, tokens, hidden)."""
-    inside = [i for i in unit.forward if region_of(graph.modules[graph.calls[i].module], unit.name, split) == region]
-    if region == split.head:
+    inside = [i for i in unit.forward if _in(graph, i, unit, region, split)]
+    if region in split.head:
         kind = graph.kinds[graph.calls[next(i for i in inside if _is_product(graph, i))].kind]
         return kind.inputs[-2].nbytes
     return graph.kinds[graph.calls[inside[-1]].kind].outputs[0].nbytes
+
+
+def _in(graph: OpGraph, index: int, unit: Unit, region: str, split: Split) -> bool:
+    return region_of(graph.modules[graph.calls[index].module], unit.name, split) == region
+
+
+def _sources(graph: OpGraph, unit: Unit, region: str, split: Split) -> list[int]:
+    """Bytes of every activation whose products a region takes, beside the first: cross-attention's keys and values."""
+    inside = [i for i in unit.forward if _in(graph, i, unit, region, split)]
+    copied = {
+        graph.calls[i].writes[0]: graph.calls[i].reads[0]
+        for i in inside
+        if graph.kinds[graph.calls[i].kind].name in ("aten._to_copy", "aten.clone")
+    }
+    made = {storage for i in inside for storage in graph.calls[i].writes if storage not in copied}
+    entering: dict[int, int] = {}
+    for i in inside:
+        if _is_product(graph, i):
+            storage = graph.calls[i].reads[-2]
+            storage = copied.get(storage, storage)
+            if storage not in made:
+                entering.setdefault(storage, graph.kinds[graph.calls[i].kind].inputs[-2].nbytes)
+    return list(entering.values())[1:]
 
 
 def _is_product(graph: OpGraph, index: int) -> bool:
@@ -99,18 +128,18 @@ def _tensor(
     again = Exchange(TENSOR, "all_gather", size, behind="weights")
     scattered = Exchange(TENSOR, "reduce_scatter", size, behind=hidden or "weights")
     sp = layout.sp
-    if region == split.embedding:
+    if region in split.embedding:
         forward.append(scatter if sp else reduce)
         if sp:
             backward.append(gather)
         return
-    if region == split.head:
+    if region in split.head:
         if sp:
             forward.append(gather)
         backward += [again, scattered] if sp else [Exchange(TENSOR, "all_reduce", size, behind="weights")]
         # The loss over a divided vocabulary: largest logit, sum of exponentials, the label's own logit, in fp32.
-        logits = graph.kinds[graph.calls[unit.forward[-1]].kind].inputs[0]
-        tokens = logits.shape[0] if logits.shape else 1
+        head = next(i for i in unit.forward if _in(graph, i, unit, region, split) and _is_product(graph, i))
+        tokens = graph.kinds[graph.calls[head].kind].outputs[0].shape[0]
         forward += [Exchange(TENSOR, "all_reduce", 4 * tokens, times=3)]
         return
     if sp:
@@ -120,6 +149,12 @@ def _tensor(
         forward.append(reduce)
         # Megatron reduces the input's gradient while the weight gradients are computed.
         backward.append(Exchange(TENSOR, "all_reduce", size, behind="weights"))
+    for other in _sources(graph, unit, region, split) if region in split.cross else ():
+        if sp:
+            forward.append(replace(gather, nbytes=other))
+            backward += [replace(again, nbytes=other), replace(scattered, nbytes=other)]
+        else:
+            backward.append(Exchange(TENSOR, "all_reduce", other, behind="weights"))
 
 
 def _expert(

@@ -8,7 +8,7 @@ block work on divided weights, so that layouts know where ranks have to exchange
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -19,8 +19,13 @@ class Split:
     expert_tensor  words divided by the tensor-parallel degree of the experts
     regions     modules of a block whose weights are divided: ranks exchange activations where data enters and leaves
     moe         of these, those whose tokens travel to experts
+    cross       of these, those that also read the other stack's output
     embedding, head  modules outside the blocks that the vocabulary is divided over
-    depth       the word that says how many blocks there are
+    whole       modules outside the blocks that run on all tokens of the sequence also where it is split
+    depth       the word that says how many blocks a stack has; stacks: how many stacks
+    lengths     input sizes that are lengths of sequences; tokens: words that count tokens of a sequence
+    per_head    words that follow from others while they are whole: a head's size is the hidden size over the heads
+    context     whether attention is all within one sequence, which context-parallel ranks then share
     """
 
     tensor: tuple[str, ...]
@@ -28,11 +33,27 @@ class Split:
     experts: tuple[str, ...] = ()
     expert_tensor: tuple[str, ...] = ()
     moe: str = "moe"
-    embedding: str = "embedding"
-    head: str = "head"
+    cross: tuple[str, ...] = ()
+    embedding: tuple[str, ...] = ("embedding",)
+    head: tuple[str, ...] = ("head",)
+    whole: tuple[str, ...] = ()
     depth: str = "layers"
+    stacks: int = 1
+    lengths: tuple[str, ...] = ("seq_len",)
+    tokens: tuple[str, ...] = ()
+    per_head: tuple[tuple[str, str, str], ...] = (("head_dim", "hidden", "heads"),)
+    context: bool = True
 
 
+_ENCODER_DECODER = Split(
+    tensor=("heads", "ffn", "vocab"),
+    regions=("attention", "cross_attention", "ffn"),
+    cross=("cross_attention",),
+    embedding=("encoder.word",),
+    stacks=2,
+    lengths=("seq_len", "target_len"),
+    context=False,
+)
 SPLITS: Mapping[str, Split] = {
     "models.decoder:build": Split(
         tensor=("heads", "kv_heads", "ffn", "shared_ffn", "vocab"),
@@ -40,6 +61,26 @@ SPLITS: Mapping[str, Split] = {
         experts=("local_experts",),
         expert_tensor=("moe_ffn",),
     ),
+    "models.encoder:build": Split(
+        tensor=("heads", "ffn", "vocab"),
+        regions=("attention", "ffn"),
+        embedding=("encoder.embeddings.word",),
+        head=("prediction.decoder",),
+        tokens=("max_predictions",),
+    ),
+    # The generator and the discriminator are two stacks one after the other; only pretraining has the first.
+    "models.electra:build": Split(
+        tensor=("heads", "ffn", "vocab", "generator_heads", "generator_ffn"),
+        regions=("attention", "ffn"),
+        embedding=("discriminator.encoder.embeddings.word", "encoder.embeddings.word"),
+        head=("generator.prediction.decoder",),
+        whole=("generator_loss",),
+        stacks=2,
+        tokens=("max_predictions",),
+        per_head=(("head_dim", "hidden", "heads"), ("generator_head_dim", "generator_hidden", "generator_heads")),
+    ),
+    "models.bart_t5:build_bart": _ENCODER_DECODER,
+    "models.bart_t5:build_t5": replace(_ENCODER_DECODER, whole=("encoder.bias", "decoder.bias")),
 }
 """By the builder of a zoo entry."""
 
@@ -47,9 +88,18 @@ VOCABULARY_MULTIPLE = 128
 """A divided vocabulary is padded to this many rows per rank (Megatron's make-vocab-size-divisible-by)."""
 
 
-def local_config(config: Mapping[str, Any], split: Split, tp: int, ep: int, etp: int) -> dict[str, Any]:
-    """The `model_config` of one rank."""
+def whole_config(config: Mapping[str, Any], split: Split) -> dict[str, Any]:
+    """With the words that depend on others, so that they stay when these are divided."""
+    derived = {word: config[size] // config[heads] for word, size, heads in split.per_head if size in config}
+    return {**derived, **config}
+
+
+def local_config(config: Mapping[str, Any], split: Split, tp: int, ep: int, etp: int, parts: int = 1) -> dict[str, Any]:
+    """The `model_config` of one rank, on one of `parts` of the sequence."""
     local = dict(config)
+    for word in split.tokens:
+        if config.get(word):
+            local[word] = -(-config[word] // parts)
     for word in split.tensor:
         if config.get(word):
             local[word] = _divided(word, config[word], tp)

@@ -62,6 +62,7 @@ def ship_template(template: Template, folder: Path = DATA) -> Path:
             f"template-{template.name}",
             template.symbols,
             lambda s, r=r, a=a: at(r, a, s),  # type: ignore[misc]
+            template.degree,
         )
         for a in template.attentions
         for r in REGIMES

@@ -1,8 +1,9 @@
 """Decoders whose whole shape is a symbol: one stored step answers for every width, depth and vocabulary without torch.
 
 A template is captured with a few layers at a grid of shapes, as named models are at a grid of sizes (see
-`capture.symbolic`). It serves `gpt(layers=.., hidden=.., heads=.., ...)` of any shape and every tensor-parallel rank of
-the named decoders: a rank is the same model with fewer heads and a narrower feed-forward layer.
+`capture.symbolic`). It serves `gpt(layers=.., hidden=.., heads=.., ...)` of any shape and every tensor- or
+expert-parallel rank of the named decoders: a rank is the same model with fewer heads, a narrower feed-forward layer and
+fewer experts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from precision_time.zoo.tables.decoders import GPT, GPT2, LLAMA, NEMOTRON
+from precision_time.zoo.shallow import LAYERS, Shallow
+from precision_time.zoo.tables.decoders import GPT, GPT2, GPT_OSS, LLAMA, MLA, NEMOTRON
 from precision_time.zoo.workload import Symbol
-
-LAYERS = 3
-"""A first, a middle and a last block: what is between them is like the middle one."""
 
 _SIZES = (
     Symbol("batch_size", (2, 3), 5),
@@ -29,37 +28,93 @@ _SIZES = (
 _GROUPED = (*_SIZES, Symbol("kv_heads", (2, 4), 8))
 
 
+_ROUTED = (
+    Symbol("batch_size", (2, 3), 5),
+    Symbol("seq_len", (192, 256), 320),
+    Symbol("hidden", (64, 96), 160),
+    Symbol("heads", (4, 8), 16),
+    Symbol("vocab", (320, 448), 640),
+    Symbol("moe_ffn", (48, 72), 104),
+    Symbol("experts", (12, 16), 24),
+    Symbol("local_experts", (4, 6), 10),
+)
+_KV_HEADS = Symbol("kv_heads", (2, 4), 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`fixed` words of `model_config` choose the operators; `symbols` are the input sizes and the words that vary."""
+    """`fixed` words of `model_config` choose the operators; `symbols` are the input sizes and the words that vary.
+
+    degree   the most symbols whose product is a dimension, where the template has too many for all products
+    """
 
     name: str
     builder: str
     fixed: Mapping[str, Any]
     symbols: tuple[Symbol, ...]
     attentions: tuple[str, ...] = ("flash",)
+    degree: int | None = None
+
+    @property
+    def _free(self) -> set[str]:
+        """Words that vary, and those that no operator depends on."""
+        free = {s.name for s in self.symbols} | {"layers", "rope_theta", "kv_heads"}
+        if self.fixed.get("attn") == "mla":
+            free |= {"head_dim"}
+        if self.fixed.get("experts") and not self.fixed.get("dense_layers"):
+            free |= {"ffn"}
+        return free | {"dense_layers"}
 
     @property
     def grouped(self) -> bool:
         """Whether key/value heads are a size of their own."""
         return any(s.name == "kv_heads" for s in self.symbols)
 
+    @property
+    def shallow(self) -> Mapping[str, Any]:
+        """How many layers it has, and how many of them are dense."""
+        words = Shallow.of({**self.fixed, "layers": 10**6}).words
+        return {"dense_layers": 0, **words}
+
     def matches(self, builder: str, config: Mapping[str, Any]) -> bool:
-        """Whether a model of this `model_config` runs the template's operators."""
-        free = {s.name for s in self.symbols} | {"layers", "rope_theta", "kv_heads"}
-        if builder != self.builder or (not self.grouped and config.get("kv_heads") != config.get("heads")):
+        """Whether a model of this `model_config` runs the template's operators, whatever its depth."""
+        alone = not self.grouped and self.fixed.get("attn") != "mla"
+        if builder != self.builder or (alone and config.get("kv_heads") != config.get("heads")):
             return False
-        words = (set(config) | set(self.fixed)) - free
+        if any(bool(config.get(word, 0)) != bool(self.fixed.get(word, 0)) for word in _CHOICES):
+            return False
+        words = (set(config) | set(self.fixed)) - self._free
         return all(config.get(word, 0) == self.fixed.get(word, 0) for word in words)
+
+    def is_as_deep(self, config: Mapping[str, Any]) -> bool:
+        """Whether a model has the template's few layers."""
+        return all(config.get(word, 0) == value for word, value in self.shallow.items())
+
+    def sizes_of(self, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, int]:
+        """The symbols' values of a model."""
+        values = {**config, **sizes}
+        if not values.get("local_experts"):
+            values["local_experts"] = values.get("experts", 0)
+        return {s.name: int(values[s.name]) for s in self.symbols}
 
     def config_at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The `model_config` to capture at these sizes."""
         shape = {name: value for name, value in sizes.items() if name not in ("batch_size", "seq_len")}
         shape.setdefault("kv_heads", shape["heads"])
-        return {**self.fixed, **shape, "layers": LAYERS}
+        return {**self.fixed, **shape, **self.shallow}
 
 
+_CHOICES = ("experts", "shared_ffn", "dense_layers")
+"""Words of which it matters whether they are zero, where they are symbols."""
 _DECODER = "models.decoder:build"
+
+
+def _routed(name: str, fixed: Mapping[str, Any], topk: int, *more: Symbol) -> Template:
+    """A mixture of experts. Three symbols make a product: batch x tokens x width, experts x width x width."""
+    routed = {**LLAMA, "experts": 1, "topk": topk, **fixed}
+    return Template(name, _DECODER, routed, (*_ROUTED, *more), degree=3)
+
+
 TEMPLATES: tuple[Template, ...] = (
     Template("gpt", _DECODER, GPT, _SIZES, ("flash", "math")),
     Template("gpt-dropout", _DECODER, {**GPT, "dropout": 0.1}, _SIZES, ("flash", "math")),
@@ -67,9 +122,19 @@ TEMPLATES: tuple[Template, ...] = (
     Template("llama", _DECODER, LLAMA, _GROUPED),
     Template("qwen3", _DECODER, {**LLAMA, "qk_norm": 1}, _GROUPED),
     Template("nemotron", _DECODER, {k: v for k, v in NEMOTRON.items() if k != "vocab"}, _GROUPED),
-)
+    _routed("mixtral", {"head_dim": 128}, 2, _KV_HEADS),
+    _routed("qwen3-moe", {"head_dim": 128, "qk_norm": 1}, 8, _KV_HEADS),
+    _routed("gpt-oss", {"head_dim": 64, **GPT_OSS}, 4, _KV_HEADS),
+    _routed(
+        "deepseek", {**MLA, "dense_layers": 1, "shared_ffn": 1}, 8,
+        Symbol("ffn", (80, 112), 208), Symbol("shared_ffn", (40, 56), 88),
+    ),
+)  # fmt: skip
 
 
 def template_for(builder: str, config: Mapping[str, Any], attention: str) -> Template | None:
-    """The template that a model follows, if any."""
+    """The template that a model follows, if any, whatever its depth."""
     return next((t for t in TEMPLATES if attention in t.attentions and t.matches(builder, config)), None)
+
+
+__all__ = ["LAYERS", "TEMPLATES", "Template", "template_for"]

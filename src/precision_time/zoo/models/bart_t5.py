@@ -3,7 +3,7 @@
 BART: Lewis et al. 2019 (arXiv:1910.13461). T5: Raffel et al. 2019 (arXiv:1910.10683), version 1.0 of the
 published checkpoints: ReLU feed-forward, RMS norm without bias, relative position buckets shared by all
 layers of a stack, no scaling of the attention scores, one embedding for source, target and (scaled by hidden
-** -0.5) logits.
+** -0.5) logits. `head_dim` is hidden / heads in BART unless given: a tensor-parallel rank has fewer heads of that size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.text import activation, dropout, key_mask, tokens, vocabulary_loss
+from precision_time.zoo.models.text import FeedForward, dropout, key_mask, tokens, vocabulary_loss
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 
@@ -48,6 +48,13 @@ class Attention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(2))
 
 
+def tied_head(word: nn.Embedding) -> nn.Linear:
+    """Logits through the transposed word embedding."""
+    head = nn.Linear(word.embedding_dim, word.num_embeddings, bias=False)
+    head.weight = word.weight
+    return head
+
+
 class BartLayer(nn.Module):
     """A layer of either stack; `pre_norm` normalises before each sub-block instead of after the sum."""
 
@@ -55,18 +62,17 @@ class BartLayer(nn.Module):
         super().__init__()
         hidden, heads, ffn = int(config["hidden"]), int(config["heads"]), int(config["ffn"])
         drop = float(config["attention_dropout"])
+        head_dim = int(config.get("head_dim", hidden // heads))
         self.pre_norm = bool(config["pre_norm"])
-        self.attention = Attention(hidden, heads, hidden // heads, True, drop, None)
+        self.attention = Attention(hidden, heads, head_dim, True, drop, None)
         self.attention_norm = nn.LayerNorm(hidden)
         self.cross = cross
         if cross:
-            self.cross_attention = Attention(hidden, heads, hidden // heads, True, drop, None)
+            self.cross_attention = Attention(hidden, heads, head_dim, True, drop, None)
             self.cross_norm = nn.LayerNorm(hidden)
-        self.up = nn.Linear(hidden, ffn)
-        self.down = nn.Linear(ffn, hidden)
+        self.ffn = FeedForward(hidden, ffn, str(config["act"]))
         self.ffn_norm = nn.LayerNorm(hidden)
         self.dropout = dropout(float(config["dropout"]))
-        self.act = activation(str(config["act"]))
 
     def forward(
         self, x: Tensor, mask: Tensor | None, source: Tensor | None = None, source_mask: Tensor | None = None
@@ -79,7 +85,7 @@ class BartLayer(nn.Module):
             x = x + self.dropout(self.cross_attention(y, source, source_mask))
             x = x if self.pre_norm else self.cross_norm(x)
         y = self.ffn_norm(x) if self.pre_norm else x
-        x = x + self.dropout(self.down(self.act(self.up(y))))
+        x = x + self.dropout(self.ffn(y))
         return x if self.pre_norm else self.ffn_norm(x)
 
 
@@ -118,12 +124,13 @@ class Bart(nn.Module):
         word = nn.Embedding(int(config["vocab"]), int(config["hidden"]))
         self.encoder = BartStack(config, word, cross=False)
         self.decoder = BartStack(config, word, cross=True)
+        self.head = tied_head(word)
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = key_mask(inputs["attention_mask"])
         source = self.encoder(inputs["input_ids"], mask)
         x = self.decoder(inputs["decoder_ids"], None, source, mask)
-        return F.linear(x, self.encoder.word.weight)
+        return self.head(x)
 
 
 class RelativeBias(nn.Module):
@@ -134,7 +141,10 @@ class RelativeBias(nn.Module):
         self.table = nn.Embedding(buckets, heads)
         self.buckets, self.reach, self.bidirectional = buckets, reach, bidirectional
 
-    def forward(self, length: int) -> Tensor:
+    def forward(self, length: int, mask: Tensor) -> Tensor:
+        return self._of(length).masked_fill(~mask, -1e4)
+
+    def _of(self, length: int) -> Tensor:
         position = torch.arange(length, device=self.table.weight.device)
         distance = position[None, :] - position[:, None]
         buckets = self.buckets
@@ -152,6 +162,17 @@ class RelativeBias(nn.Module):
         return self.table(bucket).permute(2, 0, 1).unsqueeze(0)
 
 
+class T5FeedForward(nn.Module):
+    """relu(x W_up) W_down with dropout between. The layer calls its parts, so that nothing holds x meanwhile."""
+
+    def __init__(self, hidden: int, width: int, drop: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, width, bias=False)
+        self.act = nn.ReLU()
+        self.dropout = dropout(drop)
+        self.down = nn.Linear(width, hidden, bias=False)
+
+
 class T5Layer(nn.Module):
     def __init__(self, config: Config, cross: bool) -> None:
         super().__init__()
@@ -162,8 +183,7 @@ class T5Layer(nn.Module):
         if cross:
             self.cross_attention = Attention(hidden, heads, head_dim, False, drop, 1.0)
             self.cross_norm = nn.RMSNorm(hidden, eps=1e-6)
-        self.up = nn.Linear(hidden, ffn, bias=False)
-        self.down = nn.Linear(ffn, hidden, bias=False)
+        self.ffn = T5FeedForward(hidden, ffn, drop)
         self.ffn_norm = nn.RMSNorm(hidden, eps=1e-6)
         self.dropout = dropout(drop)
 
@@ -174,8 +194,8 @@ class T5Layer(nn.Module):
         x = x + self.dropout(self.attention(y, y, bias))
         if source is not None:
             x = x + self.dropout(self.cross_attention(self.cross_norm(x), source, source_mask))
-        hidden = self.dropout(F.relu(self.up(self.ffn_norm(x))))
-        return x + self.dropout(self.down(hidden))
+        hidden = self.ffn.dropout(self.ffn.act(self.ffn.up(self.ffn_norm(x))))
+        return x + self.dropout(self.ffn.down(hidden))
 
 
 class T5Stack(nn.Module):
@@ -191,7 +211,7 @@ class T5Stack(nn.Module):
         self, ids: Tensor, mask: Tensor, source: Tensor | None = None, source_mask: Tensor | None = None
     ) -> Tensor:
         x = self.dropout(self.word(ids))
-        bias = self.bias(ids.shape[1]).masked_fill(~mask, -1e4)
+        bias = self.bias(ids.shape[1], mask)
         for layer in self.layers:
             x = layer(x, bias, source, source_mask)
         return self.dropout(self.norm(x))
@@ -204,6 +224,7 @@ class T5(nn.Module):
         word = nn.Embedding(int(config["vocab"]), int(config["hidden"]))
         self.encoder = T5Stack(config, word, cross=False)
         self.decoder = T5Stack(config, word, cross=True)
+        self.head = tied_head(word)
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = key_mask(inputs["attention_mask"])
@@ -211,7 +232,7 @@ class T5(nn.Module):
         ids = inputs["decoder_ids"]
         causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
         x = self.decoder(ids, causal, source, mask)
-        return F.linear(x * self.scale, self.encoder.word.weight)
+        return self.head(x * self.scale)
 
 
 def workload(module: nn.Module, sizes: Sizes) -> Workload:

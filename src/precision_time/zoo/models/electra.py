@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from precision_time.zoo.models.encoder import Encoder, EncoderModel, TokenPrediction, encoder_inputs
-from precision_time.zoo.models.text import activation, tokens, vocabulary_loss
+from precision_time.zoo.models.text import VocabularyLoss, activation, tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 
@@ -39,7 +39,8 @@ class Generator(nn.Module):
         super().__init__()
         hidden = int(config["generator_hidden"])
         heads, ffn = int(config["generator_heads"]), int(config["generator_ffn"])
-        self.encoder = Encoder(config, hidden, heads, ffn, embedding=word.embedding_dim)
+        head_dim = int(config.get("generator_head_dim", hidden // heads))
+        self.encoder = Encoder(config, hidden, heads, ffn, word.embedding_dim, head_dim)
         self.encoder.embeddings.word = word
         self.prediction = TokenPrediction(config, hidden, word)
 
@@ -56,13 +57,14 @@ class Electra(nn.Module):
         super().__init__()
         self.discriminator = Discriminator(config)
         self.generator = Generator(config, self.discriminator.encoder.embeddings.word)
+        self.generator_loss = VocabularyLoss()
         self.weight = float(config["discriminator_weight"])
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         ids, segments, mask = inputs["input_ids"], inputs["segment_ids"], inputs["attention_mask"]
         positions, labels = inputs["masked_positions"], inputs["masked_labels"]
         logits = self.generator(ids, segments, mask, positions)
-        generator_loss = vocabulary_loss(logits, labels)
+        generator_loss = self.generator_loss(logits, labels)
 
         frozen = logits.detach()
         gumbel = -torch.log(-torch.log(torch.rand_like(frozen)))

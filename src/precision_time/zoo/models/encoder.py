@@ -2,7 +2,8 @@
 
 BERT: Devlin et al. 2018 (arXiv:1810.04805); RoBERTa: Liu et al. 2019 (arXiv:1907.11692). Post-LN blocks,
 learned positions. `head` is one of pretrain (masked tokens gathered + next sentence), mlm (every position),
-squad (span), ner (a class per token) and classify (a class per sequence).
+squad (span), ner (a class per token) and classify (a class per sequence). `head_dim` is hidden / heads unless given:
+a tensor-parallel rank is this model with fewer heads of the same size.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from precision_time.zoo.models.text import activation, dropout, key_mask, tokens, vocabulary_loss
+from precision_time.zoo.models.text import FeedForward, activation, dropout, key_mask, tokens, vocabulary_loss
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 EPS = 1e-12
@@ -36,13 +37,13 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    def __init__(self, hidden: int, heads: int, drop: float) -> None:
+    def __init__(self, hidden: int, heads: int, head_dim: int, drop: float) -> None:
         super().__init__()
         self.heads, self.drop = heads, drop
-        self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden)
-        self.value = nn.Linear(hidden, hidden)
-        self.output = nn.Linear(hidden, hidden)
+        self.query = nn.Linear(hidden, heads * head_dim)
+        self.key = nn.Linear(hidden, heads * head_dim)
+        self.value = nn.Linear(hidden, heads * head_dim)
+        self.output = nn.Linear(heads * head_dim, hidden)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         def split(y: Tensor) -> Tensor:
@@ -61,23 +62,21 @@ class SelfAttention(nn.Module):
 class Layer(nn.Module):
     """Post-LN block: attention, add and norm, feed-forward, add and norm."""
 
-    def __init__(self, config: Config, hidden: int, heads: int, ffn: int) -> None:
+    def __init__(self, config: Config, hidden: int, heads: int, head_dim: int, ffn: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(hidden, heads, float(config["attention_dropout"]))
+        self.attention = SelfAttention(hidden, heads, head_dim, float(config["attention_dropout"]))
         self.attention_norm = nn.LayerNorm(hidden, eps=EPS)
-        self.up = nn.Linear(hidden, ffn)
-        self.down = nn.Linear(ffn, hidden)
+        self.ffn = FeedForward(hidden, ffn, str(config["act"]))
         self.norm = nn.LayerNorm(hidden, eps=EPS)
         self.dropout = dropout(float(config["dropout"]))
-        self.act = activation(str(config["act"]))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-        return self.norm(x + self.dropout(self.down(self.act(self.up(x)))))
+        return self.norm(x + self.dropout(self.ffn(x)))
 
 
 class Encoder(nn.Module):
-    """Embeddings and the stack of layers; `hidden`, `heads` and `ffn` of the config unless given."""
+    """Embeddings and the stack of layers; `hidden`, `heads`, `head_dim` and `ffn` of the config unless given."""
 
     def __init__(
         self,
@@ -86,14 +85,16 @@ class Encoder(nn.Module):
         heads: int | None = None,
         ffn: int | None = None,
         embedding: int | None = None,
+        head_dim: int | None = None,
     ) -> None:
         super().__init__()
         hidden = hidden or int(config["hidden"])
         heads = heads or int(config["heads"])
         ffn = ffn or int(config["ffn"])
+        head_dim = head_dim or int(config.get("head_dim", hidden // heads))
         embedding = embedding or hidden
         self.embeddings = Embeddings(config, embedding, hidden if hidden != embedding else None)
-        self.layers = nn.ModuleList(Layer(config, hidden, heads, ffn) for _ in range(int(config["layers"])))
+        self.layers = nn.ModuleList(Layer(config, hidden, heads, head_dim, ffn) for _ in range(int(config["layers"])))
 
     def forward(self, input_ids: Tensor, segment_ids: Tensor, attention_mask: Tensor) -> Tensor:
         x = self.embeddings(input_ids, segment_ids)

@@ -37,6 +37,26 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     return table[name]
 
 
+class FeedForward(nn.Module):
+    """act(x W_up) W_down."""
+
+    def __init__(self, hidden: int, width: int, act: str) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, width)
+        self.down = nn.Linear(width, hidden)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x)))
+
+
+class VocabularyLoss(nn.Module):
+    """`vocabulary_loss` as a module of its own, where it is not the end of the step."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return vocabulary_loss(logits, labels)
+
+
 def vocabulary_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over all positions, logits flattened to [tokens, vocabulary]."""
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())

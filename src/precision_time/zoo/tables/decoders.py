@@ -142,6 +142,13 @@ MLA: Mapping[str, Any] = {
     "v_head": 128,
     "router": "sigmoid",
 }
+GPT_OSS: Mapping[str, Any] = {
+    "bias": 1,
+    "act": "clamped_quick_geglu",
+    "pos": "yarn_rope",
+    "sliding_window": "128_every_second_layer",
+    "attn_sink": "learned",
+}
 LLM_FOUNDRY = "llm-foundry throughput table, sequence length 2048"
 LLAMA3_8B = _shape(32, 4096, 32, 8, 14336)
 LLAMA3_70B = _shape(80, 8192, 64, 8, 28672)
@@ -214,12 +221,8 @@ ENTRIES: tuple[ZooEntry, ...] = (
             **_experts(128, 4, 2880),
             "head_dim": 64,
             "vocab": 201088,
-            "bias": 1,
-            "act": "clamped_quick_geglu",
-            "pos": "yarn_rope",
             "rope_theta": 150000.0,
-            "sliding_window": "128_every_second_layer",
-            "attn_sink": "learned",
+            **GPT_OSS,
         },
         4096,
         116_829_156_672,
