@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_time.capture.layered_step import LayeredStep, layered_step
-from precision_time.estimate.assemble import assemble, process_bytes
+from precision_time.estimate.assemble import assemble, process_bytes, step_terms
+from precision_time.estimate.correction import Correction
 from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
@@ -38,7 +40,13 @@ def program_of(job: Job, precision: Precision, device_type: str) -> tuple[Layere
     return step, layered_program(step, job.layout_spec, options_of(job))
 
 
-def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
+Correct = Callable[[LayeredStep, Mapping[str, float]], tuple[Correction, tuple[str, ...]]]
+"""What measured jobs say of a step with such terms."""
+
+
+def predict_layers(
+    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct
+) -> Estimate:
     """The estimate of a job in any layout."""
     # 2. and 3. What runs on one rank, and who exchanges what with whom.
     step, program = program_of(job, precision, cluster.gpu.device_type)
@@ -51,10 +59,11 @@ def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: 
     memory = layered_memory(
         step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
     )  # fmt: skip
+    # 7. What measured jobs like this one say about it.
+    correction, unheard = correct(step, step_terms(timeline))
     events = partial(layers_trace_events, timeline, priced, job.signature())
-    return assemble(
-        job, step, priced, timeline, memory, cluster, events, _said(job, step, precision), judged_by=LAYOUTS
-    )
+    said = (*_said(job, step, precision), *unheard)
+    return assemble(job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS)
 
 
 def options_of(job: Job) -> Options:
