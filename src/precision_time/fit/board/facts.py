@@ -54,8 +54,10 @@ OF_LAYOUTS = frozenset({"layout_scales.json", "overlap.json"})
 
 
 def parameters_digest() -> str:
-    """First digits of SHA-256 over every number that prices a data-parallel step; where they came from and when does not
-    count."""
+    """First digits of SHA-256 over every number that prices a data-parallel step.
+
+    Where they came from and when does not count.
+    """
     found = hashlib.sha256()
     files = [f for f in (resources.files("precision_time.timing") / "data").iterdir() if f.name.endswith(".json")]
     for file in sorted(files, key=lambda f: f.name):
