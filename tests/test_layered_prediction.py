@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from precision_time.layered_prediction import predict_layers
 from precision_time.layout.layers import Options, layered_program
 from precision_time.prediction import Anchoring, predict
 from precision_time.timeline.layers import simulate_layers
+from precision_time.timing.constants import shipped
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price_layers import price_layers
 
@@ -62,7 +64,7 @@ def test_what_holds_of_every_layout(job: Job) -> None:
     found = layered(job)
     assert set(found.breakdown) == set(BREAKDOWN_TERMS)
     assert sum(found.breakdown.values()) == pytest.approx(found.step.p50, rel=1e-9)
-    assert min(found.breakdown.values()) >= 0
+    assert min(found.breakdown.values()) >= -1e-15
     assert found.step.p10 <= found.step.p50 <= found.step.p90
     assert found.step.p50 >= found.floor_s > 0
     exposed = sum(row["exposed_s"] for row in found.communication.values())
@@ -149,10 +151,12 @@ def test_both_lines_agree_on_one_gpu(model: str, precision: str, batch_size: int
 
 @pytest.mark.parametrize(("model", "batch_size"), [("gpt2", 16), ("bert-large", 64)])
 def test_both_lines_are_near_on_eight_gpus(model: str, batch_size: int) -> None:
-    """The line of units has no buckets: gradients travel unit by unit."""
+    """The line of units has no buckets: gradients travel unit by unit. Compute beside them is slower there alone."""
+    constants = replace(shipped(), layouts=replace(shipped().layouts, overlap=0.0))
     job = Job(model, precision="amp-bf16", batch_size=batch_size, gpu="a100-80gb-sxm", gpus=8)
     assert layered(job.replace(framework="megatron")).step.p50 < layered(job).step.p50  # copies no gradients
-    plain, units = predict(job, anchoring=Anchoring(use=False)), layered(job)
+    plain = predict(job, constants=constants, anchoring=Anchoring(use=False))
+    units = predict_layers(job, job.precision_spec, cluster(job.gpu, job.gpus), constants)
     assert units.step.p50 == pytest.approx(plain.step.p50, rel=0.01)
 
 

@@ -65,7 +65,7 @@ def passed(rows: Rows) -> Pass:
     host, device = (np.array(column) * US for column in zip(*rows, strict=True))
     costs = SimpleNamespace(synchronous=False, host_seconds=lambda s: host, device_seconds=lambda s: device)
     segment = Segment.of([(i, Phase.FORWARD, 0, 0) for i in range(len(rows))])
-    return _pass(costs, segment, ())  # type: ignore[arg-type]
+    return _pass(costs, segment, (), None)  # type: ignore[arg-type]
 
 
 def priced(case: Case, **changed: Any) -> Any:
@@ -93,6 +93,7 @@ def priced(case: Case, **changed: Any) -> Any:
         host=SimpleNamespace(step_s=case.step_us * US),
         synchronous=False,
         wait_share=0.0,
+        slowdown=1.0,
         **changed,
     )
 

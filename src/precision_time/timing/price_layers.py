@@ -175,7 +175,8 @@ def price_layers(
                 program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
                 stage.expert_trainable,
             )  # fmt: skip
-            tail, adds, copies = (_pass(kinds, s, (), costs) for s in (stage.tail, stage.accumulate, stage.copies))
+            tail = _pass(kinds, stage.tail, (), costs)
+            adds, copies = (_pass(kinds, s, (), None) for s in (stage.accumulate, stage.copies))
             stages[id(stage)] = (data, tail, adds, copies)
     found = [stages[id(s)] for s in program.stages]
     return PricedLayers(
@@ -252,9 +253,13 @@ def _seconds(collective: str, nbytes: float, group: Group) -> float:
 
 
 def _pass(
-    kinds: PricedKinds, segment: Segment, exchanges: tuple[tuple[str, float, float], ...], costs: LayoutCosts
+    kinds: PricedKinds,
+    segment: Segment,
+    exchanges: tuple[tuple[str, float, float], ...],
+    costs: LayoutCosts | None,
 ) -> Pass:
-    """A segment with its exchanges: (group, exposed, hidden) seconds."""
+    """A segment with its exchanges: (group, exposed, hidden) seconds. Without `costs` the host may run ahead: sweeps
+    that loop over tensors are launched while the device still has the backward pass to do."""
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     for group, shown, behind in exchanges:
@@ -271,7 +276,7 @@ def _pass(
     launching = float(host[-1])
     if kinds.synchronous:
         return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
-    together = costs.together(total + waiting, launching)
+    together = total + waiting if costs is None else costs.together(total + waiting, launching)
     return Pass(together, launching, reach + waiting, exposed, hidden, together - total - waiting)
 
 
