@@ -65,7 +65,7 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
-    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, *ON_TOP, "--trace"])
+    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch"])
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)

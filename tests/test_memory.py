@@ -29,14 +29,14 @@ def test_peak_of_a_chain_of_linears() -> None:
     assert by_category[Category.WEIGHTS] == layers * weight
     assert by_category[Category.GRADIENTS] == layers * weight
     assert by_category[Category.INPUTS] == activation
-    weights, working, gradients, everything = _peak_of_step(graph)
-    assert weights == layers * weight
+    level, everything = _peak_of_step(graph, False)
+    assert level.weights == layers * weight
     # Fullest while the middle layer's input gradient is made: beside the input stand its own input, the gradient of
     # its output and the one being written, and the weight gradients of the last two layers. The loss is a scalar, and
     # the gradient of its sum another one, expanded.
-    assert gradients == 2 * weight
+    assert level.gradients == 2 * weight
     assert everything == 3 * weight
-    assert working == 4 * activation + 2 * 4
+    assert level.activations == 4 * activation + 2 * 4
 
 
 def test_saved_activations_die_as_the_backward_pass_uses_them() -> None:
@@ -58,7 +58,8 @@ def chain(layers: int = 3, width: int = 256, batch: int = 64) -> OpGraph:
 
 def table(ranks: int = 1, grad_accum: int = 1, optimizer: str = "adam", how: str = "fused") -> Memory:
     graph, said = chain(), PRECISIONS["fp32"]
-    step = TrainingStep("chain", graph, tail(graph.parameters, said, optimizer, how), said, optimizer, 64, None, "own")
+    step = TrainingStep("chain", graph, tail(graph.parameters, said, optimizer, how), said, optimizer, 64, None, "own",
+                        implementation=how)  # fmt: skip
     return memory(step, 1 << 30, ranks, grad_accum)
 
 
@@ -75,7 +76,7 @@ def test_the_table_by_hand() -> None:
 
 def test_buckets_and_kept_gradients() -> None:
     assert table(ranks=2).by_category["communication buffers"] == 3 * WEIGHT
-    for more in (table(ranks=2), table(grad_accum=4)):
+    for more in (table(ranks=2), table(grad_accum=4)):  # at the update all gradients stand
         assert more.by_category["gradients"] == 3 * WEIGHT
         assert more.peak_bytes >= table().peak_bytes
 

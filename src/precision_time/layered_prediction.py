@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_time.capture.layered_step import LayeredStep, layered_step
-from precision_time.estimate.assemble import assemble, process_bytes
+from precision_time.estimate.assemble import assemble, process_bytes, step_terms
+from precision_time.estimate.correction import Correction
 from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
@@ -14,32 +16,37 @@ from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.layout.layered_program import LayeredProgram
 from precision_time.layout.layers import Options, layered_program
-from precision_time.timeline.layers import LayeredTimeline, simulate_layers
+from precision_time.timeline.layers import simulate_layers
 from precision_time.timeline.layers_trace import layers_trace_events
+from precision_time.timeline.pipeline import held_in_flight
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price_layers import price_layers
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
+    from precision_time.estimate.memory import Memory
 
 
 def is_layered(job: Job) -> bool:
     """Whether a job needs more than the line of plain data parallelism."""
-    return not job.layout_spec.plain or job.recompute != "none" or job.framework != "pytorch" or job.attention in ("triton", "flash2")
+    plain = job.layout_spec.plain and job.recompute == "none" and job.framework == "pytorch"
+    return not plain or job.attention in ("triton", "flash2")
 
 
 def program_of(job: Job, precision: Precision, device_type: str) -> tuple[LayeredStep, LayeredProgram]:
     """A rank's operators at its local shapes, in units that repeat, and the program of every distinct stage."""
     step = layered_step(job, precision, device_type)
-    options = Options(
-        job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
-        job.no_sync,
-    )  # fmt: skip
-    return step, layered_program(step, job.layout_spec, options)
+    return step, layered_program(step, job.layout_spec, options_of(job))
 
 
-def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None) -> Estimate:
+Correct = Callable[[LayeredStep, Mapping[str, float]], tuple[Correction, tuple[str, ...]]]
+"""What measured jobs say of a step with such terms."""
+
+
+def predict_layers(
+    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct
+) -> Estimate:
     """The estimate of a job in any layout."""
     # 2. and 3. What runs on one rank, and who exchanges what with whom.
     step, program = program_of(job, precision, cluster.gpu.device_type)
@@ -49,17 +56,38 @@ def predict_layers(job: Job, precision: Precision, cluster: Cluster, constants: 
     # 5. Streams and stages: what waits for what.
     timeline = simulate_layers(priced)
     # 6. What the fullest stage holds.
-    memory, _ = layered_memory(
-        step, program, _in_flight(timeline), cluster.gpu.memory_bytes, job.recompute, process_bytes(cluster)
-    )
+    memory = layered_memory(
+        step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
+    )  # fmt: skip
+    # 7. What measured jobs like this one say about it.
+    correction, unheard = correct(step, step_terms(timeline))
     events = partial(layers_trace_events, timeline, priced, job.signature())
-    return assemble(
-        job, step, priced, timeline, memory, cluster, events, _said(job, step, precision), judged_by=LAYOUTS
+    said = (*_said(job, step, precision), *unheard)
+    return assemble(job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS)
+
+
+def options_of(job: Job) -> Options:
+    """What of a job, beside its layout, decides the program."""
+    return Options(
+        job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
+        job.no_sync,
+    )  # fmt: skip
+
+
+def in_flight(job: Job) -> list[int]:
+    """(Micro-batch, chunk) pairs whose activations each stage holds at most."""
+    layout = job.layout_spec
+    if layout.pp == 1:
+        return [1]
+    return [int(n) for n in held_in_flight(layout.schedule, layout.pp, layout.vpp, job.grad_accum)]
+
+
+def layers_memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
+    """The memory of a job in any layout, without its time."""
+    step, program = program_of(job, precision, cluster.gpu.device_type)
+    return layered_memory(
+        step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
     )
-
-
-def _in_flight(timeline: LayeredTimeline) -> list[float]:
-    return [1.0] if timeline.pipeline is None else [float(n) for n in timeline.pipeline.in_flight]
 
 
 def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,10 +13,11 @@ from precision_time.anchors.anchor import OWN, Anchor, kind_of
 from precision_time.anchors.base import published, shipped_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
+from precision_time.capture.layered_step import LayeredStep, layered_step
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
 from precision_time.estimate.assemble import assemble, process_bytes, step_terms
-from precision_time.estimate.correction import NONE
+from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.memory import memory
@@ -84,7 +86,9 @@ def _predict_one(
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     if is_layered(job):
-        return predict_layers(job, precision, cluster, constants)
+        return predict_layers(
+            job, precision, cluster, constants, partial(_correction, job, cluster.gpu, catalog, constants, anchoring)
+        )
     # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows of hardware only CPU or not.
     step = training_step(job, precision, cluster.gpu.device_type)
     # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
@@ -95,22 +99,36 @@ def _predict_one(
     # 5. Streams: what waits for what.
     timeline = simulate(priced)
     # 6. What measured jobs like this one say about it.
-    correction = NONE
-    if anchoring.use and (anchors := _anchors(job, cluster.gpu, catalog, constants)):
-        kind = kind_of(job, step, cluster.gpu, step_terms(timeline), anchoring.framework, anchoring.source)
-        correction = anchors.correction(kind, anchoring.without)
+    correction, unheard = _correction(job, cluster.gpu, catalog, constants, anchoring, step, step_terms(timeline))
     # 7. The answer: intervals, breakdown, memory, run.
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
-    said = assumptions(job, step, precision, cluster.gpu)
-    if anchoring.use and set(job.anchors) - {"none", "published"} and not correction.count:
-        said = (*said, "no given anchor is of this model's family, so none corrects the estimate")
+    said = (*assumptions(job, step, precision, cluster.gpu), *unheard)
     held = memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
     return assemble(job, step, priced, timeline, held, cluster, events, said, correction)
 
 
+def _correction(
+    job: Job, gpu: Gpu, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring,
+    step: TrainingStep | LayeredStep, terms: Mapping[str, float],
+) -> tuple[Correction, tuple[str, ...]]:  # fmt: skip
+    """What measured jobs say of a step with these terms, and what has to be said where given ones say nothing."""
+    correction = NONE
+    if anchoring.use and (anchors := _anchors(job, gpu, catalog, constants)):
+        kind = kind_of(job, step, gpu, terms, anchoring.framework, anchoring.source)
+        correction = anchors.correction(kind, anchoring.without)
+    unheard = anchoring.use and set(job.anchors) - {"none", "published"} and not correction.count
+    return correction, (_UNHEARD,) if unheard else ()
+
+
+_UNHEARD = "no given anchor is of this model's family, so none corrects the estimate"
+
+
 def _anchors(job: Job, gpu: Gpu, catalog: Catalog | None, constants: StepConstants | None) -> Anchors | None:
-    """The published base, unless the job says otherwise or stands on other feet, and what the job brings."""
-    base = constants is None and gpu.calibration is None and wants_published(job.anchors)
+    """The published base, unless the job says otherwise or stands on other feet, and what the job brings.
+
+    The base is data-parallel: it says nothing of other layouts.
+    """
+    base = constants is None and gpu.calibration is None and wants_published(job.anchors) and not is_layered(job)
     given = given_anchors(job) if job.anchors else []
     if not given:
         return published() if base else None
@@ -123,7 +141,8 @@ def _anchor(measured: Measured, catalog: Catalog | None, constants: StepConstant
     job = measured.job
     estimate = predict(job, catalog=catalog, constants=constants, anchoring=Anchoring(use=False))
     cluster = _cluster(catalog or _catalog(job.device), job.gpu, job.gpus, job.system or job.node, job.nodes)
-    step = training_step(job, None, cluster.gpu.device_type)
+    traced = layered_step if is_layered(job) else training_step
+    step = traced(job, None, cluster.gpu.device_type)
     kind = kind_of(job, step, cluster.gpu, estimate.breakdown, measured.framework, measured.source)
     return Anchor(kind, measured.id, measured.source, measured.trust, measured.measured_s, estimate.step.p50)
 

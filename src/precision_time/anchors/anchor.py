@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import INFORMED, TERM_OF
 from precision_time.hardware.gpu import Gpu
@@ -77,7 +78,7 @@ def environment_of(source: str) -> str:
 
 def kind_of(
     job: Job,
-    step: TrainingStep,
+    step: TrainingStep | LayeredStep,
     gpu: Gpu,
     breakdown: Mapping[str, float],
     framework: str = "pytorch",
@@ -88,6 +89,7 @@ def kind_of(
     model = f"{job.model.lower()} {step.parameter_count} {sizes}"
     words = (
         model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
+        *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )  # fmt: skip
     return Kind(
         family=family_of(job),

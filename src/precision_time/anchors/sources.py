@@ -55,10 +55,10 @@ def _of_file(name: str) -> list[Measured]:
         Measured(row.job, row.framework or "pytorch", row.trust or "B", row.id or f"{Path(name).name}:{row.line}",
                  row.source or OWN, row.measured_s)
         for row in table.rows
-        if row.job is not None and row.job.layout == "dp" and row.job.recompute == "none"  # no base for others yet
+        if row.job is not None
     ]  # fmt: skip
     if not found:
-        reason = next((row.reason or "only layout dp without recomputation" for row in table.rows), "it has no rows")
+        reason = next((row.reason for row in table.rows), "it has no rows")
         raise DataError(f"anchors: no row of {name!r} can be used: {reason}")
     return found
 

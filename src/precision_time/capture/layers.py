@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
+from precision_time.capture.graph import OpGraph, Parameter, Phase
 
 BEFORE, AFTER = "before", "after"
 
@@ -23,18 +23,12 @@ class Unit:
 
     forward, backward   its calls, as indices into the graph's
     parameters          its own weights
-    saved_bytes         activations that its forward pass leaves for the backward pass
-    boundary_bytes      of these, what it took over from the unit before it and what recomputation has to keep
-    working_bytes       the most that is alive beside the saved activations while it runs
     """
 
     name: str
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     parameters: tuple[Parameter, ...]
-    saved_bytes: int = 0
-    boundary_bytes: int = 0
-    working_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +86,7 @@ def layered(graph: OpGraph) -> LayeredGraph:
         )
         if signature not in known:
             known[signature] = len(units)
-            unit = Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name]))
-            units.append(_with_memory(graph, unit))
+            units.append(Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name])))
         order.append(known[signature])
     return LayeredGraph(graph, tuple(units), tuple(order))
 
@@ -143,51 +136,3 @@ def _parameters(graph: OpGraph, owner: Sequence[str], names: Sequence[str]) -> d
             block = owner[first_read[storage]] if storage in first_read else names[0]
         found[block].append(parameter)
     return found
-
-
-def _with_memory(graph: OpGraph, unit: Unit) -> Unit:
-    """The unit with the bytes that its storages' lifetimes give."""
-    if not unit.forward:
-        return unit
-    forward_end = max(i for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD)
-    inside = set(unit.forward)
-    own = [
-        s for s in graph.storages
-        if s.category is Category.ACTIVATIONS and s.born in inside and s.dies > forward_end
-    ]  # fmt: skip
-    taken = {r for i in unit.forward for r in graph.calls[i].reads}
-    boundary = sum(
-        graph.storages[r].nbytes
-        for r in taken
-        if graph.storages[r].category in (Category.ACTIVATIONS, Category.INPUTS)
-        and graph.storages[r].born not in inside
-        and graph.storages[r].dies > forward_end
-    )
-    return replace(
-        unit,
-        saved_bytes=sum(s.nbytes for s in own),
-        boundary_bytes=boundary,
-        working_bytes=max(
-            _peak(graph, unit.forward, forward_end, True), _peak(graph, unit.backward, forward_end, False)
-        ),
-    )
-
-
-def _peak(graph: OpGraph, calls: tuple[int, ...], forward_end: int, forward: bool) -> int:
-    """The most bytes of short-lived tensors alive at one of these calls."""
-    if not calls:
-        return 0
-    first, last = calls[0], calls[-1]
-    change: dict[int, int] = defaultdict(int)
-    for storage in graph.storages:
-        if storage.category is not Category.ACTIVATIONS or not first <= storage.born <= last:
-            continue
-        if forward and storage.dies > forward_end:
-            continue  # saved: counted apart
-        change[storage.born] += storage.nbytes
-        change[storage.dies + 1] -= storage.nbytes
-    level = peak = 0
-    for at in sorted(change):
-        level += change[at]
-        peak = max(peak, level)
-    return peak

@@ -49,6 +49,8 @@ class TrainingStep:
     sizes: Mapping[str, Any] = field(default_factory=dict)
     length_spread: float = 0.0
     """Half the range of batch lengths, as a share of the middle (see `lengths`): ranks wait for the longest."""
+    implementation: str | None = None
+    """Of the optimizer, as `optimizer.tail` takes it."""
 
     @property
     def parameter_count(self) -> int:
@@ -120,6 +122,7 @@ def _finish(
         family=family,
         sizes=sizes,
         length_spread=length_spread,
+        implementation=job.optimizer_impl or implementation,
     )
 
 

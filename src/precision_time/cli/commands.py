@@ -22,6 +22,10 @@ def predict(given: Namespace) -> str:
     from precision_time.prediction import predict as whole_line
 
     estimate = whole_line(job)
+    if given.largest_batch:
+        from precision_time.largest_batch import with_largest_batch
+
+        estimate = with_largest_batch(estimate)
     if given.trace:
         from precision_time.job.file import write_whole
 

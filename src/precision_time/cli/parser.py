@@ -99,6 +99,7 @@ def build_parser(for_completion: bool = False) -> Parser:
     predict = made["predict"]
     predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
     predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
+    predict.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     _add_job_flags(predict, (), for_completion)
 
     for command in (predict, made["compare"]):

@@ -83,12 +83,7 @@ class Estimate:
                 for k, v in plain.items()
             },
             "anchors": self.anchors.to_dict(),
-            "memory": {
-                "by_category": dict(self.memory.by_category),
-                "peak_bytes": self.memory.peak_bytes,
-                "capacity_bytes": self.memory.capacity_bytes,
-                "fits": self.memory.fits,
-            },
+            "memory": self.memory.to_dict(),
         }
 
     @classmethod
@@ -98,7 +93,7 @@ class Estimate:
             fields: dict[str, Any] = {name: Interval(**given[name]) if given[name] else None for name in _INTERVALS}
             for name in _PLAIN:
                 fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
-            memory = Memory(dict(given["memory"]["by_category"]), given["memory"]["capacity_bytes"])
+            memory = Memory.from_dict(given["memory"])
             anchors = Correction.from_dict(given.get("anchors", {}))
             return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, **fields)
         except (KeyError, TypeError) as error:

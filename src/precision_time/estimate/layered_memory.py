@@ -1,8 +1,10 @@
-"""Peak device memory of the fullest rank of a layout, by category and pipeline stage.
+"""Peak device memory of every pipeline stage of a layout, by category.
 
-States follow the layout (what is sharded over how many ranks), activations the traced lifetimes of every tensor:
-what each unit keeps for its backward pass, times the micro-batches that a stage has in flight, and the working set of
-the unit that runs.
+What lasts (weights, optimizer states, masters, buffers) follows the layout. What comes and goes is played: the units of
+a stage forward and back once, with the lifetimes of their tensors, on top of what the other micro-batches in flight
+keep; the fullest moment counts, or the update of the weights where that needs more.
+
+Left out: static buffers of CUDA graphs, activations offloaded to the host, workspaces inside kernels.
 """
 
 from __future__ import annotations
@@ -13,132 +15,323 @@ from math import ceil
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT
 from precision_time.capture.layered_step import LayeredStep
-from precision_time.capture.layers import AFTER, BEFORE, Unit
+from precision_time.capture.layers import AFTER, BEFORE
+from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.optimizer import rule
-from precision_time.estimate.memory import FRAGMENTATION, FRAMEWORK_BYTES, Memory
-from precision_time.layout.layered_program import LayeredProgram, Stage
-from precision_time.layout.layers import core_attention
+from precision_time.estimate.memory import (
+    ACTIVATIONS,
+    BUFFERS,
+    COPIES,
+    FRAGMENTATION,
+    FRAMEWORK,
+    FRAMEWORK_BYTES,
+    GRADIENTS,
+    MASTERS,
+    STATES,
+    UPDATE,
+    WEIGHTS,
+    Memory,
+    update_bytes,
+)
+from precision_time.layout.layered_program import CONTEXT, TENSOR, Chunk, LayeredProgram, Stage
+from precision_time.layout.layers import EXPERT_DATA, Options, core_attention, shared_weights
+from precision_time.layout.local_bytes import local_bytes
 
-GATHERED_UNITS = 2
-"""Units whose gathered weights are there at once under full sharding: the one that runs and the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageMemory:
-    """Bytes of one stage at its fullest moment, by category."""
-
-    by_category: dict[str, int]
-
-    @property
-    def peak_bytes(self) -> int:
-        return sum(self.by_category.values())
+NCCL_BYTES = 128 << 20
+"""Of one communicator: 16 channels, each with a send and a receive buffer of NCCL_BUFFSIZE, 4 MiB by default."""
+DEEPSPEED_BUCKET = 500_000_000
+"""Elements gathered and reduced at once (DeepSpeed's reduce_bucket_size and allgather_bucket_size: 5e8)."""
+_MEGATRON = frozenset({"megatron", "megatron-bridge"})
+"""Gradients stand in one buffer from the start, to which the products add; it is what is reduced."""
+_DEEPSPEED = frozenset({"deepspeed", "megatron-deepspeed"})
+_ROWS = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE, FRAMEWORK)
 
 
 def layered_memory(
-    step: LayeredStep, program: LayeredProgram, in_flight: Sequence[float], capacity_bytes: int, recompute: str,
+    step: LayeredStep, program: LayeredProgram, options: Options, in_flight: Sequence[int], capacity_bytes: int,
     process_bytes: int = FRAMEWORK_BYTES,
-) -> tuple[Memory, tuple[StageMemory, ...]]:  # fmt: skip
-    """The fullest stage against the device, and every stage. `in_flight`: activations of so many (micro-batch, chunk)
-    pairs that each stage holds at most."""
+) -> Memory:  # fmt: skip
+    """The fullest stage against the device, with all stages where there is a pipeline. `in_flight`: activations of so
+    many (micro-batch, chunk) pairs that each stage holds at most."""
+    costs = _Costs(step, program, options, process_bytes)
+    known: dict[tuple[int, int, bool, bool], dict[str, int]] = {}
     stages = []
-    known: dict[tuple[int, float], StageMemory] = {}
-    for stage, alive in zip(program.stages, in_flight, strict=True):
-        key = (id(stage), alive)
+    last = len(program.stages) - 1
+    for place, (stage, alive) in enumerate(zip(program.stages, in_flight, strict=True)):
+        key = (id(stage), int(alive), place == 0, place == last)
         if key not in known:
-            known[key] = _stage(step, program, stage, alive, recompute, process_bytes)
+            known[key] = costs.stage(stage, int(alive), place == 0, place == last)
         stages.append(known[key])
-    fullest = max(stages, key=lambda s: s.peak_bytes)
-    return Memory(fullest.by_category, capacity_bytes), tuple(stages)
+    fullest = max(stages, key=lambda rows: sum(rows.values()))
+    return Memory(fullest, capacity_bytes, tuple(stages) if last else ())
 
 
-def _stage(
-    step: LayeredStep, program: LayeredProgram, stage: Stage, alive: float, recompute: str, process_bytes: int
-) -> StageMemory:
-    layout = program.layout
-    precision = step.precision
-    weight = max(BYTES_PER_ELEMENT[p.dtype] for u in step.layers.units for p in u.parameters)
-    gradient = max((BYTES_PER_ELEMENT[p.grad_dtype] for u in step.layers.units for p in u.parameters), default=weight)
-    if program.gradient_bytes > gradient and layout.zero < 3 and program.micro_batches > 1:
-        gradient = int(program.gradient_bytes)  # accumulated in the dtype they are reduced in
-    over, expert_over = layout.shard_ranks, layout.expert_ranks
-    held = (stage.dense_elements, stage.expert_elements)
-    trained = (stage.dense_trainable, stage.expert_trainable)
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A unit's turn: its lifetimes, its parameters on a rank before sharding over data ranks (all, those that are
+    trained, the largest tensor of those), whether it is a block or what stands before, how it recomputes."""
 
-    def shared(elements: tuple[int, int], sharded: bool) -> float:
-        return elements[0] / (over if sharded else 1) + elements[1] / (expert_over if sharded else 1)
+    lives: Lifetimes
+    elements: int
+    trainable: int
+    largest: int
+    block: bool
+    first: bool
+    recompute: str
 
-    # Fully sharded and in half precision, the shard that is kept is the fp32 master copy itself (FSDP MixedPrecision).
-    masters = 4 * shared(trained, layout.zero >= 1) if precision.master_weights else 0.0
-    weights = weight * shared(held, layout.zero >= 3)
-    if layout.zero >= 3 and precision.master_weights:
-        weights = 0.0
-    state = BYTES_PER_ELEMENT[precision.state_dtype]
-    states = rule(step.optimizer).states * state * shared(trained, layout.zero >= 1)
-    gradients = gradient * shared(trained, layout.zero >= 2)
-    if layout.zero >= 3 and precision.master_weights:
-        gradients = 4 * shared(trained, True)
-    buffers = 0.0
-    biggest = max(u.dense_elements + u.expert_elements for u in program.units)
-    if layout.zero >= 3:
-        buffers = biggest * (GATHERED_UNITS * program.weight_bytes + program.gradient_bytes)
-    elif layout.zero == 0 and layout.data_ranks > 1 and layout.overlap_grad_reduce:
-        buffers = gradient * shared(trained, False)
-    activations = _activations(step, program, stage, alive, recompute)
-    rows = {
-        "weights": weights,
-        "gradients": gradients,
-        "optimizer states": states,
-        "master weights": masters,
-        "activations": activations,
-        "communication buffers": buffers,
-    }
-    total = sum(rows.values())
-    rows["framework and fragmentation"] = process_bytes + FRAGMENTATION * total
-    return StageMemory({name: ceil(value) for name, value in rows.items()})
+    @property
+    def keeps(self) -> int:
+        """Bytes that wait for the backward pass."""
+        if self.recompute == "full":
+            return self.lives.output
+        return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
+
+    @property
+    def forward(self) -> int:
+        return self.lives.blind if self.recompute == "full" else self.lives.forward
+
+    def backward(self, graded: bool) -> int:
+        """The most alive in its turn backward, in place of what it kept. A unit that runs again has at the end all
+        that it keeps without recomputation, beside the gradient that came in."""
+        most = self.lives.graded if graded else self.lives.backward
+        if self.recompute == "full":
+            return max(most, self.lives.forward + self.lives.output)
+        return most
 
 
-def _activations(step: LayeredStep, program: LayeredProgram, stage: Stage, alive: float, recompute: str) -> float:
-    """Saved tensors of the micro-batches in flight, and the most that one unit needs while it runs."""
-    per_chunk = []
-    working = 0.0
-    for chunk in stage.chunks:
-        saved = 0.0
-        for index, repeat, again in chunk.units:
-            unit = step.layers.units[index]
-            kept, kept_again = _saved(step, program, unit, "none"), _saved(step, program, unit, recompute)
-            saved += (repeat - again) * kept + again * kept_again
-            redone = kept - kept_again if again else 0.0
-            working = max(working, unit.working_bytes + redone)
-        per_chunk.append(saved)
-    return alive * sum(per_chunk) / len(per_chunk) + working
+class _Costs:
+    """Bytes per element, and what all stages have in common."""
 
+    def __init__(self, step: LayeredStep, program: LayeredProgram, options: Options, process_bytes: int) -> None:
+        self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
+        layout, precision = program.layout, step.precision
+        parameters = [p for unit in step.layers.units for p in unit.parameters]
+        self.zero, self.masters = layout.zero, precision.master_weights
+        self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
+        self.weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
+        self.gradient = self._gradient(max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=self.weight))
+        # A gradient that appears during the backward pass, or one that stands all the time.
+        self.appears = program.micro_batches == 1 and options.framework not in _MEGATRON
+        self.state = BYTES_PER_ELEMENT[precision.state_dtype]
+        self.tied = sum(p.numel for p in shared_weights(step) if p.trainable)
+        sizes = local_bytes(step, options.framework)
+        graph = step.layers.graph
+        self.lives = [lifetimes(graph, u, sizes, core_attention(graph, u)) for u in step.layers.units]
+        self.boundary = next(
+            (life.taken for unit, life in zip(step.layers.units, self.lives, strict=True) if unit.name == AFTER), 0
+        )
 
-def _saved(step: LayeredStep, program: LayeredProgram, unit: Unit, recompute: str) -> float:
-    """Bytes of a unit that wait for its backward pass, on this rank's part of the sequence where it has one."""
-    whole = float(unit.saved_bytes)
-    if step.sharded is not None and step.split is not None:
-        # Outside the divided modules only this rank's tokens are kept.
-        whole = _sharded_saved(step, unit)
-    if recompute == "none" or unit.name in (BEFORE, AFTER):
-        return whole
-    if recompute == "full":
-        return float(unit.boundary_bytes) / (program.layout.tp if program.layout.sp else 1)
-    graph = step.layers.graph
-    inside = set(core_attention(graph, unit))
-    dropped = sum(s.nbytes for s in graph.storages if s.born in inside and s.dies > max(unit.forward))
-    return max(whole - dropped, 0.0)
+    def _gradient(self, traced: int) -> int:
+        """Bytes of a gradient as it is kept: Megatron accumulates those of bf16 weights in fp32 (`--bf16` sets
+        accumulate_allreduce_grads_in_fp32; Megatron-Bridge's performance recipes unset it)."""
+        if self.options.communication_dtype and self.options.framework in _MEGATRON:
+            return BYTES_PER_ELEMENT[self.options.communication_dtype]
+        half = self.step.precision.compute_dtype
+        if self.options.framework == "megatron" and self.masters and half == "bfloat16":
+            return 4
+        return traced
 
+    def stage(self, stage: Stage, alive: int, first: bool, last: bool) -> dict[str, int]:
+        """Bytes of one stage at its fullest moment, by category."""
+        lasting = self._lasting(stage)
+        update = {GRADIENTS: self._gradients(stage), UPDATE: self._update(stage)}
+        moments = [update, *self._played(stage, alive, first, last)]
+        fullest = max(moments, key=lambda rows: sum(rows.values()))
+        rows = {name: lasting.get(name, 0.0) + fullest.get(name, 0.0) for name in _ROWS}
+        rows[BUFFERS] += self._communicators()
+        rows[FRAMEWORK] = self.process_bytes + FRAGMENTATION * sum(rows.values())
+        return {name: ceil(size) for name, size in rows.items()}
 
-def _sharded_saved(step: LayeredStep, unit: Unit) -> float:
-    from precision_time.layout.tensor_parallel import region_of
+    # --- what lasts
 
-    graph, sharded = step.layers.graph, step.sharded
-    assert step.split is not None and sharded is not None
-    end = max(unit.forward)
-    inside = set(unit.forward)
-    total = 0
-    for index, storage in enumerate(graph.storages):
-        if storage.born in inside and storage.dies > end and storage.category == 2:
-            divided = region_of(graph.modules[graph.calls[storage.born].module], unit.name, step.split)
-            total += storage.nbytes if divided else sharded.graph.storages[index].nbytes
-    return float(total)
+    def _shared(self, dense: float, expert: float, sharded: bool) -> float:
+        """Elements of this rank's share."""
+        layout = self.program.layout
+        experts_over = max(1, min(layout.expert_ranks, layout.shard_ranks))
+        return dense / (layout.shard_ranks if sharded else 1) + expert / (experts_over if sharded else 1)
+
+    def _lasting(self, stage: Stage) -> dict[str, float]:
+        zero, masters = self.zero, self.masters
+        trained = self._shared(stage.dense_trainable, stage.expert_trainable, zero >= 1)
+        weights = self.weight * self._shared(stage.dense_elements, stage.expert_elements, zero >= 3)
+        frozen = stage.dense_elements + stage.expert_elements - stage.dense_trainable - stage.expert_trainable
+        if zero >= 3 and masters and self.fsdp:
+            # FSDP's MixedPrecision: the shard that is kept is the fp32 master itself.
+            weights = self.weight * self._shared(frozen, 0, True)
+        rows: dict[str, float] = {
+            WEIGHTS: weights,
+            STATES: rule(self.step.optimizer).states * self.state * trained,
+            MASTERS: 4 * trained if masters else 0.0,
+            BUFFERS: self._buckets(stage),
+        }
+        if self.step.precision.fp8_scaling and self.options.framework != "megatron-bridge" and zero < 3:
+            # Transformer Engine keeps an fp8 copy of every matrix and its transpose beside the half weights.
+            rows[COPIES] = 2.0 * (stage.dense_elements + stage.expert_elements)
+        return rows
+
+    def _buckets(self, stage: Stage) -> float:
+        """What gradients are copied into to be reduced."""
+        if self.program.layout.data_ranks == 1 or self.options.framework in _MEGATRON:
+            return 0.0
+        elements = stage.dense_trainable + stage.expert_trainable
+        if self.options.framework in _DEEPSPEED:
+            return self.program.gradient_bytes * min(elements, DEEPSPEED_BUCKET)
+        return self.gradient * elements if self.zero < 2 else 0.0
+
+    def _communicators(self) -> int:
+        experts = self.program.layout.ep > 1
+        return NCCL_BYTES * sum(
+            ranks > 1 for name, (ranks, _) in self.program.groups.items() if experts or name != EXPERT_DATA
+        )
+
+    @property
+    def _gradient_width(self) -> int:
+        """Bytes of a gradient that waits for the update: FSDP turns its shard into the master's dtype."""
+        return 4 if self.fsdp and self.masters else self.gradient
+
+    def _gradients(self, stage: Stage) -> float:
+        """All gradients of the stage, as they are kept until the update."""
+        return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
+
+    def _update(self, stage: Stage) -> float:
+        """Temporaries of the update, and the fp32 copies of half gradients that it starts from."""
+        copied = self.masters and self.gradient < 4 and not self.fsdp
+        copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or self.step.implementation != "fused")
+        trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
+        largest = max(
+            (p.numel for c in stage.chunks for i, _, _ in c.units for p in self.step.layers.units[i].parameters),
+            default=0,
+        )
+        over = self.program.layout.shard_ranks if self.zero else 1
+        how = self.step.implementation or ("fused" if self.masters else "foreach")
+        return (4 if copied else 0) * trained + update_bytes(
+            self.step.optimizer, how, trained, largest / over, self.state
+        )
+
+    # --- what comes and goes
+
+    def _uses(self, chunk: Chunk) -> list[_Use]:
+        return [
+            self._use(index, self.options.recompute if k < again else "none")
+            for index, repeat, again in chunk.units
+            for k in range(repeat)
+        ]
+
+    def _use(self, index: int, recompute: str) -> _Use:
+        unit = self.program.units[index]
+        return _Use(
+            lives=self.lives[index],
+            elements=unit.dense_elements + unit.expert_elements,
+            trainable=unit.dense_trainable + unit.expert_trainable,
+            largest=max((p.numel for p in self.step.layers.units[index].parameters if p.trainable), default=0),
+            block=unit.name not in (BEFORE, AFTER),
+            first=unit.name == BEFORE,
+            recompute=recompute,
+        )
+
+    def _played(self, stage: Stage, alive: int, first: bool, last: bool) -> list[dict[str, float]]:
+        """The fullest moment of each chunk's forward and backward pass, beside what the others in flight keep."""
+        chunks = [self._uses(chunk) for chunk in stage.chunks]
+        last_chunk = len(chunks) - 1
+        enters = [0 if first and c == 0 else self.boundary for c in range(len(chunks))]
+        # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
+        leaves = [0 if last and c == last_chunk else uses[-1].lives.output for c, uses in enumerate(chunks)]
+        keeps = [
+            enter + sum(use.keeps for use in uses) - left
+            for uses, enter, left in zip(chunks, enters, leaves, strict=True)
+        ]
+        group = self.program.layout.pp
+        count = [0] * len(chunks)
+        for k in range(alive):  # groups of pp micro-batches go through a chunk in turn
+            count[k // group % len(chunks)] += 1
+        waiting = sum(n * kept for n, kept in zip(count, keeps, strict=True))
+        moments = []
+        for c, uses in enumerate(chunks):
+            if count[c]:
+                moments += self._walk(stage, uses, waiting - keeps[c], enters[c])
+        return moments
+
+    def _walk(self, stage: Stage, uses: Sequence[_Use], waiting: int, level: int) -> list[dict[str, float]]:
+        """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""
+        moments: list[dict[str, float]] = []
+        received = self._received()
+        standing = 0.0 if self.appears else self._gradients(stage)
+        # Gradients that unit by unit are added to those that stand, or reduced.
+        graded = self.zero >= 2 or self.appears
+        adds = not graded and self.options.framework not in _MEGATRON
+        copies = 0
+        for place, use in enumerate(uses):
+            moments.append({
+                ACTIVATIONS: waiting + level + use.forward - use.lives.copies, COPIES: copies + use.lives.copies,
+                GRADIENTS: standing, BUFFERS: received + self._gathered(uses, place, 1),
+            })  # fmt: skip
+            level += use.keeps - (use.lives.copies if use.recompute != "full" else 0)
+            copies += use.lives.copies
+        copies -= sum(use.lives.copies for use in uses if use.recompute == "full")
+        done = 0.0
+        for place in range(len(uses) - 1, -1, -1):
+            use = uses[place]
+            own = use.lives.copies if use.recompute != "full" else 0
+            level -= use.keeps - own
+            copies -= own
+            most = use.backward(graded) - use.lives.copies + (self.gradient * use.largest if adds else 0)
+            moments.append({
+                ACTIVATIONS: waiting + level + most, COPIES: copies + use.lives.copies,
+                GRADIENTS: standing + done, BUFFERS: received + self._gathered(uses, place, -1),
+            })  # fmt: skip
+            done += self._done(use)
+        if self.fsdp:
+            rest = sum(use.trainable for use in uses if not use.block)
+            reduced = next((use.trainable for use in uses if use.block), 0)
+            # Its weights are freed before its gradients are copied to be reduced.
+            wide = max(self.program.weight_bytes if self.zero >= 3 else 0.0, self.program.gradient_bytes)
+            sharded = self._gradient_width * rest / self.program.layout.shard_ranks
+            moments.append({
+                GRADIENTS: self._gradients(stage) - (sharded if self.appears else 0.0) + self.gradient * rest,
+                ACTIVATIONS: float(waiting), BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
+            })  # fmt: skip
+        return moments
+
+    def _done(self, use: _Use) -> float:
+        """Gradients that the backward pass of a unit leaves, beside those that stand all the time."""
+        if self.fsdp and not use.block:
+            return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
+        if not self.appears:
+            return 0.0
+        if self.zero < 2:
+            return float(self.gradient * (use.trainable + (0 if use.block or use.first else self.tied)))
+        return self._gradient_width * use.trainable / self.program.layout.shard_ranks
+
+    def _received(self) -> float:
+        """Activations on their way: gathered over tensor ranks, keys and values of the ring, from and to stages."""
+        most = 0
+        for unit in self.program.units:
+            for exchange in (*unit.forward_exchanges, *unit.backward_exchanges):
+                if exchange.collective == "all_gather" and exchange.group in (TENSOR, CONTEXT):
+                    most = max(most, exchange.nbytes)
+                elif exchange.group == CONTEXT and exchange.collective == "send_recv":
+                    most = max(most, 2 * exchange.nbytes)
+        return most + (2 * self.program.boundary_bytes if self.program.layout.pp > 1 else 0)
+
+    def _gathered(self, uses: Sequence[_Use], place: int, towards: int) -> float:
+        """Weights that are gathered now, and gradients on their way.
+
+        FSDP gathers the next unit while one runs; what is not wrapped (embedding and head) stays from the first forward
+        to the last backward pass. While the gradients of a unit are reduced, the next one's appear.
+        """
+        if self.zero < 2:
+            return 0.0
+        use = uses[place]
+        following = uses[place + towards] if 0 <= place + towards < len(uses) else None
+        ahead = following if self.program.layout.overlap_param_gather and (use.block or towards > 0) else None
+        before = uses[place - towards] if 0 <= place - towards < len(uses) else None
+        total = 0.0
+        if self.zero >= 3:
+            blocks = sum(u.elements for u in (use, ahead) if u is not None and u.block)
+            # ZeRO 3 and Megatron's FSDP take them module by module.
+            outside = [u.elements for u in uses if not u.block]
+            rest = sum(outside) if self.fsdp else max(outside, default=0)
+            total += self.program.weight_bytes * (blocks + rest)
+        if towards < 0 and before is not None and before.block:
+            total += self.program.gradient_bytes * before.trainable
+        return total

@@ -123,7 +123,24 @@ def _memory(estimate: Estimate) -> str:
     rows = [(name, number) for name, number in zip(memory.by_category, numbers, strict=True) if number]
     lines += [_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) for name, number in rows]
     lines.append(_row("  peak", [f"{sum(numbers):,.{digits}f} {unit}"]))
+    if memory.stages:
+        lines.append(f"  {_stages(memory.stage_peaks)}")
+    if memory.largest_batch is not None:
+        lines.append(f"largest micro-batch that fits: {memory.largest_batch or 'none'}")
     return "\n".join(lines)
+
+
+def _stages(peaks: Sequence[int]) -> str:
+    """Neighbouring stages of one size in one phrase: "stage 0 71.2 GiB, stages 1-6 66.0 GiB, stage 7 69.9 GiB"."""
+    shown = [human_bytes(peak) for peak in peaks]
+    parts = []
+    start = 0
+    for place in range(1, len(shown) + 1):
+        if place == len(shown) or shown[place] != shown[start]:
+            name = f"stage {start}" if place == start + 1 else f"stages {start}-{place - 1}"
+            parts.append(f"{name} {shown[start]}")
+            start = place
+    return ", ".join(parts)
 
 
 def _trust(estimate: Estimate) -> str:

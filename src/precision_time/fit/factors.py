@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Parameters:
             factor = float(np.exp(theta[self.columns(group, arch, kind)].sum()))
             scales |= {f"{family}|{arch}|{kind}": factor for family in GROUPS[group]}
         execution = {e: float(np.exp(theta[self.index[f"execution:{e}"]])) for e in EXECUTIONS}
-        bent = {
+        bent: dict[str, Any] = {
             part: {factor: float(np.exp(theta[self.index[f"{part}:{factor}"]])) for factor in factors}
             for part, factors in BENT.items()
         }
@@ -132,7 +133,8 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
             for factor in factors:
                 if moved[factor]:
                     now = getattr(constants, part)
-                    bent = dataclasses.replace(constants, **{part: {**now, factor: now[factor] * 1.1}})
+                    changed: dict[str, Any] = {part: {**now, factor: now[factor] * 1.1}}
+                    bent = dataclasses.replace(constants, **changed)
                     change = np.log(run(case, bent)[1].step_s / timeline.step_s)
                     slopes[i, parameters.index[f"{part}:{factor}"]] = change / np.log(1.1)
     return slopes, residual

@@ -14,8 +14,8 @@ BY = "held out by model"
 """The run that summaries show."""
 
 _TEXT = """\
-`{command}` ({date}): {rows} rows of trust A and B are fitted, {judged} judged. Mean error of the step (its signed mean), every
-row by factors that never saw it:
+`{command}` ({date}): {rows} rows of trust A and B are fitted, {judged} judged. Mean error (signed mean) of the step,
+every row by factors that never saw it:
 
 {table}
 

@@ -1,13 +1,13 @@
 """The few factors of large-model steps, fitted to published ones.
 
-    python -m precision_time.fit.layouts --shared DIR           fit, write timing/data/layout_scales.json, print the table
+    python -m precision_time.fit.layouts --shared DIR           fit, write timing/data/layout_scales.json, print errors
     python -m precision_time.fit.layouts --shared DIR --judge   only judge, every row held out by model and by scale
     ... --report docs/large-models.md                           and put the tables into that page
 
-What is fitted (see `timing.layout_costs`): how much slower a framework launches kernels than plain PyTorch, how host and
-device share a step in which neither is always ahead, how much compute slows beside collectives, and what an attention
-kernel that no table measures takes. Kernels and collectives keep what their own tables say. Each factor has a prior, so
-that what no row determines stays where it was.
+What is fitted (see `timing.layout_costs`): how much slower a framework launches kernels than plain PyTorch, how host
+and device share a step in which neither is always ahead, how much compute slows beside collectives, the share of its
+network that one cluster's jobs get, and what an attention kernel that no table measures takes. Kernels and collectives
+keep what their own tables say. Each factor has a prior, so that what no row determines stays where it was.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ FOLDS: dict[str, Callable[[Row], str]] = {
 def held_out(cases: Sequence[LayoutCase], at: Fitted, fold: Callable[[Row], str], base: StepConstants) -> Array:
     """Log of every prediction by factors that never saw its fold.
 
-    A small fold hardly moves the factors, and what is left of the rows is fitted along the slopes known; without a large
-    one they are fitted anew.
+    A small fold hardly moves the factors, and what is left of the rows is fitted along the slopes known; without a
+    large one they are fitted anew.
     """
     names = np.array([fold(c.row) for c in cases])
     trusted = np.array([c.row.trust in TRUSTED for c in cases])
@@ -181,7 +181,7 @@ def held_out(cases: Sequence[LayoutCase], at: Fitted, fold: Callable[[Row], str]
         else:
             theta = solve(measured, at, rest)
         where = np.flatnonzero(inside)
-        logs[where] = _logs([cases[i] for i in where], theta, base)
+        logs[where] = _logs([cases[i] for i in where.tolist()], theta, base)
     return logs
 
 
@@ -326,7 +326,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _everywhere(cases: Sequence[LayoutCase], fitted_on: Sequence[LayoutCase], at: Fitted, base: StepConstants) -> Fitted:
+def _everywhere(
+    cases: Sequence[LayoutCase], fitted_on: Sequence[LayoutCase], at: Fitted, base: StepConstants
+) -> Fitted:
     """What the fit found, with rows of trust C too, which it never saw: their slopes are never used."""
     place = {id(c): i for i, c in enumerate(fitted_on)}
     logs = np.zeros(len(cases))

@@ -72,7 +72,7 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
     kinds = _KindTable()
     units = tuple(_unit(step, unit, layout, options, kinds) for unit in step.layers.units)
     cut = cut_layers(step.layers.order, step.layers.units, layout)
-    tied = _tied(step) if layout.pp > 1 else ()
+    tied = shared_weights(step) if layout.pp > 1 else ()
     stages: list[Stage] = []
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
     for parts in cut:
@@ -333,7 +333,7 @@ def _recomputed_layers(options: Options, chunk: int, chunks: int) -> int | None:
     return each + (chunk < more)
 
 
-def _tied(step: LayeredStep) -> tuple[Parameter, ...]:
+def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     """Weights that stand before the blocks and are read after them as well: the embedding that is the head, too.
 
     The last stage of a pipeline holds a copy, and both stages sum their gradients.

@@ -132,14 +132,14 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
     layout = ",".join(part for part in parts if not part.startswith("lora=")) or "dp"
     config = {**config, **parse_fields(lora, "model_config")}
     degrees = parse_fields(layout.replace(",", ";"), "parallelism") if "=" in layout else {}
-    if int(degrees.get("ep") or 1) > 1 and int(degrees.get("tp") or 1) > 1 and "etp" not in degrees:
+    if "etp" not in degrees and all(degrees.get(name, 1) != 1 for name in ("ep", "tp")):
         return f"{layout},etp=1", config, ["etp 1"]  # as published recipes have it; Megatron's own default is tp
     return layout, config, []
 
 
 def _attention(word: str, framework: str, notes: str) -> str:
-    """Which fused kernel: llm-foundry has a Triton one, later the flash-attn package's; torchtitan's published runs, too,
-    are older than the PyTorch that takes cuDNN's by itself."""
+    """Which fused kernel: llm-foundry has a Triton one, later the flash-attn package's; torchtitan's published runs,
+    too, are older than the PyTorch that takes cuDNN's by itself."""
     if "flash-style triton" in notes:
         return "triton"
     if word in ("", "flash") and framework in ("llm-foundry", "torchtitan"):

@@ -197,7 +197,7 @@ def pipeline(
         stage_end_s=end,
         busy_s=micro_batches * (times.forward_s + times.backward_s).sum(axis=1),
         exposed_send_s=exposed_s,
-        in_flight=_in_flight(schedule, stages, chunks, micro_batches),
+        in_flight=held_in_flight(schedule, stages, chunks, micro_batches),
     )
 
 
@@ -269,7 +269,8 @@ def _exchanges(schedule: str, stages: int, micro_batches: int) -> Index:
     return np.asarray(left + right, dtype=np.int64)
 
 
-def _in_flight(schedule: str, stages: int, chunks: int, micro_batches: int) -> Index:
+def held_in_flight(schedule: str, stages: int, chunks: int, micro_batches: int) -> Index:
+    """What every stage holds at most: see the table above."""
     stage = np.arange(stages)
     if schedule == "gpipe":
         held = np.full(stages, micro_batches)

@@ -59,4 +59,5 @@ def shipped() -> StepConstants:
     """The constants that come with the package."""
     content = read_data("step_scales.json")
     parts = ("scales", "execution", "host", "ranks")
-    return StepConstants(*(content.get(name, {}) for name in parts), shipped_layout_costs())
+    scales, execution, host, ranks = (content.get(name, {}) for name in parts)
+    return StepConstants(scales, execution, host, ranks, shipped_layout_costs())

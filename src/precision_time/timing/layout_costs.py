@@ -1,4 +1,4 @@
-"""What whole steps of large models say beyond kernels and collectives: how fast a framework launches, what overlap costs.
+"""What whole steps of large models say beyond kernels and collectives: how fast a framework launches, overlap's cost.
 
 `data/layout_scales.json` is written by `python -m precision_time.fit.layouts`. Everything here is at its neutral value
 without that file.
@@ -39,7 +39,7 @@ class LayoutCosts:
         if larger <= 0.0:
             return 0.0
         power = self.host_power
-        return larger * (1.0 + float((smaller / larger) ** power)) ** (1.0 / power)
+        return float(larger * (1.0 + (smaller / larger) ** power) ** (1.0 / power))
 
 
 @cache

@@ -175,9 +175,7 @@ def price_layers(
                 program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
                 stage.expert_trainable,
             )  # fmt: skip
-            tail, adds, copies = (
-                _pass(kinds, s, (), costs) for s in (stage.tail, stage.accumulate, stage.copies)
-            )
+            tail, adds, copies = (_pass(kinds, s, (), costs) for s in (stage.tail, stage.accumulate, stage.copies))
             stages[id(stage)] = (data, tail, adds, copies)
     found = [stages[id(s)] for s in program.stages]
     return PricedLayers(

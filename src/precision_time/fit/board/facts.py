@@ -49,11 +49,20 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+OF_LAYOUTS = frozenset({"layout_scales.json", "overlap.json"})
+"""What only steps of other layouts rest on; `fit.layouts` judges those."""
+
+
 def parameters_digest() -> str:
-    """First digits of SHA-256 over every number that prices a step; where they came from and when does not count."""
+    """First digits of SHA-256 over every number that prices a data-parallel step.
+
+    Where they came from and when does not count.
+    """
     found = hashlib.sha256()
     files = [f for f in (resources.files("precision_time.timing") / "data").iterdir() if f.name.endswith(".json")]
     for file in sorted(files, key=lambda f: f.name):
+        if file.name in OF_LAYOUTS:
+            continue
         content = json.loads(file.read_text(encoding="utf-8"))
         content = {k: v for k, v in content.items() if k not in _ABOUT}
         found.update(json.dumps([file.name, content], sort_keys=True).encode())

@@ -1,0 +1,78 @@
+"""Bytes of every traced tensor as this rank of this framework stores it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase
+from precision_time.capture.layered_step import LayeredStep
+from precision_time.capture.layers import BEFORE
+from precision_time.layout.tensor_parallel import local_call
+
+FLOAT_LOSS = frozenset({"megatron", "megatron-bridge", "megatron-deepspeed"})
+"""Code bases whose loss turns half logits into fp32 and keeps their exponentials so (megatron/core/models/common/
+language_module: `vocab_parallel_cross_entropy` of `output.float()` unless --fp16-lm-cross-entropy)."""
+_PRODUCTS = ("pt.quantize", "pt.scaled_mm")
+
+
+@lru_cache(maxsize=64)
+def local_bytes(step: LayeredStep, framework: str) -> tuple[int, ...]:
+    """By storage of the step's graph: on the rank's tokens alone outside divided modules (sequence parallelism), in fp8
+    where only products read it in the backward pass, in fp32 where the framework's loss keeps it so."""
+    graph = step.layers.graph
+    found = [s.nbytes for s in graph.storages]
+    if step.sharded is not None:
+        sharded = step.sharded.graph
+        for unit in step.layers.units:
+            for call in (*unit.forward, *unit.backward):
+                if local_call(graph, sharded, unit, call, step.split)[1] is sharded:
+                    for index in graph.calls[call].writes:
+                        if graph.storages[index].born == call and index < len(sharded.storages):
+                            found[index] = sharded.storages[index].nbytes
+        for index in _leaving(step):
+            found[index] = sharded.storages[index].nbytes
+    if step.precision.fp8_scaling:
+        for index in _only_multiplied(graph):
+            found[index] //= 2
+    if framework in FLOAT_LOSS:
+        for index in _half_losses(graph):
+            found[index] *= 2
+    return tuple(found)
+
+
+def _leaving(step: LayeredStep) -> list[int]:
+    """What leaves the embedding for the first block: scattered over the ranks before it is kept."""
+    graph = step.layers.graph
+    before = next((u for u in step.layers.units if u.name == BEFORE), None)
+    if before is None:
+        return []
+    inside = set(before.forward)
+    end = max(inside, default=-1)
+    turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
+    read = {r for call in graph.calls[end + 1 : turn] for r in call.reads}
+    return [i for i in read if graph.storages[i].born in inside and graph.storages[i].category is Category.ACTIVATIONS]
+
+
+def _only_multiplied(graph: OpGraph) -> list[int]:
+    """Half activations that the backward pass reads in fp8 products alone: Transformer Engine keeps their fp8 copy."""
+    turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
+    readers: dict[int, set[str]] = {}
+    for call in graph.calls[turn:]:
+        for index in call.reads:
+            readers.setdefault(index, set()).add(graph.kinds[call.kind].name)
+    return [
+        index for index, names in readers.items()
+        if names.issubset(_PRODUCTS) and 0 <= graph.storages[index].born < turn
+        and graph.storages[index].category is Category.ACTIVATIONS
+    ]  # fmt: skip
+
+
+def _half_losses(graph: OpGraph) -> list[int]:
+    """What the loss makes of half logits and keeps for the backward pass."""
+    return [
+        index
+        for call in graph.calls
+        if call.phase is Phase.LOSS
+        for index, spec in zip(call.writes, graph.kinds[call.kind].outputs, strict=False)
+        if BYTES_PER_ELEMENT[spec.dtype] == 2 and graph.storages[index].category is Category.ACTIVATIONS
+    ]
