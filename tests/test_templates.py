@@ -89,7 +89,7 @@ def test_sizes_of_one_differ_by_copies_only(template: Template) -> None:
 def test_named_decoders_have_a_template() -> None:
     named = [e for e in ENTRIES.values() if e.builder == BUILDER]
     without = {e.name for e in named if template_for(BUILDER, e.config, "flash") is None}
-    assert without == {"llama2-70b-lora", "nemotron-3-nano"}  # adapters, a hybrid
+    assert without == {"nemotron-3-nano"}  # a hybrid
     assert template_for(BUILDER, ENTRIES["llama3-8b"].config, "math") is None  # traced, which needs torch
     assert template_for("models.vision:build", ENTRIES["llama3-8b"].config, "flash") is None
 

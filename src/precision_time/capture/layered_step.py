@@ -137,7 +137,7 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
         if getattr(layout, name) > 1:
             raise JobError(
                 f"layout {name}={getattr(layout, name)} needs a model whose parts are known, and {job.model} is not "
-                f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (`precision-time zoo`)"
+                f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (docs/layout.md lists them)"
             )
     step = training_step(job, precision, device_type)
     layers = _units(step.graph)

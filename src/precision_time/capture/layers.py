@@ -58,9 +58,9 @@ class LayeredGraph:
 
 
 def block_of(path: str) -> str:
-    """The outermost numbered module that a path lies in, or nothing."""
+    """The outermost numbered module that a path lies in, or nothing; torchvision's ViT writes numbers into names."""
     parts = path.split(".")
-    at = next((i for i, part in enumerate(parts) if part.isdigit()), -1)
+    at = next((i for i, part in enumerate(parts) if part.removeprefix("encoder_layer_").isdigit()), -1)
     return ".".join(parts[: at + 1])
 
 

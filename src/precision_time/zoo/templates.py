@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_time.zoo.shallow import LAYERS, Shallow
-from precision_time.zoo.tables.decoders import GPT, GPT2, GPT_OSS, LLAMA, MLA, NEMOTRON
+from precision_time.zoo.tables.decoders import GPT, GPT2, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
@@ -122,6 +122,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template("llama", _DECODER, LLAMA, _GROUPED),
     Template("qwen3", _DECODER, {**LLAMA, "qk_norm": 1}, _GROUPED),
     Template("nemotron", _DECODER, {k: v for k, v in NEMOTRON.items() if k != "vocab"}, _GROUPED),
+    Template("llama-lora", _DECODER, LORA, _GROUPED, degree=4),
     _routed("mixtral", {"head_dim": 128}, 2, _KV_HEADS),
     _routed("qwen3-moe", {"head_dim": 128, "qk_norm": 1}, 8, _KV_HEADS),
     _routed("gpt-oss", {"head_dim": 64, **GPT_OSS}, 4, _KV_HEADS),

@@ -142,6 +142,7 @@ MLA: Mapping[str, Any] = {
     "v_head": 128,
     "router": "sigmoid",
 }
+LORA: Mapping[str, Any] = {**LLAMA, "fused_qkv": 1, "lora": 16, "lora_dropout": 0.1}
 GPT_OSS: Mapping[str, Any] = {
     "bias": 1,
     "act": "clamped_quick_geglu",
@@ -201,9 +202,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
             **_shape(80, 8192, 64, 8, 28672),
             "vocab": 32000,
             "rope_theta": 1e4,
-            "fused_qkv": 1,
-            "lora": 16,
-            "lora_dropout": 0.1,
+            **LORA,
         },
         8192,
         69_021_212_672,
