@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
+from operator import attrgetter
+from typing import Any
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Tail, tail
+from precision_time.capture.optimizer import Sweep, Tail, sweep_tail, tail
 from precision_time.errors import JobError
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
@@ -64,23 +67,58 @@ def groups(layout: Layout) -> dict[str, tuple[int, int]]:
     }
 
 
-@lru_cache(maxsize=256)
+_OUTSIDE_UNITS = frozenset(
+    {"dp", "pp", "vpp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"}
+)
+"""Words of a layout that leave a unit as it is: its operators, and what its ranks exchange within it."""
+_INSIDE_UNITS = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE_UNITS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """A layout as far as a unit is concerned; layouts with the same `words` are equal."""
+
+    words: tuple[Any, ...]
+    layout: Layout = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Units:
+    """Every unit of a step with the kinds of their operators."""
+
+    programs: tuple[UnitProgram, ...]
+    kinds: Kinds
+    table: Mapping[OpKind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a pipeline's stages depend on beside the units: where they are cut and what of their optimizer is shared."""
+
+    pp: int
+    vpp: int
+    over: int
+    expert_over: int
+    recompute: str
+    recompute_layers: int | None
+    accumulates: bool
+    loss_scale: str
+
+
 def layered_program(step: LayeredStep, layout: Layout, options: Options) -> LayeredProgram:
     """The program of one optimizer step."""
-    kinds = _KindTable()
-    units = tuple(_unit(step, unit, layout, options, kinds) for unit in step.layers.units)
-    cut = cut_layers(step.layers.order, step.layers.units, layout)
-    stages: list[Stage] = []
-    known: dict[tuple[tuple[int, ...], ...], Stage] = {}
-    for parts in cut:
-        if parts not in known:
-            known[parts] = _stage(step, units, parts, layout, options, kinds)
-        stages.append(known[parts])
-    weight, gradient = _wire(step, layout, options)
+    units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute)
+    adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
+    over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    cut = _Cut(
+        layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds, options.loss_scale
+    )
+    stages, kinds = _stages(step, units, cut)
+    weight, gradient = _wire(step, options)
     return LayeredProgram(
-        kinds=Kinds(kinds.found),
-        units=units,
-        stages=tuple(stages),
+        kinds=kinds,
+        units=units.programs,
+        stages=stages,
         layout=layout,
         micro_batches=options.micro_batches,
         weight_bytes=weight,
@@ -89,6 +127,33 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
         groups=groups(layout),
         sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
     )
+
+
+@lru_cache(maxsize=256)
+def _units(step: LayeredStep, inside: _Inside, recompute: str) -> _Units:
+    kinds = _KindTable()
+    programs = tuple(_unit(step, unit, inside.layout, recompute, kinds) for unit in step.layers.units)
+    return _Units(programs, Kinds(kinds.found), kinds.found)
+
+
+@lru_cache(maxsize=1024)
+def _stages(step: LayeredStep, units: _Units, cut: _Cut) -> tuple[tuple[Stage, ...], Kinds]:
+    """All stages, equal ones as one, and the kinds of the whole program."""
+    kinds = _KindTable(dict(units.table))
+    known: dict[tuple[tuple[int, ...], ...], Stage] = {}
+    stages = []
+    for parts in _cut(step.layers.order, step.layers.units, cut.pp, cut.vpp):
+        if parts not in known:
+            known[parts] = _stage(step, units.programs, parts, cut, kinds)
+        stages.append(known[parts])
+    more = _remembered(tuple(kinds.found)[len(units.kinds) :])
+    return tuple(stages), Kinds.joined(units.kinds, more)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(kinds: tuple[OpKind, ...]) -> Kinds:
+    """The same object for the same kinds, of which optimizers have few."""
+    return Kinds(kinds)
 
 
 @dataclass(slots=True)
@@ -105,13 +170,17 @@ def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> l
     Blocks are shared out evenly. Where they do not divide, what stands before the first and after the last block counts
     as one more each (Megatron's account-for-embedding-in-pipeline-split and -loss-), else the first parts hold fewer.
     """
-    parts = layout.pp * layout.vpp
+    return _cut(order, units, layout.pp, layout.vpp)
+
+
+def _cut(order: Sequence[int], units: Sequence[Unit], pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
+    parts = pp * vpp
     before = [i for i in order if units[i].name == BEFORE]
     after = [i for i in order if units[i].name == AFTER]
     blocks = [i for i in order if units[i].name not in (BEFORE, AFTER)]
     if len(blocks) < parts:
         raise JobError(
-            f"layout pp={layout.pp} x vpp={layout.vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
+            f"layout pp={pp} x vpp={vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
             "blocks; lower pp or vpp"
         )
     sizes = _shares(len(blocks), parts)
@@ -122,7 +191,7 @@ def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> l
         start += size
     found[0] = before + found[0]
     found[-1] = found[-1] + after
-    return [tuple(tuple(found[c * layout.pp + s]) for c in range(layout.vpp)) for s in range(layout.pp)]
+    return [tuple(tuple(found[c * pp + s]) for c in range(vpp)) for s in range(pp)]
 
 
 def _shares(blocks: int, parts: int) -> list[int]:
@@ -139,11 +208,11 @@ def _shares(blocks: int, parts: int) -> list[int]:
     return sizes
 
 
-def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds: _KindTable) -> UnitProgram:
+def _unit(step: LayeredStep, unit: Unit, layout: Layout, recompute: str, kinds: _KindTable) -> UnitProgram:
     graph = step.layers.graph
     found = tensor_parallel.exchanges(graph, unit, step.split, layout)
     block = unit.name not in (BEFORE, AFTER)
-    again = _recomputed(graph, unit, options.recompute) if block else ()
+    again = _recomputed(graph, unit, recompute) if block else ()
     experts = sum(p.numel for p in unit.parameters if _EXPERTS in f".{p.name}.")
     trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
     expert_trainable = sum(p.numel for p in trainable if _EXPERTS in f".{p.name}.")
@@ -156,7 +225,7 @@ def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds
         recompute=_segment(step, unit, again, layout, kinds),
         forward_exchanges=found.forward,
         backward_exchanges=found.backward,
-        recompute_exchanges=found.forward if options.recompute == "full" and block else (),
+        recompute_exchanges=found.forward if recompute == "full" and block else (),
         dense_elements=total - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
@@ -225,12 +294,11 @@ def _segment(
 
 
 def _stage(
-    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], layout: Layout,
-    options: Options, kinds: _KindTable,
-) -> Stage:  # fmt: skip
+    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], cut: _Cut, kinds: _KindTable
+) -> Stage:
     """One stage's chunks and its optimizer."""
-    left = options.recompute_layers
-    if options.recompute == "none":
+    left = cut.recompute_layers
+    if cut.recompute == "none":
         left = 0
     chunks = []
     for part in parts:
@@ -246,39 +314,66 @@ def _stage(
             else:
                 runs.append([index, 1, again])
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
-    held = [units[i] for part in parts for i in part]
-    source = [step.layers.units[i] for part in parts for i in part]
-    after = _tail(step, source, layout, options)
+    held: dict[int, int] = {}
+    for chunk in chunks:
+        for index, repeat, _ in chunk.units:
+            held[index] = held.get(index, 0) + repeat
+    after = _tail(step, held, cut)
 
     def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
         return Segment.of([(kinds(kind), phase, 0, 0) for phase, kind in operators])
 
-    adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
-    accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
+    accumulate = [(Phase.BACKWARD, after.accumulate)] if cut.accumulates and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
         tail=enter(after.operators),
         accumulate=enter(accumulate),
-        dense_trainable=sum(u.dense_trainable for u in held),
-        expert_trainable=sum(u.expert_trainable for u in held),
-        dense_elements=sum(u.dense_elements for u in held),
-        expert_elements=sum(u.expert_elements for u in held),
+        dense_trainable=sum(units[i].dense_trainable * n for i, n in held.items()),
+        expert_trainable=sum(units[i].expert_trainable * n for i, n in held.items()),
+        dense_elements=sum(units[i].dense_elements * n for i, n in held.items()),
+        expert_elements=sum(units[i].expert_elements * n for i, n in held.items()),
     )
 
 
-def _tail(step: LayeredStep, units: Sequence[Unit], layout: Layout, options: Options) -> Tail:
-    """The optimizer over this rank's shard of the stage's parameters."""
-    found: list[Parameter] = []
-    for unit in units:
-        for p in unit.parameters:
-            over = layout.shard_ranks if layout.zero else 1
-            if layout.zero and _EXPERTS in f".{p.name}.":
-                over = layout.expert_ranks
-            found.append(replace(p, shape=(ceil(p.numel / over),)))
-    return tail(found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale)
+def _tail(step: LayeredStep, held: Mapping[int, int], cut: _Cut) -> Tail:
+    """The optimizer over this rank's shard of the parameters of units that are held so many times each."""
+    sizes: dict[int, int] = {}
+    first = None
+    for index, repeat in held.items():
+        known = _sizes(step.layers.units[index])
+        first = first or known.first
+        for numel, expert, times in known.sizes:
+            own = ceil(numel / (cut.expert_over if expert else cut.over))
+            sizes[own] = sizes.get(own, 0) + times * repeat
+    if first is None or step.optimizer == "none":
+        return tail((), step.precision, step.optimizer)
+    order = tuple(sorted(sizes.items()))
+    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    return _sweep_tail(
+        sweep, first.dtype, first.grad_dtype, step.precision, step.optimizer, step.implementation, step.clip_norm,
+        cut.loss_scale,
+    )  # fmt: skip
 
 
-def _wire(step: LayeredStep, layout: Layout, options: Options) -> tuple[float, float]:
+_sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Elements of a unit's trainable parameters: (elements, whether an expert's, how many of these); the first one."""
+
+    sizes: tuple[tuple[int, bool, int], ...]
+    first: Parameter | None
+
+
+@lru_cache(maxsize=1024)
+def _sizes(unit: Unit) -> _Sizes:
+    trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
+    found = Counter((p.numel, _EXPERTS in f".{p.name}.") for p in trainable)
+    return _Sizes(tuple((*key, times) for key, times in found.items()), trainable[0] if trainable else None)
+
+
+def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:
     """Bytes per element of gathered weights and of reduced gradients."""
     trainable = next((p for u in step.layers.units for p in u.parameters if p.trainable), None)
     weight = max((p.dtype for u in step.layers.units for p in u.parameters), key=lambda d: BYTES_PER_ELEMENT[d])
