@@ -401,4 +401,4 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
     return size // (layout.tp if layout.sp else 1)
 
 
-__all__ = ["Options", "cut_layers", "groups", "layered_program", "Exchange"]
+__all__ = ["Exchange", "Options", "cut_layers", "groups", "layered_program"]

@@ -22,6 +22,7 @@ from precision_time.hardware.fabric import Cluster, Group
 from precision_time.layout.layered_program import (
     CONTEXT,
     DATA,
+    EXPERT,
     PIPELINE,
     TENSOR,
     Exchange,
@@ -34,7 +35,7 @@ from precision_time.layout.rank_program import Segment
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import PricedKinds, fields_of, price_kinds
+from precision_time.timing.price import PricedKinds, fields_of, price_kinds, price_part
 
 Array = NDArray[np.float64]
 
@@ -145,8 +146,11 @@ def price_layers(
     """Seconds for every pass and collective."""
     constants = constants or shipped()
     kinds = price_kinds(program.kinds, cluster, options, execution, constants)
-    joined = _Groups(program, cluster)
-    units = tuple(_unit_times(kinds, unit, joined) for unit in program.units)
+    joined = _Groups.of(program, cluster)
+    within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
+    # The units' kinds come first among the program's, and are priced alike in every program.
+    first = program.kinds.parts[0] if program.kinds.parts else program.kinds
+    units = _all_unit_times(price_part(first, cluster, options, execution, constants), program.units, within)
     stages: dict[int, tuple[DataTimes, Pass, Pass]] = {}
     for stage in program.stages:
         if id(stage) not in stages:
@@ -176,13 +180,27 @@ def price_layers(
     )  # fmt: skip
 
 
-class _Groups:
-    """The communicators of a program and the seconds of collectives in them."""
+WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
+"""Communicators in which ranks exchange within a unit."""
 
-    def __init__(self, program: LayeredProgram, cluster: Cluster) -> None:
-        self.groups: dict[str, Group] = {
-            name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1
-        }
+
+@lru_cache(maxsize=1024)
+def _all_unit_times(
+    kinds: PricedKinds, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...]
+) -> tuple[UnitTimes, ...]:
+    joined = _Groups({name: group for name, group in zip(WITHIN_UNITS, within, strict=True) if group is not None})
+    return tuple(_unit_times(kinds, unit, joined) for unit in units)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Communicators and the seconds of collectives in them."""
+
+    groups: Mapping[str, Group]
+
+    @classmethod
+    def of(cls, program: LayeredProgram, cluster: Cluster) -> _Groups:
+        return cls({name: _group(cluster, size, stride) for name, (size, stride) in program.groups.items() if size > 1})
 
     def seconds(self, group: str, collective: str, nbytes: float) -> float:
         found = self.groups.get(group)
