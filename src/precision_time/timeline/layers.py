@@ -11,7 +11,7 @@ before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,9 +48,9 @@ class LayeredTimeline(Timeline):
     played: tuple[Played, ...] = ()
 
 
-def simulate_layers(priced: PricedLayers) -> LayeredTimeline:
-    """The steady step of a priced layered program."""
-    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced)
+def simulate_layers(priced: PricedLayers, record: bool = False) -> LayeredTimeline:
+    """The steady step of a priced layered program; `record` what a rank without stages runs one by one (`played`)."""
+    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced, record)
 
 
 @dataclass(slots=True)
@@ -58,6 +58,7 @@ class _Rank:
     """Where the host, the compute stream and the stream of data-parallel collectives are."""
 
     slowdown: float
+    recording: bool = False
     host: float = 0.0
     device: float = 0.0
     wire: float = 0.0
@@ -69,14 +70,15 @@ class _Rank:
 
     def run(self, step: Pass, ready: float = 0.0, name: str = "", kind: str = "") -> None:
         """Launch and execute a pass that may not start before `ready`, when its weights are there."""
-        if ready > self.device:
-            self.exposed += ready - self.device
-            self.device = ready
-        overlap = min(max(self.wire - self.device, 0.0), step.device_s)
-        extra = overlap * (self.slowdown - 1.0)
-        if name:
-            self.played.append(Played(0, name, kind, self.device, step.device_s + extra))
-        self.device = max(self.device + step.device_s, self.host + step.reach_s) + extra
+        device, extra = self.device, 0.0
+        if ready > device:
+            self.exposed += ready - device
+            device = ready
+        if self.slowdown != 1.0:
+            extra = min(max(self.wire - device, 0.0), step.device_s) * (self.slowdown - 1.0)
+        if name and self.recording:
+            self.played.append(Played(0, name, kind, device, step.device_s + extra))
+        self.device = max(device + step.device_s, self.host + step.reach_s) + extra
         self.host += step.host_s
         self.busy += step.device_s + extra
         self.ended.append(self.device)
@@ -86,7 +88,7 @@ class _Rank:
         if seconds:
             start = max(self.wire, ready)
             self.wire = start + seconds
-            if name:
+            if name and self.recording:
                 self.played.append(Played(1, name, "communication", start, seconds))
             self.sent += seconds
         return self.wire if seconds else ready
@@ -95,10 +97,11 @@ class _Rank:
         return self.device, self.busy, self.exposed, self.sent
 
 
-def _unstaged(priced: PricedLayers) -> LayeredTimeline:
+def _unstaged(priced: PricedLayers, record: bool) -> LayeredTimeline:
     """All units on every rank."""
     program = priced.program
-    rank = _Rank(1.0)
+    rank = _Rank(1.0, record)
+    uses = tuple(_uses(program.stages[0]))
     start = rank.mark()
     extra = np.zeros(4)
     for _ in range(2):
@@ -110,7 +113,7 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
         for index in range(played):
             before = rank.mark()
             last = index == played - 1
-            _micro_batch(priced, rank, first=index == 0, last=last)
+            _micro_batch(priced, rank, uses, first=index == 0, last=last)
             if index == 1 and micro > PLAYED:
                 extra = (micro - PLAYED) * (np.array(rank.mark()) - np.array(before))
         _finish(priced, rank)
@@ -123,10 +126,11 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
     return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, ()), played=drawn)
 
 
-def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> None:
+def _micro_batch(
+    priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool
+) -> None:
     """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
     layout = priced.program.layout
-    uses = list(_uses(priced.program.stages[0]))
     names = [u.name for u in priced.program.units]
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
@@ -247,7 +251,7 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         shown.append(reduced + gathered)
         ends.append(float(played.stage_end_s[index]) + reduced + tail.seconds + gathered)
     last = int(np.argmax(ends))
-    busiest = max(program.stages, key=lambda s: _stage_seconds(priced, s))
+    busiest = max(dict.fromkeys(program.stages), key=lambda s: _stage_seconds(priced, s))
     step_s = ends[last] + priced.tied_s
     wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())
     exposed_by, hidden_by = _inside(priced, busiest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from precision_time.timeline.layers import LayeredTimeline
+from precision_time.timeline.layers import LayeredTimeline, simulate_layers
 from precision_time.timeline.pipeline_trace import pipeline_trace
 from precision_time.timing.price_layers import PricedLayers
 
@@ -19,11 +19,11 @@ def layers_trace_events(timeline: LayeredTimeline, priced: PricedLayers, title: 
         *({"ph": "M", "pid": 0, "tid": tid, "name": "thread_name", "args": {"name": name}}
           for tid, name in names.items()),
     ]  # fmt: skip
-    for span in timeline.played:
-        events.append(
-            {"ph": "X", "pid": 0, "tid": int(span.track), "ts": span.start_s * 1e6, "dur": span.seconds * 1e6,
-             "name": span.name, "cat": span.kind, "args": {}}
-        )  # fmt: skip
+    events += [
+        {"ph": "X", "pid": 0, "tid": int(span.track), "ts": span.start_s * 1e6, "dur": span.seconds * 1e6,
+         "name": span.name, "cat": span.kind, "args": {}}
+        for span in simulate_layers(priced, record=True).played
+    ]  # fmt: skip
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",

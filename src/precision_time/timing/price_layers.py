@@ -303,7 +303,7 @@ def _data_times(
 
 def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
     """How often each kind runs on the busiest stage in an optimizer step."""
-    stage = max(program.stages, key=lambda s: _stage_s(s, units))
+    stage = max(dict.fromkeys(program.stages), key=lambda s: _stage_s(s, units))
     total = np.zeros(count)
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
@@ -329,7 +329,7 @@ def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
 
 def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of the busiest stage in a step by phase, of its casts, and of what it recomputes."""
-    stage = max(priced.program.stages, key=lambda s: _stage_s(s, priced.units))
+    stage = max(dict.fromkeys(priced.program.stages), key=lambda s: _stage_s(s, priced.units))
     busy = dict.fromkeys(Phase, 0.0)
     casts = again_s = 0.0
     micro = priced.program.micro_batches
