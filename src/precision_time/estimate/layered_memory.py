@@ -57,8 +57,7 @@ def _stage(
 ) -> StageMemory:
     layout = program.layout
     precision = step.precision
-    weight = max(BYTES_PER_ELEMENT[p.dtype] for u in step.layers.units for p in u.parameters)
-    gradient = max((BYTES_PER_ELEMENT[p.grad_dtype] for u in step.layers.units for p in u.parameters), default=weight)
+    weight, gradient = _widths(step)
     if program.gradient_bytes > gradient and layout.zero < 3 and program.micro_batches > 1:
         gradient = int(program.gradient_bytes)  # accumulated in the dtype they are reduced in
     over, expert_over = layout.shard_ranks, layout.expert_ranks
@@ -96,6 +95,14 @@ def _stage(
     total = sum(rows.values())
     rows["framework and fragmentation"] = process_bytes + FRAGMENTATION * total
     return StageMemory({name: ceil(value) for name, value in rows.items()})
+
+
+@lru_cache(maxsize=256)
+def _widths(step: LayeredStep) -> tuple[int, int]:
+    """Bytes of an element of the widest weight, and of the widest gradient."""
+    weight = max(BYTES_PER_ELEMENT[p.dtype] for u in step.layers.units for p in u.parameters)
+    gradients = (BYTES_PER_ELEMENT[p.grad_dtype] for u in step.layers.units for p in u.parameters)
+    return weight, max(gradients, default=weight)
 
 
 def _activations(step: LayeredStep, program: LayeredProgram, stage: Stage, alive: float, recompute: str) -> float:

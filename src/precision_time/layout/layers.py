@@ -123,7 +123,7 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
         micro_batches=options.micro_batches,
         weight_bytes=weight,
         gradient_bytes=gradient,
-        boundary_bytes=_boundary(step, layout),
+        boundary_bytes=_boundary(step, layout.tp if layout.sp else 1) if layout.pp > 1 else 0,
         groups=groups(layout),
         sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
     )
@@ -382,10 +382,9 @@ def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:
     return (1.0 if fp8_weights else float(BYTES_PER_ELEMENT[weight])), float(BYTES_PER_ELEMENT[gradient])
 
 
-def _boundary(step: LayeredStep, layout: Layout) -> int:
-    """Activations between two stages: the residual stream of one micro-batch on one rank."""
-    if layout.pp == 1:
-        return 0
+@lru_cache(maxsize=1024)
+def _boundary(step: LayeredStep, parts: int) -> int:
+    """Activations between two stages: the residual stream of one micro-batch, of which a rank holds one of `parts`."""
     after = next((u for u in step.layers.units if u.name == AFTER), None)
     graph = step.layers.graph
     if after is None or not after.forward:
@@ -398,7 +397,7 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
         graph.storages[r].nbytes for r in taken
         if graph.storages[r].born not in inside and graph.storages[r].category is Category.ACTIVATIONS
     )  # fmt: skip
-    return size // (layout.tp if layout.sp else 1)
+    return size // parts
 
 
 __all__ = ["Exchange", "Options", "cut_layers", "groups", "layered_program"]

@@ -126,9 +126,7 @@ def _unstaged(priced: PricedLayers, record: bool) -> LayeredTimeline:
     return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, ()), played=drawn)
 
 
-def _micro_batch(
-    priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool
-) -> None:
+def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool) -> None:
     """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
     layout = priced.program.layout
     names = [u.name for u in priced.program.units]
@@ -196,31 +194,30 @@ def _inside(priced: PricedLayers, stage: Stage) -> tuple[dict[str, float], dict[
     return exposed, hidden
 
 
-def _chunk_pass(priced: PricedLayers, stage: Stage, chunk: int, backward: bool) -> Pass:
-    found = NOTHING
+def _chunk_seconds(priced: PricedLayers, stage: Stage, chunk: int, backward: bool) -> float:
+    """Of one pass of a chunk in a long row of passes: of host and device, the slower (`Pass.seconds`)."""
+    device_s = host_s = 0.0
     for unit, repeat, again in stage.chunks[chunk].units:
         times = priced.units[unit]
-        if not backward:
-            found = found.then(times.forward.times(repeat))
-        else:
-            found = found.then(times.backward.times(repeat)).then(times.recompute.times(again))
-    return found
+        for step, count in (
+            ((times.backward, repeat), (times.recompute, again)) if backward else ((times.forward, repeat),)
+        ):
+            if count:
+                device_s += count * step.device_s
+                host_s += count * step.host_s
+    return max(device_s, host_s)
 
 
 def _staged(priced: PricedLayers) -> LayeredTimeline:
     """A pipeline, then the gradients and the update of its slowest stage."""
     program = priced.program
     layout = program.layout
-    known: dict[tuple[int, int, bool], Pass] = {}
-
-    def passed(stage: Stage, chunk: int, backward: bool) -> Pass:
-        key = (id(stage), chunk, backward)
-        if key not in known:
-            known[key] = _chunk_pass(priced, stage, chunk, backward)
-        return known[key]
-
-    forward = np.array([[passed(s, c, False).seconds for c in range(layout.vpp)] for s in program.stages])
-    backward = np.array([[passed(s, c, True).seconds for c in range(layout.vpp)] for s in program.stages])
+    known = {
+        stage: [[_chunk_seconds(priced, stage, c, back) for c in range(layout.vpp)] for back in (False, True)]
+        for stage in dict.fromkeys(program.stages)
+    }
+    forward = np.array([known[stage][0] for stage in program.stages])
+    backward = np.array([known[stage][1] for stage in program.stages])
     accumulate = np.array([[p.seconds / layout.vpp] for p in priced.accumulates])
     backward = backward + accumulate
     weights = backward / 2 if layout.schedule == "zero-bubble" else None
