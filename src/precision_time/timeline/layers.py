@@ -221,7 +221,7 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
     accumulate = np.array([[p.seconds / layout.vpp] for p in priced.accumulates])
     backward = backward + accumulate
     weights = backward / 2 if layout.schedule == "zero-bubble" else None
-    blocking = layout.schedule != "interleaved"
+    blocking = layout.schedule in ("1f1b", "gpipe")  # the others overlap their sends
     if layout.schedule == "interleaved" and program.micro_batches % layout.pp:
         least = layout.pp * (program.micro_batches // layout.pp) or layout.pp
         raise JobError(

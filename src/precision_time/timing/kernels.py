@@ -164,7 +164,7 @@ class WorkTable:
         def after(name: str) -> Any:
             return np.concatenate([getattr(table, name) for table in tables], axis=-1)
 
-        def positions(name: str) -> NDArray[np.intp]:
+        def positions(name: str) -> Any:
             return np.concatenate([getattr(table, name) + by for table, by in zip(tables, shifts, strict=True)])
 
         return cls(
