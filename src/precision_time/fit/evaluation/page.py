@@ -24,7 +24,9 @@ from precision_time.fit.evaluation.text import (
 )
 from precision_time.units import human_seconds
 
-_TERM_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#B8A500", "#CC79A7", "#999999", "#D55E00", "#6E4B1F")
+_TERM_COLOURS = (
+    "#0072B2", "#56B4E9", "#009E73", "#B8A500", "#A6CEE3", "#CC79A7", "#999999", "#D55E00", "#E69F00", "#6E4B1F",
+)  # fmt: skip
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --line: #d8d8d8; --soft: #666; --mark: #fff3c4; }
 @media (prefers-color-scheme: dark) {
