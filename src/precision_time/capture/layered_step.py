@@ -96,22 +96,26 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
     sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
     entry = ENTRIES[model.entry.name]
     clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
+    return _interned(
+        model.name, layers, sharded, split,
+        layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
+        precision, job.optimizer or entry.optimizer, job.optimizer_impl or usual_implementation(device_type),
+        clip or None, sizes["batch_size"], entry.dataset or None, entry.family, tuple(config.items()),
+        tuple(model.sizes.items()),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _interned(
+    model: str, layers: LayeredGraph, sharded: LayeredGraph | None, split: Split, parameters: int, precision: Precision,
+    optimizer: str, implementation: str | None, clip_norm: float | None, batch_size: int, dataset: str | None,
+    family: str, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...],
+) -> LayeredStep:  # fmt: skip
+    """One object for all layouts that leave a rank with the same step: what is derived from it can be remembered."""
     return LayeredStep(
-        model=model.name,
-        layers=layers,
-        sharded=sharded,
-        split=split,
-        parameters=layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
-        precision=precision,
-        optimizer=job.optimizer or entry.optimizer,
-        implementation=job.optimizer_impl or usual_implementation(device_type),
-        clip_norm=clip or None,
-        batch_size=sizes["batch_size"],
-        dataset=entry.dataset or None,
-        family=entry.family,
-        config=config,
-        sizes=model.sizes,
-    )
+        model, layers, sharded, split, parameters, precision, optimizer, implementation, clip_norm, batch_size, dataset,
+        family, dict(config), dict(sizes),
+    )  # fmt: skip
 
 
 def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> LayeredStep:

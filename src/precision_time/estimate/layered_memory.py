@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT
@@ -56,8 +57,7 @@ def _stage(
 ) -> StageMemory:
     layout = program.layout
     precision = step.precision
-    weight = max(BYTES_PER_ELEMENT[p.dtype] for u in step.layers.units for p in u.parameters)
-    gradient = max((BYTES_PER_ELEMENT[p.grad_dtype] for u in step.layers.units for p in u.parameters), default=weight)
+    weight, gradient = _widths(step)
     if program.gradient_bytes > gradient and layout.zero < 3 and program.micro_batches > 1:
         gradient = int(program.gradient_bytes)  # accumulated in the dtype they are reduced in
     over, expert_over = layout.shard_ranks, layout.expert_ranks
@@ -97,15 +97,24 @@ def _stage(
     return StageMemory({name: ceil(value) for name, value in rows.items()})
 
 
+@lru_cache(maxsize=256)
+def _widths(step: LayeredStep) -> tuple[int, int]:
+    """Bytes of an element of the widest weight, and of the widest gradient."""
+    weight = max(BYTES_PER_ELEMENT[p.dtype] for u in step.layers.units for p in u.parameters)
+    gradients = (BYTES_PER_ELEMENT[p.grad_dtype] for u in step.layers.units for p in u.parameters)
+    return weight, max(gradients, default=weight)
+
+
 def _activations(step: LayeredStep, program: LayeredProgram, stage: Stage, alive: float, recompute: str) -> float:
     """Saved tensors of the micro-batches in flight, and the most that one unit needs while it runs."""
+    layout = program.layout
     per_chunk = []
     working = 0.0
     for chunk in stage.chunks:
         saved = 0.0
         for index, repeat, again in chunk.units:
             unit = step.layers.units[index]
-            kept, kept_again = _saved(step, program, unit, "none"), _saved(step, program, unit, recompute)
+            kept, kept_again = (_kept(step, unit, mode, layout.tp, layout.sp) for mode in ("none", recompute))
             saved += (repeat - again) * kept + again * kept_again
             redone = kept - kept_again if again else 0.0
             working = max(working, unit.working_bytes + redone)
@@ -113,7 +122,8 @@ def _activations(step: LayeredStep, program: LayeredProgram, stage: Stage, alive
     return alive * sum(per_chunk) / len(per_chunk) + working
 
 
-def _saved(step: LayeredStep, program: LayeredProgram, unit: Unit, recompute: str) -> float:
+@lru_cache(maxsize=4096)
+def _kept(step: LayeredStep, unit: Unit, recompute: str, tp: int, sp: bool) -> float:
     """Bytes of a unit that wait for its backward pass, on this rank's part of the sequence where it has one."""
     whole = float(unit.saved_bytes)
     if step.sharded is not None and step.split is not None:
@@ -122,7 +132,7 @@ def _saved(step: LayeredStep, program: LayeredProgram, unit: Unit, recompute: st
     if recompute == "none" or unit.name in (BEFORE, AFTER):
         return whole
     if recompute == "full":
-        return float(unit.boundary_bytes) / (program.layout.tp if program.layout.sp else 1)
+        return float(unit.boundary_bytes) / (tp if sp else 1)
     graph = step.layers.graph
     inside = set(core_attention(graph, unit))
     dropped = sum(s.nbytes for s in graph.storages if s.born in inside and s.dies > max(unit.forward))
