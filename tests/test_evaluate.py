@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from fakes import fake
+from precision_time import processes
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.interval import Interval
@@ -346,12 +347,12 @@ def test_without_a_pool_the_rows_are_predicted_here(
     def none(*_: Any, **__: Any) -> Any:
         raise OSError("no semaphores")
 
-    monkeypatch.setattr(forecasting, "ProcessPoolExecutor", none if failure == "no processes" else Broken)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", none if failure == "no processes" else Broken)
     assert evaluate(table, workers=2) == evaluate(table, workers=1)
 
 
 def test_few_graphs_stay_in_one_process(table: Path, fake_line: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasting, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a pool for six rows"))
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a pool for six rows"))
     jobs = [forecasting.Question(row.job) for row in read_table(table).rows if row.job]
     assert len(forecast_all(jobs, workers=None)) == 6
 

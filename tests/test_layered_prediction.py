@@ -92,7 +92,7 @@ def test_the_simulated_step_is_the_sum_of_its_terms(job: Job) -> None:
     options = Options(job.grad_accum, job.recompute, None, None, job.framework)
     program = layered_program(step, job.layout_spec, options)
     priced = price_layers(program, cluster(job.gpu, job.gpus), WorkOptions(), job.execution)
-    found = simulate_layers(priced)
+    found = simulate_layers(priced, record=True)
     if found.pipeline is not None:
         end = found.step_s - found.rank_wait_s
         assert end >= found.pipeline.step_s - 1e-12

@@ -202,7 +202,7 @@ def cases(draw: Any, fewest: int = 1, most: int = 3) -> Case:
 
 
 def step_of(case: Case) -> LayeredTimeline:
-    return simulate_layers(priced(case))
+    return simulate_layers(priced(case), record=True)
 
 
 def exposed(found: LayeredTimeline) -> float:

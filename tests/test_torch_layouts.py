@@ -205,7 +205,7 @@ def test_a_sharded_rank_gathers_and_reduces_as_fsdp2(zero: int, micro_batches: i
     layered = step("fsdp" if zero == 3 else "zero2")
     layout = Job("gpt", gpus=RANKS, layout="fsdp" if zero == 3 else "zero2").layout_spec
     program = layered_program(layered, layout, Options(micro_batches))
-    timeline = simulate_layers(price_layers(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()))
+    timeline = simulate_layers(price_layers(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
     wire = [p.name for p in timeline.played if p.track == 1]
     gathered, reduced = (sum(name.startswith(word) for name in wire) for word in ("gather", "reduce"))
     assert gathered == forward["all_gather"] + backward["all_gather"]

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, SupportsFloat
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.job import Job
+from precision_time.processes import cores, pooled
 
 BREAKDOWN = (
     "forward",
     "backward",
     "optimizer",
     "loss_scaling",
+    "recompute",
     "casts",
     "host_gaps",
     "communication_exposed",
+    "bubble",
     "rank_wait",
 )
 """The terms that sum to a step, in the order of the step."""
@@ -163,31 +168,75 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
     return list({repr(job): job for job in jobs}.values())
 
 
+JOBS_PER_WORKER = 1000
+"""A worker costs half a second and a job 2 to 5 ms: with fewer jobs it does not pay."""
+
+
 def compare(
-    jobs: Iterable[Job],
+    jobs: Job | Iterable[Job],
     predict: Callable[[Job], EstimateLike] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    layouts: Sequence[Any] = (),
+    workers: int | None = 1,
 ) -> Comparison:
-    """Predict every job. `progress(done, total)` is called before each one."""
+    """Predict every job, or a job in every one of `layouts`. `progress(done, total)` is called as they are done.
+
+    `workers`: processes to share many jobs out over; None: as many as pay. The answers are the same; a script needs
+    `if __name__ == "__main__":` around the call, as for every pool of processes.
+    """
+    todo = [jobs] if isinstance(jobs, Job) else list(jobs)
+    if layouts:
+        todo = [job for base in todo for job in cross(base, layout=layouts)]
+    # Jobs that share a traced step follow one another, so that it is read and laid out once.
+    order = sorted(range(len(todo)), key=lambda index: _step_key(todo[index]))
+    report = progress or (lambda done, total: None)
+    rows: dict[int, Row] = {}
+    count = max(1, min(cores(), len(todo) // JOBS_PER_WORKER)) if workers is None else workers
+    if predict is None and count > 1:
+        size = max(1, min(JOBS_PER_WORKER // 4, -(-len(order) // (4 * count))))
+        chunks = [order[start : start + size] for start in range(0, len(order), size)]
+        with closing(pooled(_rows, [[todo[i] for i in chunk] for chunk in chunks], count)) as answered:
+            for place, found in answered:
+                rows.update(zip(chunks[place], found, strict=True))
+                report(len(rows), len(todo))
+    for index in order:
+        if index not in rows:
+            report(len(rows), len(todo))
+            rows[index] = _row(todo[index], predict)
+    return Comparison(tuple(rows[index] for index in range(len(todo))))
+
+
+def _row(job: Job, predict: Callable[[Job], EstimateLike] | None) -> Row:
     if predict is None:
         from precision_time.prediction import predict as whole_line
 
         predict = whole_line
-    todo = list(jobs)
-    rows: list[Row | None] = [None] * len(todo)
-    # Jobs that share a traced step follow one another, so that it is read and laid out once.
-    order = sorted(range(len(todo)), key=lambda index: _step_key(todo[index]))
-    for done, index in enumerate(order):
-        if progress is not None:
-            progress(done, len(todo))
-        try:
-            rows[index] = Row(todo[index], predict(todo[index]))
-        except PrecisionTimeError as error:
-            rows[index] = Row(todo[index], None, str(error))
-    return Comparison(tuple(row for row in rows if row is not None))
+    try:
+        return Row(job, predict(job))
+    except PrecisionTimeError as error:
+        return Row(job, None, str(error))
+
+
+def _rows(jobs: Sequence[Job]) -> list[Row]:
+    """In a worker: rows whose estimates go back without their timeline, which is made again when it is asked for."""
+    from precision_time.prediction import predict
+
+    def light(job: Job) -> EstimateLike:
+        return replace(predict(job), events=partial(_events, job))
+
+    return [_row(job, light) for job in jobs]
+
+
+def _events(job: Job) -> dict[str, Any]:
+    from precision_time.prediction import predict
+
+    return predict(job).trace_events()
 
 
 def _step_key(job: Job) -> tuple[str, ...]:
     """What the traced step of a job depends on, then the number of ranks; as text, for sorting."""
     words = (job.model, dict(job.model_config), dict(job.input), job.precision, job.batch_size, job.attention)
-    return tuple(map(str, (*words, job.execution, job.optimizer, job.memory_format, job.gpus)))
+    layout = job.layout_spec
+    degrees = (layout.tp, layout.cp, layout.ep, layout.sp, job.recompute, layout.pp, layout.vpp)
+    return tuple(map(str, (*words, job.execution, job.optimizer, job.memory_format, *degrees, job.gpus)))

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".html")
 
 # Okabe and Ito's palette: told apart by people with any colour vision.
-_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#999999", "#D55E00", "#6E4B1F")
+_COLOURS = (
+    "#0072B2", "#56B4E9", "#009E73", "#F0E442", "#A6CEE3", "#CC79A7", "#999999", "#D55E00", "#E69F00", "#6E4B1F",
+)  # fmt: skip
 _LABELS = (
     "forward",
     "backward",
     "optimizer",
     "loss scaling",
+    "recomputation",
     "casts",
     "host gaps",
     "exposed communication",
+    "pipeline bubble",
     "slowest GPU",
 )
 

@@ -12,7 +12,13 @@ from precision_time.units import digits_for, rounded_parts, unit_for
 if TYPE_CHECKING:
     from precision_time.comparison import Comparison, EstimateLike, IntervalLike, Row
 
-_TERM_HEADS = ("forward", "backward", "optimizer", "scaling", "casts", "host", "comm.", "slowest GPU")
+_TERM_HEADS = dict(zip(
+    BREAKDOWN,
+    ("forward", "backward", "optimizer", "scaling", "recompute", "casts", "host", "comm.", "bubble", "slowest GPU"),
+    strict=True,
+))  # fmt: skip
+_WHERE_SOME_HAVE = frozenset({"recompute", "bubble", "rank_wait"})
+"""Terms that stand in the table only where a row has them."""
 
 
 def interval_text(interval: IntervalLike) -> str:
@@ -69,11 +75,15 @@ def summary_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def differing(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Columns of words that tell the rows apart: always the precision; model, GPUs and batch where they differ."""
+    """Columns of words that tell the rows apart: always the precision, the others where they differ."""
+    layouts = [row.job.layout for row in rows]
+    if len({row.job.layout_spec.text(with_dp=False) for row in rows}) == 1:
+        layouts = ["-"] * len(rows)  # only dp differs, which the number of GPUs says
     columns = {
         "model": [row.job.model for row in rows],
         "precision": [row.job.precision for row in rows],
         "gpus": [_cluster(row) for row in rows],
+        "layout": layouts,
         "batch": [str(row.batch_size or "-") for row in rows],
     }
     return {head: cells for head, cells in columns.items() if head == "precision" or len({*cells} - {"-"}) > 1}
@@ -123,18 +133,18 @@ def _cluster(row: Row) -> str:
 def breakdown_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed.
 
-    The wait for the slowest GPU stands there where several run."""
+    What is recomputed, pipeline bubbles and the wait for the slowest GPU stand there where a row has them."""
     names = row_names(comparison.rows)
     known = [(n, row.estimate) for n, row in zip(names, comparison.rows, strict=True) if row.estimate is not None]
     digits = 1 if min((estimate.step.p50 for _, estimate in known), default=1.0) >= 0.01 else 3
-    several = any(estimate.breakdown.get(BREAKDOWN[-1]) for _, estimate in known)
-    terms = BREAKDOWN if several else BREAKDOWN[:-1]
+    had = {term for _, estimate in known for term, seconds in estimate.breakdown.items() if seconds}
+    terms = [term for term in BREAKDOWN if term not in _WHERE_SOME_HAVE or term in had]
     cells = []
     for name, estimate in known:
         parts = rounded_parts([estimate.breakdown.get(term, 0.0) * 1e3 for term in terms], digits)
         numbers = [*parts, sum(parts), estimate.communication_hidden_s * 1e3]
         cells.append([name, *(f"{n:,.{digits}f}" for n in numbers)])
-    return ["step in ms", *_TERM_HEADS[: len(terms)], "= step", "(hidden comm.)"], cells
+    return ["step in ms", *(_TERM_HEADS[term] for term in terms), "= step", "(hidden comm.)"], cells
 
 
 def render(comparison: Comparison) -> str:

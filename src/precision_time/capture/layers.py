@@ -51,7 +51,8 @@ class LayeredGraph:
     @property
     def parameter_count(self) -> int:
         """Of the whole model."""
-        return sum(p.numel for i in self.order for p in self.units[i].parameters)
+        of_unit = [sum(p.numel for p in unit.parameters) for unit in self.units]
+        return sum(of_unit[i] for i in self.order)
 
     def with_order(self, order: Sequence[int]) -> LayeredGraph:
         return replace(self, order=tuple(order))

@@ -8,6 +8,7 @@ and compares operator by operator.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,20 +92,26 @@ def rule(name: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a pass runs over: the trainable parameters' sizes."""
+    """What a pass runs over: the trainable parameters' sizes, `times[i]` tensors of `numels[i]` (None: one of each)."""
 
     numels: tuple[int, ...]
+    times: tuple[int, ...] | None = None
+
+    @property
+    def tensors(self) -> int:
+        return len(self.numels) if self.times is None else sum(self.times)
 
     @property
     def total(self) -> int:
-        return sum(self.numels)
+        return sum(self.numels) if self.times is None else sum(map(operator.mul, self.numels, self.times))
 
     def launches(self, depth: int, implementation: str) -> int:
         if implementation in BY_TENSOR:
-            return len(self.numels)
-        blocks = sum(math.ceil(n / _CHUNK) for n in self.numels)
+            return self.tensors
+        times = self.times or (1,) * len(self.numels)
+        blocks = sum(math.ceil(n / _CHUNK) * t for n, t in zip(self.numels, times, strict=True))
         per_launch = _TENSORS_PER_LAUNCH[min(max(depth, 1), 5)]
-        return max(1, math.ceil(len(self.numels) / per_launch), math.ceil(blocks / _BLOCKS_PER_LAUNCH))
+        return max(1, math.ceil(self.tensors / per_launch), math.ceil(blocks / _BLOCKS_PER_LAUNCH))
 
 
 def sweep_kind(
@@ -113,13 +120,13 @@ def sweep_kind(
     """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors. `asked`: after each tensor
     the host waits for its result."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
-    host_calls = len(sweep.numels) if implementation in BY_TENSOR else 1
-    waits = (("host_waits", len(sweep.numels)),) if asked else ()
+    host_calls = sweep.tensors if implementation in BY_TENSOR else 1
+    waits = (("host_waits", sweep.tensors),) if asked else ()
     return OpKind(
         "pt.sweep",
         tuple(TensorSpec((sweep.total,), dtype) for dtype in reads),
         tuple(TensorSpec((sweep.total,), dtype) for dtype in writes),
-        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", len(sweep.numels)), *waits),
+        (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", sweep.tensors), *waits),
     )
 
 
@@ -153,14 +160,22 @@ def tail(
     with a number (apex/amp/scaler.py: `update_scale` reads the overflow buffer if `self.dynamic`); torch's GradScaler
     asks whatever its growth interval.
     """
-    chosen = rule(optimizer)
+    rule(optimizer)
     trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    sweep = Sweep(tuple(p.numel for p in trainable))
     if optimizer == "none" or not trainable:
         return Tail((), None, 0, 0, -1)
+    sweep = Sweep(tuple(p.numel for p in trainable))
+    first = trainable[0]
+    return sweep_tail(sweep, first.dtype, first.grad_dtype, precision, optimizer, implementation, clip_norm, loss_scale)
+
+
+def sweep_tail(
+    sweep: Sweep, weight: str, gradient: str, precision: Precision, optimizer: str, implementation: str | None,
+    clip_norm: float | None, loss_scale: str,
+) -> Tail:  # fmt: skip
+    """The same for parameters of which only the sizes are known, and the dtypes of the first and of its gradient."""
+    chosen = rule(optimizer)
     how = implementation or ("fused" if precision.master_weights else "foreach")
-    gradient = trainable[0].grad_dtype
-    weight = trainable[0].dtype
     state = precision.state_dtype
     operators: list[tuple[Phase, OpKind]] = []
     working = gradient

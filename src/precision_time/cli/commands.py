@@ -51,7 +51,7 @@ def compare(given: Namespace) -> str:
     bases = [job_of(source, {**said, **first}, given.imported) for source in given.source or [None]]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
     with Progress("jobs") as progress:
-        comparison = run(jobs, progress=progress)
+        comparison = run(jobs, progress=progress, workers=None)
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
     if given.plot:
@@ -237,7 +237,7 @@ def _said(given: Namespace) -> dict[str, Any]:
     for flag in FLAGS:
         value = getattr(given, flag.word, None)
         if isinstance(value, list):
-            value = [part.strip() for text in value for part in text.split(",") if part.strip()]
+            value = [part.strip() for text in value for part in _values(flag.word, text) if part.strip()]
         if value in ("", []):
             raise UsageError(f"flag {flag.text} is empty; give it a value or leave it out")
         if value is not None:
@@ -245,6 +245,11 @@ def _said(given: Namespace) -> dict[str, Any]:
     if given_anchors := getattr(given, "anchor", []):
         said["anchors"] = [*filter(None, [said.get("anchors")]), *given_anchors]
     return said
+
+
+def _values(word: str, text: str) -> list[str]:
+    """The values of a flag that takes several; a layout of degrees is one, commas and all."""
+    return [text] if word == "layout" and "=" in text else text.split(",")
 
 
 def _json(value: Any, indent: int | None = 2) -> str:

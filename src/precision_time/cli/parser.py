@@ -164,6 +164,9 @@ def build_parser(for_completion: bool = False) -> Parser:
     return parser
 
 
+_SEVERAL = "; several with commas or by repeating the flag"
+
+
 def _add_job_flags(
     parser: argparse.ArgumentParser,
     several: Sequence[str],
@@ -182,7 +185,7 @@ def _add_job_flags(
         many = flag.word in several
         text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.word != "layout" else "")
         if many:
-            text += "; several with commas or by repeating the flag"
+            text += "; several by repeating the flag" if flag.word == "layout" else _SEVERAL
             text += f" ({crossed})" if flag.word == "precision" else ""
         groups[flag.group].add_argument(
             flag.text,

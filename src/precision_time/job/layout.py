@@ -200,7 +200,7 @@ class Layout:
     @property
     def plain(self) -> bool:
         """Whether this is data parallelism alone, as DDP runs it: every rank holds everything."""
-        return self.label == "dp"
+        return self.tp == self.pp == self.cp == self.ep == 1 and not self.zero and self.label == "dp"
 
     @property
     def label(self) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
+from operator import attrgetter
+from typing import Any
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, tail
+from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
 from precision_time.errors import JobError
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
@@ -66,35 +69,114 @@ def groups(layout: Layout) -> dict[str, tuple[int, int]]:
     }
 
 
-@lru_cache(maxsize=256)
+_OUTSIDE_UNITS = frozenset(
+    {"dp", "pp", "vpp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"}
+)
+"""Words of a layout that leave a unit as it is: its operators, and what its ranks exchange within it."""
+_INSIDE_UNITS = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE_UNITS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """A layout as far as a unit is concerned; layouts with the same `words` are equal."""
+
+    words: tuple[Any, ...]
+    layout: Layout = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Units:
+    """Every unit of a step with the kinds of their operators."""
+
+    programs: tuple[UnitProgram, ...]
+    kinds: Kinds
+    table: Mapping[OpKind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a pipeline's stages depend on beside the units: where they are cut and what of their optimizer is shared."""
+
+    pp: int
+    vpp: int
+    over: int
+    expert_over: int
+    recompute: str
+    recompute_layers: int | None
+    accumulates: bool
+    loss_scale: str
+    averages: bool
+    """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
+    wire: str | None
+    buckets: bool
+    """Gradients are copied into buckets and back, as PyTorch's DDP does."""
+
+
 def layered_program(step: LayeredStep, layout: Layout, options: Options) -> LayeredProgram:
     """The program of one optimizer step."""
-    kinds = _KindTable()
-    units = tuple(_unit(step, unit, layout, options, kinds) for unit in step.layers.units)
-    cut = cut_layers(step.layers.order, step.layers.units, layout)
-    tied = shared_weights(step) if layout.pp > 1 else ()
-    stages: list[Stage] = []
-    known: dict[tuple[tuple[int, ...], ...], Stage] = {}
-    for parts in cut:
-        if parts not in known:
-            known[parts] = _stage(step, units, parts, tied if parts is cut[-1] else (), layout, options, kinds)
-        stages.append(known[parts])
-    weight, gradient = _wire(step, layout, options)
+    adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
+    over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
+    replicated = layout.data_ranks > 1
+    wire = options.communication_dtype if replicated else None
+    copied = replicated and layout.zero >= 2
+    by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
+    units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
+    cut = _Cut(
+        layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds, options.loss_scale,
+        averages=replicated and not copied and not by_bucket, buckets=replicated and by_bucket,
+        wire=None if copied else wire,
+    )  # fmt: skip
+    stages, kinds = _stages(step, units, cut)
+    weight, gradient = _wire(step, options)
     return LayeredProgram(
-        kinds=Kinds(kinds.found),
-        units=units,
-        stages=tuple(stages),
+        kinds=kinds,
+        units=units.programs,
+        stages=stages,
         layout=layout,
         micro_batches=options.micro_batches,
         weight_bytes=weight,
         gradient_bytes=gradient,
-        boundary_bytes=_boundary(step, layout),
-        tied_bytes=int(sum(p.numel for p in tied) * gradient),
+        boundary_bytes=_boundary(step, layout.tp if layout.sp else 1) if layout.pp > 1 else 0,
+        tied_bytes=int(sum(p.numel for p in shared_weights(step)) * gradient) if layout.pp > 1 else 0,
         groups=groups(layout),
         framework=options.framework,
         reduces_always=not options.no_sync,
         sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
     )
+
+
+@lru_cache(maxsize=256)
+def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
+    """Where gradients are `copied` before they are reduced, `wire` is the dtype they travel in (None: their own)."""
+    kinds = _KindTable()
+
+    def copies(unit: Unit) -> tuple[OpKind, ...]:
+        return _gradient_copies(unit, wire) if copied else ()
+
+    programs = tuple(_unit(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units)
+    return _Units(programs, Kinds(kinds.found), kinds.found)
+
+
+@lru_cache(maxsize=1024)
+def _stages(step: LayeredStep, units: _Units, cut: _Cut) -> tuple[tuple[Stage, ...], Kinds]:
+    """All stages, equal ones as one, and the kinds of the whole program."""
+    kinds = _KindTable(dict(units.table))
+    known: dict[tuple[tuple[int, ...], ...], Stage] = {}
+    stages = []
+    every = _cut(step.layers.order, step.layers.units, cut.pp, cut.vpp)
+    tied = shared_weights(step) if cut.pp > 1 else ()
+    for parts in every:
+        if parts not in known:
+            known[parts] = _stage(step, units.programs, parts, tied if parts is every[-1] else (), cut, kinds)
+        stages.append(known[parts])
+    more = _remembered(tuple(kinds.found)[len(units.kinds) :])
+    return tuple(stages), Kinds.joined(units.kinds, more)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(kinds: tuple[OpKind, ...]) -> Kinds:
+    """The same object for the same kinds, of which optimizers have few."""
+    return Kinds(kinds)
 
 
 @dataclass(slots=True)
@@ -111,13 +193,17 @@ def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> l
     Blocks are shared out evenly. Where they do not divide, what stands before the first and after the last block counts
     as one more each (Megatron's account-for-embedding-in-pipeline-split and -loss-), else the first parts hold fewer.
     """
-    parts = layout.pp * layout.vpp
+    return _cut(order, units, layout.pp, layout.vpp)
+
+
+def _cut(order: Sequence[int], units: Sequence[Unit], pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
+    parts = pp * vpp
     before = [i for i in order if units[i].name == BEFORE]
     after = [i for i in order if units[i].name == AFTER]
     blocks = [i for i in order if units[i].name not in (BEFORE, AFTER)]
     if len(blocks) < parts:
         raise JobError(
-            f"layout pp={layout.pp} x vpp={layout.vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
+            f"layout pp={pp} x vpp={vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
             "blocks; lower pp or vpp"
         )
     sizes = _shares(len(blocks), parts)
@@ -128,7 +214,7 @@ def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> l
         start += size
     found[0] = before + found[0]
     found[-1] = found[-1] + after
-    return [tuple(tuple(found[c * layout.pp + s]) for c in range(layout.vpp)) for s in range(layout.pp)]
+    return [tuple(tuple(found[c * pp + s]) for c in range(vpp)) for s in range(pp)]
 
 
 def _shares(blocks: int, parts: int) -> list[int]:
@@ -145,11 +231,14 @@ def _shares(blocks: int, parts: int) -> list[int]:
     return sizes
 
 
-def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds: _KindTable) -> UnitProgram:
+def _unit(
+    step: LayeredStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpKind],
+    kinds: _KindTable,
+) -> UnitProgram:  # fmt: skip
     graph = step.layers.graph
     found = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
     block = unit.name not in (BEFORE, AFTER)
-    again = _recomputed(graph, unit, options.recompute) if block else ()
+    again = _recomputed(graph, unit, recompute) if block else ()
     experts = sum(p.numel for p in unit.parameters if _EXPERTS in f".{p.name}.")
     trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
     expert_trainable = sum(p.numel for p in trainable if _EXPERTS in f".{p.name}.")
@@ -158,11 +247,11 @@ def _unit(step: LayeredStep, unit: Unit, layout: Layout, options: Options, kinds
     return UnitProgram(
         name=unit.name,
         forward=_segment(step, unit, unit.forward, layout, kinds),
-        backward=_segment(step, unit, unit.backward, layout, kinds, _gradient_copies(step, trainable, layout, options)),
+        backward=_segment(step, unit, unit.backward, layout, kinds, copies),
         recompute=_segment(step, unit, again, layout, kinds),
         forward_exchanges=found.forward,
         backward_exchanges=found.backward,
-        recompute_exchanges=_exchanged_again(found.forward, options.recompute) if block else (),
+        recompute_exchanges=_exchanged_again(found.forward, recompute) if block else (),
         dense_elements=total - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
@@ -225,16 +314,15 @@ def _busiest(kind: OpKind, imbalance: float) -> OpKind:
     return replace(kind, inputs=tuple(map(more, kind.inputs)), outputs=tuple(map(more, kind.outputs)))
 
 
-def _gradient_copies(
-    step: LayeredStep, trainable: Sequence[Parameter], layout: Layout, options: Options
-) -> tuple[OpKind, ...]:
+def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpKind, ...]:
     """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
     the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
-    if layout.zero < 2 or layout.data_ranks == 1 or not trainable:
+    known = _sizes(unit)
+    if known.first is None:
         return ()
-    sweep = Sweep((sum(p.numel for p in trainable),))
-    own = trainable[0].grad_dtype
-    wire = options.communication_dtype or own
+    sweep = Sweep((sum(numel * times for numel, _, times in known.sizes),))
+    own = known.first.grad_dtype
+    wire = wire or own
     cast = () if wire == own else (sweep_kind("to_wire", sweep, [own], [wire], "fused"),)
     return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))
 
@@ -255,12 +343,12 @@ def _segment(
 
 def _stage(
     step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], copies: Sequence[Parameter],
-    layout: Layout, options: Options, kinds: _KindTable,
+    cut: _Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
     """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
     chunks = []
     for place, part in enumerate(parts):
-        left = _recomputed_layers(options, place, len(parts))
+        left = _recomputed_layers(cut, place, len(parts))
         runs: list[list[int]] = []
         for index in part:
             block = units[index].name not in (BEFORE, AFTER)
@@ -273,66 +361,79 @@ def _stage(
             else:
                 runs.append([index, 1, again])
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
-    held = [units[i] for part in parts for i in part]
-    own = [p for part in parts for i in part for p in step.layers.units[i].parameters]
-    after = _tail(step, [*own, *copies], layout, options)
+    held: dict[int, int] = {}
+    for chunk in chunks:
+        for index, repeat, _ in chunk.units:
+            held[index] = held.get(index, 0) + repeat
+    after = _tail(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
 
     def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
         return Segment.of([(kinds(kind), phase, 0, 0) for phase, kind in operators])
 
-    adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
-    accumulate = [(Phase.BACKWARD, after.accumulate)] if adds and after.accumulate is not None else []
+    accumulate = [(Phase.BACKWARD, after.accumulate)] if cut.accumulates and after.accumulate is not None else []
     return Stage(
         chunks=tuple(chunks),
-        tail=enter((*_average([*own, *copies], layout, options), *after.operators)),
-        copies=enter(_bucket_copies([*own, *copies], layout, options)),
+        tail=enter((*_average(step, held, cut), *after.operators)),
+        copies=enter(_bucket_copies(step, held, copies, cut)),
         accumulate=enter(accumulate),
-        dense_trainable=sum(u.dense_trainable for u in held) + copied,
-        expert_trainable=sum(u.expert_trainable for u in held),
-        dense_elements=sum(u.dense_elements for u in held) + copied,
-        expert_elements=sum(u.expert_elements for u in held),
+        dense_trainable=sum(units[i].dense_trainable * n for i, n in held.items()) + copied,
+        expert_trainable=sum(units[i].expert_trainable * n for i, n in held.items()),
+        dense_elements=sum(units[i].dense_elements * n for i, n in held.items()) + copied,
+        expert_elements=sum(units[i].expert_elements * n for i, n in held.items()),
     )
 
 
-def _average(
-    parameters: Sequence[Parameter], layout: Layout, options: Options
-) -> tuple[tuple[Phase, OpKind], ...]:  # fmt: skip
+def _average(step: LayeredStep, held: Mapping[int, int], cut: _Cut) -> tuple[tuple[Phase, OpKind], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
-    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
-    if layout.zero >= 2 or layout.data_ranks == 1 or by_bucket or not trainable:
+    if not cut.averages:
         return ()
-    wire = options.communication_dtype or trainable[0].grad_dtype
-    kind = sweep_kind("average", Sweep((sum(p.numel for p in trainable),)), [wire], [wire], "fused")
-    return ((Phase.BACKWARD, kind),)
+    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held.items()]
+    first = next((sizes.first for sizes, _ in known if sizes.first), None)
+    if first is None:
+        return ()
+    total = sum(numel * times * repeat for sizes, repeat in known for numel, _, times in sizes.sizes)
+    wire = cut.wire or first.grad_dtype
+    return ((Phase.BACKWARD, sweep_kind("average", Sweep((total,)), [wire], [wire], "fused")),)
 
 
 def _bucket_copies(
-    parameters: Sequence[Parameter], layout: Layout, options: Options
+    step: LayeredStep, held: Mapping[int, int], copies: Sequence[Parameter], cut: _Cut
 ) -> tuple[tuple[Phase, OpKind], ...]:
     """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
-    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    if options.framework != "pytorch" or layout.zero or layout.data_ranks == 1 or not trainable:
+    if not cut.buckets:
         return ()
-    sweep, dtype = Sweep(tuple(p.numel for p in trainable)), trainable[0].grad_dtype
-    wire = options.communication_dtype or dtype
+    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held.items()]
+    first = next((sizes.first for sizes, _ in known if sizes.first), None)
+    if first is None:
+        return ()
+    counts: dict[int, int] = {}
+    for sizes, repeat in known:
+        for numel, _, times in sizes.sizes:
+            counts[numel] = counts.get(numel, 0) + times * repeat
+    for p in copies:
+        if p.trainable and p.ready >= 0:
+            counts[p.numel] = counts.get(p.numel, 0) + 1
+    order = tuple(sorted(counts.items()))
+    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    wire = cut.wire or first.grad_dtype
     return (
-        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [dtype], [wire], "single")),
-        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [dtype], "single")),
+        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),
+        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [first.grad_dtype], "single")),
     )
 
 
-def _recomputed_layers(options: Options, chunk: int, chunks: int) -> int | None:
+def _recomputed_layers(cut: _Cut, chunk: int, chunks: int) -> int | None:
     """Blocks of a chunk that recompute (None: all): those of the stage are shared out, as Megatron says them."""
-    if options.recompute == "none":
+    if cut.recompute == "none":
         return 0
-    if options.recompute_layers is None:
+    if cut.recompute_layers is None:
         return None
-    each, more = divmod(options.recompute_layers, chunks)
+    each, more = divmod(cut.recompute_layers, chunks)
     return each + (chunk < more)
 
 
+@lru_cache(maxsize=256)
 def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     """Weights that stand before the blocks and are read after them as well: the embedding that is the head, too.
 
@@ -345,20 +446,48 @@ def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
 
 
-def _tail(step: LayeredStep, parameters: Sequence[Parameter], layout: Layout, options: Options) -> Tail:
-    """The optimizer over this rank's shard of the stage's parameters."""
-    found: list[Parameter] = []
-    for p in parameters:
-        over = layout.shard_ranks if layout.zero else 1
-        if layout.zero and _EXPERTS in f".{p.name}.":
-            over = layout.expert_ranks
-        found.append(replace(p, shape=(ceil(p.numel / over),)))
-    return tail(
-        found, step.precision, step.optimizer, step.implementation, step.clip_norm, loss_scale=options.loss_scale
-    )
+def _tail(step: LayeredStep, held: Mapping[int, int], copies: Sequence[Parameter], cut: _Cut) -> Tail:
+    """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
+    sizes: dict[int, int] = {}
+    first = None
+    for known, repeat in (*((_sizes(step.layers.units[i]), n) for i, n in held.items()), (_sizes_of(copies), 1)):
+        first = first or known.first
+        for numel, expert, times in known.sizes:
+            own = ceil(numel / (cut.expert_over if expert else cut.over))
+            sizes[own] = sizes.get(own, 0) + times * repeat
+    if first is None or step.optimizer == "none":
+        return tail((), step.precision, step.optimizer)
+    order = tuple(sorted(sizes.items()))
+    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    return _sweep_tail(
+        sweep, first.dtype, first.grad_dtype, step.precision, step.optimizer, step.implementation, step.clip_norm,
+        cut.loss_scale,
+    )  # fmt: skip
 
 
-def _wire(step: LayeredStep, layout: Layout, options: Options) -> tuple[float, float]:
+_sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Elements of a unit's trainable parameters: (elements, whether an expert's, how many of these); the first one."""
+
+    sizes: tuple[tuple[int, bool, int], ...]
+    first: Parameter | None
+
+
+@lru_cache(maxsize=1024)
+def _sizes(unit: Unit) -> _Sizes:
+    return _sizes_of(unit.parameters)
+
+
+def _sizes_of(parameters: Sequence[Parameter]) -> _Sizes:
+    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
+    found = Counter((p.numel, _EXPERTS in f".{p.name}.") for p in trainable)
+    return _Sizes(tuple((*key, times) for key, times in found.items()), trainable[0] if trainable else None)
+
+
+def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:
     """Bytes per element of gathered weights and of reduced gradients."""
     trainable = next((p for u in step.layers.units for p in u.parameters if p.trainable), None)
     weight = max((p.dtype for u in step.layers.units for p in u.parameters), key=lambda d: BYTES_PER_ELEMENT[d])
@@ -367,10 +496,9 @@ def _wire(step: LayeredStep, layout: Layout, options: Options) -> tuple[float, f
     return (1.0 if fp8_weights else float(BYTES_PER_ELEMENT[weight])), float(BYTES_PER_ELEMENT[gradient])
 
 
-def _boundary(step: LayeredStep, layout: Layout) -> int:
-    """Activations between two stages: the residual stream of one micro-batch on one rank."""
-    if layout.pp == 1:
-        return 0
+@lru_cache(maxsize=1024)
+def _boundary(step: LayeredStep, parts: int) -> int:
+    """Activations between two stages: the residual stream of one micro-batch, of which a rank holds one of `parts`."""
     after = next((u for u in step.layers.units if u.name == AFTER), None)
     graph = step.layers.graph
     if after is None or not after.forward:
@@ -381,4 +509,4 @@ def _boundary(step: LayeredStep, layout: Layout) -> int:
         graph.storages[r].nbytes for r in taken
         if graph.storages[r].born not in inside and graph.storages[r].category is Category.ACTIVATIONS
     )  # fmt: skip
-    return size // (layout.tp if layout.sp else 1)
+    return size // parts

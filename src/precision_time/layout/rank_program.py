@@ -45,7 +45,18 @@ class Segment:
 
 
 class Kinds(tuple[OpKind, ...]):
-    """All kinds of a program, compared by identity: what is derived from them can be remembered at no cost."""
+    """All kinds of a program, compared by identity: what is derived from them can be remembered at no cost.
+
+    `parts` are the kinds of which these are put together, in their order, where several programs share them.
+    """
+
+    parts: tuple[Kinds, ...] = ()
+
+    @classmethod
+    def joined(cls, *parts: Kinds) -> Kinds:
+        found = cls(kind for part in parts for kind in part)
+        found.parts = tuple(part for part in parts if len(part))
+        return found
 
     __hash__ = object.__hash__
 

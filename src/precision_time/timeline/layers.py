@@ -14,14 +14,14 @@ passes or after the update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from precision_time.capture.graph import Phase
 from precision_time.errors import JobError
-from precision_time.layout.layered_program import DATA, PIPELINE, Stage
+from precision_time.layout.layered_program import DATA, PIPELINE, Chunk, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
 from precision_time.timeline.simulate import Timeline
 from precision_time.timing.price_layers import (
@@ -59,9 +59,9 @@ class LayeredTimeline(Timeline):
     played: tuple[Played, ...] = ()
 
 
-def simulate_layers(priced: PricedLayers) -> LayeredTimeline:
-    """The steady step of a priced layered program."""
-    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced)
+def simulate_layers(priced: PricedLayers, record: bool = False) -> LayeredTimeline:
+    """The steady step of a priced layered program; `record` what a rank without stages runs one by one (`played`)."""
+    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced, record)
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ class _Rank:
     """
 
     slowdown: float = 1.0
+    recording: bool = False
     host: float = 0.0
     device: float = 0.0
     wire: float = 0.0
@@ -83,15 +84,16 @@ class _Rank:
 
     def run(self, step: Pass, ready: float = 0.0, name: str = "", kind: str = "") -> None:
         """Launch and execute a pass that may not start before `ready`, when its weights are there."""
-        if ready > self.device:
-            self.exposed += ready - self.device
-            self.device = ready
-        beside = min(max(self.wire - self.device, 0.0), step.device_s)
-        slowed = beside * (self.slowdown - 1.0)
-        if name:
-            self.played.append(Played(0, name, kind, self.device, step.device_s + slowed))
-        self.device = max(self.device + step.device_s, self.host + step.reach_s) + slowed
-        self.exposed += slowed
+        device, slowed = self.device, 0.0
+        if ready > device:
+            self.exposed += ready - device
+            device = ready
+        if self.wire > device and self.slowdown != 1.0:
+            slowed = min(self.wire - device, step.device_s) * (self.slowdown - 1.0)
+            self.exposed += slowed
+        if name and self.recording:
+            self.played.append(Played(0, name, kind, device, step.device_s + slowed))
+        self.device = max(device + step.device_s, self.host + step.reach_s) + slowed
         self.host += step.host_s
         self.busy += step.device_s
         self.ended.append(self.device)
@@ -101,7 +103,7 @@ class _Rank:
         if seconds:
             start = max(self.wire, ready)
             self.wire = start + seconds
-            if name:
+            if name and self.recording:
                 self.played.append(Played(1, name, "communication", start, seconds))
             self.sent += seconds
         return self.wire if seconds else ready
@@ -115,10 +117,11 @@ class _Rank:
         self.device, self.busy, self.exposed, self.sent, self.host, self.wire = found
 
 
-def _unstaged(priced: PricedLayers) -> LayeredTimeline:
+def _unstaged(priced: PricedLayers, record: bool) -> LayeredTimeline:
     """All units on every rank."""
     program = priced.program
-    rank = _Rank(priced.slowdown)
+    rank = _Rank(priced.slowdown, record)
+    uses = tuple(_uses(program.stages[0]))
     start = rank.mark()
     for _ in range(2):
         start = rank.mark()
@@ -132,7 +135,7 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
         for index in range(played):
             before = rank.mark()
             last = index == played - 1
-            _micro_batch(priced, rank, first=index == 0, last=last)
+            _micro_batch(priced, rank, uses, first=index == 0, last=last)
             if index == 1 and micro > PLAYED:
                 rank.repeat(before, micro - PLAYED)
         _finish(priced, rank)
@@ -145,10 +148,9 @@ def _unstaged(priced: PricedLayers) -> LayeredTimeline:
     return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, None, ()), played=drawn)
 
 
-def _micro_batch(priced: PricedLayers, rank: _Rank, first: bool, last: bool) -> None:
+def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool) -> None:
     """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
     layout = priced.program.layout
-    uses = list(_uses(priced.program.stages[0]))
     names = [u.name for u in priced.program.units]
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
@@ -215,13 +217,18 @@ def _inside(priced: PricedLayers, stage: Stage) -> tuple[dict[str, float], dict[
     return exposed, hidden
 
 
-def _chunk_pass(priced: PricedLayers, stage: Stage, chunk: int, kind: str) -> Pass:
-    """The units of a chunk: "forward", "backward" or "recompute"."""
-    found = NOTHING
-    for unit, repeat, again in stage.chunks[chunk].units:
-        step: Pass = getattr(priced.units[unit], kind)
-        found = found.then(step.times(again if kind == "recompute" else repeat))
-    return found
+def _row(priced: PricedLayers, chunk: Chunk, kind: str) -> tuple[float, float, float]:
+    """Seconds of device and host of the units of a chunk in a row, and what of the device's is a wait for the host:
+    "forward", "backward" or "recompute"."""
+    device_s = host_s = gap_s = 0.0
+    for unit, repeat, again in chunk.units:
+        count = again if kind == "recompute" else repeat
+        if count:
+            step: Pass = getattr(priced.units[unit], kind)
+            device_s += count * step.device_s
+            host_s += count * step.host_s
+            gap_s += count * step.gap_s
+    return device_s, host_s, gap_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,17 +250,23 @@ def _stage_seconds(priced: PricedLayers, stage: Stage, accumulate: Pass) -> _Sta
     layout = priced.program.layout
     rows: list[tuple[float, float, float]] = []
     waited = launched = 0.0
-    for chunk, held in enumerate(stage.chunks):
-        forward, plain, again = (_chunk_pass(priced, stage, chunk, k) for k in ("forward", "backward", "recompute"))
-        backward = again.then(plain).then(accumulate.share(1 / len(stage.chunks)))
+    part = 1 / len(stage.chunks)
+    for held in stage.chunks:
+        forward, plain, again = (_row(priced, held, kind) for kind in ("forward", "backward", "recompute"))
+        backward = (
+            again[0] + plain[0] + accumulate.device_s * part,
+            again[1] + plain[1] + accumulate.host_s * part,
+            again[2] + plain[2],
+        )
         gather = sum(n * priced.unit_data[unit].gather_s for unit, n, _ in held.units) if layout.zero >= 3 else 0.0
         seconds = []
-        for step in (forward, backward):
-            late = max(gather - step.seconds, 0.0) if layout.overlap_param_gather else gather
-            seconds.append(step.seconds + late)
+        for device_s, host_s, gap_s in (forward, backward):
+            slower = max(device_s, host_s)
+            late = max(gather - slower, 0.0) if layout.overlap_param_gather else gather
+            seconds.append(slower + late)
             waited += late
-            launched += step.seconds - step.device_s + step.gap_s
-        rows.append((seconds[0], seconds[1], plain.seconds / 2))
+            launched += slower - device_s + gap_s
+        rows.append((seconds[0], seconds[1], max(plain[0], plain[1]) / 2))
     columns = list(zip(*rows, strict=True))
     return _StageSeconds(columns[0], columns[1], columns[2], waited, launched)
 
@@ -319,7 +332,7 @@ def _timeline(
     busy, casts, again = phase_seconds(priced)
     compute = sum(busy.values()) + casts + again
     left = max(step_s - compute - sum(exposed.values()), 0.0)
-    gap = left if launched is None else min(launched, left)
+    gap = left if launched is None else min(max(launched, 0.0), left)
     bubble = left - gap
     total = compute + sum(exposed.values()) + bubble + gap + wait
     return LayeredTimeline(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from precision_time.timeline.layers import LayeredTimeline
+from precision_time.timeline.layers import LayeredTimeline, simulate_layers
 from precision_time.timeline.pipeline_trace import pipeline_trace
 from precision_time.timing.price_layers import PricedLayers
 
@@ -22,7 +22,7 @@ def layers_trace_events(timeline: LayeredTimeline, priced: PricedLayers, title: 
     events.extend(
         {"ph": "X", "pid": 0, "tid": int(span.track), "ts": span.start_s * 1e6, "dur": span.seconds * 1e6,
          "name": span.name, "cat": span.kind, "args": {}}
-        for span in timeline.played
+        for span in simulate_layers(priced, record=True).played
     )  # fmt: skip
     return {
         "traceEvents": events,

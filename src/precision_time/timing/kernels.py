@@ -150,6 +150,37 @@ class WorkTable:
             operators=tuple(operators),
         )
 
+    @classmethod
+    def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
+        """The table of all works in order, as `from_works` makes it of all of them."""
+        keys: dict[tuple[str, str, str, str], int] = {}
+        classes, shifts, before = [], [], 0
+        for table in tables:
+            renumbered = np.array([keys.setdefault(key, len(keys)) for key in table.classes], dtype=np.intp)
+            classes.append(renumbered[table.class_of] if len(table) else table.class_of)
+            shifts.append(before)
+            before += len(table)
+
+        def after(name: str) -> Any:
+            return np.concatenate([getattr(table, name) for table in tables], axis=-1)
+
+        def positions(name: str) -> Any:
+            return np.concatenate([getattr(table, name) + by for table, by in zip(tables, shifts, strict=True)])
+
+        return cls(
+            classes=tuple(keys),
+            class_of=np.concatenate(classes),
+            **{name: positions(name) for name in ("tiled", "attention", "rivals")},
+            **{name: after(name) for name in _COLUMNS},
+            operators=tuple(name for table in tables for name in table.operators),
+        )
+
+
+_COLUMNS = (
+    "shape", "flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats", "rival_shape", "rival_bytes",
+    "convolution", "details", "covered",
+)  # fmt: skip
+
 
 class KernelModel:
     """Prices works on a device.

@@ -5,6 +5,8 @@ Equal operators are priced once; the cost of pricing does not depend on the numb
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -203,10 +205,66 @@ def price_kinds(
     host_factor: float | None = None,
 ) -> PricedKinds:
     """Seconds for every kind on the cluster's GPU; `host_factor` stands for what ranks on a node cost each other's
-    hosts."""
+    hosts. Parts that programs share are priced once."""
+    constants = constants or shipped()
+    if program_kinds.parts:
+        parts = program_kinds.parts
+        found = [price_part(part, cluster, options, execution, constants, host_factor) for part in parts]
+        return _joined(program_kinds, found)
+    return _price_kinds(program_kinds, cluster, options, execution, constants, host_factor)
+
+
+@lru_cache(maxsize=1024)
+def price_part(
+    part: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
+    host_factor: float | None,
+) -> PricedKinds:  # fmt: skip
+    """Seconds of kinds that several programs may share."""
+    return _price_kinds(part, cluster, options, execution, constants, host_factor)
+
+
+def _joined(program_kinds: Kinds, parts: Sequence[PricedKinds]) -> PricedKinds:
+    """Kinds of several parts as one program's; of the rest all parts on one cluster say the same."""
+    works = [part.works for part in parts]
+    kinds_before = _before([len(part.kinds) for part in parts])
+    works_before = _before([len(w.table) for w in works])
+
+    def after(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def shifted(name: str, by: Sequence[int]) -> NDArray[np.intp]:
+        return np.concatenate([getattr(w, name) + n for w, n in zip(works, by, strict=True)])
+
+    table = KindWorks(
+        table=WorkTable.joined([w.table for w in works]),
+        owner=shifted("owner", kinds_before),
+        launches=np.concatenate([w.launches for w in works]),
+        nbytes=np.concatenate([w.nbytes for w in works]),
+        family=tuple(family for w in works for family in w.family),
+        unsupported=tuple(i + n for w, n in zip(works, kinds_before, strict=True) for i in w.unsupported),
+        is_cast=np.concatenate([w.is_cast for w in works]),
+        rivals=WorkTable.joined([w.rivals for w in works]),
+        rival_of=shifted("rival_of", works_before),
+    )
+    return replace(parts[0], kinds=program_kinds, works=table, **{name: after(name) for name in _BY_KIND_OR_WORK})
+
+
+_BY_KIND_OR_WORK = (
+    "work_s", "work_spread", "work_helpers", "kind_s", "floor_s", "compute_bound_s", "launch_s", "source_s",
+    "host_kind_s",
+)  # fmt: skip
+
+
+def _before(lengths: Sequence[int]) -> list[int]:
+    return [0, *itertools.accumulate(lengths)][:-1]
+
+
+def _price_kinds(
+    program_kinds: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
+    host_factor: float | None,
+) -> PricedKinds:  # fmt: skip
     kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
-    constants = constants or shipped()
     times, calibrated = _kernel_times(kinds, gpu, constants)
     factor: float | Array = constants.execution_factor(execution)
     if calibrated is not None and execution not in FUSING:

@@ -22,6 +22,7 @@ from precision_time.hardware.fabric import Cluster, Group
 from precision_time.layout.layered_program import (
     CONTEXT,
     DATA,
+    EXPERT,
     PIPELINE,
     TENSOR,
     Exchange,
@@ -36,7 +37,7 @@ from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.overlap import overlap_slowdown
-from precision_time.timing.price import PricedKinds, fields_of, price_kinds
+from precision_time.timing.price import PricedKinds, fields_of, price_kinds, price_part
 
 Array = NDArray[np.float64]
 
@@ -166,8 +167,13 @@ def price_layers(
     host = constants.layouts.host_factor(program.framework)
     kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
     costs = constants.layouts
-    joined = _Groups(program, cluster, costs)
-    units = tuple(_unit_times(kinds, unit, joined, costs) for unit in program.units)
+    joined = _Groups.of(program, cluster, costs)
+    within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
+    # The units' kinds come first among the program's, and are priced alike in every program.
+    first = program.kinds.parts[0] if program.kinds.parts else program.kinds
+    units = _all_unit_times(
+        price_part(first, cluster, options, execution, constants, host), program.units, within, cluster, constants
+    )
     stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
     for stage in program.stages:
         if id(stage) not in stages:
@@ -205,15 +211,35 @@ def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
     return joined.slowdown(DATA, "all_reduce" if program.layout.zero == 0 else "reduce_scatter")
 
 
-class _Groups:
-    """The communicators of a program and the seconds of collectives in them."""
+WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
+"""Communicators in which ranks exchange within a unit."""
 
-    def __init__(self, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> None:
-        self.cluster, self.overlap = cluster, costs.overlap
+
+@lru_cache(maxsize=1024)
+def _all_unit_times(
+    kinds: PricedKinds, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...], cluster: Cluster,
+    constants: StepConstants,
+) -> tuple[UnitTimes, ...]:  # fmt: skip
+    groups = {name: group for name, group in zip(WITHIN_UNITS, within, strict=True) if group is not None}
+    joined = _Groups(groups, cluster, constants.layouts.overlap)
+    return tuple(_unit_times(kinds, unit, joined, constants.layouts) for unit in units)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Communicators and the seconds of collectives in them; `overlap` scales how much compute slows beside these."""
+
+    groups: Mapping[str, Group]
+    cluster: Cluster
+    overlap: float
+
+    @classmethod
+    def of(cls, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> _Groups:
         share = costs.network.get(cluster.node.name, 1.0)
-        self.groups: dict[str, Group] = {
+        groups = {
             name: _group(cluster, size, stride, share) for name, (size, stride) in program.groups.items() if size > 1
         }
+        return cls(groups, cluster, costs.overlap)
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
         found = self.groups.get(group)
@@ -376,7 +402,7 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
 
 def busiest_stage(program: LayeredProgram, units: tuple[UnitTimes, ...]) -> Stage:
     """The stage with the most to do in a micro-batch."""
-    return max(program.stages, key=lambda s: _stage_s(s, units))
+    return max(dict.fromkeys(program.stages), key=lambda s: _stage_s(s, units))
 
 
 def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:

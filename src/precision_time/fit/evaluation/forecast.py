@@ -7,21 +7,15 @@ many graphs, a pool of processes takes them; its answers are the same.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from typing import TYPE_CHECKING
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Interval
 from precision_time.job.job import Job
+from precision_time.processes import cores, pooled
 
 if TYPE_CHECKING:
     from precision_time.prediction import Anchoring
@@ -79,9 +73,9 @@ def forecast_all(
     count = _workers_for(len(chunks)) if workers is None else min(workers, len(chunks))
     report(0, len(jobs))
     if count > 1:
-        with closing(_pooled(chunks, jobs, count)) as pooled:
-            for chunk, answers in pooled:
-                found.update(zip(chunk, answers, strict=True))
+        with closing(pooled(_forecasts, [[jobs[i] for i in chunk] for chunk in chunks], count)) as answered:
+            for place, answers in answered:
+                found.update(zip(chunks[place], answers, strict=True))
                 report(len(found), len(jobs))
     for chunk in chunks:  # all of them in one process; after a pool that broke, those it left
         for index in chunk:
@@ -98,58 +92,8 @@ def _graph_key(job: Job) -> tuple[str, ...]:
 
 
 def _workers_for(graphs: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, MOST_WORKERS, graphs // GRAPHS_PER_WORKER))
+    return max(1, min(cores(), MOST_WORKERS, graphs // GRAPHS_PER_WORKER))
 
 
 def _forecasts(jobs: Sequence[Question]) -> list[Forecast]:
     return [forecast(job) for job in jobs]
-
-
-def _pooled(
-    chunks: Sequence[list[int]], jobs: Sequence[Question], workers: int
-) -> Generator[tuple[list[int], list[Forecast]], None, None]:
-    """Chunks with their forecasts as they are done. Ends early when the pool breaks (a worker killed for memory)."""
-    others = set(multiprocessing.active_children())
-    try:
-        # spawn: a fork would copy the threads' locks of whoever calls us
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
-    except (OSError, NotImplementedError, ImportError):  # no semaphores here
-        return
-    try:
-        with _interrupts_held():  # Ctrl-C is for us; workers inherit the mask and are ended below
-            futures = {pool.submit(_forecasts, [jobs[i] for i in chunk]): chunk for chunk in chunks}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool:
-        return
-    except BaseException:
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent is killed would wait for work for ever."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
