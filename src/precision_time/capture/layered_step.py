@@ -101,7 +101,7 @@ def layered_step(job: Job, precision: Precision | None = None, device_type: str 
         model=model.name,
         layers=layers,
         sharded=sharded,
-        split=split,
+        split=replace(split, own_tokens=layout.sp and layout.tp > 1 and etp == 1),
         parameters=layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
         precision=precision,
         optimizer=job.optimizer or entry.optimizer,

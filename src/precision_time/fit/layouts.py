@@ -61,6 +61,7 @@ FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
     Factor("host_power", 6.0, 0.4, "a step is neither all host nor all device: between 3 and 12"),
     Factor("overlap", 1.0, 0.5, "block counts of NCCL are recalled, the sharing law assumed"),
+    Factor("traffic.llm-foundry", 1.0, 0.15, "pointwise kernels of PyTorch 1.13 and 2.1 against tables of later ones"),
     Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),
     Factor("attention.bwd.triton64", 1.3, 0.2, "flash-attention 2 over Triton's backward (arXiv:2307.08691, figure 5)"),
     Factor("attention.bwd.triton128", 1.6, 0.25, "the same at head size 128"),
@@ -76,6 +77,7 @@ def costs_of(theta: Array) -> LayoutCosts:
         host={name[5:]: v for name, v in value.items() if name.startswith("host.")},
         host_power=value["host_power"],
         overlap=value["overlap"],
+        traffic={name[8:]: v for name, v in value.items() if name.startswith("traffic.")},
         network={name[8:]: v for name, v in value.items() if name.startswith("network.")},
         attention={name[10:]: v for name, v in value.items() if name.startswith("attention.")},
     )
@@ -261,6 +263,7 @@ def document(
             "host": rounded(costs.host),
             "host_power": round(costs.host_power, 4),
             "overlap": round(costs.overlap, 4),
+            "traffic": rounded(costs.traffic),
             "network": rounded(costs.network),
             "attention": rounded(costs.attention),
         },

@@ -243,11 +243,12 @@ def _unit(
     trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
     expert_trainable = sum(p.numel for p in trainable if _EXPERTS in f".{p.name}.")
     total = sum(p.numel for p in unit.parameters)
+    sorting = _sorting(graph, unit, layout) if step.split is not None else ()
     attention = {i for i in unit.forward if graph.kinds[graph.calls[i].kind].name.startswith("pt.attention")}
     return UnitProgram(
         name=unit.name,
-        forward=_segment(step, unit, unit.forward, layout, kinds),
-        backward=_segment(step, unit, unit.backward, layout, kinds, copies),
+        forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
+        backward=_segment(step, unit, unit.backward, layout, kinds, (*copies, *sorting)),
         recompute=_segment(step, unit, again, layout, kinds),
         forward_exchanges=found.forward,
         backward_exchanges=found.backward,
@@ -259,6 +260,18 @@ def _unit(
         tensors=len(trainable),
         attention=tuple(sorted({kinds(_local_kind(step, unit, i, layout)) for i in attention})),
     )
+
+
+def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpKind, ...]:
+    """Tokens come from other ranks in the order of these and are sorted by expert, and back afterwards (Megatron's
+    `sort_chunks_by_idxs`); so are their gradients."""
+    routed = tensor_parallel.routed_tokens(graph, unit) if layout.ep > 1 else None
+    if routed is None:
+        return ()
+    rows = ceil(routed.shape[0] * layout.expert_imbalance / (layout.tp if layout.sp else 1))
+    tokens = TensorSpec((rows, routed.shape[1]), routed.dtype)
+    kind = OpKind("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
+    return (kind, kind)
 
 
 def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
@@ -329,7 +342,7 @@ def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpKind, ...]:
 
 def _segment(
     step: LayeredStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
-    more: Sequence[OpKind] = (),
+    more: Sequence[OpKind] = (), phase: Phase = Phase.BACKWARD,
 ) -> Segment:  # fmt: skip
     rows: list[tuple[int, Phase, int, int]] = []
     for index in calls:
@@ -337,7 +350,7 @@ def _segment(
         kind = _local_kind(step, unit, index, layout)
         row = (kinds(kind), call.phase, call.views, call.module)
         rows += [row] * tensor_parallel.attention_parts(kind, layout)
-    rows += [(kinds(kind), Phase.BACKWARD, 0, 0) for kind in more]
+    rows += [(kinds(kind), phase, 0, 0) for kind in more]
     return Segment.of(rows)
 
 

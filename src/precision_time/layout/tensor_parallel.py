@@ -51,7 +51,10 @@ def local_call(
     call = graph.calls[index]
     if sharded is None or split is None:
         return call, graph
-    divided = region_of(graph.modules[call.module], unit.name, split)
+    path = graph.modules[call.module]
+    divided = region_of(path, unit.name, split)
+    if divided == split.moe and split.own_tokens and not _is_shared(path, split):
+        return sharded.calls[index], sharded
     outermost = graph.modules[call.module] == ""
     in_loss = unit.name == AFTER and (call.phase is Phase.LOSS or outermost)
     # Between two stacks (a mask, tokens drawn from the generator); what lies there backward are sums of gradients.
@@ -66,13 +69,23 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, t
     forward: list[Exchange] = []
     backward: list[Exchange] = []
     for region in _regions(graph, unit, split):
-        if layout.tp > 1:
+        everyone = region != split.moe or not split.own_tokens or _has_shared(graph, unit, split)
+        if layout.tp > 1 and everyone:
             _tensor(graph, unit, split, layout, region, forward, backward)
         if region == split.moe and layout.ep > 1:
             _expert(graph, unit, layout, topk, forward, backward)
     if layout.cp > 1:
         _context(graph, unit, layout, forward, backward)
     return Exchanges(tuple(forward), tuple(backward))
+
+
+def _is_shared(path: str, split: Split) -> bool:
+    """Whether a call lies in the expert that all tokens pass."""
+    return f".{split.moe}.{split.shared}" in f".{path}"
+
+
+def _has_shared(graph: OpGraph, unit: Unit, split: Split) -> bool:
+    return any(_is_shared(graph.modules[graph.calls[i].module], split) for i in unit.forward)
 
 
 def _regions(graph: OpGraph, unit: Unit, split: Split) -> list[str]:
@@ -161,7 +174,7 @@ def _expert(
     graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[Exchange], backward: list[Exchange]
 ) -> None:
     """Tokens to their experts and back: an all-to-all each, in both passes."""
-    routed = _routed(graph, unit)
+    routed = routed_tokens(graph, unit)
     if routed is None:
         return
     shards = layout.tp if layout.sp else 1
@@ -172,7 +185,7 @@ def _expert(
     backward.append(each)
 
 
-def _routed(graph: OpGraph, unit: Unit) -> TensorSpec | None:
+def routed_tokens(graph: OpGraph, unit: Unit) -> TensorSpec | None:
     """Tokens as they are sent to experts: (tokens x experts per token, hidden)."""
     for i in unit.forward:
         kind = graph.kinds[graph.calls[i].kind]

@@ -14,9 +14,22 @@ from precision_time.timing.parameters import read_data
 
 
 @dataclass(frozen=True, slots=True)
+class Habits:
+    """What a framework does to the costs of its kernels.
+
+    host      factor on every cost of its host, in place of what ranks on a node cost each other's
+    traffic   factor on kernels that memory limits, its optimizer's apart
+    """
+
+    host: float = 1.0
+    traffic: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class LayoutCosts:
     """host        framework -> factor on every cost of its host (custom autograd functions, checkpointing with random
                    states, timers between them: more Python per kernel than plain PyTorch)
+    traffic        framework -> factor on kernels that memory limits: other releases of PyTorch, copies not traced
     host_power     how host and device share a pass in which neither is always ahead: (d^p + h^p)^(1/p) seconds of
                    device seconds d and host seconds h; the larger of both for a large p
     overlap        scale on how much compute slows beside communication (see `overlap`)
@@ -27,11 +40,13 @@ class LayoutCosts:
     host: Mapping[str, float] = field(default_factory=dict)
     host_power: float = 20.0
     overlap: float = 1.0
+    traffic: Mapping[str, float] = field(default_factory=dict)
     network: Mapping[str, float] = field(default_factory=dict)
     attention: Mapping[str, float] = field(default_factory=dict)
 
-    def host_factor(self, framework: str) -> float:
-        return float(self.host.get(framework, 1.0))
+    def habits(self, framework: str) -> Habits:
+        """What a framework does to the costs of its kernels."""
+        return Habits(float(self.host.get(framework, 1.0)), float(self.traffic.get(framework, 1.0)))
 
     def together(self, device_s: float, host_s: float) -> float:
         """Seconds of a pass that takes the device and the host so long."""

@@ -24,9 +24,10 @@ from precision_time.timing.collectives import CollectiveTime, collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
+from precision_time.timing.layout_costs import Habits
 from precision_time.timing.measured_collectives import measured_collective
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
-from precision_time.timing.work import Work
+from precision_time.timing.work import MEMORY_FAMILIES, Work
 
 Array = NDArray[np.float64]
 
@@ -196,31 +197,36 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
     return KernelTimes(seconds, floor, source, spread, helpers)
 
 
+_SLOWED = sorted(MEMORY_FAMILIES - {"optimizer"})
+
+
 def price_kinds(
     program_kinds: Kinds,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
-    host_factor: float | None = None,
+    habits: Habits | None = None,
 ) -> PricedKinds:
-    """Seconds for every kind on the cluster's GPU; `host_factor` stands for what ranks on a node cost each other's
-    hosts. Parts that programs share are priced once."""
+    """Seconds for every kind on the cluster's GPU; `habits` are those of the job's framework.
+
+    Parts that programs share are priced once.
+    """
     constants = constants or shipped()
     if program_kinds.parts:
         parts = program_kinds.parts
-        found = [price_part(part, cluster, options, execution, constants, host_factor) for part in parts]
+        found = [price_part(part, cluster, options, execution, constants, habits) for part in parts]
         return _joined(program_kinds, found)
-    return _price_kinds(program_kinds, cluster, options, execution, constants, host_factor)
+    return _price_kinds(program_kinds, cluster, options, execution, constants, habits)
 
 
 @lru_cache(maxsize=1024)
 def price_part(
     part: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
-    host_factor: float | None,
+    habits: Habits | None,
 ) -> PricedKinds:  # fmt: skip
     """Seconds of kinds that several programs may share."""
-    return _price_kinds(part, cluster, options, execution, constants, host_factor)
+    return _price_kinds(part, cluster, options, execution, constants, habits)
 
 
 def _joined(program_kinds: Kinds, parts: Sequence[PricedKinds]) -> PricedKinds:
@@ -261,7 +267,7 @@ def _before(lengths: Sequence[int]) -> list[int]:
 
 def _price_kinds(
     program_kinds: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
-    host_factor: float | None,
+    habits: Habits | None,
 ) -> PricedKinds:  # fmt: skip
     kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
@@ -269,6 +275,8 @@ def _price_kinds(
     factor: float | Array = constants.execution_factor(execution)
     if calibrated is not None and execution not in FUSING:
         factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
+    if habits is not None and habits.traffic != 1.0:
+        factor = factor * np.where(np.isin(kinds.family, _SLOWED), habits.traffic, 1.0)
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
     floor = times.floor_seconds / cluster.node.clock_factor
     seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
@@ -282,7 +290,7 @@ def _price_kinds(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = _host(execution, cluster, constants, host_factor)
+    host = _host(execution, cluster, constants, None if habits is None else habits.host)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
     return PricedKinds(
         kinds=program_kinds,

@@ -164,15 +164,15 @@ def price_layers(
     """Seconds for every pass and collective."""
     constants = constants or shipped()
     # Ranks that read text do not crowd each other's hosts as those that decode images do.
-    host = constants.layouts.host_factor(program.framework)
-    kinds = price_kinds(program.kinds, cluster, options, execution, constants, host)
+    habits = constants.layouts.habits(program.framework)
+    kinds = price_kinds(program.kinds, cluster, options, execution, constants, habits)
     costs = constants.layouts
     joined = _Groups.of(program, cluster, costs)
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
     # The units' kinds come first among the program's, and are priced alike in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
     units = _all_unit_times(
-        price_part(first, cluster, options, execution, constants, host), program.units, within, cluster, constants
+        price_part(first, cluster, options, execution, constants, habits), program.units, within, cluster, constants
     )
     stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
     for stage in program.stages:

@@ -18,7 +18,9 @@ class Split:
     experts     words divided by the expert-parallel degree
     expert_tensor  words divided by the tensor-parallel degree of the experts
     regions     modules of a block whose weights are divided: ranks exchange activations where data enters and leaves
-    moe         of these, those whose tokens travel to experts
+    moe         of these, those whose tokens travel to experts; own_tokens: each tensor-parallel rank sends its own, as
+                experts that are whole (etp 1) under sequence parallelism are sent them
+    shared      the module inside it that all tokens pass, divided like any other
     cross       of these, those that also read the other stack's output
     embedding, head  modules outside the blocks that the vocabulary is divided over
     whole       modules outside the blocks that run on all tokens of the sequence also where it is split
@@ -33,6 +35,8 @@ class Split:
     experts: tuple[str, ...] = ()
     expert_tensor: tuple[str, ...] = ()
     moe: str = "moe"
+    own_tokens: bool = False
+    shared: str = "shared"
     cross: tuple[str, ...] = ()
     embedding: tuple[str, ...] = ("embedding",)
     head: tuple[str, ...] = ("head",)
