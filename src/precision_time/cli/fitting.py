@@ -21,22 +21,27 @@ class Stage:
     module: str
     needs: str
     arguments: Callable[[Path], list[str]]
-    report: bool = False
-    """Whether it can judge without writing."""
+    judge: str = ""
+    """The flag by which it judges without writing, if it can."""
 
 
 STAGES: Mapping[str, Stage] = {
     "kernels": Stage("kernels", "data/kernels/aic_gemm.parquet", lambda shared: ["--shared", str(shared)]),
     "collectives": Stage("collectives", "data/kernels/aic_nccl.parquet", lambda shared: ["--shared", str(shared)]),
-    "steps": Stage("steps", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
-    "anchors": Stage("anchors", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], True),
+    "steps": Stage("steps", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], "--report"),
+    "anchors": Stage(
+        "anchors", "data/published/measurements.csv", lambda shared: ["--shared", str(shared)], "--report"
+    ),
+    "layouts": Stage(
+        "layouts", "data/published/measurements_llm.csv", lambda shared: ["--shared", str(shared)], "--judge"
+    ),
 }
 """In the order in which they build on each other."""
 
 
 def fit(given: Namespace) -> str:
     """Run the stages; each prints its table of errors. Returns what to do next."""
-    able = [name for name, stage in STAGES.items() if stage.report]
+    able = [name for name, stage in STAGES.items() if stage.judge]
     names = given.stage or (able if given.report else list(STAGES))
     for name in names:
         if name not in STAGES:
@@ -61,7 +66,7 @@ def fit(given: Namespace) -> str:
     for name in names:
         print(f"{name} ...", file=sys.stderr)
         # a process of its own: parameters are read once a process, and each stage must see what the one before wrote
-        words = [*STAGES[name].arguments(shared), *(["--report"] if given.report else [])]
+        words = [*STAGES[name].arguments(shared), *([STAGES[name].judge] if given.report else [])]
         if name == "kernels":
             words += [word for folder in measured for word in ("--measured", folder)]
         command = [sys.executable, "-m", f"precision_time.fit.{STAGES[name].module}", *words]

@@ -1,0 +1,100 @@
+"""The factors of large-model steps: what solves them, what they do, and that pages say what the data file holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precision_time.errors import DataError
+from precision_time.fit.layout_report import filled
+from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, spread, usual
+from precision_time.timing.constants import shipped
+from precision_time.timing.layout_costs import Habits, LayoutCosts, shipped_layout_costs
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = json.loads(OUTPUT.read_text(encoding="utf-8"))
+
+
+def linear(count: int, theta: np.ndarray) -> tuple[np.ndarray, Fitted]:
+    """Rows whose logs are linear in the factors, measured with the true ones."""
+    slopes = np.random.default_rng(1).uniform(0, 1, (count, len(theta)))
+    at = Fitted(usual(), np.zeros(count), slopes)
+    return slopes @ (theta - usual()), at
+
+
+def test_factors_are_found_where_rows_say_them():
+    true = usual() + 0.1
+    measured, at = linear(400, true)
+    assert np.abs(solve(measured, at) - true).max() < 0.02
+
+
+def test_what_no_row_says_stays_where_it_was():
+    measured, at = linear(50, usual() + 0.1)
+    at.slopes[:, 0] = 0.0
+    assert solve(measured, at)[0] == pytest.approx(usual()[0])
+
+
+def test_one_wild_row_hardly_moves_them():
+    true = usual() + 0.1
+    measured, at = linear(400, true)
+    wild = measured.copy()
+    wild[0] += 3.0
+    assert np.abs(solve(wild, at) - solve(measured, at)).max() < 0.05
+
+
+def test_rows_left_out_do_not_count():
+    measured, at = linear(100, usual() + 0.1)
+    spoiled = measured.copy()
+    spoiled[:20] = 9.0
+    keep = np.arange(100) >= 20
+    assert np.allclose(solve(spoiled, at, keep), solve(measured, at, keep))
+
+
+def test_the_spread_covers_four_in_five():
+    error = np.random.default_rng(2).normal(0, 0.1, 20_000)
+    assert spread(error, np.zeros(len(error))) == pytest.approx(0.1, rel=0.03)
+    assert spread(error, np.full(len(error), 0.08)) == pytest.approx(0.06, rel=0.08)  # the jobs add the rest
+
+
+def test_costs_have_every_factor():
+    costs = costs_of(usual())
+    assert costs.host_power == pytest.approx(6.0)
+    assert costs.habits("megatron-deepspeed").host == pytest.approx(2.0)
+    assert costs.habits("pytorch") == Habits()
+    named = len(costs.host) + len(costs.traffic) + len(costs.network) + len(costs.attention) + 2
+    assert named == len(FACTORS)
+
+
+def test_host_and_device_share_a_pass():
+    costs = LayoutCosts(host_power=4.0)
+    assert costs.together(1.0, 0.0) == 1.0
+    assert costs.together(0.0, 2.0) == 2.0
+    assert costs.together(1.0, 1.0) == pytest.approx(2**0.25)
+    assert costs.together(0.0, 0.0) == 0.0
+    assert 1.0 < costs.together(1.0, 0.5) < 1.02
+
+
+def test_shipped_costs_are_those_of_the_file():
+    assert shipped().layouts == shipped_layout_costs()
+    assert shipped_layout_costs().host == DOCUMENT["costs"]["host"]
+
+
+def test_pages_say_what_the_file_holds():
+    for name in ("docs/large-models.md", "README.md"):
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert filled(page, DOCUMENT) == page, f"python -m precision_time.fit.layouts --shared DIR --report {name}"
+
+
+def test_goals_are_met_held_out_by_model():
+    for group in DOCUMENT["errors"]["groups"]:
+        if group["goal"] and group["trust"] == "A, B":
+            goal = float(group["goal"].split()[0]) / 100
+            assert group["runs"]["held out by model"]["mape"] <= goal, group["title"]
+
+
+def test_a_page_without_markers_is_refused():
+    with pytest.raises(DataError, match="layouts:begin"):
+        filled("no markers", DOCUMENT)
