@@ -162,7 +162,8 @@ def test_both_lines_are_near_on_eight_gpus(model: str, batch_size: int) -> None:
 
 def test_one_rank_fully_sharded_is_one_rank() -> None:
     plain = layered(Job("llama3-8b", gpu=GPU, precision="bf16", batch_size=1))
-    assert layered(Job("llama3-8b", gpu=GPU, precision="bf16", batch_size=1, layout="fsdp")).step == plain.step
+    found = layered(Job("llama3-8b", gpu=GPU, precision="bf16", batch_size=1, layout="fsdp"))
+    assert found.step.p50 == pytest.approx(plain.step.p50, rel=1e-12)
 
 
 def test_a_schedule_needs_its_micro_batches() -> None:

@@ -92,6 +92,7 @@ def priced(case: Case, **changed: Any) -> Any:
         copies=(passed(case.copies),),
         host=SimpleNamespace(step_s=case.step_us * US),
         synchronous=False,
+        unit_kinds=None,
         wait_share=0.0,
         slowdown=1.0,
         **changed,
@@ -202,7 +203,9 @@ def cases(draw: Any, fewest: int = 1, most: int = 3) -> Case:
 
 
 def step_of(case: Case) -> LayeredTimeline:
-    return simulate_layers(priced(case), record=True)
+    found = simulate_layers(priced(case), record=True)
+    assert simulate_layers(priced(case)).step_s == pytest.approx(found.step_s, rel=1e-12, abs=1e-15)
+    return found
 
 
 def exposed(found: LayeredTimeline) -> float:

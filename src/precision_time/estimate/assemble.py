@@ -206,8 +206,8 @@ def _flops(priced: PricedKinds, per_kind: Any) -> dict[str, float]:
     table = priced.works.table
     work_flops = table.flops * per_kind[priced.works.owner]
     totals: dict[str, float] = {}
-    for index, (_, _, math_name, _) in enumerate(table.classes):
-        value = float(work_flops[table.class_of == index].sum())
+    by_class = np.bincount(table.class_of, weights=work_flops, minlength=len(table.classes))
+    for (_, _, math_name, _), value in zip(table.classes, by_class.tolist(), strict=True):
         if value:
             totals[math_name] = totals.get(math_name, 0.0) + value
     return totals

@@ -145,7 +145,8 @@ def _unstaged(priced: PricedLayers, record: bool) -> LayeredTimeline:
     exposed_by[DATA] = exposed_by.get(DATA, 0.0) + float(exposed)
     hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(float(sent - exposed), 0.0)
     drawn = tuple(replace(p, start_s=p.start_s - float(start[0])) for p in rank.played)
-    return replace(_timeline(priced, float(step_s), wait, exposed_by, hidden_by, None, None, ()), played=drawn)
+    found = _timeline(priced, program.stages[0], float(step_s), wait, exposed_by, hidden_by, None, None, ())
+    return replace(found, played=drawn)
 
 
 def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool) -> None:
@@ -155,7 +156,11 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
     updated = rank.device  # no weight is gathered before
-    for place, (unit, _) in enumerate(uses):
+    # Where nothing is on the wire, what stands in a row is one pass; but a trace names every one.
+    in_rows = not (rank.recording or gathers_each or gathers_first) and rank.wire <= rank.device
+    if in_rows:
+        _rows_forward(priced, rank)
+    for place, (unit, _) in enumerate(() if in_rows else uses):
         ready = 0.0
         if gathers_each or gathers_first:
             freed = rank.ended[-2] if gathers_each and place > 1 else updated
@@ -165,7 +170,10 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
     behind = layout.overlap_grad_reduce
     backward = uses[::-1]
     ready = 0.0
-    for place, (unit, again) in enumerate(backward):
+    in_rows = in_rows and not (reduces and behind)
+    if in_rows:
+        _rows_backward(priced, rank)
+    for place, (unit, again) in enumerate(() if in_rows else backward):
         arrived = ready
         if gathers_each and place + 1 < len(backward):
             freed = rank.ended[-1]
@@ -182,6 +190,21 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
         rank.run(NOTHING, rank.send(priced.stage_data[0].reduce_s, rank.device))
     if priced.copies[0].device_s and (last or priced.program.reduces_always):
         rank.run(priced.copies[0], rank.wire)  # DDP takes the sums out of its buckets before it returns
+
+
+def _rows_forward(priced: PricedLayers, rank: _Rank) -> None:
+    for chunk in priced.program.stages[0].chunks:
+        for unit, repeat, _ in chunk.units:
+            rank.run(priced.units[unit].forward.times(repeat))
+
+
+def _rows_backward(priced: PricedLayers, rank: _Rank) -> None:
+    """From the end; the first of a row recompute."""
+    for chunk in reversed(priced.program.stages[0].chunks):
+        for unit, repeat, again in reversed(chunk.units):
+            times = priced.units[unit]
+            rank.run(times.backward.times(repeat - again))
+            rank.run(times.recompute.then(times.backward).times(again))
 
 
 def _finish(priced: PricedLayers, rank: _Rank) -> None:
@@ -280,8 +303,6 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         if id(stage) not in known:
             known[id(stage)] = _stage_seconds(priced, stage, accumulate)
     each = [known[id(stage)] for stage in program.stages]
-    forward, backward = np.array([s.forward for s in each]), np.array([s.backward for s in each])
-    weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     if layout.schedule == "interleaved" and program.micro_batches % layout.pp:
         least = layout.pp * (program.micro_batches // layout.pp) or layout.pp
         raise JobError(
@@ -289,30 +310,33 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
             f"pp={layout.pp} with interleaved stages (vpp={layout.vpp}); set grad_accum to {least} or "
             f"{least + layout.pp}, or vpp to 1"
         )
+    weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     played = pipeline(
-        layout.schedule, StageTimes(forward, backward, weights), priced.send_s, program.micro_batches,
-        blocking_send=layout.schedule in ("1f1b", "gpipe"),
+        layout.schedule, StageTimes(np.array([s.forward for s in each]), np.array([s.backward for s in each]), weights),
+        priced.send_s, program.micro_batches, blocking_send=layout.schedule in ("1f1b", "gpipe"),
     )  # fmt: skip
     ends, shown, sent = [], [], []
     for index in range(layout.pp):
         data, tail = priced.stage_data[index], priced.tails[index]
         reduce, gather = data.reduce_s, data.gather_s if layout.zero in (1, 2) else 0.0
         # Reduced behind the last backward of each chunk but the last, which nothing follows.
-        room = float(backward[index].sum() - backward[index].min()) if layout.overlap_grad_reduce else 0.0
+        backward_s = sum(each[index].backward)
+        room = backward_s - min(each[index].backward) if layout.overlap_grad_reduce else 0.0
         if layout.overlap_grad_reduce and layout.vpp == 1:
-            room = float(backward[index].sum()) * 0.5
+            room = backward_s * 0.5
         reduced = max(reduce - room, 0.0)
         idle = max(float(played.stage_start_s[index]), 0.0)
-        gathered = max(gather - (float(forward[index].sum()) + idle if layout.overlap_param_gather else 0.0), 0.0)
+        gathered = max(gather - (sum(each[index].forward) + idle if layout.overlap_param_gather else 0.0), 0.0)
         gathers = 2 * program.micro_batches * data.gather_s if layout.zero >= 3 else gather
         sent.append(reduce + gathers)
         shown.append(reduced + gathered)
         copies = priced.copies[index].seconds * program.reductions
         ends.append(float(played.stage_end_s[index]) + copies + reduced + tail.seconds + gathered)
-    busiest = program.stages.index(busiest_stage(program, priced.units))
+    stage = busiest_stage(program, priced.units)
+    busiest = program.stages.index(stage)
     step_s = max(ends) + priced.tied_s
     wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())
-    exposed_by, hidden_by = _inside(priced, program.stages[busiest])
+    exposed_by, hidden_by = _inside(priced, stage)
     data_s = shown[busiest] + each[busiest].waited * program.micro_batches
     exposed_by[DATA] = data_s + priced.tied_s
     hidden_by[DATA] = max(sent[busiest] - data_s, 0.0)
@@ -320,16 +344,16 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
     tail = priced.tails[busiest]
     launched = each[busiest].launched * program.micro_batches + tail.seconds - tail.device_s + tail.gap_s
     tails = tuple(p.seconds for p in priced.tails)
-    return _timeline(priced, step_s, wait, exposed_by, hidden_by, launched, played, tails)
+    return _timeline(priced, stage, step_s, wait, exposed_by, hidden_by, launched, played, tails)
 
 
 def _timeline(
-    priced: PricedLayers, step_s: float, wait: float, exposed: Mapping[str, float], hidden: Mapping[str, float],
-    launched: float | None, played: PipelineTimeline | None, tails: tuple[float, ...],
+    priced: PricedLayers, busiest: Stage, step_s: float, wait: float, exposed: Mapping[str, float],
+    hidden: Mapping[str, float], launched: float | None, played: PipelineTimeline | None, tails: tuple[float, ...],
 ) -> LayeredTimeline:  # fmt: skip
     """Terms that add up to the step: what is neither compute nor communication is a wait for the host, of which a
     pipeline has `launched`, or a bubble."""
-    busy, casts, again = phase_seconds(priced)
+    busy, casts, again = phase_seconds(priced, busiest)
     compute = sum(busy.values()) + casts + again
     left = max(step_s - compute - sum(exposed.values()), 0.0)
     gap = left if launched is None else min(max(launched, 0.0), left)
@@ -343,7 +367,7 @@ def _timeline(
         communication_exposed_s=sum(exposed.values()),
         communication_hidden_s=sum(hidden.values()),
         rank_wait_s=wait,
-        host_s=host_seconds(priced),
+        host_s=host_seconds(priced, busiest),
         spans=(),
         reductions=(),
         repeated_micro_steps=max(priced.program.micro_batches - PLAYED, 0),

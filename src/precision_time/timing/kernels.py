@@ -153,6 +153,9 @@ class WorkTable:
     @classmethod
     def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
         """The table of all works in order, as `from_works` makes it of all of them."""
+        tables = [table for table in tables if len(table)] or tables[:1]
+        if len(tables) == 1:
+            return tables[0]
         keys: dict[tuple[str, str, str, str], int] = {}
         classes, shifts, before = [], [], 0
         for table in tables:

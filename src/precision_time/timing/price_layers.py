@@ -144,6 +144,8 @@ class PricedLayers(PricedKinds):
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
     calls: Array
+    unit_kinds: PricedKinds | None = None
+    """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
@@ -171,9 +173,8 @@ def price_layers(
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
     # The units' kinds come first among the program's, and are priced alike in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
-    units = _all_unit_times(
-        price_part(first, cluster, options, execution, constants, habits), program.units, within, cluster, constants
-    )
+    shared = price_part(first, cluster, options, execution, constants, habits)
+    units = _all_unit_times(shared, program.units, within, cluster, constants)
     stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
     for stage in program.stages:
         if id(stage) not in stages:
@@ -202,6 +203,7 @@ def price_layers(
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
+        unit_kinds=shared,
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
         slowdown=_slowdown(program, joined),
     )  # fmt: skip
@@ -402,7 +404,8 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
 
 def busiest_stage(program: LayeredProgram, units: tuple[UnitTimes, ...]) -> Stage:
     """The stage with the most to do in a micro-batch."""
-    return max(dict.fromkeys(program.stages), key=lambda s: _stage_s(s, units))
+    distinct = dict.fromkeys(program.stages)
+    return program.stages[0] if len(distinct) == 1 else max(distinct, key=lambda s: _stage_s(s, units))
 
 
 def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
@@ -413,10 +416,9 @@ def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
     )
 
 
-def host_seconds(priced: PricedLayers) -> float:
-    """What the host of the busiest stage launches in a step."""
+def host_seconds(priced: PricedLayers, stage: Stage) -> float:
+    """What the host of a stage launches in a step."""
     program, units = priced.program, priced.units
-    stage = busiest_stage(program, units)
     place = program.stages.index(stage)
     micro = sum(
         repeat * (units[i].forward.host_s + units[i].backward.host_s) + again * units[i].recompute.host_s
@@ -428,31 +430,37 @@ def host_seconds(priced: PricedLayers) -> float:
     return priced.host.step_s + program.micro_batches * micro + adds + copies + priced.tails[place].host_s
 
 
-def phase_seconds(priced: PricedLayers) -> tuple[dict[Phase, float], float, float]:
-    """Compute seconds of the busiest stage in a step by phase, of its casts, and of what it recomputes."""
-    stage = busiest_stage(priced.program, priced.units)
+def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float], float, float]:
+    """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
     busy = dict.fromkeys(Phase, 0.0)
     casts = again_s = 0.0
     micro = priced.program.micro_batches
-    runs: list[tuple[Segment, int]] = [
-        (stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions)
-    ]  # fmt: skip
+    sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions))
+    runs = [(_by_phase(priced, s), n) for s, n in sweeps if len(s) and n]
+    shared = priced.unit_kinds or priced
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
             unit = priced.program.units[index]
-            runs += [(unit.forward, repeat * micro), (unit.backward, repeat * micro)]
-            if len(unit.recompute):
-                again_s += float(priced.device_seconds(unit.recompute).sum()) * again * micro
-    for segment, times in runs:
-        if not len(segment) or times <= 0:
-            continue
-        seconds = priced.device_seconds(segment) * times
-        cast = priced.works.is_cast[segment.kind]
-        casts += float(seconds[cast].sum())
-        totals = np.bincount(segment.phase[~cast], weights=seconds[~cast], minlength=len(Phase))
-        for phase in Phase:
-            busy[phase] += float(totals[phase])
+            runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
+            if len(unit.recompute) and again:
+                again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
+    for (*totals, cast), times in runs:
+        casts += cast * times
+        for phase, total in zip(Phase, totals, strict=True):
+            busy[phase] += total * times
     return busy, casts, again_s
+
+
+def _by_phase(kinds: PricedKinds, segment: Segment) -> tuple[float, ...]:
+    """Seconds of a segment by phase, without its casts, and of these."""
+    seconds = kinds.device_seconds(segment)
+    cast = kinds.works.is_cast[segment.kind]
+    rest = ~cast
+    totals = np.bincount(segment.phase[rest], weights=seconds[rest], minlength=len(Phase))
+    return (*totals.tolist(), float(seconds[cast].sum()))
+
+
+_by_phase_once = lru_cache(maxsize=4096)(_by_phase)
 
 
 __all__ = ["CONTEXT", "TENSOR", "PricedLayers", "price_layers"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,8 @@ DEPARTS = {"conv_1d": "conv", "conv_dilated": "conv"}
 """Groups whose factor is that of another, times their own."""
 
 
-def parts(key: Key) -> dict[str, float]:
+@cache
+def parts(key: Key) -> Mapping[str, float]:
     """The factors that add up (in log) to that of a key, with their prior standard deviations."""
     group, arch, kind = key
     family = group.partition(".")[0]
@@ -92,7 +93,7 @@ class Openness:
 
     def log_spread(self, seconds: Mapping[Key, float], step_s: float) -> float:
         """Standard deviation of log(step time) that follows, for a step with these kernels."""
-        index = {name: i for i, name in enumerate(self.names)}
+        index = self._places
         slopes = np.zeros(len(self.names))
         unseen: dict[str, tuple[float, float]] = {}
         for key, spent in seconds.items():
@@ -103,6 +104,10 @@ class Openness:
                     unseen[name] = (unseen.get(name, (0.0, 0.0))[0] + spent / step_s, width)
         variance = float(slopes @ self.covariance @ slopes)
         return float(np.sqrt(max(variance, 0.0) + sum((share * width) ** 2 for share, width in unseen.values())))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
 
 
 @cache
