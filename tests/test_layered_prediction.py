@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from precision_time.capture.layered_step import layered_step
 from precision_time.errors import JobError
+from precision_time.estimate.correction import NONE
 from precision_time.estimate.estimate import BREAKDOWN_TERMS, Estimate
 from precision_time.hardware import cluster
 from precision_time.job import Job
@@ -22,7 +23,7 @@ from precision_time.layered_prediction import predict_layers
 from precision_time.layout.layers import Options, layered_program
 from precision_time.prediction import Anchoring, predict
 from precision_time.timeline.layers import simulate_layers
-from precision_time.timing.constants import shipped
+from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.price_layers import price_layers
 
@@ -53,9 +54,10 @@ def jobs(draw: Any) -> Job:
     )  # fmt: skip
 
 
-def layered(job: Job) -> Estimate:
-    """By the line of layouts, whatever the layout."""
-    return predict_layers(job, job.precision_spec, cluster(job.gpu, job.gpus), None)
+def layered(job: Job, constants: StepConstants | None = None) -> Estimate:
+    """By the line of layouts, whatever the layout, and not corrected by measured jobs."""
+    where = cluster(job.gpu, job.gpus)
+    return predict_layers(job, job.precision_spec, where, constants, lambda step, terms: (NONE, ()))
 
 
 @settings(max_examples=80)
@@ -156,7 +158,7 @@ def test_both_lines_are_near_on_eight_gpus(model: str, batch_size: int) -> None:
     job = Job(model, precision="amp-bf16", batch_size=batch_size, gpu="a100-80gb-sxm", gpus=8)
     assert layered(job.replace(framework="megatron")).step.p50 < layered(job).step.p50  # copies no gradients
     plain = predict(job, constants=constants, anchoring=Anchoring(use=False))
-    units = predict_layers(job, job.precision_spec, cluster(job.gpu, job.gpus), constants)
+    units = layered(job, constants)
     assert units.step.p50 == pytest.approx(plain.step.p50, rel=0.01)
 
 

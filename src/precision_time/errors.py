@@ -7,7 +7,8 @@
     ├── CaptureError        the model could not be traced
     │   └── MissingExtraError  an optional package (torch, matplotlib, ...) is needed and absent
     ├── DataError           a file of ours or of the user's cannot be read
-    └── MeasureError        real code could not be run or timed on this machine
+    ├── MeasureError        real code could not be run or timed on this machine
+    └── PredictorError      a predictor is unknown, not trained for this, or trained on something else
 
 All messages are one sentence: what was given, what is valid, how to fix it.
 """
@@ -48,6 +49,10 @@ class DataError(PrecisionTimeError):
 
 class MeasureError(PrecisionTimeError):
     """A measurement on this machine failed."""
+
+
+class PredictorError(PrecisionTimeError):
+    """A predictor cannot answer: unknown, not trained, or trained for other data or another device."""
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:

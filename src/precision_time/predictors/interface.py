@@ -1,0 +1,129 @@
+"""What every predictor is given and gives, so that all are trained and judged on the same measured jobs.
+
+**The time of a job** is here always the seconds of what it says: of its `run` where that has a length, of one optimizer
+step where it has none. Published rows are steps; the runs on a machine of one's own are passes over a data set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from precision_time.errors import JobError
+from precision_time.job.datasets import samples_per_epoch
+from precision_time.job.job import Job
+
+Z90 = 1.2815515655446004
+"""Standard deviations from the median to the ninth decile of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredJob:
+    """A job and how long it took.
+
+    `seconds` is the median of its repeats, `cost_s` what finding it out took in all (repeats, warm-up), `family` the
+    model family that is left out with it, `dataset` the type of data it trains on ("" where unknown), `precision` the
+    project's name. `log_spread` is the standard deviation of log(seconds) between repeats, None where measured once.
+    """
+
+    id: str
+    job: Job
+    seconds: float
+    family: str
+    dataset: str = ""
+    cost_s: float = 0.0
+    log_spread: float | None = None
+
+    @property
+    def precision(self) -> str:
+        return self.job.precision_spec.label
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds of a job (see the module) with P10 and P90.
+
+    `confidence` in [0, 1] is how like the training jobs this one is, where the predictor has such a notion;
+    `notes` are sentences for the reader (out of distribution, extrapolated ...).
+    """
+
+    seconds: float
+    p10_s: float
+    p90_s: float
+    confidence: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def spread(
+        cls, seconds: float, log_spread: float, confidence: float | None = None, notes: tuple[str, ...] = ()
+    ) -> Forecast:
+        """With log-normal deciles, `log_spread` being the standard deviation of log(seconds)."""
+        wide = math.exp(Z90 * log_spread)
+        return cls(seconds, seconds / wide, seconds * wide, confidence, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a predictor had to spend: runs and seconds of measuring jobs (or operators), and seconds of fitting."""
+
+    runs: int
+    measured_s: float
+    fit_s: float
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """One predictor. Each is a class of its own module; `registry.py` names them.
+
+    `fit` may be called again, which forgets what was learned before. `predict` raises a `PredictorError` that says what
+    is missing (not trained, another data set type, another device). `save` writes plain files (JSON, text, npz), never
+    pickles, into a folder of its own; `load` reads them back and predicts the same to the last digit but rounding.
+    """
+
+    name: str
+
+    def fit(self, measured: Sequence[MeasuredJob]) -> None: ...
+
+    def predict(self, job: Job) -> Forecast: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    @classmethod
+    def load(cls, folder: Path) -> Predictor: ...
+
+    def cost(self) -> Cost: ...
+
+
+def steps_of(job: Job) -> float:
+    """Optimizer steps of what the job asks for; 1 where its run has no length. A part of a step counts as a whole."""
+    run = job.run
+    if run.steps is not None:
+        return float(run.steps)
+    if run.samples is not None:
+        return float(math.ceil(run.samples / global_batch_size(job)))
+    if run.epochs is not None:
+        return float(math.ceil(run.epochs * _steps_per_epoch(job)))
+    return 1.0
+
+
+def _steps_per_epoch(job: Job) -> int:
+    run = job.run
+    if run.steps_per_epoch is not None:
+        return run.steps_per_epoch
+    if run.dataset_size is None and run.dataset is None:
+        raise JobError(f"run.epochs {run.epochs} needs to know the data; add run.dataset or run.dataset_size")
+    seq_len = job.input.get("seq_len")
+    size = run.dataset_size or samples_per_epoch(
+        run.dataset or "", int(seq_len) if isinstance(seq_len, (int, float)) else None
+    )
+    return math.ceil(size / global_batch_size(job))
+
+
+def global_batch_size(job: Job) -> int:
+    """Samples of one optimizer step over all ranks."""
+    if job.batch_size is None:
+        raise JobError("the job gives no batch_size; add it")
+    return job.batch_size * job.grad_accum * job.layout_spec.dp

@@ -1,0 +1,32 @@
+"""Names of the predictors, and their classes, loaded when first asked for: each needs libraries that others do not."""
+
+from __future__ import annotations
+
+import importlib
+
+from precision_time.errors import MissingExtraError, PredictorError, nearest
+from precision_time.predictors.interface import Predictor
+
+PREDICTORS: dict[str, str] = {}
+"""Name on the command line -> module and class below this package."""
+
+BLIND: dict[str, str] = {}
+"""Their precision-blind twins: the same with the dtype frozen."""
+
+
+def predictor_class(name: str, blind: bool = False) -> type[Predictor]:
+    """The class of a predictor, or of its blind twin. Raises a `PredictorError` for an unknown name."""
+    table = BLIND if blind else PREDICTORS
+    if name not in table:
+        raise PredictorError(
+            f"predictor {name!r} {'has no blind twin' if blind and name in PREDICTORS else 'is unknown'}; "
+            f"nearest: {nearest(name, table)}; use one of {', '.join(table)}"
+        )
+    module, _, cls = table[name].partition(":")
+    try:
+        found = getattr(importlib.import_module(f"precision_time.predictors.{module}"), cls)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"predictor {name!r} needs {error.name}; install it with: pip install 'precision-time[predictors]'"
+        ) from error
+    return found  # type: ignore[no-any-return]
