@@ -116,9 +116,8 @@ def _steps_per_epoch(job: Job) -> int:
     if run.dataset_size is None and run.dataset is None:
         raise JobError(f"run.epochs {run.epochs} needs to know the data; add run.dataset or run.dataset_size")
     seq_len = job.input.get("seq_len")
-    size = run.dataset_size or samples_per_epoch(
-        run.dataset or "", int(seq_len) if isinstance(seq_len, (int, float)) else None
-    )
+    tokens = int(seq_len) if isinstance(seq_len, (int, float)) else None
+    size = run.dataset_size or samples_per_epoch(run.dataset or "", tokens)
     return math.ceil(size / global_batch_size(job))
 
 

@@ -1,0 +1,76 @@
+"""What `precision-time reproduce` asks of every predictor: a study, which trains it, judges it and says what came out.
+
+A study is a function `study(context) -> Section` in `predictors/studies/`. Sections become the report (HTML and JSON).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from precision_time.predictors.interface import MeasuredJob
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the report. Cells are text as it is to be read; units stand in the header."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture of the report, as SVG text that stands alone."""
+
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A published claim or a target of ours beside what was found; `why` says, where it is missed, the likely reason.
+
+    `met` is None where there is nothing to meet: a published figure that is only set beside ours.
+    """
+
+    what: str
+    published: str
+    found: str
+    met: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One predictor's part of the report. `data` holds the figures behind the text, for the JSON."""
+
+    key: str
+    title: str
+    text: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a study works on.
+
+    `published` and `large` are the tables of published rows (empty where `../shared` is absent: the study then says so
+    and does what it can), `runs` the real runs on a machine, `shared` the folder of shared data or None, `seed` what
+    all chance hangs on, `quick` True for a test: fewer seeds, rounds and rows. `progress(part, done, of)` may be called
+    at any time.
+    """
+
+    published: Sequence[MeasuredJob]
+    large: Sequence[MeasuredJob]
+    runs: Sequence[MeasuredJob]
+    shared: Path | None = None
+    seed: int = 0
+    quick: bool = False
+    progress: Callable[[str, int, int], None] = lambda part, done, of: None
