@@ -53,6 +53,8 @@ def _dispatch(given: Namespace) -> int:
             "calibrate": commands.calibrate,
             "measure": commands.measure,
             "verify": commands.verify,
+            "train": commands.train,
+            "reproduce": commands.reproduce,
             "fit": commands.fit,
             "zoo": commands.zoo,
             "gpus": commands.gpus,
