@@ -65,13 +65,17 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
-    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch"])
+    assert sorted(flags_of(parser, "predict")) == sorted([
+        *JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch", "--predictor", "--trained",
+    ])  # fmt: skip
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
     assert flags_of(parser, "fit") == ["--help", "--shared", "--measured", "--report", "--json"]
+    assert sorted(flags_of(parser, "train")) == sorted(["--help", "--shared", "--real-runs", "--output", "--json"])
+    assert sorted(flags_of(parser, "reproduce")) == sorted([*flags_of(parser, "train"), "--seed", "--quick"])
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
 

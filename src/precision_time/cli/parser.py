@@ -19,7 +19,7 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 
 _FILE_FLAGS = (
     "device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported", "trained",
-    "runs",
+    "real_runs",
 )  # fmt: skip
 
 _NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
@@ -72,8 +72,8 @@ _USAGE = {
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
-    "train": "[PREDICTOR ...] --output FOLDER [--shared DIR] [--runs FOLDER]",
-    "reproduce": "[STUDY ...] [--shared DIR] [--runs FOLDER] [--output FOLDER]",
+    "train": "[PREDICTOR ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
+    "reproduce": "[STUDY ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
     "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
@@ -179,7 +179,7 @@ def build_parser(for_completion: bool = False) -> Parser:
         command.add_argument("name", nargs="*", metavar=what, help="default: all")
         command.add_argument("--shared", metavar="DIR", help="folder with data/published and data/cloud-configurations")
         command.add_argument(
-            "--runs", metavar="FOLDER", help="real runs that `runs` has made (default: those that ship)"
+            "--real-runs", metavar="FOLDER", help="real runs that `runs` has made (default: those that ship)"
         )
         command.add_argument("--output", metavar="FOLDER", help="folder to write (default "
                              f"{'trained' if name == 'train' else 'reproduction'})")  # fmt: skip

@@ -37,7 +37,7 @@ def reproduce(given: Namespace) -> Report:
     if not folder.absolute().parent.is_dir():
         raise UsageError(f"--output {str(folder)!r}: there is no folder {str(folder.parent)!r}; make it first")
     shared = Path(given.shared) if given.shared else None
-    runs = Path(given.runs) if given.runs else None
+    runs = Path(given.real_runs) if given.real_runs else None
     with Studies() as progress:
         report = make(given.name, shared, runs, seed=seed, quick=given.quick, progress=progress)
     folder.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def train(given: Namespace) -> str:
     shared = Path(given.shared) if given.shared else None
     with Studies() as progress:
         cards = make(
-            given.name, folder, shared, Path(given.runs) if given.runs else None,
+            given.name, folder, shared, Path(given.real_runs) if given.real_runs else None,
             lambda name, done, of: progress("training", name, done, of),
         )  # fmt: skip
     if given.json:

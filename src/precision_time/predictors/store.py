@@ -52,11 +52,11 @@ def train(
 
     Each is written whole or not at all. Raises a `PredictorError` where a predictor has nothing to learn from.
     """
-    names = [n for n in (names or PREDICTORS) if n != "line" or names]
+    if "line" in names:
+        raise PredictorError("predictor 'line' is the product's own and needs no training; leave it out")
+    names = names or [name for name in PREDICTORS if name != "line"]
     for name in names:
         predictor_class(name)
-        if name == "line":
-            raise PredictorError("predictor 'line' is the product's own and needs no training; leave it out")
     rows = {"runs": read_runs(runs), "published": published_jobs(shared / STEPS) if shared else ()}
     if "published" in {kind for n in names for kind in LEARNS_FROM[n][:1]} and not rows["published"]:
         lacking = ", ".join(n for n in names if LEARNS_FROM[n][0] == "published")
