@@ -61,14 +61,14 @@ def write_table(
     folder: Path,
     here: Machine,
     head: Record,
-    wanted: Sequence[Configuration],
+    everything: Sequence[Configuration],
     records: Mapping[str, Record],
-    turns: int,
-    refused: Sequence[str],
+    lacking: int,
 ) -> RunsTable:
-    """Write runs.csv and README.md of everything that the journal holds."""
-    passes = {each.label: _repeats(each, records) for each in wanted}
-    rows = [_row(each, passes[each.label], here, head) for each in wanted if passes[each.label]]
+    """Write runs.csv and README.md of what the records hold of these configurations."""
+    refused = [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
+    passes = {each.label: _repeats(each, records) for each in everything}
+    rows = [_row(each, passes[each.label], here, head) for each in everything if passes[each.label]]
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, *OWN_COLUMNS], restval="", lineterminator="\n")
     writer.writeheader()
@@ -77,7 +77,7 @@ def write_table(
     spreads = [float(row["spread"]) for row in rows if row["spread"] != ""]
     found = RunsTable(
         folder, len(rows), len({row["model"] for row in rows}), sum(len(p) for p in passes.values()),
-        sum(max(min(turns, 2) - len(p), 0) for p in passes.values()),
+        lacking,
         statistics.median(spreads) if spreads else 0.0, tuple(refused),
     )  # fmt: skip
     write_whole(folder / CARD, card(here, head, rows, records, found).encode())
