@@ -26,7 +26,7 @@ from precision_time.job.datasets import find_dataset  # noqa: E402
 from precision_time.measure import small_runs  # noqa: E402
 from precision_time.measure.calibrate import Machine  # noqa: E402
 from precision_time.measure.journal import Journal, read  # noqa: E402
-from precision_time.measure.runs_table import CARD, TABLE, write_table  # noqa: E402
+from precision_time.measure.runs_table import CARD, TABLE, drift_of, write_table  # noqa: E402
 from precision_time.measure.small_runs import (  # noqa: E402
     LONG_PASS_S,
     NETWORKS,
@@ -107,6 +107,24 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert (measured.seconds, measured.cost_s, measured.family, measured.dataset) == (0.2, 4.5, "lenet", "cifar-10")
     assert measured.log_spread == pytest.approx(math.log(2), rel=1e-3)
     assert measured.job == ONE.job().replace(gpu="this-cpu")  # no device file there
+
+
+def test_drift_of_the_machine_is_seen() -> None:
+    import random
+
+    chance = random.Random(3)
+    steady, slow = {}, {}
+    for turn in (1, 2):
+        for row in range(400):
+            noise = math.exp(chance.gauss(0.0, 0.1))
+            bad_minute = 1.5 if turn == 2 and 100 <= row < 200 else 1.0
+            steady[f"r{row} turn {turn}"] = {"pass_s": (row + 1) * noise}
+            slow[f"r{row} turn {turn}"] = {"pass_s": (row + 1) * noise * bad_minute}
+    drifts = [drift_of(steady), drift_of(slow)]
+    assert drifts[0] == pytest.approx(0.0, abs=0.15)
+    assert drifts[1] is not None
+    assert drifts[1] > 0.6
+    assert drift_of({"r turn 1": {"pass_s": 1.0}, "r turn 2": {"pass_s": 2.0}}) is None
 
 
 # --- for real -------------------------------------------------------------------------------------------------------

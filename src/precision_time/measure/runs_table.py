@@ -116,6 +116,7 @@ def card(
     days = sorted({r["at"][:10] for r in records.values() if "at" in r}) or ["never"]
     spreads = sorted(float(row["spread"]) for row in rows if row["spread"] != "")
     wide = spreads[int(0.9 * (len(spreads) - 1))] if spreads else 0.0
+    steps = [round(float(row["pass_s"]) / float(row["step_time_s"])) for row in rows]
     said = versions()
     lines = [
         "# Real runs of small networks", "",
@@ -139,14 +140,41 @@ def card(
         "workers train with DistributedDataParallel (gloo over the loopback interface on a CPU, NCCL on GPUs). fp32, "
         "and amp-bf16: autocast to bfloat16.", "",
         "## Known faults", "",
-        "- Few pictures: a pass has 1 to 64 steps. Fixed costs of a pass weigh more than in a real epoch.",
+        f"- Few pictures: a pass has {min(steps, default=0)} to {max(steps, default=0)} steps. Fixed costs of a pass "
+        "weigh more than in a real epoch.",
         "- Time of starting processes and of importing torch is in no column.",
         "- Workers on one CPU share its caches and memory, and the all-reduce needs the same cores as the training.",
-        "- A virtual machine may be slowed by others on its host: rows with a large `spread` show it.",
+        "- A machine is slowed by what else runs there, a virtual one by others on its host: rows with a large `spread` "
+        "show it.",
     ]  # fmt: skip
+    drift = drift_of(records)
+    if drift is not None:
+        lines.append(
+            f"- Departures of passes from the mean of their row correlate by {drift:.2f} between passes that follow "
+            "each other: so far as that is above 0, the machine itself drifts within a turn."
+        )
     if found.refused:
         lines += ["", "Refused:", *(f"- {text}" for text in found.refused)]
     return "\n".join(lines) + "\n"
+
+
+def drift_of(records: Mapping[str, Record]) -> float | None:
+    """Correlation between the departures (of the log, from the mean of their row) of passes that follow each other.
+
+    None where too few were repeated. Chance alone gives about 0: repeats of one row do not follow each other.
+    """
+    logs = {label: math.log(float(record["pass_s"])) for label, record in records.items() if "pass_s" in record}
+    rows: dict[str, list[float]] = {}
+    for label, value in logs.items():
+        rows.setdefault(label.rpartition(" turn ")[0], []).append(value)
+    own = ((value, rows[label.rpartition(" turn ")[0]]) for label, value in logs.items())
+    departures = [value - statistics.mean(row) for value, row in own if len(row) > 1]
+    if len(departures) < _ENOUGH or len(set(departures)) == 1:
+        return None
+    return statistics.correlation(departures[:-1], departures[1:])
+
+
+_ENOUGH = 100
 
 
 def _repeated(rows: Sequence[Mapping[str, Any]]) -> str:
