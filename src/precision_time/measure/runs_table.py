@@ -144,8 +144,8 @@ def card(
         "weigh more than in a real epoch.",
         "- Time of starting processes and of importing torch is in no column.",
         "- Workers on one CPU share its caches and memory, and the all-reduce needs the same cores as the training.",
-        "- A machine is slowed by what else runs there, a virtual one by others on its host: rows with a large `spread` "
-        "show it.",
+        "- A machine is slowed by what else runs there, a virtual one by others on its host: rows with a large "
+        "`spread` show it.",
     ]  # fmt: skip
     drift = drift_of(records)
     if drift is not None:
