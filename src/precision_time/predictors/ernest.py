@@ -106,6 +106,10 @@ class Curve:
         far += [point.fraction / self.fractions[1], self.fractions[0] / point.fraction]
         return max(1.0, *far)
 
+    def log_spread_at(self, point: Point) -> float:
+        """Standard deviation of log time there; wider away from the runs, a step of e as much as all within them."""
+        return self.log_spread * (1.0 + math.log(self.beyond(point)))
+
 
 def fit_curve(points: Sequence[Point], seconds: Sequence[float], relative: bool = False) -> Curve:
     """Non-negative least squares, with a spread from runs left out one at a time."""
@@ -189,7 +193,7 @@ class Ernest:
                 f"Extrapolated from {curve.runs} runs on {low} to {high} ranks and "
                 f"{curve.fractions[0]:.3g} to {curve.fractions[1]:.3g} of the data.",
             )
-        return Forecast.spread(seconds, curve.log_spread * (1.0 + math.log(beyond)), notes=notes)
+        return Forecast.spread(seconds, curve.log_spread_at(point), notes=notes)
 
     def cost(self) -> Cost:
         return self._cost

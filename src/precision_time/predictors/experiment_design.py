@@ -100,12 +100,24 @@ def reduced(points: Sequence[Point]) -> FloatArray:
     return kept
 
 
+def _whitened(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(Q, B) of rows = Q U with orthonormal columns and B = U^-T, so that M^-1 = B' (Q' W Q)^-1 B.
+
+    The features are nearly collinear; their own products are too ill-conditioned for a solver, those of Q are not.
+    """
+    unit, upper = np.linalg.qr(rows)
+    return unit, np.linalg.inv(upper).T
+
+
 def criterion_value(rows: FloatArray, weights: FloatArray, criterion: str) -> float:
     """tr(M^-1) (A; infinite where M is singular) or log det M (D) with M = sum of l f f'."""
-    sizes = np.linalg.eigvalsh((rows.T * weights) @ rows)
-    if sizes[0] <= RANK_TOLERANCE * sizes[-1]:
+    unit, back = _whitened(rows)
+    information = (unit.T * weights) @ unit
+    if np.linalg.eigvalsh(information)[0] <= 1e-12:
         return float("inf") if criterion == "A" else float("-inf")
-    return float(np.sum(1.0 / sizes)) if criterion == "A" else float(np.sum(np.log(sizes)))
+    if criterion == "A":
+        return float(np.trace(back.T @ np.linalg.solve(information, back)))
+    return float(np.linalg.slogdet(information)[1] - 2.0 * np.linalg.slogdet(back)[1])
 
 
 def design(
@@ -130,9 +142,13 @@ def design(
 def _solve(rows: FloatArray, costs: FloatArray, budget: float, criterion: str) -> FloatArray:
     import cvxpy
 
+    unit, back = _whitened(rows)
     weights: Any = cvxpy.Variable(len(rows))
-    information = rows.T @ cvxpy.diag(weights) @ rows
-    goal = cvxpy.Minimize(cvxpy.tr_inv(information)) if criterion == "A" else cvxpy.Maximize(cvxpy.log_det(information))
+    information = unit.T @ cvxpy.diag(weights) @ unit
+    if criterion == "A":
+        goal = cvxpy.Minimize(cvxpy.matrix_frac(back / np.linalg.norm(back), information))
+    else:
+        goal = cvxpy.Maximize(cvxpy.log_det(information))
     problem = cvxpy.Problem(goal, [weights >= 0, weights <= 1, costs @ weights <= budget])
     try:
         problem.solve(solver=cvxpy.CLARABEL)
