@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,8 @@ def card(
         "- command: `precision-time runs` (resumable)",
         f"- {found.rows:,} rows of {found.networks} networks, {found.passes:,} passes in all, "
         f"{sum(float(row['cost_s']) for row in rows):,.0f} s with building and warm-up",
-        f"- repeats of a row differ by {found.spread:.1%} (median), {wide:.1%} (ninth decile)",
+        f"- repeats: {_repeated(rows)}; those of a row differ by {found.spread:.1%} (median of `spread`), {wide:.1%} "
+        "(its ninth decile)",
         "", *_shapes(rows), "",
         "One row is one configuration. `pass_s` is the median time of one pass over `samples` pictures, from the first "
         "batch asked for to the last update done, on the slowest worker: loader, forward, loss, backward, all-reduce, "
@@ -145,6 +147,11 @@ def card(
     if found.refused:
         lines += ["", "Refused:", *(f"- {text}" for text in found.refused)]
     return "\n".join(lines) + "\n"
+
+
+def _repeated(rows: Sequence[Mapping[str, Any]]) -> str:
+    counts = Counter(int(row["repeats"]) for row in rows)
+    return ", ".join(f"{counts[n]:,} rows of {n}" for n in sorted(counts, reverse=True))
 
 
 def _shapes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
