@@ -19,6 +19,8 @@ from precision_time.errors import PredictorError
 from precision_time.predictors.cloud_search import Configurations, FloatArray, Measure, Search, Trials
 from precision_time.predictors.surrogate import Averaged, Likelihood
 
+BY_LIKELIHOOD = Likelihood()
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -34,7 +36,7 @@ class Setting:
     stop_below: float = 0.1
     least_runs: int = 6
     most_runs: int | None = None
-    surrogate: Likelihood | Averaged = Likelihood()
+    surrogate: Likelihood | Averaged = BY_LIKELIHOOD
     per_cost: bool = False
 
     def __post_init__(self) -> None:

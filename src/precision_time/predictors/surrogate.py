@@ -21,7 +21,7 @@ from precision_time.predictors.cloud_search import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed of log C at some places: a mixture of normals, one row of each for every set of hyperparameters."""
+    """What is believed of log C at some places: a mixture of normals, a row for every set of hyperparameters."""
 
     weights: FloatArray
     mean: FloatArray
