@@ -128,7 +128,8 @@ def study(context: Context) -> Section:
         [
             "CherryPick looks for the cheapest configuration by measuring few of them. Each search below is one of "
             f"{_seeds(context)} with other starts; gaps are to the best cost in the table; random search and "
-            "coordinate descent get as many runs as CherryPick took with the same seed. No search measures anything twice."
+            "coordinate descent get as many runs as CherryPick took with the same seed. No search measures "
+            "anything twice."
         ],
         [], [], [], {},
     )  # fmt: skip
@@ -261,9 +262,9 @@ def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: 
         report.claims.append(Claim(f"CherryPick {label}: P90 gap", said, ", ".join(p90), None))
     report.text.append(
         "The improved setting was chosen with these five jobs in view, so its figures on them are not held out; it "
-        "was not touched for the two tables below. What made the difference, in order: hyperparameters averaged instead of "
-        "fitted (the authors' code does so too), and not stopping after 6 runs. kmeans and spark have a cliff of "
-        "memory that few runs cannot show, so the process is content on the wrong side of it; more runs find it."
+        "was not touched for the two tables below. What made the difference, in order: hyperparameters averaged "
+        "instead of fitted (the authors' code does so too), and not stopping after 6 runs. kmeans and spark have a "
+        "cliff of memory that few runs cannot show, so the process is content on the wrong side of it; more runs find it."
     )
 
 

@@ -225,9 +225,9 @@ def _cloud(
         "On the analytics jobs nearly all runs are on the whole input (s = 1), so only the number of machines varies: "
         "the two largest clusters of each machine type are predicted from the smaller ones. Ernest's budget, in runs "
         "of the smallest input on one machine, binds nothing there, and 3 to 6 runs for four parameters leave a design "
-        "no choice: all are made. Only TeraSort has other inputs. terasort-05 to terasort-80 cannot be input sizes beside "
-        "terasort-50 to terasort-150 (terasort-80 takes 1.7 times as long as terasort-100 on the same cluster, and "
-        "terasort-05 longer than it), so they are left out; terasort itself is taken as 100. Where "
+        "no choice: all are made. Only TeraSort has other inputs. terasort-05 to terasort-80 cannot be input sizes "
+        "beside terasort-50 to terasort-150 (terasort-80 takes 1.7 times as long as terasort-100 on the same cluster, "
+        "and terasort-05 longer than it), so they are left out; terasort itself is taken as 100. Where "
         "a job falls off a cliff (spark and kmeans need a certain memory in all, and take several times as long below "
         "it), no smooth curve through small clusters can see it."
     )
