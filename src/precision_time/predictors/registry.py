@@ -7,7 +7,9 @@ import importlib
 from precision_time.errors import MissingExtraError, PredictorError, nearest
 from precision_time.predictors.interface import Predictor
 
-PREDICTORS: dict[str, str] = {}
+PREDICTORS: dict[str, str] = {
+    "ernest": "ernest:Ernest",
+}
 """Name on the command line -> module and class below this package."""
 
 BLIND: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""Studies of the predictors: each trains one, judges it and says what came out."""
