@@ -1,0 +1,103 @@
+"""Measured times of single operators, whole and at their real dtype, and how they are measured on the device at hand."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture.graph import OpKind
+from precision_time.job.job import Job
+from precision_time.measure.clock import Timed
+from precision_time.measure.journal import read
+from precision_time.measure.point import Point
+from precision_time.timing.operators import WorkOptions
+
+Report = Callable[[int, int], None]
+_LAYOUT = "layout"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorProfile:
+    """Points of one device (`gpu` names it in jobs), what measuring them took, and what could not be measured."""
+
+    gpu: str = ""
+    points: tuple[Point, ...] = ()
+    spent_s: float = 0.0
+    left_out: tuple[str, ...] = ()
+    _exact: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
+    _loose: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        exact = {(point.kind, point.options): point.time for point in self.points}
+        loose: dict[Any, Timed] = {}
+        for point in self.points:
+            loose.setdefault((_anyhow(point.kind), point.options), point.time)
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_loose", loose)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def time(self, kind: OpKind, options: WorkOptions) -> Timed | None:
+        """Of this very operator; with its operands lying otherwise in memory where the graph does not say how."""
+        found = self._exact.get((kind, options))
+        if found is None and kind.attr(_LAYOUT) is None:
+            found = self._loose.get((kind, options))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "gpu": self.gpu, "spent_s": self.spent_s, "left_out": list(self.left_out),
+            "points": [point.to_json() for point in self.points],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> OperatorProfile:
+        points = tuple(Point.from_json(point) for point in said["points"])
+        return cls(str(said["gpu"]), points, float(said["spent_s"]), tuple(said["left_out"]))
+
+
+def _anyhow(kind: OpKind) -> OpKind:
+    """The operator whatever the order of its operands' elements in memory."""
+    return replace(kind, attrs=tuple(pair for pair in kind.attrs if pair[0] != _LAYOUT))
+
+
+def profile_operators(
+    jobs: Sequence[Job],
+    budget_s: float,
+    journal: Path | None = None,
+    report: Report = lambda done, total: None,
+    ranks: int = 1,
+    threads: int | None = None,
+) -> OperatorProfile:
+    """Measure every operator of the jobs on this machine in about `budget_s` seconds, each once.
+
+    Points are kept in `journal` (one JSON line each) as they come: the same call goes on with what lacks, for other jobs
+    too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError`
+    where this machine cannot, or where the journal is another machine's.
+    """
+    from precision_time.measure.calibrate import Machine, device_name, words_of
+    from precision_time.measure.launch import launch
+
+    here = Machine.here(ranks=ranks, threads=threads)
+    words = _distinct(words_of(job) for job in jobs)
+    with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
+        path = (journal or Path(folder) / "profile.jsonl").absolute()
+        task = {"task": "profile", "device": here.device_type, "jobs": words, "budget_s": budget_s, "journal": str(path)}
+        left_out = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
+        _, records, _ = read(path)
+    points = [Point.from_json(said) for record in records.values() for said in record.get("points", ())]
+    spent = sum(float(record.get("took_s", 0.0)) for record in records.values())
+    return OperatorProfile(device_name(here), tuple(points), spent, tuple(left_out))
+
+
+def _distinct(words: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for each in words:
+        each.pop("run", None)
+        if each not in found:
+            found.append(each)
+    return found
