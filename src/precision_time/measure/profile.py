@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,18 @@ def _measure(each: Counted, options: WorkOptions, device: torch.device) -> Calla
     return run
 
 
-def profile_task(task: dict[str, Any], device: torch.device, report: Report) -> list[str]:
-    """Fills the task's `journal` (a path) with the operators of its `jobs` in `budget_s`; what was left out, and why."""
+def profile_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
+    """Fills the task's `journal` (a path) with the operators of its `jobs` in `budget_s`.
+
+    What was left out, each with why, and the seconds of measuring now.
+    """
     jobs = [Job.from_dict(words) for words in task["jobs"]]
     journal = Journal(Path(task["journal"]), header(device))
-    return work_off(profile_tasks(device, jobs), journal, device, task["budget_s"], report)
+    before = spent_s(journal.records)
+    left_out = work_off(profile_tasks(device, jobs), journal, device, task["budget_s"], report)
+    return {"left_out": left_out, "spent_s": spent_s(journal.records) - before}
+
+
+def spent_s(records: Mapping[str, Record]) -> float:
+    """Seconds that measuring the records took."""
+    return sum(float(record.get("took_s", 0.0)) for record in records.values())

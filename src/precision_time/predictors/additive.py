@@ -28,7 +28,7 @@ from precision_time.errors import DataError, PredictorError
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.file import write_whole
 from precision_time.job.job import Job
-from precision_time.job.precision import PRECISIONS
+from precision_time.job.precision import parse_precision
 from precision_time.prediction import _catalog, _cluster
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import LocalStep, local_step
@@ -45,7 +45,8 @@ _CURVES = StepConstants()
 """Kernel benchmarks alone, without the factors that ship with the package: those were fitted to whole steps."""
 _MEASURED = SOURCES.index("measured")
 _POINT_S = 0.1
-"""What `calibrate` spends on a point of a short operator (`measure.session.LONGEST_POINT_S`); of a long one, four calls."""
+"""What `calibrate` spends on a point of a short operator (`measure.session.LONGEST_POINT_S`); a long one is called four
+times."""
 _LEAST_CALLS = 4
 
 
@@ -53,8 +54,8 @@ _LEAST_CALLS = 4
 class Added:
     """One step of a job by the equations, with what went into them.
 
-    `log_spread` is the standard deviation of log(T_comp); `shares` says how much of T_comp rests on which source:
-    profiled, measured, interpolated ...; volumes are in bytes, bandwidths in bytes per second (0 where nothing is sent).
+    `log_spread` is the standard deviation of log(T_comp); `shares` says how much of T_comp rests on which source
+    (profiled, measured, interpolated ...); volumes are in bytes, bandwidths in bytes per second, 0 where nothing is sent.
     """
 
     terms: Terms
@@ -69,8 +70,8 @@ class Added:
 class Additive:
     """The predictor. `fit` says which devices it is for, and with a budget profiles the operators of its jobs here.
 
-    budget_s  seconds of profiling on the machine at hand, for the jobs that run on it (`--gpu this-cpu` or `this-gpu` of
-              a device file); 0: none, so that nothing is run
+    budget_s  seconds of profiling on the machine at hand, for the jobs that run on it (gpu this-cpu or this-gpu of a
+              device file that `calibrate` wrote); 0: nothing is run
     journal   file of the points, one JSON line each; a later fit goes on with it. None: measured anew
     ranks, threads   as `calibrate` takes them: those under which the jobs run
     """
@@ -108,10 +109,9 @@ class Additive:
             self._profile = profile_operators(
                 here, self._budget_s, self._journal, self._report, self._ranks, self._threads
             )
-        profiling_s = time.perf_counter() - begin
         runs, seconds = self._looked_up(jobs)
-        spent = time.perf_counter() - begin - (profiling_s if self._budget_s else 0.0)
-        self._cost = Cost(len(self._profile) + runs, self._profile.spent_s + seconds, spent)
+        fit_s = time.perf_counter() - begin - self._profile.now_s
+        self._cost = Cost(len(self._profile) + runs, self._profile.spent_s + seconds, fit_s)
 
     def predict(self, job: Job) -> Forecast:
         """Seconds of what the job asks for; `PredictorError` for a device or a layout that this model does not know."""
@@ -174,12 +174,16 @@ class Additive:
             found._profile = OperatorProfile.from_json(said["profile"])
             found._restore(said)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is no saved {cls.name} predictor ({type(error).__name__}); save it again") from error
+            raise DataError(
+                f"{path} is no saved {cls.name} predictor ({type(error).__name__}); save it again"
+            ) from error
         return found
 
     def cost(self) -> Cost:
-        """Operators whose measured times it uses, and the seconds that measuring them took (on a calibrated device: what
-        `calibrate` spends on so many points)."""
+        """Operators whose measured times it uses, and the seconds that measuring them took.
+
+        On a calibrated device, whose file does not say, these are what `calibrate` spends on so many points.
+        """
         return self._cost
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
@@ -224,10 +228,16 @@ class BlindAdditive(Additive):
     name = "additive-blind"
     precision = ""
     """The one it knows; "" before `fit`."""
+    _frozen = False
+
+    def freeze(self, precision: str) -> None:
+        """Know this precision, whatever that of the jobs it is fitted to: they are profiled in it."""
+        self.precision, self._frozen = parse_precision(precision).label, True
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
-        counts = Counter(each.job.precision_spec.name for each in measured)
-        self.precision = max(PRECISIONS, key=lambda name: counts[name]) if counts else ""
+        counts = Counter(each.precision for each in measured)
+        if not self._frozen:
+            self.precision = max(sorted(counts), key=lambda name: counts[name]) if counts else ""
 
     def _as_profiled(self, job: Job) -> Job:
         return job.replace(precision=self.precision) if self.precision else job
@@ -246,7 +256,7 @@ def _where(job: Job, alone: bool = False) -> Cluster:
 
 
 def _operators(priced: PricedKinds, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
-    """Seconds of every kind, the spread of their log, and which are profiled. Casts take none: they are not the model's."""
+    """Seconds of every kind, the spread of their log, and which are profiled; casts, not the model's own, take none."""
     seconds = priced.kind_s.copy()
     at = priced.works.owner
     spread = np.bincount(at, priced.work_s * priced.work_spread, len(seconds)) / np.maximum(seconds, 1e-30)

@@ -9,18 +9,18 @@
 
 No term hides behind another, no message has a latency, and neither optimizer, loss scaler nor casts are in it.
 
-**Where this comes from.** The paper's text was not at hand: the equations are what readers of the short paper report. What the
-symbols stand for beyond that is our reading:
+**Where this comes from.** The paper's text was not at hand: the equations are what readers of the short paper report.
+What the symbols stand for beyond that is our reading:
 
 - T_comp is one step of the busiest pipeline stage: all micro-batches, forward, loss and backward, and what is
   recomputed. Operators that only change a dtype (casts) are not the model's and do not count.
-- V_dp, V_tp: bytes that each rank sends in the ring algorithm: 2 (n - 1) / n of the buffer in an all-reduce among n ranks, (n - 1) / n
-  in an all-gather or reduce-scatter. The buffer of V_dp is the gradient in the dtype in which it is reduced: float32
-  under autocast. Plain volumes would be off by these factors, the same for all precisions.
-- B, bytes per second: bus bandwidth between the ranks that exchange (what nccl-tests call so, to which the volumes above belong);
-  across nodes the least of fabric and network.
-- (pp - 1): idle time of a pipeline that passes one micro-batch through its stages. With m micro-batches a real one idles
-  (pp - 1) / m of T_comp, which the published equation does not know. It knows no transfer between stages either.
+- V_dp, V_tp: bytes that each rank sends in the ring algorithm: 2 (n - 1) / n of the buffer in an all-reduce among n
+  ranks, (n - 1) / n in an all-gather or reduce-scatter. The buffer of V_dp is the gradient in the dtype in which it is
+  reduced: float32 under autocast. Plain volumes would be off by these factors, the same for all precisions.
+- B, bytes per second: bus bandwidth between the ranks that exchange (what nccl-tests call so, to which the volumes
+  above belong); across nodes the least of fabric and network.
+- (pp - 1): idle time of a pipeline that passes one micro-batch through its stages. With m micro-batches a real one
+  idles (pp - 1) / m of T_comp, which the published equation does not know. It knows no transfer between stages either.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Terms:
 
 
 def additive(
-    compute_s: float, data_bytes: float, data_bytes_per_s: float, tensor_bytes: float, tensor_bytes_per_s: float, pp: int
+    compute_s: float, data_bytes: float, data_bytes_per_s: float, tensor_bytes: float, tensor_bytes_per_s: float,
+    pp: int,
 ) -> Terms:  # fmt: skip
     """The terms of T_comp, V_dp and V_tp with their bandwidths (not asked for where nothing is sent), and pp stages."""
     return Terms(

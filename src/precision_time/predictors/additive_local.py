@@ -74,7 +74,9 @@ def _remembered(words: str, device_type: str, _changed_ns: int) -> LocalStep:
     if not is_layered(job):
         step = training_step(job, None, device_type)
         ranks = job.layout_spec.dp
-        return _of_data_parallel(data_parallel(step, ranks, job.grad_accum, job.no_sync, job.communication_dtype), ranks)
+        return _of_data_parallel(
+            data_parallel(step, ranks, job.grad_accum, job.no_sync, job.communication_dtype), ranks
+        )
     return _of_layers(program_of(job, job.precision_spec, device_type)[1])
 
 
@@ -101,9 +103,12 @@ def _of_layers(program: LayeredProgram) -> LocalStep:
 def _calls(segment: Segment, kinds: Kinds) -> Counts:
     """How often each kind runs in the passes of the model itself."""
     found = segment.kind[segment.phase <= Phase.BACKWARD]
-    counts = np.bincount(found, minlength=len(kinds)).astype(np.float64)
-    counts[[index for index, kind in enumerate(kinds) if kind.name == _SWEEP]] = 0.0
-    return counts
+    return np.where(_sweeps(kinds), 0.0, np.bincount(found, minlength=len(kinds)))
+
+
+@lru_cache(maxsize=64)
+def _sweeps(kinds: Kinds) -> NDArray[np.bool_]:
+    return np.array([kind.name == _SWEEP for kind in kinds], dtype=np.bool_)
 
 
 def _units(program: LayeredProgram, stage: Stage) -> Iterator[tuple[UnitProgram, int, int]]:

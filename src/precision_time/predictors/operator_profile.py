@@ -1,4 +1,4 @@
-"""Measured times of single operators, whole and at their real dtype, and how they are measured on the device at hand."""
+"""Measured times of single operators, whole and at their real dtype, and how to measure them on the device at hand."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _LAYOUT = "layout"
 
 @dataclass(frozen=True, slots=True)
 class OperatorProfile:
-    """Points of one device (`gpu` names it in jobs), what measuring them took, and what could not be measured."""
+    """Points of one device (`gpu` names it in jobs), and what could not be measured.
+
+    `spent_s` is what measuring all of them took, `now_s` the part of it that was not taken from a journal.
+    """
 
     gpu: str = ""
     points: tuple[Point, ...] = ()
     spent_s: float = 0.0
     left_out: tuple[str, ...] = ()
+    now_s: float = 0.0
     _exact: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
     _loose: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
 
@@ -75,23 +79,31 @@ def profile_operators(
 ) -> OperatorProfile:
     """Measure every operator of the jobs on this machine in about `budget_s` seconds, each once.
 
-    Points are kept in `journal` (one JSON line each) as they come: the same call goes on with what lacks, for other jobs
-    too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError`
-    where this machine cannot, or where the journal is another machine's.
+    Points are kept in `journal` (one JSON line each) as they come: the same call goes on with what lacks, for other
+    jobs too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError` where this machine cannot, or
+    where the journal is another machine's.
     """
     from precision_time.measure.calibrate import Machine, device_name, words_of
     from precision_time.measure.launch import launch
+    from precision_time.measure.profile import spent_s
 
     here = Machine.here(ranks=ranks, threads=threads)
     words = _distinct(words_of(job) for job in jobs)
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         path = (journal or Path(folder) / "profile.jsonl").absolute()
-        task = {"task": "profile", "device": here.device_type, "jobs": words, "budget_s": budget_s, "journal": str(path)}
-        left_out = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
+        task = {
+            "task": "profile",
+            "device": here.device_type,
+            "jobs": words,
+            "budget_s": budget_s,
+            "journal": str(path),
+        }
+        done = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
         _, records, _ = read(path)
     points = [Point.from_json(said) for record in records.values() for said in record.get("points", ())]
-    spent = sum(float(record.get("took_s", 0.0)) for record in records.values())
-    return OperatorProfile(device_name(here), tuple(points), spent, tuple(left_out))
+    return OperatorProfile(
+        device_name(here), tuple(points), spent_s(records), tuple(done["left_out"]), float(done["spent_s"])
+    )
 
 
 def _distinct(words: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
