@@ -55,7 +55,7 @@ class Added:
     """One step of a job by the equations, with what went into them.
 
     `log_spread` is the standard deviation of log(T_comp); `shares` says how much of T_comp rests on which source
-    (profiled, measured, interpolated ...); volumes are in bytes, bandwidths in bytes per second, 0 where nothing is sent.
+    (profiled, measured, interpolated ...); volumes are in bytes, bandwidths in bytes per second (0: nothing is sent).
     """
 
     terms: Terms

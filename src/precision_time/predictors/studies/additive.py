@@ -82,7 +82,7 @@ def study(context: Context) -> Section:
 def judge(
     part: str, measured: Sequence[MeasuredJob], context: Context, constants: StepConstants | None, twins: bool = True
 ) -> list[Judged]:
-    """Seconds of every job by the model, its twins ("blind PRECISION") and the main line; a way that cannot is missing."""
+    """Seconds of every job by the model, its twins ("blind PRECISION") and the main line; what cannot be is missing."""
     aware = Additive()
     aware.fit(measured)
     ways = {
