@@ -91,6 +91,7 @@ class Additive:
         self._devices: frozenset[str] = frozenset()
         self._profile = OperatorProfile()
         self._cost = Cost(0, 0.0, 0.0)
+        self._uncharged: Sequence[Job] = ()
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
         """Take the jobs' devices, and profile their operators where a budget says so. Their times are not looked at."""
@@ -109,9 +110,9 @@ class Additive:
             self._profile = profile_operators(
                 here, self._budget_s, self._journal, self._report, self._ranks, self._threads
             )
-        runs, seconds = self._looked_up(jobs)
-        fit_s = time.perf_counter() - begin - self._profile.now_s
-        self._cost = Cost(len(self._profile) + runs, self._profile.spent_s + seconds, fit_s)
+        profiled = self._profile
+        self._cost = Cost(len(profiled), profiled.spent_s, time.perf_counter() - begin - profiled.now_s)
+        self._uncharged = jobs
 
     def predict(self, job: Job) -> Forecast:
         """Seconds of what the job asks for; `PredictorError` for a device or a layout that this model does not know."""
@@ -154,9 +155,10 @@ class Additive:
     def save(self, folder: Path) -> None:
         """Write `additive.json`: devices, cost and profiled points."""
         folder.mkdir(parents=True, exist_ok=True)
+        cost = self.cost()
         said = {
             "format": FORMAT, "name": self.name, "devices": sorted(self._devices), **self._more(),
-            "cost": [self._cost.runs, self._cost.measured_s, self._cost.fit_s], "profile": self._profile.to_json(),
+            "cost": [cost.runs, cost.measured_s, cost.fit_s], "profile": self._profile.to_json(),
         }  # fmt: skip
         write_whole(folder / FILE, (json.dumps(said, indent=1) + "\n").encode())
 
@@ -184,6 +186,10 @@ class Additive:
 
         On a calibrated device, whose file does not say, these are what `calibrate` spends on so many points.
         """
+        if self._uncharged:  # asked for late, because every job must be read or traced for it
+            runs, seconds = self._looked_up(self._uncharged)
+            self._cost = Cost(self._cost.runs + runs, self._cost.measured_s + seconds, self._cost.fit_s)
+            self._uncharged = ()
         return self._cost
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
