@@ -10,7 +10,7 @@ import pytest
 
 from fakes import HOST, TWO, device_document
 from precision_time.capture.graph import OpKind, TensorSpec
-from precision_time.errors import MeasureError, PredictorError
+from precision_time.errors import DataError, MeasureError, PredictorError
 from precision_time.job import Job
 from precision_time.measure.clock import Timed
 from precision_time.measure.point import Point
@@ -18,7 +18,7 @@ from precision_time.predictors import operator_profile
 from precision_time.predictors.additive import Additive
 from precision_time.predictors.additive_local import local_step
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.operator_profile import OperatorProfile, profile_operators
+from precision_time.predictors.operator_profile import BESIDE, OperatorProfile, device_at_hand, profile_operators
 from precision_time.timing.operators import WorkOptions
 
 torch = pytest.importorskip("torch")
@@ -63,7 +63,8 @@ def test_an_operator_is_found_by_shape_dtype_and_order_in_memory() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("profile")
     (path / "net.py").write_text(MODEL)
-    (path / "device.json").write_text(json.dumps(device_document(TWO, host=HOST)))
+    here = device_at_hand().partition("(")[2].removesuffix(")")
+    (path / "device.json").write_text(json.dumps(device_document(TWO, host=HOST, machine=here)))
     return path
 
 
@@ -101,6 +102,20 @@ def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert again.predict(job) == model.predict(job)
     assert again.cost().measured_s == cost.measured_s
     assert (folder / "points.jsonl").read_text() == before
+    # A profile beside the device file is taken without being asked for; another machine's is not.
+    other = OperatorProfile("this-cpu (another)", profile.points, 1.0)
+    other.write(folder / BESIDE)
+    beside = Additive()
+    beside.fit([MeasuredJob("net", job, 1.0, "own")])
+    assert "profiled" not in beside.added(job).shares
+    OperatorProfile(device_at_hand(), profile.points, 1.5).write(folder / BESIDE)
+    beside.fit([MeasuredJob("net", job, 1.0, "own")])
+    assert beside.predict(job) == model.predict(job)
+    assert beside.cost().measured_s == 1.5
+    (folder / BESIDE).write_bytes(b"no profile")
+    with pytest.raises(DataError, match=r"operators.json.gz is no profile of operators \(BadGzipFile\); profile them"):
+        beside.fit([MeasuredJob("net", job, 1.0, "own")])
+    (folder / BESIDE).unlink()
 
 
 def test_a_profile_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +169,7 @@ def _bare(kind: OpKind) -> OpKind:
 
 def test_what_cannot_be_profiled_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = Job("resnet50", gpu="a100-80gb-sxm", batch_size=8)
-    with pytest.raises(PredictorError, match="budget of 1 s to profile operators here, but no job runs on this machine"):
+    with pytest.raises(PredictorError, match="budget of 1 s to profile operators on this-.*, but no job is on it"):
         Additive(budget_s=1.0).fit([MeasuredJob("x", elsewhere, 1.0, "cnn")])
     (folder / "other.jsonl").write_text(json.dumps({"header": {"format": 1, "machine": "another"}}) + "\n")
     with pytest.raises(MeasureError, match="was begun with machine 'another'"):

@@ -3,7 +3,8 @@
 Each operator of a rank takes the dtype that autocast really gives it and is looked up, forward and backward, at its
 local shape in a profile of the device. The times come, in this order, from
 
-1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`);
+1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`), or earlier, in a file
+   `operators.json.gz` beside the job's device file;
 2. the points of the job's device file, as `calibrate` measured them, interpolated where none has the shape;
 3. the product's kernel curves, fitted to kernel benchmarks alone, as stand-in where the device is not at hand.
 
@@ -33,7 +34,13 @@ from precision_time.prediction import _catalog, _cluster
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import LocalStep, local_step
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, steps_of
-from precision_time.predictors.operator_profile import OperatorProfile, profile_operators
+from precision_time.predictors.operator_profile import (
+    BESIDE,
+    OperatorProfile,
+    device_at_hand,
+    device_key,
+    profile_operators,
+)
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
 from precision_time.timing.operators import WorkOptions
@@ -74,6 +81,7 @@ class Additive:
               device file that `calibrate` wrote); 0: nothing is run
     journal   file of the points, one JSON line each; a later fit goes on with it. None: measured anew
     ranks, threads   as `calibrate` takes them: those under which the jobs run
+    beside    whether a profile beside the jobs' device file is taken
     """
 
     name = "additive"
@@ -85,7 +93,9 @@ class Additive:
         report: Callable[[int, int], None] = lambda done, total: None,
         ranks: int = 1,
         threads: int | None = None,
+        beside: bool = True,
     ) -> None:
+        self._beside = beside
         self._budget_s, self._journal, self._report = budget_s, journal, report
         self._ranks, self._threads = ranks, threads
         self._devices: frozenset[str] = frozenset()
@@ -98,18 +108,8 @@ class Additive:
         begin = time.perf_counter()
         self._settle(measured)
         jobs = [self._as_profiled(each.job) for each in measured]
-        self._devices = frozenset(_where(job).gpu.name for job in jobs)
-        self._profile = OperatorProfile()
-        if self._budget_s > 0.0:
-            here = [job for job in jobs if job.device is not None and job.gpu.startswith("this-")]
-            if not here:
-                raise PredictorError(
-                    f"additive has a budget of {self._budget_s:g} s to profile operators here, but no job runs on this "
-                    "machine; give jobs with a device file of `calibrate`, or leave the budget out"
-                )
-            self._profile = profile_operators(
-                here, self._budget_s, self._journal, self._report, self._ranks, self._threads
-            )
+        self._devices = frozenset(device_key(_where(job).gpu) for job in jobs)
+        self._profile = self._profiled(jobs)
         profiled = self._profile
         self._cost = Cost(len(profiled), profiled.spent_s, time.perf_counter() - begin - profiled.now_s)
         self._uncharged = jobs
@@ -127,14 +127,15 @@ class Additive:
         if job.schedule:
             raise PredictorError("the additive model takes one precision, not a schedule; predict each part by itself")
         cluster = _where(job)
-        if cluster.gpu.name not in self._devices:
+        device = device_key(cluster.gpu)
+        if device not in self._devices:
             raise PredictorError(
-                f"predictor {self.name} has not been trained for gpu {cluster.gpu.name}; it knows "
+                f"predictor {self.name} has not been trained for gpu {device}; it knows "
                 f"{', '.join(sorted(self._devices)) or 'none'}: fit it to jobs on that device"
             )
         compute_peak(cluster.gpu, job.precision_spec.math, "")
         local, priced, options = self._priced(job, cluster)
-        profile = self._profile if self._profile.gpu == cluster.gpu.name else OperatorProfile()
+        profile = self._profile if self._profile.device == device else OperatorProfile()
         seconds, spread, profiled = _operators(priced, options, profile)
         stages = [float(calls @ seconds) for calls in local.calls]
         busiest = int(np.argmax(stages))
@@ -192,6 +193,21 @@ class Additive:
             self._uncharged = ()
         return self._cost
 
+    def _profiled(self, jobs: Sequence[Job]) -> OperatorProfile:
+        """Operators profiled now, or found beside the device file of a job; else none."""
+        if self._budget_s > 0.0:
+            here = device_at_hand()
+            own = [job for job in jobs if device_key(_where(job).gpu) == here]
+            if not own:
+                raise PredictorError(
+                    f"additive has a budget of {self._budget_s:g} s to profile operators on {here}, but no job is on it; "
+                    "give jobs with a device file that `calibrate` wrote here, or leave the budget out"
+                )
+            return profile_operators(own, self._budget_s, self._journal, self._report, self._ranks, self._threads)
+        files = {Path(job.device).with_name(BESIDE) for job in jobs if job.device} if self._beside else set()
+        found = [OperatorProfile.read(path) for path in sorted(files) if path.is_file()]
+        return next((profile for profile in found if profile.device in self._devices), OperatorProfile())
+
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
         """What the jobs decide beside their devices."""
 
@@ -216,12 +232,12 @@ class Additive:
         found: dict[Any, float] = {}
         for job in jobs:
             cluster = _where(job)
-            if cluster.gpu.calibration is None or self._profile.gpu == cluster.gpu.name:
+            if cluster.gpu.calibration is None or self._profile.device == device_key(cluster.gpu):
                 continue
             local, priced, options = self._priced(job, cluster)
             runs = np.sum(local.calls, axis=0) > 0
             for index in np.flatnonzero(runs & (priced.source_s[:, _MEASURED] > 0.0)):
-                found[cluster.gpu.name, local.kinds[index], options] = float(priced.kind_s[index])
+                found[device_key(cluster.gpu), local.kinds[index], options] = float(priced.kind_s[index])
         return len(found), sum(max(_POINT_S, _LEAST_CALLS * seconds) for seconds in found.values())
 
 

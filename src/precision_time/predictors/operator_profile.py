@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.capture.graph import OpKind
+from precision_time.errors import DataError
+from precision_time.hardware.gpu import Gpu
+from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.measure.clock import Timed
 from precision_time.measure.journal import read
@@ -17,16 +22,23 @@ from precision_time.timing.operators import WorkOptions
 
 Report = Callable[[int, int], None]
 _LAYOUT = "layout"
+BESIDE = "operators.json.gz"
+"""Name of a profile that lies beside the device file of its machine."""
+
+
+def device_key(gpu: Gpu) -> str:
+    """What tells devices apart: the catalog's name, and which machine it was where `calibrate` named it."""
+    return gpu.name if gpu.calibration is None else f"{gpu.name} ({gpu.calibration.machine})"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorProfile:
-    """Points of one device (`gpu` names it in jobs), and what could not be measured.
+    """Points of one device (`device_key`), and what could not be measured.
 
     `spent_s` is what measuring all of them took, `now_s` the part of it that was not taken from a journal.
     """
 
-    gpu: str = ""
+    device: str = ""
     points: tuple[Point, ...] = ()
     spent_s: float = 0.0
     left_out: tuple[str, ...] = ()
@@ -54,14 +66,28 @@ class OperatorProfile:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "gpu": self.gpu, "spent_s": self.spent_s, "left_out": list(self.left_out),
+            "device": self.device, "spent_s": self.spent_s, "left_out": list(self.left_out),
             "points": [point.to_json() for point in self.points],
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> OperatorProfile:
         points = tuple(Point.from_json(point) for point in said["points"])
-        return cls(str(said["gpu"]), points, float(said["spent_s"]), tuple(said["left_out"]))
+        return cls(str(said["device"]), points, float(said["spent_s"]), tuple(said["left_out"]))
+
+
+    def write(self, path: Path) -> None:
+        """As compressed JSON, the same bytes for the same profile."""
+        text = json.dumps({"format": 1, **self.to_json()}, separators=(",", ":"))
+        write_whole(path, gzip.compress(text.encode(), mtime=0))
+
+    @classmethod
+    def read(cls, path: Path) -> OperatorProfile:
+        """What `write` wrote; `DataError` where it cannot be read."""
+        try:
+            return cls.from_json(json.loads(gzip.decompress(path.read_bytes())))
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is no profile of operators ({type(error).__name__}); profile them again") from error
 
 
 def _anyhow(kind: OpKind) -> OpKind:
@@ -83,7 +109,7 @@ def profile_operators(
     jobs too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError` where this machine cannot, or
     where the journal is another machine's.
     """
-    from precision_time.measure.calibrate import Machine, device_name, words_of
+    from precision_time.measure.calibrate import Machine, words_of
     from precision_time.measure.launch import launch
     from precision_time.measure.profile import spent_s
 
@@ -102,8 +128,17 @@ def profile_operators(
         _, records, _ = read(path)
     points = [Point.from_json(said) for record in records.values() for said in record.get("points", ())]
     return OperatorProfile(
-        device_name(here), tuple(points), spent_s(records), tuple(done["left_out"]), float(done["spent_s"])
+        device_at_hand(), tuple(points), spent_s(records), tuple(done["left_out"]), float(done["spent_s"])
     )
+
+
+def device_at_hand() -> str:
+    """`device_key` of what is profiled on this machine."""
+    from precision_time.measure import machine
+    from precision_time.measure.calibrate import Machine, device_name
+
+    here = Machine.here()
+    return f"{device_name(here)} ({machine.description(here.device_type)})"
 
 
 def _distinct(words: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
