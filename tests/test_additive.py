@@ -66,7 +66,9 @@ def test_a_ring_sends_each_byte_so_often() -> None:
     assert ring_volume([("all_reduce", 800.0)], 4) == pytest.approx(1200)  # 2 x 3/4
     assert ring_volume([("reduce_scatter", 400.0), ("all_gather", 400.0)], 4) == pytest.approx(600)  # as one all-reduce
     assert ring_volume([("all_reduce", 800.0)], 1) == 0.0
-    with pytest.raises(PredictorError, match="no volume for all_to_all; it knows all_reduce, all_gather, reduce_scatter"):
+    with pytest.raises(
+        PredictorError, match="no volume for all_to_all; it knows all_reduce, all_gather, reduce_scatter"
+    ):
         ring_volume([("all_to_all", 1.0)], 2)
 
 
@@ -131,7 +133,9 @@ def test_shapes_are_local() -> None:
     flops = []
     for step in (whole, half):
         kinds = zip(step.kinds, step.calls[0], strict=True)
-        flops.append(sum(n * 2 * prod(k.outputs[0].shape) * k.inputs[-2].shape[-1] for k, n in kinds if k.name == "aten.mm"))
+        flops.append(
+            sum(n * 2 * prod(k.outputs[0].shape) * k.inputs[-2].shape[-1] for k, n in kinds if k.name == "aten.mm")
+        )
     assert flops[1] / flops[0] == pytest.approx(0.5, rel=0.02)
 
 
@@ -147,7 +151,9 @@ def test_neither_optimizer_nor_casts_count() -> None:
 
 def test_unknown_to_the_paper() -> None:
     job = Job("llama3-8b", gpu="h100-sxm", gpus=8, batch_size=1, layout="cp=2,dp=4", input={"seq_len": 2048})
-    with pytest.raises(PredictorError, match="layout cp=2 is not in the additive model, which knows dp, tp and pp; set cp"):
+    with pytest.raises(
+        PredictorError, match="layout cp=2 is not in the additive model, which knows dp, tp and pp; set cp"
+    ):
         fitted(job).added(job)
     with pytest.raises(PredictorError, match="one precision, not a schedule"):
         fitted(H100).predict(H100.replace(precision=[{"from_step": 0, "precision": "fp32"},
@@ -162,7 +168,8 @@ def test_every_layout_once(world: int) -> None:
     found = list(degrees(world))
     by_hand = {(a, b, c) for a in range(1, world + 1) if world % a == 0
                for b in range(1, world // a + 1) if (world // a) % b == 0 for c in [world // a // b]}  # fmt: skip
-    assert len(found) == len(set(found)) and set(found) == by_hand
+    assert len(found) == len(set(found))
+    assert set(found) == by_hand
 
 
 def test_every_layout_of_a_job() -> None:
@@ -174,7 +181,8 @@ def test_every_layout_of_a_job() -> None:
             assert each.job.batch_size == 32 // each.dp  # a step has 32 samples in all of them
             terms = each.added.terms
             assert terms.pipeline_s == pytest.approx((each.pp - 1) * terms.compute_s)
-            assert (terms.data_s > 0) == (each.dp > 1) and (terms.tensor_s > 0) == (each.tp > 1)
+            assert (terms.data_s > 0) == (each.dp > 1)
+            assert (terms.tensor_s > 0) == (each.tp > 1)
             assert each.forecast.seconds == pytest.approx(terms.seconds)
     tp8 = next(each for each in found if each.tp == 8)
     assert "does not divide heads=12" in tp8.why  # bert-base has 12 heads
@@ -192,17 +200,18 @@ def test_samples_that_cannot_be_shared_out() -> None:
 
 def test_models_that_cannot_be_divided_are_said_so() -> None:
     found = every_layout(Job("resnet50", gpu="h100-sxm", gpus=2, batch_size=8), 2)
-    assert [each.label for each in found if not each.why][0] == "dp=2,tp=1,pp=1"
+    assert next(each.label for each in found if not each.why) == "dp=2,tp=1,pp=1"
     assert "needs a model whose parts are known" in next(each.why for each in found if each.tp == 2)
 
 
-# --- the twin -----------------------------------------------------------------------------------------------------------
+# --- the twin -------------------------------------------------------------------------------------------------------
 
 
 def test_the_twin_does_not_see_precision() -> None:
     jobs = [H100.replace(precision=p) for p in ("fp32", "amp-bf16", "bf16", "tf32")]
     twin = fitted(*jobs[:1], kind=BlindAdditive)
-    assert isinstance(twin, BlindAdditive) and twin.precision == "fp32"
+    assert isinstance(twin, BlindAdditive)
+    assert twin.precision == "fp32"
     aware = fitted(*jobs)
     assert len({twin.predict(job).seconds for job in jobs}) == 1
     assert twin.predict(jobs[1]).seconds == aware.predict(jobs[0]).seconds
@@ -227,12 +236,16 @@ def test_the_twin_takes_the_precision_of_most_jobs_or_the_one_it_is_told() -> No
 
 
 def test_interface_and_names() -> None:
-    assert predictor_class("additive") is Additive and predictor_class("additive", blind=True) is BlindAdditive
-    assert isinstance(Additive(), Predictor) and isinstance(BlindAdditive(), Predictor)
+    assert predictor_class("additive") is Additive
+    assert predictor_class("additive", blind=True) is BlindAdditive
+    assert isinstance(Additive(), Predictor)
+    assert isinstance(BlindAdditive(), Predictor)
 
 
 def test_an_untrained_device_is_an_error() -> None:
-    with pytest.raises(PredictorError, match=r"has not been trained for gpu h100-80gb-sxm; it knows none: fit it to jobs on"):
+    with pytest.raises(
+        PredictorError, match=r"has not been trained for gpu h100-80gb-sxm; it knows none: fit it to jobs on"
+    ):
         Additive().predict(H100)
     with pytest.raises(PredictorError, match=r"it knows a100-80gb-sxm"):
         fitted(H100.replace(gpu="a100-80gb-sxm")).predict(H100)
@@ -281,12 +294,14 @@ def test_operators_of_a_device_file(tmp_path: Path) -> None:
     job = calibrated(tmp_path, rows)
     model = fitted(job, job.replace(batch_size=16), job)
     found = model.added(job)
-    assert found.shares["measured"] > 0 and "profiled" not in found.shares
+    assert found.shares["measured"] > 0
+    assert "profiled" not in found.shares
     step = local_step(job, "cpu")
     head = [n for k, n in zip(step.kinds, step.calls[0], strict=True) if k.name == "aten.addmm" and n]
     assert head == [1.0]
     assert found.shares["measured"] * found.terms.compute_s >= 4e-3
-    assert model.cost().runs >= 1 and model.cost().measured_s == pytest.approx(0.1 * model.cost().runs)
+    assert model.cost().runs >= 1
+    assert model.cost().measured_s == pytest.approx(0.1 * model.cost().runs)
     assert fitted(job).cost().runs == fitted(job, job).cost().runs
 
 
@@ -304,4 +319,5 @@ def test_times_of_jobs_are_never_looked_at() -> None:
     one.fit([MeasuredJob("a", H100, 1.0, "x")])
     other.fit([MeasuredJob("a", H100, 1e9, "y")])
     assert one.predict(H100) == other.predict(H100)
-    assert isinstance(one.predict(H100), Forecast) and np.isfinite(one.predict(H100).seconds)
+    assert isinstance(one.predict(H100), Forecast)
+    assert np.isfinite(one.predict(H100).seconds)

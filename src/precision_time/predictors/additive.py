@@ -4,7 +4,7 @@ Each operator of a rank takes the dtype that autocast really gives it and is loo
 local shape in a profile of the device. The times come, in this order, from
 
 1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`), or earlier, in a file
-   `operators.json.gz` beside the job's device file;
+   `operators.zip` beside the job's device file;
 2. the points of the job's device file, as `calibrate` measured them, interpolated where none has the shape;
 3. the product's kernel curves, fitted to kernel benchmarks alone, as stand-in where the device is not at hand.
 
@@ -200,8 +200,8 @@ class Additive:
             own = [job for job in jobs if device_key(_where(job).gpu) == here]
             if not own:
                 raise PredictorError(
-                    f"additive has a budget of {self._budget_s:g} s to profile operators on {here}, but no job is on it; "
-                    "give jobs with a device file that `calibrate` wrote here, or leave the budget out"
+                    f"additive has a budget of {self._budget_s:g} s to profile operators on {here}, but no job is on "
+                    "it; give jobs with a device file that `calibrate` wrote here, or leave the budget out"
                 )
             return profile_operators(own, self._budget_s, self._journal, self._report, self._ranks, self._threads)
         files = {Path(job.device).with_name(BESIDE) for job in jobs if job.device} if self._beside else set()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +23,9 @@ from precision_time.timing.operators import WorkOptions
 
 Report = Callable[[int, int], None]
 _LAYOUT = "layout"
-BESIDE = "operators.json.gz"
+BESIDE = "operators.zip"
 """Name of a profile that lies beside the device file of its machine."""
+_MEMBER = "operators.json"
 
 
 def device_key(gpu: Gpu) -> str:
@@ -75,19 +77,25 @@ class OperatorProfile:
         points = tuple(Point.from_json(point) for point in said["points"])
         return cls(str(said["device"]), points, float(said["spent_s"]), tuple(said["left_out"]))
 
-
     def write(self, path: Path) -> None:
         """As compressed JSON, the same bytes for the same profile."""
-        text = json.dumps({"format": 1, **self.to_json()}, separators=(",", ":"))
-        write_whole(path, gzip.compress(text.encode(), mtime=0))
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            member = zipfile.ZipInfo(_MEMBER)  # dated 1980, always
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, json.dumps({"format": 1, **self.to_json()}, separators=(",", ":")))
+        write_whole(path, packed.getvalue())
 
     @classmethod
     def read(cls, path: Path) -> OperatorProfile:
         """What `write` wrote; `DataError` where it cannot be read."""
         try:
-            return cls.from_json(json.loads(gzip.decompress(path.read_bytes())))
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is no profile of operators ({type(error).__name__}); profile them again") from error
+            with zipfile.ZipFile(path) as archive:
+                return cls.from_json(json.loads(archive.read(_MEMBER)))
+        except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is no profile of operators ({type(error).__name__}); profile them again"
+            ) from error
 
 
 def _anyhow(kind: OpKind) -> OpKind:

@@ -30,7 +30,7 @@ from precision_time.predictors.studies.additive_errors import (
 from precision_time.predictors.study import Claim, Context, Section, Table
 from precision_time.timing.constants import StepConstants
 
-AWARE, LINE = "additive", "main line"
+AWARE, LINE, CALIBRATED = "additive", "main line", "additive, interpolated operators"
 REPAIRS = (
     "pipeline term by micro-batches", "with optimizer and loss scaler", "with casts", "with overlap and latency",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def study(context: Context) -> Section:
     runs = _few(context.runs, FEW if quick else len(context.runs))
     published = _few(context.published, FEW if quick else len(context.published))
     large = _few(context.large, FEW if quick else len(context.large) // LARGE_SHARE)
-    on_runs = judge("real runs", runs, context, None)
+    on_runs = judge("real runs", runs, context, None, interpolated=True)
     on_published = judge("published rows", published, context, _KERNELS)
     on_large = judge("large models", large, context, _KERNELS, twins=False)
     table = layouts.collect(layouts.PRECISIONS[:1] if quick else layouts.PRECISIONS, context.progress)
@@ -57,7 +57,8 @@ def study(context: Context) -> Section:
     tables, pictures = [], []
     for title, judged in (("real runs", on_runs), ("published rows, data parallel", on_published)):
         if judged:
-            tables += [accuracy_table(title, judged, (AWARE, LINE)), twin_table(title, judged, AWARE)]
+            shown = [way for way in (AWARE, CALIBRATED, LINE) if any(way in each.seconds for each in judged)]
+            tables += [accuracy_table(title, judged, shown), twin_table(title, judged, AWARE)]
             tables.append(_repairs(title, judged))
             pictures.append(figures.by_precision(title, judged))
     if on_large:
@@ -80,16 +81,21 @@ def study(context: Context) -> Section:
 
 
 def judge(
-    part: str, measured: Sequence[MeasuredJob], context: Context, constants: StepConstants | None, twins: bool = True
-) -> list[Judged]:
+    part: str, measured: Sequence[MeasuredJob], context: Context, constants: StepConstants | None, twins: bool = True,
+    interpolated: bool = False,
+) -> list[Judged]:  # fmt: skip
     """Seconds of every job by the model, its twins ("blind PRECISION") and the main line; what cannot be is missing."""
     aware = Additive()
     aware.fit(measured)
-    ways = {
+    ways: dict[str, Callable[[MeasuredJob], float]] = {
         f"blind {name}": _twin(name, measured)
         for name in PRECISIONS
         if twins and any(each.precision == name for each in measured)
     }
+    if interpolated:  # what `calibrate` measured, without the profile of these very operators
+        rough = Additive(beside=False)
+        rough.fit(measured)
+        ways[CALIBRATED] = lambda each: rough.predict(each.job).seconds
     found = []
     # One model after another, so that each is read or traced once.
     ordered = sorted(measured, key=lambda each: _graph(each.job))
@@ -184,8 +190,9 @@ _TEXT = (
     "beyond that is our reading (docs/predictors.md). No term overlaps another, no message has a latency, and "
     "optimizer, loss "
     "scaler, casts and host are not in it. Nothing is fitted to training times, so every row is held out.",
-    "On real runs operators take the times that `calibrate` measured on that machine, in their own shapes where "
-    "they matter. On "
+    "On real runs operators take the times that they were profiled with on that machine, each by itself, whole, "
+    "in its own "
+    "shape and dtype; where a profile lacks one, those interpolated from what `calibrate` measured there. On "
     "published rows the devices are not at hand: kernel curves, fitted to kernel benchmarks alone, stand in for a "
     "profile, for the additive model and for the main line beside it, so that the two differ in their equations only.",
 )
