@@ -112,7 +112,7 @@ def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert "profiled" not in beside.added(job).shares
     OperatorProfile(device_at_hand(), profile.points, 1.5).write(folder / BESIDE)
     beside.fit([MeasuredJob("net", job, 1.0, "own")])
-    assert beside.predict(job) == model.predict(job)
+    assert beside.predict(job).seconds == pytest.approx(model.predict(job).seconds, rel=1e-5)
     assert beside.cost().measured_s == 1.5
     (folder / BESIDE).write_bytes(b"no profile")
     with pytest.raises(DataError, match=r"operators.zip is no profile of operators \(BadZipFile\); profile them"):
@@ -180,3 +180,21 @@ def test_what_cannot_be_profiled_here(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(MeasureError, match="was begun with machine 'another'"):
         profile_operators([job_of(folder)], 1.0, folder / "other.jsonl", threads=1)
     assert operator_profile.OperatorProfile().time(product("nn"), PLAIN) is None
+
+
+def test_the_profile_of_the_real_runs() -> None:
+    """Shipped beside their device file: of that machine, and with every operator of a network worth speaking of."""
+    from importlib.resources import files
+
+    folder = Path(str(files("precision_time.predictors") / "data" / "small_networks"))
+    profile = OperatorProfile.read(folder / BESIDE)
+    assert len(profile) > 10_000
+    assert profile.spent_s > 100
+    if not (folder / "device.json").exists():
+        pytest.skip("the runs are not here")
+    job = Job("small-resnet20", model_config={"classes": 10}, input={"image_size": 32}, precision="amp-bf16",
+              batch_size=16, gpu="this-cpu", device=str(folder / "device.json"))  # fmt: skip
+    model = Additive()
+    model.fit([MeasuredJob("run", job, float("nan"), "resnet")])
+    assert model.added(job).shares["profiled"] > 0.99
+    assert model.cost().runs == len(profile)
