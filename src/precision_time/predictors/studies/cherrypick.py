@@ -190,6 +190,7 @@ def _cloud(context: Context, report: _Report, runs: tuple[CloudRun, ...]) -> Non
 def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
     lines: list[tuple[str, ...]] = []
     gaps: dict[str, dict[str, Sequence[float]]] = {job: {} for job in jobs}
+    last: dict[str, list[Judged]] = {}
     for rung in (LADDER[0], LADDER[2], LADDER[-1]):
         label, encoding, setting = rung
         for job in jobs:
@@ -198,17 +199,45 @@ def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...],
             lines += [(label, *line) for line in rows_of(job, len(table), ways)]
             gaps[job][label.partition(":")[0]] = list(ways["CherryPick"].gap)
             if rung is LADDER[-1]:
+                for way, judged in ways.items():
+                    last.setdefault(way, []).append(judged)
                 gaps[job]["random, as many runs as improved"] = list(ways["random"].gap)
     report.table("jobs", "Analytics jobs, smallest clusters out, with storage", ("setting", *HEADER), lines)
+    means = {way: f"{100 * together(parts).gap.mean():.1f} %" for way, parts in last.items()}
+    report.text.append(
+        "With as many runs as the improved search takes, the mean gap is "
+        f"{means['CherryPick']} for CherryPick, {means['coordinate descent']} for coordinate descent and "
+        f"{means['random']} for random search: on grids of three coordinates whose good ends lie together, varying one "
+        "at a time is hard to beat, but it has no rule of its own for when to stop, and none for a deadline."
+    )
     report.figures.append(gaps_by_job("Analytics jobs: median (mark) to ninth decile (line) over the seeds", gaps))
     report.figures.append(_progress_of_searches(context, runs, jobs))
-    deadline = []
-    for job in jobs:
-        table = cloud_configurations(runs, job, encoding="totals", as_authors=True)
-        limit = float(np.quantile([table.known()(i) for i in range(len(table))], 0.25))
-        ways = all_ways(table, IMPROVED, _seeds(context), limit, context.seed * SEEDS)
-        deadline += rows_of(f"{job} within {limit:.0f} s", len(table), ways)
-    report.table("deadline", "Under a deadline that a quarter of the configurations keep; improved", HEADER, deadline)
+    _cloud_deadline(context, report, runs, jobs)
+
+
+def _cloud_deadline(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+    lines: list[tuple[str, ...]] = []
+    medians = []
+    for label, encoding, setting in (
+        LADDER[1],
+        ("improved, but the published product", "totals", replace(IMPROVED, joint=False)),
+        LADDER[-1],
+    ):
+        found = []
+        for job in jobs:
+            table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
+            limit = float(np.quantile([table.known()(i) for i in range(len(table))], 0.5))
+            ways = all_ways(table, setting, _seeds(context), limit, context.seed * SEEDS)
+            lines += [(label.partition(":")[0], *r) for r in rows_of(f"{job} within {limit:.0f} s", len(table), ways)]
+            found.append(ways["CherryPick"])
+        medians.append(per_cent(together(found).gap, 0.5))
+    report.table("deadline", "Under a deadline that half of the configurations keep", ("setting", *HEADER), lines)
+    report.text.append(
+        "Under a deadline the published product of expected improvement and the probability of meeting it stops too "
+        "soon: time is cost over price, so a low cost is also a short time, and the product counts that chance twice. "
+        "Counting improvement only where the deadline is met gives a median gap of "
+        f"{medians[2]} % instead of {medians[1]} % with all else equal, and {medians[0]} % with the published rules."
+    )
 
 
 def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> Figure:
@@ -264,7 +293,8 @@ def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: 
         "The improved setting was chosen with these five jobs in view, so its figures on them are not held out; it "
         "was not touched for the two tables below. What made the difference, in order: hyperparameters averaged "
         "instead of fitted (the authors' code does so too), and not stopping after 6 runs. kmeans and spark have a "
-        "cliff of memory that few runs cannot show, so the process is content on the wrong side of it; more runs find it."
+        "cliff of memory that few runs cannot show, so the process is content on the wrong side of it; more runs find "
+        "it."
     )
 
 
