@@ -31,7 +31,7 @@ from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.studies import cherrypick as cherrypick_study
 from precision_time.predictors.studies import ernest as ernest_study
 from precision_time.predictors.study import Context, Section
-from precision_time.predictors.surrogate import Averaged, Likelihood, expected_improvement
+from precision_time.predictors.surrogate import Averaged, Belief, Likelihood, expected_improvement
 from precision_time.predictors.training_tables import measured_configurations, simulated_configurations
 
 pytest.importorskip("sklearn")
@@ -65,6 +65,22 @@ def test_expected_improvement_is_the_integral(mean: float, deviation: float, bes
     integral = float(np.sum(np.maximum(best - y, 0.0) * density) * (y[1] - y[0]))
     found = float(expected_improvement(np.array([mean]), np.array([deviation]), best)[0])
     assert found == pytest.approx(integral, abs=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-3.0, 3.0), st.floats(0.05, 3.0), st.floats(-3.0, 3.0), st.floats(-3.0, 3.0))
+def test_improvement_within_a_limit_is_the_integral(mean: float, deviation: float, best: float, limit: float) -> None:
+    y = np.linspace(mean - 12 * deviation, mean + 12 * deviation, 200_001)
+    density = np.exp(-0.5 * ((y - mean) / deviation) ** 2) / (deviation * math.sqrt(2 * math.pi))
+    integral = float(np.sum(np.maximum(best - y, 0.0) * (y <= limit) * density) * (y[1] - y[0]))
+    belief = Belief(np.ones(1), np.array([[mean]]), np.array([[deviation]]))
+    found = float(belief.improvement_within(best, np.array([limit]))[0])
+    assert found == pytest.approx(integral, abs=2e-3)
+    product = float(belief.expected_improvement(best)[0] * belief.below(np.array([limit]))[0])
+    assert product <= found + 1e-9
+    assert belief.improvement_within(best, np.array([math.inf]))[0] == pytest.approx(
+        belief.expected_improvement(best)[0]
+    )
 
 
 def test_one_draw_is_scikit_learns_process() -> None:

@@ -32,6 +32,16 @@ class Belief:
         gain: FloatArray = self.weights @ expected_improvement(self.mean, self.deviation, best)
         return gain
 
+    def improvement_within(self, best: float, limit: FloatArray) -> FloatArray:
+        """E[max(0, best - Y); Y <= limit] at every place: of an improvement that counts only below a limit."""
+        from scipy.special import ndtr
+
+        reach = np.minimum(best, limit)
+        gain = expected_improvement(self.mean, self.deviation, reach)
+        gain = gain + (best - reach) * ndtr((reach - self.mean) / self.deviation)
+        found: FloatArray = self.weights @ gain
+        return found
+
     def below(self, limit: FloatArray) -> FloatArray:
         """P(Y <= limit) at every place."""
         from scipy.special import ndtr
@@ -46,7 +56,7 @@ class Belief:
         return middle
 
 
-def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float) -> FloatArray:
+def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float | FloatArray) -> FloatArray:
     """E[max(0, best - Y)] of Y ~ N(mean, deviation^2), deviation above 0."""
     from scipy.special import ndtr
 

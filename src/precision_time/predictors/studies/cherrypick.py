@@ -190,6 +190,7 @@ def _cloud(context: Context, report: _Report, runs: tuple[CloudRun, ...]) -> Non
 def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
     lines: list[tuple[str, ...]] = []
     gaps: dict[str, dict[str, Sequence[float]]] = {job: {} for job in jobs}
+    last: dict[str, list[Judged]] = {}
     for rung in (LADDER[0], LADDER[2], LADDER[-1]):
         label, encoding, setting = rung
         for job in jobs:
@@ -198,20 +199,60 @@ def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...],
             lines += [(label, *line) for line in rows_of(job, len(table), ways)]
             gaps[job][label.partition(":")[0]] = list(ways["CherryPick"].gap)
             if rung is LADDER[-1]:
+                for way, judged in ways.items():
+                    last.setdefault(way, []).append(judged)
                 gaps[job]["random, as many runs as improved"] = list(ways["random"].gap)
     report.table("jobs", "Analytics jobs, smallest clusters out, with storage", ("setting", *HEADER), lines)
+    means = {way: f"{100 * together(parts).gap.mean():.1f} %" for way, parts in last.items()}
+    report.text.append(
+        "With as many runs as the improved search takes, the mean gap is "
+        f"{means['CherryPick']} for CherryPick, {means['coordinate descent']} for coordinate descent and "
+        f"{means['random']} for random search: on grids of three coordinates whose good ends lie together, varying one "
+        "at a time is hard to beat, but it has no rule of its own for when to stop, and none for a deadline."
+    )
     report.figures.append(gaps_by_job("Analytics jobs: median (mark) to ninth decile (line) over the seeds", gaps))
-    report.figures.append(_progress_of_searches(context, runs, jobs))
-    deadline = []
-    for job in jobs:
-        table = cloud_configurations(runs, job, encoding="totals", as_authors=True)
-        limit = float(np.quantile([table.known()(i) for i in range(len(table))], 0.25))
-        ways = all_ways(table, IMPROVED, _seeds(context), limit, context.seed * SEEDS)
-        deadline += rows_of(f"{job} within {limit:.0f} s", len(table), ways)
-    report.table("deadline", "Under a deadline that a quarter of the configurations keep; improved", HEADER, deadline)
+    curves = _progress_of_searches(context, runs, jobs)
+    report.figures.append(
+        gap_by_runs("Analytics jobs: median gap of all seeds and jobs by runs made, stopping aside", curves)
+    )
+    report.data["gap_by_runs"] = curves
+    after = {
+        name: f"{100 * gaps[5]:.1f} % after 6 runs and {100 * gaps[9]:.1f} % after 10" for name, gaps in curves.items()
+    }
+    report.text.append(
+        "The stopping rule matters most. Left to go on, the median gap of the published setting is "
+        f"{after['as published']}, with averaged hyperparameters {after['+ averaged hyperparameters']}, improved "
+        f"{after['improved']}, at random {after['random']}; the published rule nearly always stops after 6."
+    )
+    _cloud_deadline(context, report, runs, jobs)
 
 
-def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> Figure:
+def _cloud_deadline(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+    lines: list[tuple[str, ...]] = []
+    medians = []
+    for label, encoding, setting in (
+        LADDER[1],
+        ("improved, but the published product", "totals", replace(IMPROVED, joint=False)),
+        LADDER[-1],
+    ):
+        found = []
+        for job in jobs:
+            table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
+            limit = float(np.quantile([table.known()(i) for i in range(len(table))], 0.5))
+            ways = all_ways(table, setting, _seeds(context), limit, context.seed * SEEDS)
+            lines += [(label.partition(":")[0], *r) for r in rows_of(f"{job} within {limit:.0f} s", len(table), ways)]
+            found.append(ways["CherryPick"])
+        medians.append(per_cent(together(found).gap, 0.5))
+    report.table("deadline", "Under a deadline that half of the configurations keep", ("setting", *HEADER), lines)
+    report.text.append(
+        "Under a deadline the published product of expected improvement and the probability of meeting it stops too "
+        "soon: time is cost over price, so a low cost is also a short time, and the product counts that chance twice. "
+        "Counting improvement only where the deadline is met gives a median gap of "
+        f"{medians[2]} % instead of {medians[1]} % with all else equal, and {medians[0]} % with the published rules."
+    )
+
+
+def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> dict[str, list[float]]:
     """Median gap after every number of runs, nothing stopping the search before 16."""
     longest = 16
     curves: dict[str, list[float]] = {}
@@ -222,13 +263,13 @@ def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Se
             table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
             searches = (cherrypick(table, seed=s, setting=endless) for s in range(_seeds(context)))
             found += [_gaps_so_far(table, search) for search in searches]
-        curves[label.partition(":")[0]] = list(np.median(found, axis=0))
+        curves[label.partition(":")[0]] = [float(g) for g in np.median(found, axis=0)]
     found = []
     for job in jobs:
         table = cloud_configurations(runs, job, as_authors=True)
         found += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(_seeds(context))]
-    curves["random"] = list(np.median(found, axis=0))
-    return gap_by_runs("Analytics jobs: median gap of all seeds and jobs by runs made, stopping aside", curves)
+    curves["random"] = [float(g) for g in np.median(found, axis=0)]
+    return curves
 
 
 def _gaps_so_far(table: Configurations, search: Search) -> FloatArray:
@@ -245,14 +286,23 @@ def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: 
         report.claims.append(
             Claim(
                 f"CherryPick {label}: median gap to the best", "within 5 %", f"{100 * median:.1f} %", median <= 0.05,
-                "" if median <= 0.05 else "after 6 runs the fitted process takes features that happened not to matter "
-                "for certain to be without effect, so it expects no improvement and stops",
+                "" if median <= 0.05 else "it stops after 6 runs, when a process fitted to so few points is too "
+                "sure of itself: a feature that did not matter so far is taken to have no effect",
             )
         )  # fmt: skip
         report.claims.append(
             Claim(
                 f"CherryPick {label}: search cost of exhaustive", "at most 10 %", f"{100 * cost:.1f} %", cost <= 0.1,
                 "" if cost <= 0.1 else f"{whole.runs.mean():.1f} runs of 41 to 64 configurations; 66 were published",
+            )
+        )  # fmt: skip
+        each = {job: float(np.median(of[job].gap)) for job in jobs}
+        missed = [job for job in jobs if each[job] > 0.05]
+        report.claims.append(
+            Claim(
+                f"CherryPick {label}: median gap of each job", "within 5 %",
+                ", ".join(f"{job} {100 * gap:.1f} %" for job, gap in each.items()), not missed,
+                f"missed for {', '.join(missed)}: see the text on stopping and the cliff of memory" if missed else "",
             )
         )  # fmt: skip
         exact = [f"{job} {100 * of[job].exact:.0f} %" for job in jobs]
@@ -262,9 +312,9 @@ def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: 
         report.claims.append(Claim(f"CherryPick {label}: P90 gap", said, ", ".join(p90), None))
     report.text.append(
         "The improved setting was chosen with these five jobs in view, so its figures on them are not held out; it "
-        "was not touched for the two tables below. What made the difference, in order: hyperparameters averaged "
-        "instead of fitted (the authors' code does so too), and not stopping after 6 runs. kmeans and spark have a "
-        "cliff of memory that few runs cannot show, so the process is content on the wrong side of it; more runs find it."
+        "was not touched for the simulated world and the real runs. kmeans and spark have a cliff of memory that 6 "
+        "runs seldom show: a search that stops on the wrong side of it is far off, one that goes on "
+        "mostly finds the other."
     )
 
 
@@ -329,7 +379,8 @@ def _real(context: Context, report: _Report) -> None:
     context.progress("CherryPick: real runs", len(tables), len(tables))
     report.text.append(
         f"The real runs give {size} ways (workers x batch x precision) to train each of {len(tables)} networks on one "
-        "data set. That is too few for a search that makes 6 runs at least: it is here because its times are measured, "
-        "and shows that the search does no harm. Price: workers. Some differences between ways are within their noise."
+        "data set. That is too few for a search that makes 6 or 8 runs at least, and the improved setting measures "
+        "them all; it is here because its times are measured. Price: workers. Some differences between ways are within "
+        "their noise."
     )
     report.table("real", "Real runs: workers x batch x precision", ("setting", *HEADER), lines)
