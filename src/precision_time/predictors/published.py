@@ -1,0 +1,87 @@
+"""The published rows as measured jobs, and what two of them must share to be one job in another dress.
+
+Rows of trust A and B alone are loaded, those whose errors the project reports; those of trust C (other frameworks'
+kernels, doubtful conditions) neither train nor judge a predictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from precision_time.job.fields import format_fields
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import read_table
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.zoo.catalog import ENTRIES
+
+STEPS = Path("data") / "published" / "measurements.csv"
+"""Training steps in plain data parallelism, below the shared folder."""
+LARGE = Path("data") / "published" / "measurements_llm.csv"
+"""Large language models in other layouts."""
+TRUSTED = ("A", "B")
+
+
+def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[MeasuredJob, ...]:
+    """The rows of a table in the measurement schema that can be said as a job; empty where there is no such file.
+
+    `seconds` are of one optimizer step, as published. What measuring them cost is not known and stands as zero.
+    Raises `DataError` where the file is no table.
+    """
+    if not path.is_file():
+        return ()
+    return tuple(measured_job(row) for row in read_table(path).rows if row.job is not None and row.trust in trust)
+
+
+def measured_job(row: Row) -> MeasuredJob:
+    """A row that has a job."""
+    assert row.job is not None
+    return MeasuredJob(row.id, row.job, row.measured_s, row.family, dataset_of(row.job.model))
+
+
+def dataset_of(model: str) -> str:
+    """Type of data that a named model trains on by default ("" where unknown)."""
+    entry = ENTRIES.get(model.lower())
+    return entry.dataset if entry is not None else ""
+
+
+Group = Callable[[MeasuredJob], str]
+
+
+def job_group(measured: MeasuredJob) -> str:
+    """Equal for one job in other precisions, batches, accumulations, memory formats and optimizers.
+
+    Model, its configuration and input, GPU, system, number of GPUs and nodes, and layout must agree.
+    """
+    job = measured.job
+    return "|".join((card_group(measured), job.system or job.node or "", str(job.gpus), str(job.nodes), job.layout))
+
+
+def card_group(measured: MeasuredJob) -> str:
+    """Stricter: one model on one GPU is one group, whatever the number of GPUs and the machine."""
+    job = measured.job
+    return "|".join((job.model.lower(), _plain(job.model_config), _plain(job.input), job.gpu))
+
+
+def _plain(words: Mapping[str, object]) -> str:
+    return format_fields(dict(sorted(words.items())))  # type: ignore[arg-type]
+
+
+def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5, seed: int = 0) -> list[int]:
+    """The fold of every job, 0 to count-1: whole groups, spread so that the folds are about equally large.
+
+    Groups are shuffled by `seed`, then each goes to the smallest fold, the largest first.
+    """
+    import numpy as np
+
+    sizes: dict[str, int] = {}
+    for each in measured:
+        sizes[group(each)] = sizes.get(group(each), 0) + 1
+    names = sorted(sizes)
+    np.random.default_rng(seed).shuffle(names)
+    filled = [0] * count
+    fold_of: dict[str, int] = {}
+    for name in sorted(names, key=lambda n: -sizes[n]):
+        fold_of[name] = filled.index(min(filled))
+        filled[fold_of[name]] += sizes[name]
+    return [fold_of[group(each)] for each in measured]
