@@ -92,6 +92,13 @@ def verify(given: Namespace) -> str:
     return _json(result.to_dict()) if given.json else str(result)
 
 
+def runs(given: Namespace) -> str:
+    from precision_time.cli.measuring import runs as whole
+
+    found = whole(given)
+    return _json(found.to_dict()) if given.json else str(found)
+
+
 def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     """The jobs that are named, and the precisions and counts to cross them with."""
     said = _said(given)

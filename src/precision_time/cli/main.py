@@ -52,6 +52,7 @@ def _dispatch(given: Namespace) -> int:
             "evaluate": commands.evaluate,
             "calibrate": commands.calibrate,
             "measure": commands.measure,
+            "runs": commands.runs,
             "verify": commands.verify,
             "fit": commands.fit,
             "zoo": commands.zoo,

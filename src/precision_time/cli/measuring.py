@@ -1,4 +1,4 @@
-"""The commands that run real code: `calibrate`, `measure` and `verify`."""
+"""The commands that run real code: `calibrate`, `measure`, `runs` and `verify`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from precision_time.job.job import Job
     from precision_time.measure.calibrate import Machine
     from precision_time.measure.measurement import Measured
+    from precision_time.measure.runs_table import RunsTable
     from precision_time.measure.verify import Verification
 
 DEFAULT_OUTPUT = "this-machine.json"
 DEFAULT_FOLDER = "measurements"
+DEFAULT_RUNS = "small-networks"
 
 
 def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
@@ -60,6 +62,19 @@ def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measure
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     with Progress("tasks") as progress:
         return run(here, given.output or DEFAULT_FOLDER, budget_s, wanted, kinds, progress)
+
+
+def runs(given: Namespace) -> RunsTable:
+    """Really train small networks into a folder: one thread a worker, unless said otherwise."""
+    _require_torch("runs")
+    from precision_time.cli.progress import Progress
+    from precision_time.measure.small_runs import collect, networks_named
+
+    given.threads = given.threads or "1"
+    names = networks_named([name.strip() for text in given.only or [] for name in text.split(",")])
+    here, budget_s = _machine(given), _seconds(given.budget, "budget", longest_min=120)
+    with Progress("passes") as progress:
+        return collect(here, given.output or DEFAULT_RUNS, budget_s, names, progress, given.quick)
 
 
 def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
@@ -117,7 +132,7 @@ def _count(text: str, flag: str) -> int:
     return int(text)
 
 
-def _seconds(text: str, flag: str) -> float:
+def _seconds(text: str, flag: str, longest_min: int = 10) -> float:
     """ "90", "90s" or "2min"."""
     units = {"s": 1.0, "m": 60.0, "min": 60.0}
     number = text.rstrip("smin ")
@@ -126,6 +141,6 @@ def _seconds(text: str, flag: str) -> float:
         seconds = float(number) * units[unit]
     except (ValueError, KeyError):
         raise UsageError(f"flag --{flag} is {text!r}; give seconds or minutes, for example 90s or 2min") from None
-    if not 5.0 <= seconds <= 600.0:
-        raise UsageError(f"flag --{flag} is {text!r}; give between 5s and 10min")
+    if not 5.0 <= seconds <= 60.0 * longest_min:
+        raise UsageError(f"flag --{flag} is {text!r}; give between 5s and {longest_min}min")
     return seconds

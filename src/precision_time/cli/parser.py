@@ -49,6 +49,7 @@ COMMANDS = {
     "evaluate": "predict a table of measured jobs and judge the predictions",
     "calibrate": "measure this machine and write the device file to predict it with",
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
+    "runs": "really train small networks here, pass by pass, into a table; resumable",
     "verify": "really train here for some steps and compare with the prediction",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "zoo": "list the named workloads",
@@ -61,6 +62,7 @@ _USAGE = {
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
+    "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
@@ -139,7 +141,12 @@ def build_parser(for_completion: bool = False) -> Parser:
     verify.add_argument("--runs", metavar="N", default="3", help="train every job so many times (default 3)")
     verify.add_argument("--steps", metavar="N", dest="measured_steps", default="60", help="measured steps of a run, at "
                         "most (default 60)")  # fmt: skip
-    for command, budget in ((calibrate, "180s"), (verify, "180s"), (measure, "10min")):
+    runs = made["runs"]
+    runs.add_argument("--output", metavar="FOLDER", help="folder to begin or to continue (default small-networks)")
+    runs.add_argument("--only", metavar="NETWORK", action="append", help="only these small networks; several with "
+                      "commas or by repeating the flag (default: all)")  # fmt: skip
+    runs.add_argument("--quick", action="store_true", help="try out: smallest parts in fp32, once, no device file")
+    for command, budget in ((calibrate, "180s"), (verify, "180s"), (measure, "10min"), (runs, "35min")):
         command.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {budget})")
         command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
         command.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")

@@ -16,6 +16,7 @@ class Progress:
         self._unit = unit
         self._start = time.monotonic()
         self._shown = False
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -24,8 +25,19 @@ class Progress:
         if time.monotonic() - self._start < PATIENCE_S or not sys.stderr.isatty():
             return
         bar = "#" * (WIDTH * done // max(total, 1))
-        print(f"\r[{bar:<{WIDTH}}] {done}/{total} {self._unit}", end="", file=sys.stderr, flush=True)
+        text = f"[{bar:<{WIDTH}}] {done}/{total} {self._unit}{self._left(done, total)}"
+        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
         self._shown = True
+
+    def _left(self, done: int, total: int) -> str:
+        """Time left, if the rest goes on as what was done since the first report (earlier work may be continued)."""
+        now = time.monotonic()
+        self._first = self._first or (now, done)
+        began, before = self._first
+        if done <= before:
+            return ""
+        seconds = (now - began) / (done - before) * (total - done)
+        return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
 
     def __exit__(self, *_: object) -> None:
         if self._shown:

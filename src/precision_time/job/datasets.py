@@ -37,6 +37,7 @@ DATASETS: dict[str, Dataset] = {
         Dataset("imagenet-21k", 14_197_122, "images", "image-net.org, full release of 2011"),
         Dataset("cifar10", 50_000, "images", "Krizhevsky 2009"),
         Dataset("cifar100", 50_000, "images", "Krizhevsky 2009"),
+        Dataset("tiny-imagenet", 100_000, "images", "Le and Yang 2015 (Stanford CS231n): 200 classes of 500, 64 x 64"),
         Dataset("mnist", 60_000, "images", "LeCun et al. 1998"),
         Dataset("fashion-mnist", 60_000, "images", "Xiao et al. 2017"),
         Dataset("coco", 118_287, "images", "COCO 2017 train, cocodataset.org", "see coco-annotated"),

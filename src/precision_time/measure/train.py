@@ -88,15 +88,16 @@ class Trainer:
             whole = nn.parallel.DistributedDataParallel(whole)
         self._whole = torch.compile(whole) if job.execution == "compile" else whole
 
-    def step(self) -> None:
-        """One optimizer step, as a plain training loop writes it."""
+    def step(self, inputs: dict[str, Any] | None = None) -> None:
+        """One optimizer step, as a plain training loop writes it: over `inputs`, or the one batch that the job has."""
+        batch = self._inputs if inputs is None else inputs
         self._optimizer.zero_grad(set_to_none=True)
         last = self._job.grad_accum - 1
         for index in range(self._job.grad_accum):
             quiet = getattr(self._whole, "no_sync", None)
             with quiet() if quiet and self._job.no_sync and index < last else contextlib.nullcontext():
                 with self._autocast():
-                    loss = self._whole(self._inputs)
+                    loss = self._whole(batch)
                 self._scaler.scale(loss / self._job.grad_accum if last else loss).backward()
         if self._clip:
             self._scaler.unscale_(self._optimizer)
@@ -131,7 +132,7 @@ def check(job: Job) -> None:
 def train_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """{"steps_s": seconds of each measured step (the slowest rank's)} as `worker` runs it."""
     job = Job.from_dict(task["job"])
-    with _settings(job, device):
+    with settings(job, device):
         trainer = Trainer(job, device)
         return {"steps_s": times(trainer.step, device, task["warmup"], task["steps"], task.get("budget_s", 1e9))}
 
@@ -147,11 +148,11 @@ def times(
     step()
     begin = time.perf_counter()
     step()
-    _wait(device)
+    wait(device)
     each = max(time.perf_counter() - begin, 1e-9)
     for _ in range(_agreed(min(warmup - 2, budget_s / 4 / each), device)):
         step()
-    _wait(device)
+    wait(device)
     count = _agreed(max(3, min(steps, budget_s / each)), device)
     found = []
     if device.type == "cuda":
@@ -160,7 +161,7 @@ def times(
         for mark in marks[1:]:
             step()
             mark.record()
-        _wait(device)
+        wait(device)
         found = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
     else:
         for _ in range(count):
@@ -181,13 +182,13 @@ def _agreed(count: float, device: torch.device) -> int:
     return int(least)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextlib.contextmanager
-def _settings(job: Job, device: torch.device) -> Iterator[None]:
+def settings(job: Job, device: torch.device) -> Iterator[None]:
     """What torch keeps as global switches: TF32 and the attention kernel."""
     tf32 = job.precision_spec.tf32
     if device.type == "cuda":

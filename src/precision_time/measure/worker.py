@@ -57,6 +57,10 @@ def _run(task: dict[str, Any]) -> Any:
             from precision_time.measure.train import train_task
 
             return train_task(task, device)
+        if task["task"] == "runs":
+            from precision_time.measure.small_runs import runs_task
+
+            return runs_task(task, device, _progress)
         if task["task"] == "measure":
             from precision_time.measure.measurement import measure_task
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from precision_time.zoo.tables import decoders, diffusion, language, speech_and_tables, vision
+from precision_time.zoo.tables import decoders, diffusion, language, small, speech_and_tables, vision
 from precision_time.zoo.workload import ZooEntry
 
 ENTRIES: dict[str, ZooEntry] = {
     entry.name: entry
-    for table in (vision.ENTRIES, language.ENTRIES, speech_and_tables.ENTRIES, decoders.ENTRIES, diffusion.ENTRIES)
+    for table in (
+        vision.ENTRIES, language.ENTRIES, speech_and_tables.ENTRIES, decoders.ENTRIES, diffusion.ENTRIES, small.ENTRIES,
+    )
     for entry in table
-}
+}  # fmt: skip

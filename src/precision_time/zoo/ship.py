@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--missing", action="store_true", help="only models without a shipped graph")
     given = parser.parse_args(arguments)
     templates = {f"template-{t.name}": t for t in TEMPLATES}
-    names = given.names or [*sorted(ENTRIES), *templates]
+    names = given.names or [*sorted(name for name, entry in ENTRIES.items() if entry.ships), *templates]
     if given.missing:
         names = [n for n in names if not (DATA / f"{n}.zip").exists()]
     failed = 0

@@ -76,6 +76,8 @@ class ZooEntry:
     attention: bool = False
     ships_math: bool = True
     """Whether graphs with attention written out ship as well; if not, such a job is traced."""
+    ships: bool = True
+    """Whether its graphs ship with the package; if not, every job of it is traced."""
     parameters: int = 0
     parameters_source: str = ""
     samples_unit: str = "samples"

@@ -1,0 +1,163 @@
+"""The table of real runs, one row a configuration, and its data card."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precision_time.job.file import write_whole
+from precision_time.measure.calibrate import Machine, device_name
+from precision_time.measure.journal import Record
+from precision_time.measure.machine import memory_bytes, versions
+from precision_time.measure.whole_steps import COLUMNS
+
+if TYPE_CHECKING:
+    from precision_time.measure.small_runs import Configuration
+
+TABLE, CARD, DEVICE = "runs.csv", "README.md", "device.json"
+OWN_COLUMNS = ("dataset", "samples", "pass_s", "spread", "repeats", "cost_s")
+"""Beyond those of the measurement table: `pass_s` is the median, `spread` the standard deviation of log(pass_s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTable:
+    """What a folder of real runs holds."""
+
+    folder: Path
+    rows: int
+    networks: int
+    passes: int
+    lacking: int
+    """Passes that found no time."""
+    spread: float
+    refused: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder), "rows": self.rows, "networks": self.networks, "passes": self.passes,
+            "lacking": self.lacking, "spread": self.spread, "refused": list(self.refused),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.folder}: {self.rows:,} rows of {self.networks} networks from {self.passes:,} passes; "
+            f"repeats differ by {self.spread:.1%} (median)"
+        ]
+        if self.lacking:
+            lines.append(f"{self.lacking:,} passes found no time; the same command again continues with them")
+        if self.refused:
+            lines.append(f"{len(self.refused):,} were refused, the first: {self.refused[0]}")
+        lines.append(f"written: {TABLE}, {CARD}")
+        return "\n".join(lines)
+
+
+def write_table(
+    folder: Path,
+    here: Machine,
+    head: Record,
+    wanted: Sequence[Configuration],
+    records: Mapping[str, Record],
+    turns: int,
+    refused: Sequence[str],
+) -> RunsTable:
+    """Write runs.csv and README.md of everything that the journal holds."""
+    passes = {each.label: _repeats(each, records) for each in wanted}
+    rows = [_row(each, passes[each.label], here, head) for each in wanted if passes[each.label]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*COLUMNS, *OWN_COLUMNS], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(folder / TABLE, text.getvalue().encode())
+    spreads = [float(row["spread"]) for row in rows if row["spread"] != ""]
+    found = RunsTable(
+        folder, len(rows), len({row["model"] for row in rows}), sum(len(p) for p in passes.values()),
+        sum(max(min(turns, 2) - len(p), 0) for p in passes.values()),
+        statistics.median(spreads) if spreads else 0.0, tuple(refused),
+    )  # fmt: skip
+    write_whole(folder / CARD, card(here, head, rows, records, found).encode())
+    return found
+
+
+def _repeats(each: Configuration, records: Mapping[str, Record]) -> list[Record]:
+    prefix = f"{each.label} turn "
+    return [r for label, r in records.items() if label.startswith(prefix) and "pass_s" in r]
+
+
+def _row(each: Configuration, repeats: Sequence[Record], here: Machine, head: Record) -> dict[str, Any]:
+    job = each.job()
+    seconds = [float(r["pass_s"]) for r in repeats]
+    median = statistics.median(seconds)
+    steps = math.ceil(each.samples / (each.batch_size * each.workers))
+    spread = statistics.stdev(math.log(s) for s in seconds) if len(seconds) > 1 else None
+    return {
+        "id": each.label, "source": "precision-time runs", "trust": "A", "framework": "pytorch",
+        "execution": job.execution, "model": each.model, "model_config": f"classes={each.classes}",
+        "input": f"image_size={each.image_size}", "batch_size": each.batch_size, "grad_accum": 1,
+        "gpus": each.workers, "nodes": 1, "gpu": device_name(here), "system": "", "precision": each.precision,
+        "parallelism": "dp", "optimizer": job.optimizer, "memory_format": job.memory_format,
+        "step_time_s": float(f"{median / steps:.5g}"), "notes": f"torch {head['torch']}; {steps} steps with the loader",
+        "dataset": each.dataset, "samples": each.samples, "pass_s": float(f"{median:.5g}"),
+        "spread": "" if spread is None else float(f"{spread:.3g}"), "repeats": len(seconds),
+        "cost_s": float(f"{sum(float(r['cost_s']) for r in repeats):.5g}"),
+    }  # fmt: skip
+
+
+def card(
+    here: Machine, head: Record, rows: Sequence[Mapping[str, Any]], records: Mapping[str, Record], found: RunsTable
+) -> str:
+    """What was measured, on what, with what, when, and what is known to be wrong with it."""
+    days = sorted({r["at"][:10] for r in records.values() if "at" in r}) or ["never"]
+    spreads = sorted(float(row["spread"]) for row in rows if row["spread"] != "")
+    wide = spreads[int(0.9 * (len(spreads) - 1))] if spreads else 0.0
+    said = versions()
+    lines = [
+        "# Real runs of small networks", "",
+        f"- machine: {head['machine']}, {memory_bytes() / 2**30:.0f} GiB; each worker has {here.threads} thread(s)",
+        f"- measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch {head['torch']}, "
+        f"Python {said['python']}",
+        "- command: `precision-time runs` (resumable)",
+        f"- {found.rows:,} rows of {found.networks} networks, {found.passes:,} passes in all, "
+        f"{sum(float(row['cost_s']) for row in rows):,.0f} s with building and warm-up",
+        f"- repeats of a row differ by {found.spread:.1%} (median), {wide:.1%} (ninth decile)",
+        "", *_shapes(rows), "",
+        "One row is one configuration. `pass_s` is the median time of one pass over `samples` pictures, from the first "
+        "batch asked for to the last update done, on the slowest worker: loader, forward, loss, backward, all-reduce, "
+        "update. Model and optimizer are built anew each time and take "
+        f"{head['warmup_steps']} warm-up steps, which are "
+        "not in it. `step_time_s` is `pass_s` over its steps, `spread` the standard deviation of log(pass_s) over "
+        "`repeats`, `cost_s` what all repeats took with building and "
+        "warm-up. Parts of a training set are passes of their own, none is derived from another.", "",
+        "Pictures are noise with random labels, in memory, taken by a `DataLoader` without worker processes. Several "
+        "workers train with DistributedDataParallel (gloo over the loopback interface on a CPU, NCCL on GPUs). fp32, "
+        "and amp-bf16: autocast to bfloat16.", "",
+        "## Known faults", "",
+        "- Few pictures: a pass has 1 to 64 steps. Fixed costs of a pass weigh more than in a real epoch.",
+        "- Time of starting processes and of importing torch is in no column.",
+        "- Workers on one CPU share its caches and memory, and the all-reduce needs the same cores as the training.",
+        "- A virtual machine may be slowed by others on its host: rows with a large `spread` show it.",
+    ]  # fmt: skip
+    if found.refused:
+        lines += ["", "Refused:", *(f"- {text}" for text in found.refused)]
+    return "\n".join(lines) + "\n"
+
+
+def _shapes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| data | input | classes | samples in a pass | batch of a worker | workers | rows |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        members = [row for row in rows if row["dataset"] == dataset]
+
+        def all_of(column: str, members: Sequence[Mapping[str, Any]] = members) -> str:
+            return ", ".join(str(value) for value in sorted({row[column] for row in members}))
+
+        lines.append(
+            f"| {dataset} | {all_of('input')} | {all_of('model_config')} | {all_of('samples')} | "
+            f"{all_of('batch_size')} | {all_of('gpus')} | {len(members)} |"
+        )
+    return lines

@@ -1,0 +1,303 @@
+"""`runs`: really trains small networks on this machine, pass by pass, with one and more workers.
+
+A **configuration** is a network on one shape of data, in one precision, with so many workers, a batch size and a part
+of the training set. Each time it is measured a model is built anew, takes warm-up steps, and then makes one pass over
+that part of the data through a real loader: the pass is what is timed. Turns measure all configurations once each, so
+repeats lie as far apart as the machine allows, and a budget that ends early thins all networks alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from precision_time.errors import MeasureError, PrecisionTimeError, nearest
+from precision_time.job.job import Job
+from precision_time.job.run import Run
+from precision_time.measure.calibrate import Machine, calibrate, write
+from precision_time.measure.conditions import conditions
+from precision_time.measure.journal import Journal, Record, read
+from precision_time.measure.launch import launch
+from precision_time.measure.machine import description, header
+from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
+from precision_time.measure.train import Trainer, settings, wait
+from precision_time.zoo.tables.small import ENTRIES
+
+JOURNAL = "journal.jsonl"
+WARMUP_STEPS = 2
+TURNS = 3
+LONG_PASS_S = 1.0
+"""Passes that last longer are measured twice: they average over the machine's bad moments by themselves."""
+CALIBRATION_S = 150.0
+PRECISIONS = ("fp32", "amp-bf16")
+_SMALLEST = "small-mlp"
+NETWORKS = tuple(entry.name for entry in ENTRIES)
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A shape of data: pictures like a known set's, but so few that passes over them are short.
+
+    `batches`: samples of each worker; parts of the training set are measured with the first alone.
+    """
+
+    dataset: str
+    image_size: int
+    classes: int
+    samples: int
+    batches: tuple[int, ...]
+
+
+SHAPES: Mapping[str, tuple[Shape, ...]] = {
+    "cpu": (Shape("cifar-10", 32, 10, 256, (16, 64)), Shape("tiny-imagenet", 64, 200, 128, (8, 32))),
+    "cuda": (Shape("cifar-10", 32, 10, 16384, (128, 512)), Shape("tiny-imagenet", 64, 200, 8192, (64, 256))),
+}
+"""Every part is a whole number of steps on two workers."""
+PARTS = (8, 4, 2, 1)
+"""The training set is divided by these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One line of the table to be."""
+
+    model: str
+    dataset: str
+    image_size: int
+    classes: int
+    precision: str
+    workers: int
+    batch_size: int
+    samples: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}-{self.dataset}-{self.precision}-w{self.workers}-b{self.batch_size}-n{self.samples}"
+
+    def job(self) -> Job:
+        """The words of the pass, without the device."""
+        optimizer = next(entry.optimizer for entry in ENTRIES if entry.name == self.model)
+        return Job(
+            self.model, model_config={"classes": self.classes}, input={"image_size": self.image_size},
+            precision=self.precision, batch_size=self.batch_size, gpus=self.workers, optimizer=optimizer,
+            run=Run(samples=self.samples, dataset=self.dataset),
+        )  # fmt: skip
+
+
+def configurations(
+    networks: Sequence[str], workers: Sequence[int], device_type: str, quick: bool = False
+) -> list[Configuration]:
+    """All of them, those of one kind side by side for all networks; `quick`: the two smallest parts in fp32 alone."""
+    found: list[Configuration] = []
+    for shape in SHAPES[device_type]:
+        kinds = [(shape.batches[0], shape.samples // part) for part in (PARTS[:2] if quick else PARTS)]
+        kinds += [] if quick else [(batch, shape.samples) for batch in shape.batches[1:]]
+        size = (shape.dataset, shape.image_size, shape.classes)
+        found += [
+            Configuration(model, *size, precision, count, batch, samples)
+            for count in workers
+            for batch, samples in kinds
+            for precision in (PRECISIONS[:1] if quick else PRECISIONS)
+            for model in networks
+        ]
+    return found
+
+
+def networks_named(names: Sequence[str]) -> tuple[str, ...]:
+    """Those small networks; all where none is named. Raises `MeasureError` for another name."""
+    for name in names:
+        if name not in NETWORKS:
+            raise MeasureError(
+                f"network {name!r} is no small network of the zoo; nearest: {nearest(name, NETWORKS)}; "
+                "`precision-time zoo small-` lists them"
+            )
+    return tuple(dict.fromkeys(names)) or NETWORKS
+
+
+def collect(
+    here: Machine,
+    folder: str | Path,
+    budget_s: float,
+    networks: Sequence[str] = NETWORKS,
+    report: Report = lambda done, total: None,
+    quick: bool = False,
+) -> RunsTable:
+    """Train for about `budget_s` seconds, going on where the folder's journal ends, and write its table and card.
+
+    The budget includes a calibration of this machine (a device file, so that the passes can be predicted), unless the
+    folder has one. Raises `MeasureError` where the folder cannot be used or was begun on another machine.
+    """
+    end = time.monotonic() + budget_s
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise MeasureError(f"output {str(folder)!r} is a file; name a folder")
+    if not target.absolute().parent.is_dir():
+        raise MeasureError(f"output {str(folder)!r}: there is no folder {target.parent}; make it first")
+    target.mkdir(exist_ok=True)
+    workers = sorted({1, here.ranks})
+    wanted = configurations(networks, workers, here.device_type, quick)
+    turns = 1 if quick else TURNS
+    if not quick and not (target / DEVICE).exists():
+        content = calibrate(here, min(CALIBRATION_S, budget_s / 8), journal=target / "device.points.jsonl").content
+        write(target / DEVICE, content)
+    refused = _train(here, target / JOURNAL, wanted, turns, end, report)
+    head, records, _ = read(target / JOURNAL)
+    return write_table(target, here, head, wanted, records, turns, refused)
+
+
+def _train(
+    here: Machine, journal: Path, wanted: Sequence[Configuration], turns: int, end: float, report: Report
+) -> list[str]:
+    """Turn after turn, in fresh processes for each turn, shape and number of workers."""
+    records: Mapping[str, Record] = read(journal)[1] if journal.exists() and journal.stat().st_size else {}
+    groups: dict[tuple[int, str, int], list[Configuration]] = {}
+    for turn in range(turns):
+        for each in wanted:
+            groups.setdefault((turn, each.dataset, each.workers), []).append(each)
+    done, total = 0, len(wanted) * turns
+    for (turn, _, count), members in groups.items():
+        todo = [each for each in members if _lacks(each, turn, records)]
+        done += len(members) - len(todo)
+        left = end - time.monotonic()
+        if todo and left > 0:
+            task = {
+                "task": "runs", "device": here.device_type, "journal": str(journal.absolute()), "turn": turn,
+                "budget_s": left, "configurations": [asdict(each) for each in todo],
+            }  # fmt: skip
+            before = done
+            launch(
+                task, count, here.threads, timeout_s=left * 2 + 600,
+                report=lambda part, _, before=before: report(before + part, total),  # type: ignore[misc]
+            )  # fmt: skip
+            records = read(journal)[1]
+        done += len(todo)
+        report(done, total)
+    return [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
+
+
+def turn_label(configuration: Configuration, turn: int) -> str:
+    return f"{configuration.label} turn {turn + 1}"
+
+
+def _lacks(configuration: Configuration, turn: int, records: Mapping[str, Record]) -> bool:
+    """Whether this turn is still to be measured: not done, not refused, and not the third of a long pass."""
+    earlier = [records.get(turn_label(configuration, t), {}) for t in range(turn)]
+    if any("refused" in record for record in earlier):
+        return False
+    long = any(record.get("pass_s", 0.0) > LONG_PASS_S for record in earlier)
+    return turn_label(configuration, turn) not in records and not (long and turn >= 2)
+
+
+# --- in the workers -------------------------------------------------------------------------------------------------
+
+
+def runs_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
+    """Passes of the task's configurations until its budget is spent, as `worker` runs them on every rank."""
+    begin = time.monotonic()
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    journal = Journal(task["journal"], _header(device)) if rank == 0 else None
+    pictures: dict[tuple[int, int], TensorDataset] = {}
+    _start_up(device)
+    for index, words in enumerate(task["configurations"]):
+        each = Configuration(**words)
+        if not _everyone(time.monotonic() - begin < task["budget_s"], device):
+            break
+        size = (each.image_size, each.classes)
+        if size not in pictures:
+            pictures[size] = _pictures(*size, device.type)
+        record = _one(each, pictures[size], device)
+        if journal is not None:
+            journal.add(turn_label(each, int(task["turn"])), record)
+        report(index + 1, len(task["configurations"]))
+    return {}
+
+
+def _start_up(device: torch.device) -> None:
+    """What only the first training of a process pays: imports, threads, the meeting of the ranks.
+
+    What was made for good is then taken out of the collector's sight, which would look through it before every pass.
+    """
+    first = Configuration(
+        _SMALLEST, "cifar-10", 32, 10, "fp32", dist.get_world_size() if dist.is_initialized() else 1, 8, 16
+    )
+    for precision in PRECISIONS:
+        _pass(replace(first, precision=precision).job(), _pictures(32, 10, device.type), first.samples, device)
+    gc.collect()
+    gc.freeze()
+
+
+def _header(device: torch.device) -> Record:
+    return {**header(device), "machine": description(device.type), "warmup_steps": WARMUP_STEPS}
+
+
+def _everyone(ready: bool, device: torch.device) -> bool:
+    """What rank 0 says: clocks differ, and all ranks must stop together."""
+    said = torch.tensor(int(ready), device=device)
+    if dist.is_initialized():
+        dist.broadcast(said, 0)
+    return bool(said)
+
+
+def _pictures(image_size: int, classes: int, device_type: str) -> TensorDataset:
+    """The whole training set of that shape in memory; noise, since the time does not hang on what is seen."""
+    samples = max(s.samples for s in SHAPES[device_type] if s.image_size == image_size)
+    random = torch.Generator().manual_seed(0)
+    images = torch.randn(samples, 3, image_size, image_size, generator=random)
+    return TensorDataset(images, torch.randint(classes, (samples,), generator=random))
+
+
+def _one(each: Configuration, pictures: TensorDataset, device: torch.device) -> Record:
+    """One pass: {"pass_s", "cost_s" (with building and warm-up), conditions}, or {"refused": why}."""
+    begin = time.perf_counter()
+    try:
+        pass_s = _pass(each.job(), pictures, each.samples, device)
+    except (RuntimeError, NotImplementedError, PrecisionTimeError) as error:
+        if dist.is_initialized():
+            raise  # the other ranks wait for this one
+        return {"refused": next(iter(str(error).splitlines()), type(error).__name__)}
+    cost_s = time.perf_counter() - begin
+    return {"pass_s": pass_s, "cost_s": float(f"{cost_s:.5g}"), **conditions(device)}
+
+
+def _pass(job: Job, pictures: TensorDataset, samples: int, device: torch.device) -> float:
+    """Seconds from the first batch asked for to the last update done, on the slowest rank."""
+    part = Subset(pictures, range(samples))
+    sampler = DistributedSampler(part, shuffle=True) if dist.is_initialized() else None
+    loader = DataLoader(part, job.batch_size, shuffle=sampler is None, sampler=sampler, num_workers=0)
+    with settings(job, device):
+        trainer = Trainer(job, device)
+        warm = iter(loader)
+        for _ in range(WARMUP_STEPS):
+            batch = next(warm, None)
+            if batch is None:
+                warm = iter(loader)
+                batch = next(warm)
+            trainer.step(_on(batch, device))
+        del warm
+        wait(device)
+        gc.collect()
+        if dist.is_initialized():
+            dist.barrier()
+        begin = time.perf_counter()
+        for batch in loader:
+            trainer.step(_on(batch, device))
+        wait(device)
+        seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(f"{float(seconds):.5g}")
+
+
+def _on(batch: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    image, label = batch
+    return {"image": image.to(device, non_blocking=True), "label": label.to(device, non_blocking=True)}
