@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from precision_time.capture.training_step import TrainingStep, training_step
@@ -15,9 +17,10 @@ from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.predictors.interface import global_batch_size, steps_of
 from precision_time.predictors.predictddl.network import Network, network_of
+from precision_time.zoo.catalog import ENTRIES
 
 _TRACED_BATCH = 8
-"""Networks are described per sample; this batch is only for the capture, and one for all keeps it to one trace each."""
+"""Networks are described per sample; this batch is for the capture alone, and one for all makes one trace of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,66 +42,73 @@ class Facts:
 
 
 def facts_of(job: Job) -> Facts:
-    """Raises the errors of the task checker's parts: unknown model, layout other than data parallel, no length."""
+    """Raises the errors of what cannot be: unknown model, other layouts than data parallel, a run without a length."""
     if not job.layout_spec.plain:
         raise PredictorError(
             f"layout {job.layout} is not plain data parallelism, which is all that predictddl knows; "
             "use layout dp or predictor line"
         )
-    plain = _plain(job)
-    step = captured(plain)
-    sized = job if job.batch_size else job.replace(batch_size=step.batch_size)
-    dataset = dataset_type(job, step)
-    if sized.run.epochs is not None and not sized.run.dataset and not sized.run.dataset_size and step.dataset:
-        sized = sized.replace(dataset=step.dataset)
-    steps = steps_of(sized)
+    model = _model_of(job)
+    sized = job if job.batch_size else job.replace(batch_size=model.batch_size)
+    if sized.run.epochs is not None and not sized.run.dataset and not sized.run.dataset_size and model.dataset:
+        sized = sized.replace(dataset=model.dataset)
     cluster = cluster_of(job)
+    steps = steps_of(sized)
     return Facts(
         job=sized,
-        network=_network(plain),
+        network=model.network,
         cluster=cluster,
-        dataset=dataset,
+        dataset=_plain(job.run.dataset or model.dataset),
         batch_size=int(sized.batch_size or 1),
         ranks=job.gpus,
         nodes=cluster.nodes if cluster else job.nodes or 1,
         steps=steps,
         samples=float(job.run.samples or steps * global_batch_size(sized)),
-        resolution=_resolution(step.sizes),
+        resolution=_resolution(model.sizes),
     )
 
 
-def captured(job: Job) -> TrainingStep:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    """What a model word with its configuration and input stands for."""
+
+    network: Network
+    dataset: str
+    batch_size: int
+    """The model's usual one."""
+    sizes: Mapping[str, Any]
+
+
+def _model_of(job: Job) -> _Model:
+    """Traced once for all jobs of the network, whatever their precision, device and batch size."""
+    own = job.model.endswith(".py") or ".py:" in job.model
+    words: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
+    return _remembered(json.dumps(words, sort_keys=True), own)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(words: str, own: bool) -> _Model:
+    job = Job.from_dict(json.loads(words))
+    entry = ENTRIES.get(job.model.lower())
+    step = _captured(job if own else job.replace(batch_size=_TRACED_BATCH))
+    usual = entry.batch_size if entry else step.batch_size
+    return _Model(network_of(step.graph, step.batch_size), step.dataset or "", usual, step.sizes)
+
+
+def _captured(job: Job) -> TrainingStep:
     """The step whose graph describes the network: in fp32 and for CUDA, so that it is the same for every job of it."""
     return training_step(job, parse_precision("fp32"), "cuda")
 
 
-def _plain(job: Job) -> Job:
-    """Only what makes the network."""
-    words: dict[str, Any] = {"model_config": job.model_config, "input": job.input, "optimizer": job.optimizer}
-    own = job.model.endswith(".py") or ".py:" in job.model
-    return Job(job.model, batch_size=None if own else _TRACED_BATCH, **words)
-
-
-def _network(plain: Job) -> Network:
-    return _remembered(json.dumps(plain.to_dict(), sort_keys=True))
-
-
-@lru_cache(maxsize=512)
-def _remembered(words: str) -> Network:
-    step = captured(Job.from_dict(json.loads(words)))
-    return network_of(step.graph, step.batch_size)
-
-
-def dataset_type(job: Job, step: TrainingStep | None = None) -> str:
-    """What one predictor is trained for: the job's data set, else its model's own, else ""."""
-    name = job.run.dataset or (step.dataset if step is not None else captured(_plain(job)).dataset) or ""
+def _plain(name: str) -> str:
+    """A dataset type: names that differ in case and hyphens are one."""
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def cluster_of(job: Job) -> Cluster | None:
     """The job's cluster; None where its device is not described. Raises a `CatalogError` for a bad node or count."""
-    catalog: Catalog = load_device_file(job.device) if job.device else default_catalog()
-    if job.gpu not in catalog.gpus and job.device is None:
+    catalog = _catalog(job.device)
+    if job.device is None:
         try:
             catalog.gpu(job.gpu)
         except CatalogError:
@@ -106,7 +116,19 @@ def cluster_of(job: Job) -> Cluster | None:
     return catalog.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
 
 
-def _resolution(sizes: Any) -> float:
+def _catalog(device: str | None) -> Catalog:
+    if device is None:
+        return default_catalog()
+    file = Path(device)
+    return _with_file(device, file.stat().st_mtime_ns) if file.is_file() else load_device_file(device)  # says why not
+
+
+@lru_cache(maxsize=8)
+def _with_file(device: str, _changed_ns: int) -> Catalog:
+    return load_device_file(device)
+
+
+def _resolution(sizes: Mapping[str, Any]) -> float:
     for name in ("image_size", "seq_len", "audio_frames", "volume"):
         value = sizes.get(name)
         if isinstance(value, (int, float)):

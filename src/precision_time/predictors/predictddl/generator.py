@@ -2,8 +2,8 @@
 
 Six kinds (convolutional, transformer, mixer, recurrent, fully connected, U-shaped, message passing), each with random
 depth, width, kernels, blocks and image or sequence size. FLOPs and bytes of every node follow from its shape, with the
-same conventions as captured graphs: a multiply-add is two FLOP, tensors and weights of four bytes pass through memory
-once, weights shared by a batch of 32.
+same conventions as captured graphs: a multiply-add is two FLOP, tensors of four bytes an element pass through memory
+once, weights do not count.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import numpy as np
 
 from precision_time.predictors.predictddl.network import Network
 from precision_time.predictors.predictddl.primitives import Primitive
-
-_BATCH = 32.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class _Builder:
         self.shapes.append((inputs[0].channels if inputs else channels, channels, *kernel))
         self.edges += [(each.node, node) for each in sorted(set(inputs), key=lambda t: t.node)]
         self.flops.append(flops)
-        self.bytes.append(4.0 * (sum(t.numel for t in inputs) + made.numel + weights / _BATCH) if inputs else 0.0)
+        self.bytes.append(4.0 * (sum(t.numel for t in inputs) + made.numel) if inputs else 0.0)
         self.parameters += weights
         return made
 

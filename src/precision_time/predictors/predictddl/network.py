@@ -8,7 +8,6 @@ writer counts. Nothing has to be traced a second time, and graphs that ship with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,8 +35,8 @@ class Network:
     """A graph of layers in the order they run, which is a topological order.
 
     `types` are `Primitive`s, `shapes` has in channels, out channels, kernel height and width of every node (0: none),
-    `edges` producers over consumers, `flops` and `bytes` what the forward pass of one sample does in every node;
-    `parameters` counts the weights of all.
+    `edges` producers over consumers, `flops` and `bytes` what the forward pass of one sample does in every node, its
+    weights not counted, since they are read once for a whole batch; `parameters` counts the weights of all.
     """
 
     name: str
@@ -108,6 +107,9 @@ class _Sources:
     def is_input(self, storage: int) -> bool:
         return self.graph.storages[storage].category is Category.INPUTS
 
+    def is_weight(self, storage: int) -> bool:
+        return self.graph.storages[storage].category is Category.WEIGHTS
+
 
 def _walk(
     call: Call, kind: OpKind, nodes: list[_Node], holds: dict[int, frozenset[int]], sources: _Sources, batch_size: int
@@ -123,12 +125,12 @@ def _walk(
     if primitive is Primitive.ACT and len(inputs) == 1:
         last = nodes[next(iter(inputs))]
         if last.kind is Primitive.ACT:  # a chain of pointwise operators is one activation
-            flops, size = _cost(kind, batch_size)
+            flops, size = _per_sample(call, kind, sources, batch_size)
             last.flops += flops
             last.bytes += size
             primitive = None
     if primitive is not None and inputs:
-        flops, size = _cost(kind, batch_size)
+        flops, size = _per_sample(call, kind, sources, batch_size)
         before = [nodes[i].shape[1] for i in sorted(inputs)]
         nodes.append(_Node(primitive, _shape(kind, primitive, before), inputs, flops, size))
         inputs = frozenset((len(nodes) - 1,))
@@ -201,21 +203,17 @@ def _window(kind: OpKind) -> tuple[int, int]:
     return max(1, round(kind.inputs[0].numel / max(1, kind.outputs[0].numel))), 1
 
 
+def _per_sample(call: Call, kind: OpKind, sources: _Sources, batch_size: int) -> tuple[float, float]:
+    """FLOPs, and bytes but those of weights, of one call."""
+    flops, size = _cost(kind)
+    weights = sum(
+        spec.nbytes for spec, storage in zip(kind.inputs, call.reads, strict=False) if sources.is_weight(storage)
+    )
+    return flops / batch_size, max(0.0, size - weights) / batch_size
+
+
 @lru_cache(maxsize=65536)
-def _cost(kind: OpKind, batch_size: int) -> tuple[float, float]:
-    """FLOPs and bytes of one operator per sample."""
+def _cost(kind: OpKind) -> tuple[float, float]:
     found = works(kind, WorkOptions())
     done = [touched(kind)] if found is None else found
-    return sum(w.flops for w in done) / batch_size, sum(w.bytes for w in done) / batch_size
-
-
-def operator_totals(graph: OpGraph, phases: Iterable[Phase]) -> tuple[float, float, int]:
-    """FLOPs, bytes and calls of some phases of a step, at the batch and the dtypes it was captured with."""
-    wanted = frozenset(phases)
-    flops = size = 0.0
-    calls = 0
-    for call in graph.calls:
-        if call.phase in wanted:
-            f, b = _cost(graph.kinds[call.kind], 1)
-            flops, size, calls = flops + f, size + b, calls + 1
-    return flops, size, calls
+    return sum(w.flops for w in done), sum(w.bytes for w in done)

@@ -126,7 +126,7 @@ def pretrain(
             [_data(network, scaled[i]) for i, network in enumerate(networks)], batch_size=batch, shuffle=True
         )
         optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=rate, weight_decay=1e-3)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(loader))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=max(1, epochs * len(loader)))
         done = 0
         for _ in range(epochs):
             for each in loader:

@@ -112,7 +112,9 @@ def _fit_mlp(z: Floats, y: Floats, options: Mapping[str, float], seed: int) -> d
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
 
-    net = MLPRegressor((32,), alpha=options["alpha"], solver="lbfgs", max_iter=150, random_state=seed)
+    net = MLPRegressor(
+        hidden_layer_sizes=(32,), alpha=options["alpha"], solver="lbfgs", max_iter=150, random_state=seed
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=ConvergenceWarning)  # stopping early is its regularisation
         net.fit(z, y)
