@@ -70,6 +70,7 @@ def test_the_flags_are_frozen() -> None:
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
+    assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
     assert flags_of(parser, "fit") == ["--help", "--shared", "--measured", "--report", "--json"]
     assert flags_of(parser, "zoo") == ["--help", "--json"]

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +62,14 @@ def write_table(
     folder: Path,
     here: Machine,
     head: Record,
-    wanted: Sequence[Configuration],
+    everything: Sequence[Configuration],
     records: Mapping[str, Record],
-    turns: int,
-    refused: Sequence[str],
+    lacking: int,
 ) -> RunsTable:
-    """Write runs.csv and README.md of everything that the journal holds."""
-    passes = {each.label: _repeats(each, records) for each in wanted}
-    rows = [_row(each, passes[each.label], here, head) for each in wanted if passes[each.label]]
+    """Write runs.csv and README.md of what the records hold of these configurations."""
+    refused = [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
+    passes = {each.label: _repeats(each, records) for each in everything}
+    rows = [_row(each, passes[each.label], here, head) for each in everything if passes[each.label]]
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, *OWN_COLUMNS], restval="", lineterminator="\n")
     writer.writeheader()
@@ -77,7 +78,7 @@ def write_table(
     spreads = [float(row["spread"]) for row in rows if row["spread"] != ""]
     found = RunsTable(
         folder, len(rows), len({row["model"] for row in rows}), sum(len(p) for p in passes.values()),
-        sum(max(min(turns, 2) - len(p), 0) for p in passes.values()),
+        lacking,
         statistics.median(spreads) if spreads else 0.0, tuple(refused),
     )  # fmt: skip
     write_whole(folder / CARD, card(here, head, rows, records, found).encode())
@@ -115,6 +116,7 @@ def card(
     days = sorted({r["at"][:10] for r in records.values() if "at" in r}) or ["never"]
     spreads = sorted(float(row["spread"]) for row in rows if row["spread"] != "")
     wide = spreads[int(0.9 * (len(spreads) - 1))] if spreads else 0.0
+    steps = [round(float(row["pass_s"]) / float(row["step_time_s"])) for row in rows]
     said = versions()
     lines = [
         "# Real runs of small networks", "",
@@ -124,7 +126,8 @@ def card(
         "- command: `precision-time runs` (resumable)",
         f"- {found.rows:,} rows of {found.networks} networks, {found.passes:,} passes in all, "
         f"{sum(float(row['cost_s']) for row in rows):,.0f} s with building and warm-up",
-        f"- repeats of a row differ by {found.spread:.1%} (median), {wide:.1%} (ninth decile)",
+        f"- repeats: {_repeated(rows)}; those of a row differ by {found.spread:.1%} (median of `spread`), {wide:.1%} "
+        "(its ninth decile)",
         "", *_shapes(rows), "",
         "One row is one configuration. `pass_s` is the median time of one pass over `samples` pictures, from the first "
         "batch asked for to the last update done, on the slowest worker: loader, forward, loss, backward, all-reduce, "
@@ -137,14 +140,46 @@ def card(
         "workers train with DistributedDataParallel (gloo over the loopback interface on a CPU, NCCL on GPUs). fp32, "
         "and amp-bf16: autocast to bfloat16.", "",
         "## Known faults", "",
-        "- Few pictures: a pass has 1 to 64 steps. Fixed costs of a pass weigh more than in a real epoch.",
+        f"- Few pictures: a pass has {min(steps, default=0)} to {max(steps, default=0)} steps. Fixed costs of a pass "
+        "weigh more than in a real epoch.",
         "- Time of starting processes and of importing torch is in no column.",
         "- Workers on one CPU share its caches and memory, and the all-reduce needs the same cores as the training.",
-        "- A virtual machine may be slowed by others on its host: rows with a large `spread` show it.",
+        "- A machine is slowed by what else runs there, a virtual one by others on its host: rows with a large "
+        "`spread` show it.",
     ]  # fmt: skip
+    drift = drift_of(records)
+    if drift is not None:
+        lines.append(
+            f"- Departures of passes from the mean of their row correlate by {drift:.2f} between passes that follow "
+            "each other: so far as that is above 0, the machine itself drifts within a turn."
+        )
     if found.refused:
         lines += ["", "Refused:", *(f"- {text}" for text in found.refused)]
     return "\n".join(lines) + "\n"
+
+
+def drift_of(records: Mapping[str, Record]) -> float | None:
+    """Correlation between the departures (of the log, from the mean of their row) of passes that follow each other.
+
+    None where too few were repeated. Chance alone gives about 0: repeats of one row do not follow each other.
+    """
+    logs = {label: math.log(float(record["pass_s"])) for label, record in records.items() if "pass_s" in record}
+    rows: dict[str, list[float]] = {}
+    for label, value in logs.items():
+        rows.setdefault(label.rpartition(" turn ")[0], []).append(value)
+    own = ((value, rows[label.rpartition(" turn ")[0]]) for label, value in logs.items())
+    departures = [value - statistics.mean(row) for value, row in own if len(row) > 1]
+    if len(departures) < _ENOUGH or len(set(departures)) == 1:
+        return None
+    return statistics.correlation(departures[:-1], departures[1:])
+
+
+_ENOUGH = 100
+
+
+def _repeated(rows: Sequence[Mapping[str, Any]]) -> str:
+    counts = Counter(int(row["repeats"]) for row in rows)
+    return ", ".join(f"{counts[n]:,} rows of {n}" for n in sorted(counts, reverse=True))
 
 
 def _shapes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -97,9 +97,9 @@ class Configuration:
 def configurations(
     networks: Sequence[str], workers: Sequence[int], device_type: str, quick: bool = False
 ) -> list[Configuration]:
-    """All of them, those of one kind side by side for all networks; `quick`: the two smallest parts in fp32 alone."""
+    """All of them, those of one kind side by side for all networks; `quick`: two small parts of one shape in fp32."""
     found: list[Configuration] = []
-    for shape in SHAPES[device_type]:
+    for shape in SHAPES[device_type][: 1 if quick else None]:
         kinds = [(shape.batches[0], shape.samples // part) for part in (PARTS[:2] if quick else PARTS)]
         kinds += [] if quick else [(batch, shape.samples) for batch in shape.batches[1:]]
         size = (shape.dataset, shape.image_size, shape.classes)
@@ -150,14 +150,18 @@ def collect(
     if not quick and not (target / DEVICE).exists():
         content = calibrate(here, min(CALIBRATION_S, budget_s / 8), journal=target / "device.points.jsonl").content
         write(target / DEVICE, content)
-    refused = _train(here, target / JOURNAL, wanted, turns, end, report)
+    _train(here, target / JOURNAL, wanted, turns, end, report)
+    if not (target / JOURNAL).exists():
+        raise MeasureError(f"no pass found time in {budget_s:.0f} s; raise --budget")
     head, records, _ = read(target / JOURNAL)
-    return write_table(target, here, head, wanted, records, turns, refused)
+    lacking = sum(_lacks(each, turn, records) for each in wanted for turn in range(turns))
+    everything = configurations(NETWORKS, workers, here.device_type)  # other networks may have been trained before
+    return write_table(target, here, head, everything, records, lacking)
 
 
 def _train(
     here: Machine, journal: Path, wanted: Sequence[Configuration], turns: int, end: float, report: Report
-) -> list[str]:
+) -> None:
     """Turn after turn, in fresh processes for each turn, shape and number of workers."""
     records: Mapping[str, Record] = read(journal)[1] if journal.exists() and journal.stat().st_size else {}
     groups: dict[tuple[int, str, int], list[Configuration]] = {}
@@ -182,7 +186,6 @@ def _train(
             records = read(journal)[1]
         done += len(todo)
         report(done, total)
-    return [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
 
 
 def turn_label(configuration: Configuration, turn: int) -> str:
@@ -262,9 +265,10 @@ def _one(each: Configuration, pictures: TensorDataset, device: torch.device) -> 
     try:
         pass_s = _pass(each.job(), pictures, each.samples, device)
     except (RuntimeError, NotImplementedError, PrecisionTimeError) as error:
-        if dist.is_initialized():
-            raise  # the other ranks wait for this one
-        return {"refused": next(iter(str(error).splitlines()), type(error).__name__)}
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        if dist.is_initialized():  # the other ranks may be waiting for this one
+            raise MeasureError(f"{each.label} cannot be trained here ({why}); leave it out by naming others") from error
+        return {"refused": why}
     cost_s = time.perf_counter() - begin
     return {"pass_s": pass_s, "cost_s": float(f"{cost_s:.5g}"), **conditions(device)}
 

@@ -95,14 +95,14 @@ def _run(facts: Facts) -> dict[str, float]:
     }
 
 
-def _width(precision: Precision) -> float:
-    """Bytes of an activation."""
+def activation_bytes(precision: Precision) -> float:
+    """Of one element."""
     return {"float64": 8.0, "float16": 2.0, "bfloat16": 2.0}.get(precision.compute_dtype, 4.0)
 
 
 def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float]:
     found = {
-        "log_width": log(_width(precision)),
+        "log_width": log(activation_bytes(precision)),
         "log_weight_width": log(2.0 if precision.parameter_dtype in ("float16", "bfloat16") else 4.0),
         "autocast": float(precision.autocast),
         "loss_scaling": float(precision.loss_scaling),
@@ -111,11 +111,12 @@ def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float
         "fp8": float(bool(precision.fp8_scaling)),
     }
     if cluster is not None:
-        found["log_peak"] = log(_peak(cluster, precision))
+        found["log_peak"] = log(peak_of(cluster, precision))
     return found
 
 
-def _peak(cluster: Cluster, precision: Precision) -> float:
+def peak_of(cluster: Cluster, precision: Precision) -> float:
+    """FLOP/s of matrix products in a precision."""
     try:
         return cluster.gpu.peak(precision.math)
     except MissingPeakError:
@@ -137,7 +138,7 @@ def _work(facts: Facts) -> dict[str, float]:
     if facts.cluster is not None:
         gpu = facts.cluster.gpu
         dense = np.isin(network.types, [kind for kinds in _COSTLY.values() for kind in kinds])
-        peak = np.where(dense, _peak(facts.cluster, precision), gpu.vector_peak("fp32"))
-        moved = _width(precision) / 4.0 * size / gpu.memory_bytes_per_s
+        peak = np.where(dense, peak_of(facts.cluster, precision), gpu.vector_peak("fp32"))
+        moved = activation_bytes(precision) / 4.0 * size / gpu.memory_bytes_per_s
         found["log_roofline"] = log(_PASSES * float(np.maximum(flops / peak, moved).sum()))
     return found

@@ -33,10 +33,10 @@ class Setting:
 LINEAR, QUADRATIC, SVR, MLP = "linear", "quadratic-ridge", "rbf-svr", "mlp"
 
 SETTINGS: tuple[Setting, ...] = (
-    *(Setting(LINEAR, (("alpha", a),)) for a in (0.1, 10.0)),
-    *(Setting(QUADRATIC, (("alpha", a),)) for a in (3.0, 30.0, 300.0)),
-    *(Setting(SVR, (("C", c), ("width", w))) for c in (10.0, 100.0) for w in (0.1, 0.3)),
-    Setting(MLP, (("alpha", 1.0),)),
+    *(Setting(LINEAR, (("alpha", a),)) for a in (10.0, 1000.0)),
+    *(Setting(QUADRATIC, (("alpha", a),)) for a in (300.0, 10000.0)),
+    *(Setting(SVR, (("C", c), ("width", w))) for c in (0.3, 3.0) for w in (0.1, 0.3)),
+    Setting(MLP, (("alpha", 30.0),)),
 )
 """What the selection tries. `width` scales the RBF's 1 / columns."""
 

@@ -14,6 +14,7 @@ import numpy as np
 from precision_time.errors import DataError
 from precision_time.job.file import write_whole
 from precision_time.predictors.predictddl.confidence import Likeness
+from precision_time.predictors.predictddl.law import Law
 from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
 
@@ -30,6 +31,8 @@ def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
         setting = {"kind": each.fitted.setting.kind, "options": each.fitted.setting.options}
         types.append({name: getattr(each, name) for name in _PLAIN} | {"setting": setting})
         arrays |= {f"{number}.regressor.{name}": value for name, value in each.fitted.arrays.items()}
+        if each.law is not None:
+            arrays |= {f"{number}.law.{label}": value for label, value in each.law.theta.items()}
         arrays |= {f"{number}.likeness.{name}": value for name, value in asdict(each.likeness).items()}
     words = {"design": asdict(design), "types": types}
     packed = io.BytesIO()
@@ -64,7 +67,7 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         start = f"{number}.{name}."
         return {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
 
-    like = part("likeness")
+    like, law = part("likeness"), part("law")
     return Trained(
         dataset=entry["dataset"],
         names=tuple(entry["names"]),
@@ -78,4 +81,5 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         measured_s=float(entry["measured_s"]),
         fit_s=float(entry["fit_s"]),
         errors=tuple((str(name), float(value)) for name, value in entry["errors"]),
+        law=Law(law) if law else None,
     )

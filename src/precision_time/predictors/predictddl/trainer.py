@@ -15,9 +15,10 @@ from precision_time.predictors.interface import Forecast, MeasuredJob
 from precision_time.predictors.predictddl.confidence import Likeness, likeness
 from precision_time.predictors.predictddl.facts import Facts, facts_of
 from precision_time.predictors.predictddl.features import GROUPS, columns, matrix
+from precision_time.predictors.predictddl.law import Law, fit_law
 from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.regressors import SETTINGS, Fitted, Setting
-from precision_time.predictors.predictddl.selection import choose
+from precision_time.predictors.predictddl.selection import choose, grouped_folds
 
 LEAST_NETWORKS = 4
 """Different networks below which nothing can be learned about a new one."""
@@ -40,6 +41,8 @@ class Design:
     encoder: str = "pretrained"
     settings: tuple[Setting, ...] = SETTINGS
     seed: int = 0
+    law: bool = True
+    """Whether the regressor tells log(seconds / law of work) instead of log(seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,15 @@ class Trained:
     measured_s: float
     fit_s: float
     errors: tuple[tuple[str, float], ...]
+    law: Law | None = None
 
     def forecast(self, facts: Facts, vector: Floats) -> Forecast:
         """Seconds of a job whose network has this vector."""
         row = columns(facts, vector, self.groups)
-        seconds = math.exp(float(self.fitted.predict(matrix([row], self.names))[0]))
+        log_seconds = float(self.fitted.predict(matrix([row], self.names))[0])
+        if self.law is not None:
+            log_seconds += float(self.law.log_seconds([facts])[0])
+        seconds = math.exp(log_seconds)
         confidence = self.likeness.confidence(vector)
         notes: tuple[str, ...] = ()
         spread = self.spread
@@ -108,6 +115,10 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
     table = [columns(row.facts, vector, design.groups) for row, vector in zip(rows, vectors, strict=True)]
     names = tuple(sorted({name for row in table for name in row}))
     y = np.log([row.measured.seconds for row in rows])
+    law = None
+    if design.law:
+        y = y - _unseen_law(rows, names_of, design.seed)
+        law = fit_law([row.facts for row in rows], np.array([row.measured.seconds for row in rows]))
     choice = choose(matrix(table, names), y, names_of, settings=design.settings, seed=design.seed)
     unlike: dict[bytes, tuple[str, Floats]] = {}
     for name, vector in zip(names_of, vectors, strict=True):
@@ -125,4 +136,14 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
         measured_s=sum(row.measured.cost_s for row in rows),
         fit_s=time.perf_counter() - start,
         errors=tuple((setting.label, error) for setting, error in choice.errors),
+        law=law,
     )
+
+
+def _unseen_law(rows: Sequence[Row], networks: Sequence[str], seed: int) -> Floats:
+    """Log seconds of every row by a law fitted without its network: what is left is then what is left of a new one."""
+    found = np.zeros(len(rows))
+    for known, unseen in grouped_folds(networks, seed=seed + 1):
+        seconds = np.array([rows[i].measured.seconds for i in known])
+        found[unseen] = fit_law([rows[i].facts for i in known], seconds).log_seconds([rows[i].facts for i in unseen])
+    return found

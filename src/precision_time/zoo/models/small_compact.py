@@ -47,7 +47,7 @@ def build_densenet(config: Config, sizes: Sizes) -> Workload:
 
 
 def build_mobilenet_v1(config: Config, sizes: Sizes) -> Workload:
-    """MobileNet (Howard et al. 2017): depthwise and pointwise convolutions; `width` 32 is the paper's."""
+    """MobileNet (Howard et al. 2017) with fewer repeats of its middle; the paper's `width` is 32."""
     w = int(config["width"])
 
     def unit(inside: int, out: int, kernel: int, stride: int, groups: int = 1) -> list[nn.Module]:
