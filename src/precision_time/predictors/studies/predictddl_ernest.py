@@ -25,7 +25,6 @@ import numpy as np
 from precision_time.errors import PredictorError
 from precision_time.predictors.ernest import Ernest, designed
 from precision_time.predictors.predictddl.selection import grouped_folds
-from precision_time.predictors.predictddl.trainer import Row
 from precision_time.predictors.studies.predictddl_held_out import Held, network_of_row
 
 SAME_RUNS = ("dataset", "batch_size", "precision")

@@ -1,0 +1,272 @@
+"""Ernest (Venkataraman et al., NSDI 2016): time of a job from its share of the data and its number of machines.
+
+    t(s, m) = th0 + th1 * s / m + th2 * m + th3 * ln m,   th >= 0, by non-negative least squares
+
+with s the fraction of the data set and m the ranks. A black box: it knows nothing of the network, so it needs runs of
+every job again, one model for each device and each job otherwise unchanged. The runs that its experiment design asks
+for are charged to it. Errors are weighted alike in seconds, as in the authors' code; `relative=True`, which weighs
+them in per cent, is ours. So are the intervals: Ernest gives none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import DataError, PredictorError, nearest
+from precision_time.job.file import write_whole
+from precision_time.job.job import JOB_FIELDS, Job
+from precision_time.predictors.experiment_design import BUDGET, FloatArray, Point, design, features
+from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, global_batch_size
+
+_SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
+"""Fields that are s and m, not the job (the layout counts without its dp), or say where a file lies."""
+
+SPREAD_UNKNOWN = 0.2
+"""Standard deviation of log time where there are too few runs to tell: Ernest's authors report most errors below 20 %."""
+SPREAD_LEAST = 0.02
+"""Runs of one kind on one machine repeat no better than this."""
+
+SMALL_FRACTIONS = (0.01, 0.025, 0.05, 0.075, 0.1)
+"""Parts of the data proposed for runs: Ernest trains on up to a tenth."""
+
+FILE = "ernest.json"
+
+
+def samples_of(job: Job) -> float:
+    """Samples of what the job asks for: of its run, or of one step where that has no length."""
+    run = job.run
+    if run.samples is not None:
+        return float(run.samples)
+    if run.epochs is not None and (size := data_set_size(job)) is not None:
+        return run.epochs * size
+    if run.epochs is not None:
+        raise PredictorError(f"run.epochs {run.epochs:g} says no number of samples; add run.dataset or run.dataset_size")
+    return float((run.steps or 1) * global_batch_size(job))
+
+
+def data_set_size(job: Job) -> int | None:
+    """Samples of one epoch, None where the job does not say."""
+    seq_len = job.input.get("seq_len")
+    return job.run.samples_per_epoch(seq_len=seq_len if isinstance(seq_len, int) else None)
+
+
+def point_of(job: Job) -> Point:
+    """(s, m) of a job. Without a known data set s counts samples, which only rescales th1."""
+    return Point(samples_of(job) / (data_set_size(job) or 1), job.gpus)
+
+
+def job_key(job: Job, by: Sequence[str] | None = None) -> tuple[tuple[str, Hashable], ...]:
+    """What shares one model: all that is said of the job but its scale, or only the fields named."""
+    said = job.to_dict()
+    said["layout"] = job.layout_spec.text(with_dp=False)
+    said["dataset"] = job.run.dataset or ""
+    said["dataset_size"] = data_set_size(job) or 0
+    names = sorted(said.keys() - set(_SCALE) | {"layout"}) if by is None else by
+    return tuple((name, _plain(said.get(name))) for name in names)
+
+
+def _plain(value: Any) -> Hashable:
+    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else value
+
+
+def by_key(
+    measured: Iterable[MeasuredJob], by: Sequence[str] | None = None
+) -> dict[tuple[tuple[str, Hashable], ...], list[MeasuredJob]]:
+    """Rows by what shares one model."""
+    groups: dict[tuple[tuple[str, Hashable], ...], list[MeasuredJob]] = {}
+    for row in measured:
+        groups.setdefault(job_key(row.job, by), []).append(row)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """t(s, m) of one job on one device: parameters in seconds, what they rest on, and how well they are known."""
+
+    theta: tuple[float, float, float, float]
+    runs: int
+    ranks: tuple[int, int]
+    fractions: tuple[float, float]
+    log_spread: float
+
+    def seconds(self, point: Point) -> float:
+        return float(features([point])[0] @ np.array(self.theta))
+
+    def beyond(self, point: Point) -> float:
+        """How many times larger (or smaller) than any run, in ranks or in data, whichever is farther; at least 1."""
+        far = [point.ranks / self.ranks[1], self.ranks[0] / point.ranks]
+        far += [point.fraction / self.fractions[1], self.fractions[0] / point.fraction]
+        return max(1.0, *far)
+
+    def log_spread_at(self, point: Point) -> float:
+        """Standard deviation of log time there; wider away from the runs, a step of e as much as all within them."""
+        return self.log_spread * (1.0 + math.log(self.beyond(point)))
+
+
+def fit_curve(points: Sequence[Point], seconds: Sequence[float], relative: bool = False) -> Curve:
+    """Non-negative least squares, with a spread from runs left out one at a time."""
+    rows, times = features(points), np.asarray(seconds, dtype=float)
+    theta = _nnls(rows, times, relative)
+    ranks = [p.ranks for p in points]
+    fractions = [p.fraction for p in points]
+    return Curve(
+        (float(theta[0]), float(theta[1]), float(theta[2]), float(theta[3])), len(points),
+        (min(ranks), max(ranks)), (min(fractions), max(fractions)), _left_out_spread(rows, times, relative),
+    )  # fmt: skip
+
+
+def _nnls(rows: FloatArray, times: FloatArray, relative: bool) -> FloatArray:
+    from scipy.optimize import nnls
+
+    weights = 1.0 / times if relative else np.ones_like(times)
+    # Columns of equal size: the solution is the same, and the solver's tolerance fits all of them.
+    sizes = np.linalg.norm(rows * weights[:, None], axis=0)
+    sizes[sizes == 0.0] = 1.0
+    found: FloatArray = nnls(rows * weights[:, None] / sizes, times * weights)[0] / sizes
+    return found
+
+
+def _left_out_spread(rows: FloatArray, times: FloatArray, relative: bool) -> float:
+    errors = []
+    if len(rows) < 3:
+        return SPREAD_UNKNOWN
+    for i in range(len(rows)):
+        others = np.arange(len(rows)) != i
+        guess = float(rows[i] @ _nnls(rows[others], times[others], relative))
+        if guess > 0.0:
+            errors.append(math.log(guess / times[i]))
+    return max(SPREAD_LEAST, float(np.sqrt(np.mean(np.square(errors))))) if errors else SPREAD_UNKNOWN
+
+
+class Ernest:
+    """See the module. `by` are the fields that share a model (default: all but the scale; () pools everything)."""
+
+    name = "ernest"
+
+    def __init__(self, by: Sequence[str] | None = None, relative: bool = False) -> None:
+        known = {*JOB_FIELDS, "dataset", "dataset_size"}
+        for field in by or ():
+            if field not in known or (field in _SCALE and field != "layout"):
+                near = nearest(field, known - set(_SCALE) | {"layout"})
+                raise PredictorError(f"by {field!r} is no field that can tell jobs apart; nearest: {near}")
+        self.by = None if by is None else tuple(by)
+        self.relative = relative
+        self._curves: dict[tuple[tuple[str, Hashable], ...], Curve] = {}
+        self._cost = Cost(0, 0.0, 0.0)
+
+    def fit(self, measured: Sequence[MeasuredJob]) -> None:
+        """One curve for each key; all rows given are charged."""
+        start = time.perf_counter()
+        self._curves = {
+            key: fit_curve([point_of(r.job) for r in rows], [r.seconds for r in rows], self.relative)
+            for key, rows in by_key(measured, self.by).items()
+        }
+        self._cost = Cost(len(measured), sum(r.cost_s for r in measured), time.perf_counter() - start)
+
+    def curve(self, job: Job) -> Curve:
+        """The fitted curve of a job, or a `PredictorError` that says which runs to make."""
+        found = self._curves.get(job_key(job, self.by))
+        if found is None:
+            raise PredictorError(self._missing(job))
+        return found
+
+    def predict(self, job: Job) -> Forecast:
+        curve, point = self.curve(job), point_of(job)
+        seconds = curve.seconds(point)
+        if seconds <= 0.0:
+            raise PredictorError(
+                f"ernest's runs of {job.model} say nothing of {point.ranks} ranks (0 s); add a run with gpus {point.ranks}"
+            )
+        beyond = curve.beyond(point)
+        notes: tuple[str, ...] = ()
+        if beyond > 1.0:
+            low, high = curve.ranks
+            notes = (
+                f"Extrapolated from {curve.runs} runs on {low} to {high} ranks and "
+                f"{curve.fractions[0]:.3g} to {curve.fractions[1]:.3g} of the data.",
+            )
+        return Forecast.spread(seconds, curve.log_spread_at(point), notes=notes)
+
+    def cost(self) -> Cost:
+        return self._cost
+
+    def save(self, folder: Path) -> None:
+        curves = [{"key": [list(pair) for pair in key], **asdict(curve)} for key, curve in self._curves.items()]
+        content = {"by": self.by, "relative": self.relative, "cost": asdict(self._cost), "curves": curves}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Ernest:
+        try:
+            content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            made = cls(content["by"], content["relative"])
+            made._cost = Cost(**content["cost"])
+            made._curves = {tuple((n, v) for n, v in entry["key"]): _read_curve(entry) for entry in content["curves"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"folder {str(folder)!r} holds no saved ernest ({type(error).__name__}: {error}); fit and save it again"
+            ) from error
+        return made
+
+    def _missing(self, job: Job) -> str:
+        what = f"{job.model} in {job.precision_spec.label} on {job.gpu}"
+        if not self._curves:
+            begin = f"ernest has no runs at all, so none of {what}"
+        else:
+            begin = f"ernest has no runs of {what} as this job has it, and knows nothing from other jobs"
+        runs = runs_to_make(job)
+        if not runs:
+            return f"{begin}; make a few runs on parts of the data and on several gpus, and fit them"
+        said = ", ".join(f"samples {samples} on gpus {ranks}" for samples, ranks in runs)
+        return f"{begin}; make these runs and fit them: {said}"
+
+
+def runs_to_make(job: Job, budget: float = BUDGET) -> list[tuple[int, int]]:
+    """(samples, ranks) that the A-optimal design asks for before this job can be predicted; [] where it cannot say.
+
+    Candidates are parts of the data up to a tenth on 1, 2, 4 ... ranks up to the job's, each of one step at least.
+    """
+    size = data_set_size(job)
+    if size is None or job.batch_size is None:
+        return []
+    counts = sorted({1 << i for i in range(job.gpus.bit_length()) if 1 << i <= job.gpus} | {job.gpus})
+    points = [
+        Point(s, m) for s in SMALL_FRACTIONS for m in counts if s * size >= job.batch_size * job.grad_accum * m
+    ]
+    if not points:
+        return []
+    return [(round(p.fraction * size), p.ranks) for p in sorted(design(points, budget=budget).runs)]
+
+
+def designed(
+    measured: Sequence[MeasuredJob], *, by: Sequence[str] | None = None, budget: float = BUDGET, criterion: str = "A"
+) -> list[MeasuredJob]:
+    """The measured rows that the design would have asked for, of every key apart.
+
+    Candidates are the (s, m) at which the key was measured; rows at one point come together.
+    """
+    found: list[MeasuredJob] = []
+    for rows in by_key(measured, by).values():
+        at: dict[Point, list[MeasuredJob]] = {}
+        for row in rows:
+            at.setdefault(point_of(row.job), []).append(row)
+        for point in design(list(at), budget=budget, criterion=criterion).runs:
+            found += at[point]
+    return found
+
+
+def _read_curve(entry: Mapping[str, Any]) -> Curve:
+    first, second, third, fourth = (float(v) for v in entry["theta"])
+    return Curve(
+        (first, second, third, fourth), int(entry["runs"]), (entry["ranks"][0], entry["ranks"][1]),
+        (entry["fractions"][0], entry["fractions"][1]), float(entry["log_spread"]),
+    )  # fmt: skip
