@@ -20,7 +20,10 @@ from precision_time.predictors.predictddl import PredictDDL
 from precision_time.predictors.predictddl.confidence import likeness
 from precision_time.predictors.predictddl.facts import facts_of
 from precision_time.predictors.predictddl.features import GROUPS, PUBLISHED, columns, matrix
+from precision_time.predictors.predictddl.generator import random_networks
+from precision_time.predictors.predictddl.law import fit_law, steps, terms
 from precision_time.predictors.predictddl.predictor import embedder_of
+from precision_time.predictors.predictddl.primitives import Primitive
 from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting, fit
 from precision_time.predictors.predictddl.resources import (
     NodeResources,
@@ -30,8 +33,10 @@ from precision_time.predictors.predictddl.resources import (
     this_machine,
 )
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
-from precision_time.predictors.predictddl.trainer import Design
-from predictddl_cases import IMAGE_MODELS, lawful
+from precision_time.predictors.predictddl.trainer import Design, described
+from precision_time.predictors.studies.predictddl_ernest import same_runs
+from precision_time.predictors.studies.predictddl_held_out import Accuracy, held_out, network_of_row
+from predictddl_cases import IMAGE_MODELS, lawful, network
 
 QUICK = Design(settings=(Setting(LINEAR, (("alpha", 0.1),)), Setting(SVR, (("C", 100.0), ("width", 0.1)))))
 
@@ -81,7 +86,7 @@ def test_ablations_really_remove_their_columns() -> None:
 
 
 def test_without_precision_columns_two_precisions_are_told_the_same_time() -> None:
-    blind = PredictDDL(dataclasses.replace(QUICK, groups=PUBLISHED))
+    blind = PredictDDL(dataclasses.replace(QUICK, groups=PUBLISHED, law=False))
     blind.fit(rows())
     job = rows()[0].job
     assert blind.predict(job).seconds == blind.predict(job.replace(precision="amp-bf16")).seconds
@@ -222,24 +227,41 @@ def test_too_few_networks_are_left_out_by_name() -> None:
         made.fit([])
 
 
-def test_a_stranger_is_flagged_and_its_interval_widened() -> None:
-    native = trained().predict(Job("resnet50", run={"dataset": "imagenet", "samples": 4096}, batch_size=16))
-    alien = trained().predict(Job("dlrm-small", run={"dataset": "imagenet", "samples": 4096}, batch_size=16))
-    assert not native.notes
-    assert any("Out of distribution" in note for note in alien.notes)
-    assert alien.confidence is not None
-    assert native.confidence is not None
-    assert alien.confidence < native.confidence
+@cache
+def convolutional() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of forty random convolutional networks, and of thirty others."""
+    some = [each for each in random_networks(160, seed=3) if each.name == "convolutional"]
+    vectors = np.stack([embedder_of("pretrained")(each) for each in some[:70]])
+    return vectors[:40], vectors[40:]
+
+
+@pytest.mark.parametrize("kind", [Primitive.RNN, Primitive.EMBEDDING, Primitive.MSA])
+def test_a_stranger_among_convolutional_networks_is_flagged_and_its_interval_widened(kind: Primitive) -> None:
+    known, others = convolutional()
+    chain = network([Primitive.INPUT, *[kind] * 8], [(i, i + 1) for i in range(8)],
+                    [(1, 1, 512, 1), *[(4096, 4096, 512, 4)] * 8])  # fmt: skip
+    alien = embedder_of("pretrained")(chain)
+    likely = likeness(known)
+    assert likely.is_strange(alien)
+    assert np.mean([likely.is_strange(each) for each in others]) < 0.2
+    assert likely.confidence(alien) < np.min([likely.confidence(each) for each in known])
+    who = dataclasses.replace(trained().trained["imagenet"], likeness=likely, networks=("cnn",) * len(known))
+    facts = facts_of(rows()[0].job)
+    native, strange = who.forecast(facts, known[0]), who.forecast(facts, alien)
     assert native.confidence == pytest.approx(1.0)
-    assert alien.p90_s / alien.seconds > native.p90_s / native.seconds
+    assert not native.notes
+    assert any("Out of distribution" in note for note in strange.notes)
+    assert math.log(strange.p90_s / strange.seconds) == pytest.approx(2 * math.log(native.p90_s / native.seconds))
 
 
 def test_likeness_in_two_dimensions_by_hand() -> None:
-    known = likeness(np.array([[1.0, 0.0], [2.0, 0.1], [-1.0, 0.0], [-2.0, -0.1]]))
-    assert known.confidence(np.array([3.0, 0.15])) > 0.95
-    assert known.confidence(np.array([5.0, -2.0])) < known.threshold
-    assert known.is_strange(np.array([5.0, -2.0]))
-    assert known.nearest(np.array([2.0, 0.1])) == 1
+    known = likeness(np.array([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0], [-2.0, 0.0]]))  # on a line, standardised 1.58
+    assert known.threshold == pytest.approx(1.0)
+    assert known.confidence(np.array([3.0, 0.0])) == pytest.approx(1.0)
+    assert not known.is_strange(np.array([3.0, 0.0]))
+    assert known.confidence(np.array([1.5811388, 1.0])) == pytest.approx(math.sqrt(0.5))  # 45 degrees off
+    assert known.is_strange(np.array([1.5811388, 1.0]))
+    assert known.nearest(np.array([-0.5, 0.0])) in (2, 3)
 
 
 # --- the checker -----------------------------------------------------------------------------------------------------
@@ -378,3 +400,61 @@ def test_this_machine_has_cores_and_memory(tmp_path: Path) -> None:
 
 def test_a_matrix_keeps_the_order_of_its_names() -> None:
     assert matrix([{"b": 2.0, "a": 1.0}, {"a": 3.0}], ["a", "b"]).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+
+
+# --- the law of work -------------------------------------------------------------------------------------------------
+
+
+def test_the_law_finds_rates_that_add_and_survives_a_precision_it_never_saw() -> None:
+    facts = [facts_of(row.job) for row in rows()]
+    theta = np.linspace(0.5, 2.0, len(terms(facts[0])))
+    seconds = np.array([float(terms(each) @ theta) * steps(each) for each in facts])
+    law = fit_law(facts, seconds)
+    np.testing.assert_allclose(law.log_seconds(facts), np.log(seconds), atol=0.02)
+    assert set(law.theta) == {"", "fp32", "amp-bf16"}
+    other = facts_of(rows()[0].job.replace(precision="amp-fp16"))
+    assert np.isfinite(law.log_seconds([other])).all()
+
+
+def test_the_law_of_a_second_rank_is_its_own() -> None:
+    one, two = (terms(facts_of(rows()[0].job.replace(gpus=gpus))) for gpus in (1, 2))
+    half = len(one) // 2
+    assert not one[half:].any()
+    assert two[half:].tolist() == two[:half].tolist() == one[:half].tolist()
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+def test_no_network_is_told_by_a_predictor_that_saw_it() -> None:
+    described_rows = described(rows())
+    held = held_out(described_rows, QUICK, 3, network_of_row)
+    assert [each.row.measured.id for each in held] == [row.id for row in rows()]
+    # Told from a table without the network, the answer is the same whatever that network's own times are.
+    spoilt = [
+        dataclasses.replace(row, seconds=1000 * row.seconds) if row.job.model == "vgg16" else row for row in rows()
+    ]
+    again = held_out(described(spoilt), QUICK, 3, network_of_row)
+    for one, two in zip(held, again, strict=True):
+        if one.row.measured.job.model == "vgg16":
+            assert one.seconds == two.seconds
+
+
+def test_accuracy_by_hand() -> None:
+    found = Accuracy.of([0.1, -0.3, 0.2])
+    assert (found.count, found.mape, found.median, found.signed) == pytest.approx((3, 0.2, 0.2, 0.0))
+
+
+def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:
+    held = held_out(described(rows()), QUICK, 3, network_of_row)
+    protocol = same_runs(held, 3, 0)
+    by_fold: dict[tuple, set[float]] = {}
+    parts = grouped_folds([row.job.model for row in rows()], 3, 0)
+    fold_of = {i: number for number, (_, unseen) in enumerate(parts) for i in unseen.tolist()}
+    for i, each in enumerate(protocol.beside):
+        job = each.held.row.measured.job
+        key = (fold_of[i], job.batch_size, job.precision, job.gpus)
+        by_fold.setdefault(key, set()).add(round(each.ernest_s, 9))
+    assert all(len(said) == 1 for said in by_fold.values())
+    assert protocol.even == math.inf
+    assert set(protocol.ratios()) == set(IMAGE_MODELS)

@@ -11,6 +11,8 @@ from precision_time.predictors.predictddl.network import Floats
 STRANGE = 0.05
 """Share of the training networks themselves that are as lonely as a stranger: the flag's quantile."""
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
@@ -54,5 +56,5 @@ def likeness(vectors: Floats) -> Likeness:
     between = own @ own.T
     np.fill_diagonal(between, -1.0)
     nearest = between.max(1)
-    threshold = float(np.clip(np.quantile(nearest, STRANGE), 0.0, 1.0)) if len(vectors) > 1 else 0.0
+    threshold = float(np.clip(np.quantile(nearest, STRANGE) - _ROUNDING, 0.0, 1.0)) if len(vectors) > 1 else 0.0
     return Likeness(vectors, mean, deviation, threshold)

@@ -296,7 +296,7 @@ def _recurrent(net: _Builder, chance: np.random.Generator) -> None:
     for _ in range(_pick(chance, 1, 1, 2, 3)):
         weights = gates * hidden * (x.channels + hidden)
         flops = 2.0 * weights * x.positions
-        x = net.add(Primitive.RNN, [x], hidden, (x.height, x.width), (1, 1), flops, weights)
+        x = net.add(Primitive.RNN, [x], hidden, (x.height, x.width), (x.positions, gates), flops, weights)
     _head(net, x, chance)
 
 

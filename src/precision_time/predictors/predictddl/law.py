@@ -3,10 +3,10 @@
     seconds = steps * sum over terms of theta * x,   theta >= 0, one set for each precision
 
 with x the ideal seconds of the network's operations and bytes by kind of layer (at the device's peak and bandwidth,
-or at nominal ones where it has none), its count of layers, its weights, and one; all of them once more for several
-ranks. Non-negative least squares on relative errors. This is ours, not PredictDDL's: its regressor then tells what is
-left, log(seconds / law), instead of log(seconds). A law adds where logs multiply, so that networks whose time is
-mostly launches and networks whose time is mostly arithmetic can be told by one.
+or at nominal ones where it has none), its counts of layers and of recurrent steps, its weights, and one; all of them
+once more for several ranks. Non-negative least squares on relative errors. This is ours, not PredictDDL's: its
+regressor then tells what is left, log(seconds / law), instead of log(seconds). A law adds where logs multiply, so that
+networks whose time is mostly launches and networks whose time is mostly arithmetic can be told by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from precision_time.predictors.interface import global_batch_size
 from precision_time.predictors.predictddl.facts import Facts
 from precision_time.predictors.predictddl.features import activation_bytes, peak_of
-from precision_time.predictors.predictddl.network import Floats
+from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.primitives import Primitive
 
 NOMINAL_PEAK, NOMINAL_BANDWIDTH = 1e11, 1e10
@@ -39,6 +39,7 @@ _MOVING: Mapping[str, tuple[Primitive, ...]] = {
 _STATELESS = ("sgd", "none")
 _LAYER_S, _STEP_S = 1e-4, 1e-3
 _ROUNDS = 6
+LSTM_GATES = 4
 ANY = ""
 """Stands for precisions that no training run had."""
 
@@ -54,17 +55,25 @@ def terms(facts: Facts) -> Floats:
     moved = network.bytes * samples * activation_bytes(precision) / 4.0 / bandwidth
     dense = [np.isin(network.types, kinds) for kinds in _DENSE.values()]
     weights = 4.0 * network.parameters / bandwidth
+    on_cpu = cluster is None or cluster.gpu.device_type == "cpu"
     stateless = facts.job.optimizer in _STATELESS
     found = [
         *(float(flops[mine].sum()) for mine in dense),
         float(moved[np.any(dense, axis=0)].sum()),
         *(float(moved[np.isin(network.types, kinds)].sum()) for kinds in _MOVING.values()),
+        _LAYER_S * _stepped(network) * facts.job.grad_accum if on_cpu else 0.0,
         _LAYER_S * network.nodes * facts.job.grad_accum,
         weights if stateless else 0.0,
         0.0 if stateless else weights,
         _STEP_S,
     ]
     return np.array([*found, *(found if facts.ranks > 1 else [0.0] * len(found))])
+
+
+def _stepped(network: Network) -> int:
+    """Time steps of recurrent layers that PyTorch runs one by one on a CPU: all but the LSTM, which oneDNN fuses."""
+    mine = (network.types == Primitive.RNN) & (network.shapes[:, 3] != LSTM_GATES)
+    return int(network.shapes[mine, 2].sum())
 
 
 def steps(facts: Facts) -> float:

@@ -19,6 +19,7 @@ from precision_time.errors import PredictorError
 from precision_time.predictors.predictddl.primitives import (
     BATCHED_PRODUCTS,
     CONVOLUTIONS,
+    GATES,
     OF_OPERATOR,
     PRODUCTS,
     TWO_SIDED,
@@ -185,8 +186,10 @@ def _shape(kind: OpKind, primitive: Primitive, before: list[int]) -> tuple[int, 
         table = max(kind.inputs, key=lambda spec: spec.numel).shape
         return (table[0] if table else 1, out[-1] if out else 1, 0, 0)
     if primitive is Primitive.RNN:
-        hidden = kind.int_attr("hidden", 0) or (out[-1] if out else 1)
-        return (before[0], hidden, 1, 1)
+        # Sequential steps and gates (LSTM 4, GRU 3) stand for its kernel: what runs one after the other.
+        data, mode = kind.inputs[0].shape, kind.attr("mode")
+        length = data[1 if kind.attr("batch_first") else 0] if len(data) == 3 else 1
+        return (before[0], kind.int_attr("hidden", 0) or out[-1], length, GATES.get(mode, 1))
     if primitive is Primitive.CONCAT:
         return (before[0], sum(before), 0, 0)
     return (before[0], before[0], *(_window(kind) if primitive is Primitive.POOL else (0, 0)))

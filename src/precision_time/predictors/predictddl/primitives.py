@@ -95,5 +95,8 @@ OF_OPERATOR: dict[str, Primitive] = {
 """Operators by name, beside convolutions and products. What is not here hands its inputs on: casts, copies, dropout,
 masks, random numbers; so a graph is the same at every precision."""
 
+GATES: dict[object, int] = {0: 1, 1: 1, 2: 4, 3: 3}
+"""Of a recurrent layer by the mode of `pt.rnn` (cuDNN's numbering): relu, tanh, LSTM, GRU."""
+
 TWO_SIDED = frozenset({Primitive.SUM, Primitive.CSE})
 """Nodes only where two different activations meet: adding a bias or scaling by a number is none."""

@@ -57,7 +57,7 @@ class NodeResources:
 
 
 def _says(words: set[str], part: str) -> bool:
-    return part in words or any(w.startswith(part) and w[len(part) :].isdigit() for w in words)
+    return part in words or any(part.isalpha() and w.startswith(part) and w[len(part) :].isdigit() for w in words)
 
 
 def job_words(nodes: Sequence[NodeResources], catalog: Catalog | None = None) -> dict[str, Any]:
