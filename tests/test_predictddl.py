@@ -34,10 +34,17 @@ from precision_time.predictors.predictddl.resources import (
 )
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
 from precision_time.predictors.predictddl.trainer import Design, described
+from precision_time.predictors.runs import read_runs
+from precision_time.predictors.studies.predictddl import study
 from precision_time.predictors.studies.predictddl_ernest import same_runs
 from precision_time.predictors.studies.predictddl_held_out import Accuracy, held_out, network_of_row
+from precision_time.predictors.study import Context
 from predictddl_cases import IMAGE_MODELS, lawful, network
 
+_FEW_NETWORKS = (
+    "small-lenet5", "small-alexnet", "small-vgg11", "small-resnet20", "small-mlp", "small-nin", "small-mixer-p8",
+    "small-gcn",
+)  # fmt: skip
 QUICK = Design(settings=(Setting(LINEAR, (("alpha", 0.1),)), Setting(SVR, (("C", 100.0), ("width", 0.1)))))
 
 
@@ -283,6 +290,15 @@ def test_the_checker_says_what_is_wrong(words: dict, error: type[Exception], tex
         trained().predict(Job.from_dict({"batch_size": 16, "samples": 4096, **words}))
 
 
+def test_a_device_that_had_peaks_in_training_must_have_them_when_asked() -> None:
+    made = PredictDDL(QUICK)
+    who = dataclasses.replace(trained().trained["imagenet"], gpus=("this-cpu",))
+    made._trained = {"imagenet": who}
+    job = Job("resnet50", batch_size=16, gpu="this-cpu", run={"dataset": "imagenet", "samples": 4096})
+    with pytest.raises(PredictorError, match="names none; give device"):
+        made.predict(job)
+
+
 def test_nothing_trained_is_an_error_that_says_so() -> None:
     with pytest.raises(PredictorError, match="is not trained"):
         PredictDDL().predict(Job("resnet50"))
@@ -458,3 +474,26 @@ def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:
     assert all(len(said) == 1 for said in by_fold.values())
     assert protocol.even == math.inf
     assert set(protocol.ratios()) == set(IMAGE_MODELS)
+
+
+def test_a_quick_study_says_what_was_found() -> None:
+    spoken: list[str] = []
+    runs = [row for row in read_runs() if row.job.model in _FEW_NETWORKS and row.dataset == "cifar-10"]
+    context = Context([], [], runs, None, quick=True, progress=lambda part, done, of: spoken.append(part))
+    section = study(context)
+    assert spoken
+    assert len(section.figures) == 4
+    assert all(figure.svg.startswith("<svg") for figure in section.figures)
+    rows_said = section.data["rows"]
+    assert len(rows_said) == len(runs)
+    errors = [abs(each["predicted_s"] / each["measured_s"] - 1) for each in rows_said]
+    assert section.data["designs"]["predictddl"]["mape"] == pytest.approx(np.mean(errors))
+    target = next(claim for claim in section.claims if "(target)" in claim.published)
+    same = section.data["protocols"]["same runs"]
+    assert target.met == (same["ernest_mape"] >= 3 * same["predictddl_mape"])
+    json.dumps(section.data)
+
+
+def test_a_study_without_runs_says_so() -> None:
+    section = study(Context([], [], [], None))
+    assert any("too few to leave some out" in line for line in section.text)

@@ -19,7 +19,7 @@ from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
 
 WORDS, ARRAYS = "predictddl.json", "predictddl.npz"
-_PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors")
+_PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors", "peaks")
 
 
 def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
@@ -82,4 +82,5 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         fit_s=float(entry["fit_s"]),
         errors=tuple((str(name), float(value)) for name, value in entry["errors"]),
         law=Law(law) if law else None,
+        peaks=bool(entry["peaks"]),
     )

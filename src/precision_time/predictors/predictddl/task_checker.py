@@ -30,4 +30,9 @@ def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
             f"gpu {job.gpu!r} is not among those trained on for dataset type {found.dataset!r}; "
             f"nearest: {nearest(job.gpu, found.gpus)}; measure runs on it and fit them too"
         )
+    if found.peaks and facts.cluster is None:
+        raise PredictorError(
+            f"gpu {job.gpu!r} had a device file when it was trained on, and the job names none; "
+            "give device, the file that `precision-time calibrate` or `runs` wrote"
+        )
     return facts, found

@@ -62,6 +62,8 @@ class Trained:
     fit_s: float
     errors: tuple[tuple[str, float], ...]
     law: Law | None = None
+    peaks: bool = True
+    """Whether the devices trained on had peaks (a catalog GPU, or a device file); those asked about must then too."""
 
     def forecast(self, facts: Facts, vector: Floats) -> Forecast:
         """Seconds of a job whose network has this vector."""
@@ -137,6 +139,7 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
         fit_s=time.perf_counter() - start,
         errors=tuple((setting.label, error) for setting, error in choice.errors),
         law=law,
+        peaks=all(row.facts.cluster is not None for row in rows),
     )
 
 

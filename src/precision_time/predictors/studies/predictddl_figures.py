@@ -11,7 +11,7 @@ from precision_time.predictors.studies.predictddl_ernest import Protocol
 from precision_time.predictors.studies.predictddl_held_out import Accuracy, Held
 from precision_time.predictors.study import Figure
 
-_OWN = "#333333"
+_OWN = "#000000"
 _OTHERS = ("#D55E00", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "^", "s", "D")
 
@@ -49,19 +49,19 @@ def networks(protocols: Sequence[Protocol]) -> Figure:
     order = sorted(own, key=lambda name: own[name])
     figure, axes = _figure(8.2, 1.4 + 0.19 * len(order))
     places = np.arange(len(order))
-    axes.hlines(places, 0.01, 10.0, color="#999999", linewidth=0.3, alpha=0.5)
+    axes.hlines(places, 0.05, 10.0, color="#999999", linewidth=0.3, alpha=0.5)
     for protocol, shade, marker in zip(protocols, _OTHERS, _MARKERS, strict=False):
         errors = protocol.by_network()
         there = [(place, errors[name][0]) for place, name in zip(places, order, strict=True) if name in errors]
         axes.plot(
-            [max(0.01, error) for _, error in there], [place for place, _ in there], marker, color=shade, markersize=5,
+            [max(0.05, error) for _, error in there], [place for place, _ in there], marker, color=shade, markersize=5,
             label=f"Ernest, {protocol.name}",
         )  # fmt: skip
     axes.plot([own[name] for name in order], places, "D", color=_OWN, markersize=4.5, label="PredictDDL")
     axes.set_xscale("log")
     axes.set_yticks(places, [name.removeprefix("small-") for name in order])
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0.01, 20.0)
+    axes.set_xlim(0.05, 10.0)
     axes.set_xlabel("mean |error| of a network, 1 = 100 %")
     axes.legend(loc="lower right", frameon=False)
     return Figure("Errors network by network, PredictDDL having seen none of its runs", _svg(figure, "networks"))
@@ -94,7 +94,7 @@ def ablations(found: Mapping[str, Accuracy]) -> Figure:
     figure, axes = _figure(8.2, 0.9 + 0.34 * len(found))
     places = np.arange(len(found))
     means = [100.0 * each.mape for each in found.values()]
-    axes.barh(places, means, height=0.62, color=["#333333", *["#999999"] * (len(found) - 1)])
+    axes.barh(places, means, height=0.62, color=["#0072B2", *["#999999"] * (len(found) - 1)])
     axes.plot(
         [100.0 * each.median for each in found.values()], places, "|", color="black", markersize=12, label="median"
     )
