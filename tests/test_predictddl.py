@@ -261,6 +261,15 @@ def test_a_stranger_among_convolutional_networks_is_flagged_and_its_interval_wid
     assert math.log(strange.p90_s / strange.seconds) == pytest.approx(2 * math.log(native.p90_s / native.seconds))
 
 
+def test_a_network_far_larger_than_all_trained_on_is_said_to_be_extrapolated() -> None:
+    who = trained().trained["imagenet"]
+    said = facts_of(rows()[0].job)
+    huge = dataclasses.replace(said, network=dataclasses.replace(said.network, flops=said.network.flops * 1e6))
+    vector = embedder_of("pretrained")(said.network)
+    assert any("Extrapolated: log flops" in note for note in who.forecast(huge, vector).notes)
+    assert not who.forecast(said, vector).notes
+
+
 def test_likeness_in_two_dimensions_by_hand() -> None:
     known = likeness(np.array([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0], [-2.0, 0.0]]))  # on a line, standardised 1.58
     assert known.threshold == pytest.approx(1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from precision_time.errors import PredictorError
 from precision_time.predictors.interface import Forecast, MeasuredJob
 from precision_time.predictors.predictddl.confidence import Likeness, likeness
 from precision_time.predictors.predictddl.facts import Facts, facts_of
-from precision_time.predictors.predictddl.features import GROUPS, columns, matrix
+from precision_time.predictors.predictddl.features import GROUPS, SIZE, columns, matrix
 from precision_time.predictors.predictddl.law import Law, fit_law
 from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.regressors import SETTINGS, Fitted, Setting
@@ -25,6 +25,10 @@ LEAST_NETWORKS = 4
 LEAST_SPREAD = 0.02
 STRANGER = 2.0
 """By how much the spread widens for a network unlike all trained on (ours: nothing published says)."""
+
+
+FAR = 4.0
+"""Standard deviations of a size among the training networks; vectors are blind to size, being means over nodes."""
 
 
 class Embedder(Protocol):
@@ -81,9 +85,21 @@ class Trained:
             notes = (
                 f"Out of distribution: the network is unlike all {len(self.networks)} trained on (nearest: {near}).",
             )
+        if far := self._far(row):
+            spread *= STRANGER
+            notes = (*notes, f"Extrapolated: {far} lies far outside the networks trained on.")
         if facts.job.gpu not in self.gpus:
             notes = (*notes, f"No training run was on {facts.job.gpu}; its catalog figures stand for it.")
         return Forecast.spread(seconds, spread, confidence, notes)
+
+    def _far(self, row: Mapping[str, float]) -> str:
+        """Which size of the network is beyond `FAR` standard deviations of those trained on; "" where none is."""
+        for name, mean, deviation in zip(
+            self.names, self.fitted.arrays["mean"], self.fitted.arrays["deviation"], strict=True
+        ):
+            if name.startswith(f"{SIZE}.") and abs(row.get(name, 0.0) - mean) > FAR * deviation:
+                return name.removeprefix(f"{SIZE}.").replace("_", " ")
+        return ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
