@@ -65,7 +65,9 @@ def _fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
-    assert sorted(flags_of(parser, "predict")) == sorted([*JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch"])
+    assert sorted(flags_of(parser, "predict")) == sorted([
+        *JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch", "--predictor", "--trained",
+    ])  # fmt: skip
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
@@ -73,6 +75,8 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
     assert flags_of(parser, "fit") == ["--help", "--shared", "--measured", "--report", "--json"]
+    assert sorted(flags_of(parser, "train")) == sorted(["--help", "--shared", "--real-runs", "--output", "--json"])
+    assert sorted(flags_of(parser, "reproduce")) == sorted([*flags_of(parser, "train"), "--seed", "--quick"])
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
 
@@ -138,11 +142,12 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     import subprocess
     from types import SimpleNamespace
 
-    table = tmp_path / "data" / "published" / "measurements.csv"
-    table.parent.mkdir(parents=True)
-    table.write_text("", encoding="utf-8")
+    tables = tmp_path / "data" / "published"
+    tables.mkdir(parents=True)
+    for name in ("measurements.csv", "measurements_llm.csv"):
+        (tables / name).write_text("", encoding="utf-8")
     ran: list[list[str]] = []
-    ends = iter([0, 0, 1])
+    ends = iter([0, 0, 0, 1])
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
         ran.append(command[1:])
@@ -152,9 +157,9 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     assert main(["fit", "--report", "--shared", str(tmp_path)]) == 0
     assert ran == [
         ["-m", f"precision_time.fit.{s}", "--shared", str(tmp_path), "--report"] for s in ("steps", "anchors")
-    ]
+    ] + [["-m", "precision_time.fit.layouts", "--shared", str(tmp_path), "--judge"]]
     assert main(["fit", "steps", "anchors", "--shared", str(tmp_path)]) == 2
-    assert len(ran) == 3, "a stage that fails ends the fit"
+    assert len(ran) == 4, "a stage that fails ends the fit"
 
 
 def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.evaluation import Unpredicted
 from precision_time.fit.evaluation.forecast import forecast_all
 from precision_time.fit.evaluation.order import precision_order
-from precision_time.fit.evaluation.seen import fitted
+from precision_time.fit.evaluation.seen import LAYOUTS, STEPS, fitted, seen_by
 from precision_time.fit.evaluation.sheet import COLUMNS
 from precision_time.fit.evaluation.text import percent
 from precision_time.job import Job
@@ -471,7 +471,8 @@ def test_a_fitted_row_is_recognised_however_it_is_spelled(
     assert written.digest == same.digest != other.digest
     assert digests_of(["b", "a", "b"]) == "a b"
     first = read_table(table).rows[0]
-    monkeypatch.setattr("precision_time.fit.evaluation.evaluation.fitted", lambda: {first.digest})
+    where = "precision_time.fit.evaluation.evaluation.seen_by"
+    monkeypatch.setattr(where, lambda digest: STEPS if digest == first.digest else "")
     result = evaluate(table)
     assert result.seen_by_fit == result.to_dict()["seen_by_fit"] == 1
     assert "1 of the 5 predicted rows were used to fit the step factors, so this is not a held-out" in " ".join(
@@ -482,7 +483,7 @@ def test_a_fitted_row_is_recognised_however_it_is_spelled(
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not part of the repository")
 def test_the_published_rows_are_those_of_the_fit() -> None:
     rows = read_table(PUBLISHED / "measurements.csv").rows
-    assert {row.digest for row in rows} == fitted()
+    assert {row.digest for row in rows} == fitted(STEPS)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not part of the repository")
@@ -490,7 +491,9 @@ def test_every_published_language_model_row_is_a_job_or_has_a_reason() -> None:
     rows = read_table(PUBLISHED / "measurements_llm.csv").rows
     assert len(rows) > 400
     assert all((row.job is None) == bool(row.reason) for row in rows)
-    assert not any(row.digest in fitted() for row in rows)
+    assert {row.digest for row in rows if row.trust in "AB"} == fitted(LAYOUTS)
+    assert not any(row.digest in fitted(STEPS) for row in rows)
+    assert {seen_by(row.digest) for row in rows} == {LAYOUTS, ""}
 
 
 # --- files and the command

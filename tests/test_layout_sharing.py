@@ -31,7 +31,7 @@ _REMEMBER = (
 
 def _forget() -> None:
     for each in gc.get_objects():
-        if isinstance(each, _lru_cache_wrapper) and each.__module__.startswith(_REMEMBER):
+        if type(each) is _lru_cache_wrapper and each.__module__.startswith(_REMEMBER):
             each.cache_clear()
 
 

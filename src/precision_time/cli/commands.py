@@ -19,6 +19,8 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 
 def predict(given: Namespace) -> str:
     job = job_of(given.source, _said(given), given.imported)
+    if given.predictor != "line":
+        return _by_predictor(given, job)
     from precision_time.prediction import predict as whole_line
 
     estimate = whole_line(job)
@@ -32,6 +34,16 @@ def predict(given: Namespace) -> str:
         write_whole(given.trace, _json(estimate.trace_events(), indent=None).encode())
         print(f"trace written to {given.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
     return _json(estimate.to_dict()) if given.json else str(estimate)
+
+
+def _by_predictor(given: Namespace, job: Job) -> str:
+    from precision_time.cli.reproducing import by_predictor
+
+    for flag in ("trace", "largest_batch"):
+        if getattr(given, flag):
+            raise UsageError(f"--{flag.replace('_', '-')} needs the timeline of predictor line; leave --predictor out")
+    text, content = by_predictor(given.predictor, given.trained, job)
+    return _json(content) if given.json else text
 
 
 def compare(given: Namespace) -> str:
@@ -112,6 +124,19 @@ def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     if said and not jobs:
         raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
     return jobs, axes
+
+
+def train(given: Namespace) -> str:
+    from precision_time.cli.reproducing import train as whole
+
+    return whole(given)
+
+
+def reproduce(given: Namespace) -> str:
+    from precision_time.cli.reproducing import reproduce as whole
+
+    report = whole(given)
+    return _json(report.to_dict()) if given.json else str(report)
 
 
 def fit(given: Namespace) -> str:

@@ -54,6 +54,8 @@ def _dispatch(given: Namespace) -> int:
             "measure": commands.measure,
             "runs": commands.runs,
             "verify": commands.verify,
+            "train": commands.train,
+            "reproduce": commands.reproduce,
             "fit": commands.fit,
             "zoo": commands.zoo,
             "gpus": commands.gpus,

@@ -10,11 +10,17 @@ from typing import NoReturn
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.errors import PrecisionTimeError, nearest
 
+PREDICTORS = ("line", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
+"""As in predictors/registry.py, which is not loaded for a list of names."""
+
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 
-_FILE_FLAGS = ("device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported")
+_FILE_FLAGS = (
+    "device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported", "trained",
+    "real_runs",
+)  # fmt: skip
 
 _NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
 """Job words that this machine decides, or that say how long a run is."""
@@ -51,6 +57,8 @@ COMMANDS = {
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "runs": "really train small networks here, pass by pass, into a table; resumable",
     "verify": "really train here for some steps and compare with the prediction",
+    "train": "train the published predictors on measured jobs, for predict --predictor",
+    "reproduce": "train and judge the published predictors side by side; write the report",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "zoo": "list the named workloads",
     "gpus": "list the GPU catalog",
@@ -64,6 +72,8 @@ _USAGE = {
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
+    "train": "[PREDICTOR ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
+    "reproduce": "[STUDY ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
     "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--device FILE] [--json]",
@@ -101,6 +111,9 @@ def build_parser(for_completion: bool = False) -> Parser:
     predict = made["predict"]
     predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
     predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
+    predict.add_argument("--predictor", metavar="NAME", default="line", choices=PREDICTORS if for_completion else None,
+                         help=f"who predicts: {', '.join(PREDICTORS)} (default line)")  # fmt: skip
+    predict.add_argument("--trained", metavar="FOLDER", help="where `train` has put the predictors")
     predict.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     _add_job_flags(predict, (), for_completion)
 
@@ -161,6 +174,17 @@ def build_parser(for_completion: bool = False) -> Parser:
     fit.add_argument("--measured", metavar="FOLDER", action="append", help="folder that `measure` filled on a catalog "
                      "GPU, for stage kernels; may be repeated")  # fmt: skip
     fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors)")
+    for name, what in (("train", "PREDICTOR"), ("reproduce", "STUDY")):
+        command = made[name]
+        command.add_argument("name", nargs="*", metavar=what, help="default: all")
+        command.add_argument("--shared", metavar="DIR", help="folder with data/published and data/cloud-configurations")
+        command.add_argument(
+            "--real-runs", metavar="FOLDER", help="real runs that `runs` has made (default: those that ship)"
+        )
+        command.add_argument("--output", metavar="FOLDER", help="folder to write (default "
+                             f"{'trained' if name == 'train' else 'reproduction'})")  # fmt: skip
+    made["reproduce"].add_argument("--seed", metavar="N", default="0", help="what all chance hangs on (default 0)")
+    made["reproduce"].add_argument("--quick", action="store_true", help="fewer seeds, rounds and rows: to try it out")
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")

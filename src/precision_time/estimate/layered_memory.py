@@ -10,7 +10,8 @@ Left out: static buffers of CUDA graphs, activations offloaded to the host, work
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT
@@ -69,7 +70,11 @@ def layered_memory(
 @dataclass(frozen=True, slots=True)
 class _Use:
     """A unit's turn: its lifetimes, its parameters on a rank before sharding over data ranks (all, those that are
-    trained, the largest tensor of those), whether it is a block or what stands before, how it recomputes."""
+    trained, the largest tensor of those), whether it is a block or what stands before, how it recomputes.
+
+    `times` turns alike stand for one where they have the same before and behind them: what is alive grows evenly from
+    one to the next, so the fullest is never among them.
+    """
 
     lives: Lifetimes
     elements: int
@@ -78,6 +83,7 @@ class _Use:
     block: bool
     first: bool
     recompute: str
+    times: int = 1
 
     @property
     def keeps(self) -> int:
@@ -99,27 +105,57 @@ class _Use:
         return most
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a step's units are, whatever the layout's other degrees: by unit their lifetimes and the elements of their
+    largest tensors (all, and those that are trained); bytes of an element of weights and gradients; elements of tied
+    weights; bytes that a stage hands to the next."""
+
+    lives: tuple[Lifetimes, ...]
+    largest: tuple[int, ...]
+    largest_trained: tuple[int, ...]
+    weight_bytes: int
+    gradient_bytes: int
+    tied: int
+    boundary: int
+
+
+@lru_cache(maxsize=64)
+def _parts(step: LayeredStep, framework: str) -> _Parts:
+    units, graph = step.layers.units, step.layers.graph
+    sizes = local_bytes(step, framework)
+    lives = tuple(lifetimes(graph, unit, sizes, core_attention(graph, unit)) for unit in units)
+    parameters = [p for unit in units for p in unit.parameters]
+    weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
+    return _Parts(
+        lives=lives,
+        largest=tuple(max((p.numel for p in u.parameters), default=0) for u in units),
+        largest_trained=tuple(max((p.numel for p in u.parameters if p.trainable), default=0) for u in units),
+        weight_bytes=weight,
+        gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
+        tied=sum(p.numel for p in shared_weights(step) if p.trainable),
+        boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
+    )
+
+
 class _Costs:
     """Bytes per element, and what all stages have in common."""
 
     def __init__(self, step: LayeredStep, program: LayeredProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
-        parameters = [p for unit in step.layers.units for p in unit.parameters]
+        parts = _parts(step, options.framework)
         self.zero, self.masters = layout.zero, precision.master_weights
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
-        self.weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
-        self.gradient = self._gradient(max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=self.weight))
+        self.weight = parts.weight_bytes
+        self.gradient = self._gradient(parts.gradient_bytes)
         # A gradient that appears during the backward pass, or one that stands all the time.
         self.appears = program.micro_batches == 1 and options.framework not in _MEGATRON
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
-        self.tied = sum(p.numel for p in shared_weights(step) if p.trainable)
-        sizes = local_bytes(step, options.framework)
-        graph = step.layers.graph
-        self.lives = [lifetimes(graph, u, sizes, core_attention(graph, u)) for u in step.layers.units]
-        self.boundary = next(
-            (life.taken for unit, life in zip(step.layers.units, self.lives, strict=True) if unit.name == AFTER), 0
-        )
+        self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
+        self.largest, self.largest_trained = parts.largest, parts.largest_trained
+        self.received = self._received()
+        self.alone: dict[tuple[int, bool, bool], list[tuple[int, dict[str, float]]]] = {}
 
     def _gradient(self, traced: int) -> int:
         """Bytes of a gradient as it is kept: Megatron accumulates those of bf16 weights in fp32 (`--bf16` sets
@@ -198,10 +234,7 @@ class _Costs:
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or self.step.implementation != "fused")
         trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
-        largest = max(
-            (p.numel for c in stage.chunks for i, _, _ in c.units for p in self.step.layers.units[i].parameters),
-            default=0,
-        )
+        largest = max((self.largest[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
         how = self.step.implementation or ("fused" if self.masters else "foreach")
         return (4 if copied else 0) * trained + update_bytes(
@@ -211,11 +244,15 @@ class _Costs:
     # --- what comes and goes
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
-        return [
-            self._use(index, self.options.recompute if k < again else "none")
-            for index, repeat, again in chunk.units
-            for k in range(repeat)
-        ]
+        """In turn; of many alike the first two and the last two, and between these one for the rest."""
+        found: list[_Use] = []
+        for index, repeat, again in chunk.units:
+            for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
+                if count > 0:
+                    use = self._use(index, recompute)
+                    rest = [replace(use, times=count - 4)] if count > 4 else []
+                    found += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
+        return found
 
     def _use(self, index: int, recompute: str) -> _Use:
         unit = self.program.units[index]
@@ -223,7 +260,7 @@ class _Costs:
             lives=self.lives[index],
             elements=unit.dense_elements + unit.expert_elements,
             trainable=unit.dense_trainable + unit.expert_trainable,
-            largest=max((p.numel for p in self.step.layers.units[index].parameters if p.trainable), default=0),
+            largest=self.largest_trained[index],
             block=unit.name not in (BEFORE, AFTER),
             first=unit.name == BEFORE,
             recompute=recompute,
@@ -231,64 +268,71 @@ class _Costs:
 
     def _played(self, stage: Stage, alive: int, first: bool, last: bool) -> list[dict[str, float]]:
         """The fullest moment of each chunk's forward and backward pass, beside what the others in flight keep."""
-        chunks = [self._uses(chunk) for chunk in stage.chunks]
-        last_chunk = len(chunks) - 1
-        enters = [0 if first and c == 0 else self.boundary for c in range(len(chunks))]
-        # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
-        leaves = [0 if last and c == last_chunk else uses[-1].lives.output for c, uses in enumerate(chunks)]
-        keeps = [
-            enter + sum(use.keeps for use in uses) - left
-            for uses, enter, left in zip(chunks, enters, leaves, strict=True)
-        ]
+        key = (id(stage), first, last)
+        if key not in self.alone:
+            self.alone[key] = self._chunks_alone(stage, first, last)
+        chunks = self.alone[key]
         group = self.program.layout.pp
         count = [0] * len(chunks)
         for k in range(alive):  # groups of pp micro-batches go through a chunk in turn
             count[k // group % len(chunks)] += 1
-        waiting = sum(n * kept for n, kept in zip(count, keeps, strict=True))
-        moments = []
-        for c, uses in enumerate(chunks):
-            if count[c]:
-                moments += self._walk(stage, uses, waiting - keeps[c], enters[c])
-        return moments
+        waiting = sum(n * keeps for n, (keeps, _) in zip(count, chunks, strict=True))
+        return [
+            {**fullest, ACTIVATIONS: fullest[ACTIVATIONS] + waiting - keeps}
+            for n, (keeps, fullest) in zip(count, chunks, strict=True) if n
+        ]  # fmt: skip
 
-    def _walk(self, stage: Stage, uses: Sequence[_Use], waiting: int, level: int) -> list[dict[str, float]]:
+    def _chunks_alone(self, stage: Stage, first: bool, last: bool) -> list[tuple[int, dict[str, float]]]:
+        """By chunk, what one micro-batch keeps in it, and the fullest moment of one that is alone."""
+        chunks = [self._uses(chunk) for chunk in stage.chunks]
+        found = []
+        for c, uses in enumerate(chunks):
+            enters = 0 if first and c == 0 else self.boundary
+            # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
+            leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
+            keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
+            found.append((keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
+        return found
+
+    def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""
         moments: list[dict[str, float]] = []
-        received = self._received()
         standing = 0.0 if self.appears else self._gradients(stage)
         # Gradients that unit by unit are added to those that stand, or reduced.
         graded = self.zero >= 2 or self.appears
         adds = not graded and self.options.framework not in _MEGATRON
         copies = 0
         for place, use in enumerate(uses):
-            moments.append({
-                ACTIVATIONS: waiting + level + use.forward - use.lives.copies, COPIES: copies + use.lives.copies,
-                GRADIENTS: standing, BUFFERS: received + self._gathered(uses, place, 1),
-            })  # fmt: skip
-            level += use.keeps - (use.lives.copies if use.recompute != "full" else 0)
-            copies += use.lives.copies
-        copies -= sum(use.lives.copies for use in uses if use.recompute == "full")
+            if use.times == 1:
+                moments.append({
+                    ACTIVATIONS: level + use.forward - use.lives.copies, COPIES: copies + use.lives.copies,
+                    GRADIENTS: standing, BUFFERS: self.received + self._gathered(uses, place, 1),
+                })  # fmt: skip
+            level += use.times * (use.keeps - (use.lives.copies if use.recompute != "full" else 0))
+            copies += use.times * use.lives.copies
+        copies -= sum(use.times * use.lives.copies for use in uses if use.recompute == "full")
         done = 0.0
         for place in range(len(uses) - 1, -1, -1):
             use = uses[place]
             own = use.lives.copies if use.recompute != "full" else 0
-            level -= use.keeps - own
-            copies -= own
-            most = use.backward(graded) - use.lives.copies + (self.gradient * use.largest if adds else 0)
-            moments.append({
-                ACTIVATIONS: waiting + level + most, COPIES: copies + use.lives.copies,
-                GRADIENTS: standing + done, BUFFERS: received + self._gathered(uses, place, -1),
-            })  # fmt: skip
-            done += self._done(use)
+            level -= use.times * (use.keeps - own)
+            copies -= use.times * own
+            if use.times == 1:
+                most = use.backward(graded) - use.lives.copies + (self.gradient * use.largest if adds else 0)
+                moments.append({
+                    ACTIVATIONS: level + most, COPIES: copies + use.lives.copies,
+                    GRADIENTS: standing + done, BUFFERS: self.received + self._gathered(uses, place, -1),
+                })  # fmt: skip
+            done += use.times * self._done(use)
         if self.fsdp:
-            rest = sum(use.trainable for use in uses if not use.block)
+            rest = sum(use.times * use.trainable for use in uses if not use.block)
             reduced = next((use.trainable for use in uses if use.block), 0)
             # Its weights are freed before its gradients are copied to be reduced.
             wide = max(self.program.weight_bytes if self.zero >= 3 else 0.0, self.program.gradient_bytes)
             sharded = self._gradient_width * rest / self.program.layout.shard_ranks
             moments.append({
                 GRADIENTS: self._gradients(stage) - (sharded if self.appears else 0.0) + self.gradient * rest,
-                ACTIVATIONS: float(waiting), BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
+                ACTIVATIONS: 0.0, BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
             })  # fmt: skip
         return moments
 
@@ -329,8 +373,9 @@ class _Costs:
         if self.zero >= 3:
             blocks = sum(u.elements for u in (use, ahead) if u is not None and u.block)
             # ZeRO 3 and Megatron's FSDP take them module by module.
-            outside = [u.elements for u in uses if not u.block]
-            rest = sum(outside) if self.fsdp else max(outside, default=0)
+            outside = [u for u in uses if not u.block]
+            all_outside = sum(u.times * u.elements for u in outside)
+            rest = all_outside if self.fsdp else max((u.elements for u in outside), default=0)
             total += self.program.weight_bytes * (blocks + rest)
         if towards < 0 and before is not None and before.block:
             total += self.program.gradient_bytes * before.trainable

@@ -65,6 +65,10 @@ def _run(task: dict[str, Any]) -> Any:
             from precision_time.measure.measurement import measure_task
 
             return measure_task(task, device, _progress)
+        if task["task"] == "profile":
+            from precision_time.measure.profile import profile_task
+
+            return profile_task(task, device, _progress)
         if task["task"] == "kernels":
             from precision_time.measure.session import kernels_task
 

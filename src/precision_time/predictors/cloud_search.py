@@ -79,7 +79,7 @@ class Configurations:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration measured: cost is price times seconds; `improvement` what was expected of it, where that was asked."""
+    """One configuration measured: cost is price times seconds; `improvement` what was expected of it, if asked."""
 
     index: int
     name: str
@@ -122,7 +122,9 @@ class Search:
             trials = tuple(Trial(**trial) for trial in content["history"])
             return cls(trials, content["stopped"], content["deadline_s"])
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"text is no saved search ({type(error).__name__}: {error}); save it with to_json") from error
+            raise DataError(
+                f"text is no saved search ({type(error).__name__}: {error}); save it with to_json"
+            ) from error
 
 
 class Trials:

@@ -30,7 +30,7 @@ _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
 """Fields that are s and m, not the job (the layout counts without its dp), or say where a file lies."""
 
 SPREAD_UNKNOWN = 0.2
-"""Standard deviation of log time where there are too few runs to tell: Ernest's authors report most errors below 20 %."""
+"""Of log time (standard deviation) where runs are too few to tell: the authors report most errors below 20 %."""
 SPREAD_LEAST = 0.02
 """Runs of one kind on one machine repeat no better than this."""
 
@@ -48,7 +48,9 @@ def samples_of(job: Job) -> float:
     if run.epochs is not None and (size := data_set_size(job)) is not None:
         return run.epochs * size
     if run.epochs is not None:
-        raise PredictorError(f"run.epochs {run.epochs:g} says no number of samples; add run.dataset or run.dataset_size")
+        raise PredictorError(
+            f"run.epochs {run.epochs:g} says no number of samples; add run.dataset or run.dataset_size"
+        )
     return float((run.steps or 1) * global_batch_size(job))
 
 
@@ -183,7 +185,7 @@ class Ernest:
         seconds = curve.seconds(point)
         if seconds <= 0.0:
             raise PredictorError(
-                f"ernest's runs of {job.model} say nothing of {point.ranks} ranks (0 s); add a run with gpus {point.ranks}"
+                f"ernest's runs of {job.model} give 0 s for gpus {point.ranks}; add a run with as many"
             )
         beyond = curve.beyond(point)
         notes: tuple[str, ...] = ()
@@ -239,9 +241,7 @@ def runs_to_make(job: Job, budget: float = BUDGET) -> list[tuple[int, int]]:
     if size is None or job.batch_size is None:
         return []
     counts = sorted({1 << i for i in range(job.gpus.bit_length()) if 1 << i <= job.gpus} | {job.gpus})
-    points = [
-        Point(s, m) for s in SMALL_FRACTIONS for m in counts if s * size >= job.batch_size * job.grad_accum * m
-    ]
+    points = [Point(s, m) for s in SMALL_FRACTIONS for m in counts if s * size >= job.batch_size * job.grad_accum * m]
     if not points:
         return []
     return [(round(p.fraction * size), p.ranks) for p in sorted(design(points, budget=budget).runs)]

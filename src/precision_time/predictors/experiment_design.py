@@ -153,7 +153,9 @@ def _solve(rows: FloatArray, costs: FloatArray, budget: float, criterion: str) -
     try:
         problem.solve(solver=cvxpy.CLARABEL)
     except cvxpy.SolverError as error:
-        raise PredictorError(f"the design of {len(rows)} runs has no solution: {error}; give other candidates") from error
+        raise PredictorError(
+            f"the design of {len(rows)} runs has no solution: {error}; give other candidates"
+        ) from error
     if weights.value is None:
         raise PredictorError(f"the design of {len(rows)} runs has no solution ({problem.status}); raise the budget")
     found = np.clip(np.asarray(weights.value, dtype=float), 0.0, 1.0)

@@ -7,10 +7,15 @@ import importlib
 from precision_time.errors import MissingExtraError, PredictorError, nearest
 from precision_time.predictors.interface import Predictor
 
-PREDICTORS: dict[str, str] = {}
+PREDICTORS: dict[str, str] = {
+    "ernest": "ernest:Ernest",
+    "additive": "additive:Additive",
+}
 """Name on the command line -> module and class below this package."""
 
-BLIND: dict[str, str] = {}
+BLIND: dict[str, str] = {
+    "additive": "additive:BlindAdditive",
+}
 """Their precision-blind twins: the same with the dtype frozen."""
 
 

@@ -21,7 +21,7 @@ from precision_time.predictors.cloud_search import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed of log C at some places: a mixture of normals, one row of each for every set of hyperparameters."""
+    """What is believed of log C at some places: a mixture of normals, a row for every set of hyperparameters."""
 
     weights: FloatArray
     mean: FloatArray
@@ -31,6 +31,16 @@ class Belief:
         """E[max(0, best - Y)] at every place."""
         gain: FloatArray = self.weights @ expected_improvement(self.mean, self.deviation, best)
         return gain
+
+    def improvement_within(self, best: float, limit: FloatArray) -> FloatArray:
+        """E[max(0, best - Y); Y <= limit] at every place: of an improvement that counts only below a limit."""
+        from scipy.special import ndtr
+
+        reach = np.minimum(best, limit)
+        gain = expected_improvement(self.mean, self.deviation, reach)
+        gain = gain + (best - reach) * ndtr((reach - self.mean) / self.deviation)
+        found: FloatArray = self.weights @ gain
+        return found
 
     def below(self, limit: FloatArray) -> FloatArray:
         """P(Y <= limit) at every place."""
@@ -46,7 +56,7 @@ class Belief:
         return middle
 
 
-def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float) -> FloatArray:
+def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float | FloatArray) -> FloatArray:
     """E[max(0, best - Y)] of Y ~ N(mean, deviation^2), deviation above 0."""
     from scipy.special import ndtr
 

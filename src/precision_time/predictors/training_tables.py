@@ -15,9 +15,9 @@ from precision_time.errors import CatalogError, PredictorError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
+from precision_time.prediction import predict
 from precision_time.predictors.cloud_search import Configurations, table_of
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.prediction import predict
 
 GPUS = ("v100-16gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "l4", "t4")
 COUNTS = (1, 2, 4, 8, 16, 32)

@@ -13,7 +13,7 @@ from precision_time.errors import DataError
 from precision_time.fit.evaluation.accuracy import GROUPINGS, Accuracy, Judged, group_of, groups
 from precision_time.fit.evaluation.forecast import Forecast, Question, forecast_all
 from precision_time.fit.evaluation.order import Order, precision_order
-from precision_time.fit.evaluation.seen import HELD_OUT, fitted
+from precision_time.fit.evaluation.seen import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
 from precision_time.fit.evaluation.select import select
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.row import Row
@@ -121,10 +121,13 @@ class Evaluation:
         """What a reader of the figures has to know."""
         said = [_ANCHORS_TEXT[self.anchors]]
         if self.seen_by_fit:
+            kinds = {seen_by(j.row.digest) for j in self.judged if j.seen}
             who = "All" if self.seen_by_fit == len(self.judged) else f"{self.seen_by_fit:,}"
+            where = [page for fit, page in ((STEPS, HELD_OUT), (LAYOUTS, HELD_OUT_LAYOUTS)) if fit in kinds]
             said.append(
-                f"{who} of the {len(self.judged):,} predicted rows were used to fit the step factors, so this is not a "
-                f"held-out figure; held out: {HELD_OUT}."
+                f"{who} of the {len(self.judged):,} predicted rows were used to fit the "
+                f"{'factors of layouts' if kinds == {LAYOUTS} else 'step factors'}, so this is not a held-out figure; "
+                f"held out: {'; '.join(where) or HELD_OUT}."
             )
         if short := sum(not j.fits for j in self.judged):
             said.append(f"{short:,} of the predicted rows ran, although memory was predicted not to suffice.")
@@ -265,6 +268,6 @@ def _enter(row: Row, forecast: Forecast, judged: list[Judged], unpredicted: list
     if forecast.step is None:
         unpredicted.append(Unpredicted(row, forecast.reason))
         return False
-    seen = row.digest in fitted()
+    seen = bool(seen_by(row.digest))
     judged.append(Judged(row, forecast.step, dict(forecast.breakdown), forecast.fits, seen))
     return True

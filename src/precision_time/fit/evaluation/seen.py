@@ -1,6 +1,6 @@
-"""Which measured rows the shipped step factors were fitted to: a judgement on those is no held-out one.
+"""Which measured rows the shipped factors were fitted to: a judgement on those is no held-out one.
 
-The fit stores a short digest of each of its rows, not the rows themselves.
+The fits store a short digest of each of their rows, not the rows themselves.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from functools import cache
 from precision_time.timing.parameters import read_data
 
 HELD_OUT = "python -m precision_time.fit.steps --shared DIR --report, docs/accuracy.md"
+HELD_OUT_LAYOUTS = "python -m precision_time.fit.layouts --shared DIR --judge, docs/large-models.md"
+
+STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
 
 
 @cache
-def fitted() -> frozenset[str]:
-    """Digests of the rows behind the shipped step factors."""
-    provenance = read_data("step_scales.json").get("provenance", {})
+def fitted(parameters: str) -> frozenset[str]:
+    """Digests of the rows behind the shipped step factors (`STEPS`) or the factors of layouts (`LAYOUTS`)."""
+    provenance = read_data(parameters).get("provenance", {})
     return frozenset(str(provenance.get("row_digests", "")).split())
+
+
+def seen_by(digest: str) -> str:
+    """The parameters that were fitted to a row; "" where none were."""
+    return next((name for name in (STEPS, LAYOUTS) if digest in fitted(name)), "")

@@ -1,1 +1,1 @@
-"""Studies of the predictors: each trains one, judges it and says what came out."""
+"""Studies of the predictors, one module each: `study(context)` trains, judges and tells (see `predictors.study`)."""

@@ -20,6 +20,8 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 def scatter(caption: str, groups: Mapping[str, Sequence[Judged]]) -> Figure:
     """Predicted against measured seconds, both logarithmic; lines at equal, and at 20 % off."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     figure, axes = _axes(5.2, 4.6)
     every = [v for judged in groups.values() for j in judged for v in (j.predicted.seconds, j.measured_s)]
     low, high = min(every) / 1.2, max(every) * 1.2
@@ -34,6 +36,10 @@ def scatter(caption: str, groups: Mapping[str, Sequence[Judged]]) -> Figure:
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_xlabel("measured (s)", fontsize=9)
@@ -75,7 +81,7 @@ def gaps_by_job(caption: str, gaps: Mapping[str, Mapping[str, Sequence[float]]])
     axes.set_xticks(range(len(names)), names, fontsize=9)
     axes.set_ylim(bottom=0.0)
     axes.set_ylabel("cost above the best (%)", fontsize=9)
-    axes.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return Figure(caption, _svg(figure))
 
 

@@ -1,0 +1,316 @@
+"""The per-operator additive model of arXiv 2604.16145, as published: four terms that add up (`additive_equations`).
+
+Each operator of a rank takes the dtype that autocast really gives it and is looked up, forward and backward, at its
+local shape in a profile of the device. The times come, in this order, from
+
+1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`), or earlier, in a file
+   `operators.zip` beside the job's device file;
+2. the points of the job's device file, as `calibrate` measured them, interpolated where none has the shape;
+3. the product's kernel curves, fitted to kernel benchmarks alone, as stand-in where the device is not at hand.
+
+A forecast says in its notes how much of it rests on which. Measured training times are never looked at: `fit` takes
+from measured jobs only what runs and where. The paper gives points; the interval is ours and holds the spread of the
+operators' times alone, not what the equations leave out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import DataError, PredictorError
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.file import write_whole
+from precision_time.job.job import Job
+from precision_time.job.precision import parse_precision
+from precision_time.prediction import _catalog, _cluster
+from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
+from precision_time.predictors.additive_local import LocalStep, local_step
+from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, steps_of
+from precision_time.predictors.operator_profile import (
+    BESIDE,
+    OperatorProfile,
+    device_at_hand,
+    device_key,
+    profile_operators,
+)
+from precision_time.timing.constants import StepConstants
+from precision_time.timing.kernels import SOURCES, compute_peak
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.price import PricedKinds, price_kinds
+
+FILE = "additive.json"
+FORMAT = 1
+_CURVES = StepConstants()
+"""Kernel benchmarks alone, without the factors that ship with the package: those were fitted to whole steps."""
+_MEASURED = SOURCES.index("measured")
+_POINT_S = 0.1
+"""What `calibrate` spends on a point of a short operator (`measure.session.LONGEST_POINT_S`); a long one is called four
+times."""
+_LEAST_CALLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One step of a job by the equations, with what went into them.
+
+    `log_spread` is the standard deviation of log(T_comp); `shares` says how much of T_comp rests on which source
+    (profiled, measured, interpolated ...); volumes are in bytes, bandwidths in bytes per second (0: nothing is sent).
+    """
+
+    terms: Terms
+    log_spread: float
+    shares: Mapping[str, float]
+    data_bytes: float
+    data_bytes_per_s: float
+    tensor_bytes: float
+    tensor_bytes_per_s: float
+
+
+class Additive:
+    """The predictor. `fit` says which devices it is for, and with a budget profiles the operators of its jobs here.
+
+    budget_s  seconds of profiling on the machine at hand, for the jobs that run on it (gpu this-cpu or this-gpu of a
+              device file that `calibrate` wrote); 0: nothing is run
+    journal   file of the points, one JSON line each; a later fit goes on with it. None: measured anew
+    ranks, threads   as `calibrate` takes them: those under which the jobs run
+    beside    whether a profile beside the jobs' device file is taken
+    """
+
+    name = "additive"
+
+    def __init__(
+        self,
+        budget_s: float = 0.0,
+        journal: Path | None = None,
+        report: Callable[[int, int], None] = lambda done, total: None,
+        ranks: int = 1,
+        threads: int | None = None,
+        beside: bool = True,
+    ) -> None:
+        self._beside = beside
+        self._budget_s, self._journal, self._report = budget_s, journal, report
+        self._ranks, self._threads = ranks, threads
+        self._devices: frozenset[str] = frozenset()
+        self._profile = OperatorProfile()
+        self._cost = Cost(0, 0.0, 0.0)
+        self._uncharged: Sequence[Job] = ()
+
+    def fit(self, measured: Sequence[MeasuredJob]) -> None:
+        """Take the jobs' devices, and profile their operators where a budget says so. Their times are not looked at."""
+        begin = time.perf_counter()
+        self._settle(measured)
+        jobs = [self._as_profiled(each.job) for each in measured]
+        self._devices = frozenset(device_key(_where(job).gpu) for job in jobs)
+        self._profile = self._profiled(jobs)
+        profiled = self._profile
+        self._cost = Cost(len(profiled), profiled.spent_s, time.perf_counter() - begin - profiled.now_s)
+        self._uncharged = jobs
+
+    def predict(self, job: Job) -> Forecast:
+        """Seconds of what the job asks for; `PredictorError` for a device or a layout that this model does not know."""
+        added = self.added(job)
+        return Forecast.spread(
+            steps_of(job) * added.terms.seconds, added.log_spread, notes=tuple(_notes(job, added, self._profile))
+        )
+
+    def added(self, job: Job) -> Added:
+        """The terms of one optimizer step and what went into them."""
+        job = self._as_profiled(job)
+        if job.schedule:
+            raise PredictorError("the additive model takes one precision, not a schedule; predict each part by itself")
+        cluster = _where(job)
+        device = device_key(cluster.gpu)
+        if device not in self._devices:
+            raise PredictorError(
+                f"predictor {self.name} has not been trained for gpu {device}; it knows "
+                f"{', '.join(sorted(self._devices)) or 'none'}: fit it to jobs on that device"
+            )
+        compute_peak(cluster.gpu, job.precision_spec.math, "")
+        local, priced, options = self._priced(job, cluster)
+        profile = self._profile if self._profile.device == device else OperatorProfile()
+        seconds, spread, profiled = _operators(priced, options, profile)
+        stages = [float(calls @ seconds) for calls in local.calls]
+        busiest = int(np.argmax(stages))
+        compute, weights = stages[busiest], local.calls[busiest] * seconds
+        data = max(ring_volume(sent, local.data_group[0]) for sent in local.data)
+        tensor = max(ring_volume(sent, local.tensor_group[0]) for sent in local.tensor)
+        rates = [
+            bandwidth(cluster.group(*group)) if volume else 0.0
+            for volume, group in ((data, local.data_group), (tensor, local.tensor_group))
+        ]
+        return Added(
+            additive(compute, data, rates[0], tensor, rates[1], local.pp),
+            float(weights @ spread) / compute if compute else 0.0,
+            _shares(priced, local.calls[busiest], profiled, weights),
+            data, rates[0], tensor, rates[1],
+        )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Write `additive.json`: devices, cost and profiled points."""
+        folder.mkdir(parents=True, exist_ok=True)
+        cost = self.cost()
+        said = {
+            "format": FORMAT, "name": self.name, "devices": sorted(self._devices), **self._more(),
+            "cost": [cost.runs, cost.measured_s, cost.fit_s], "profile": self._profile.to_json(),
+        }  # fmt: skip
+        write_whole(folder / FILE, (json.dumps(said, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Additive:
+        """What `save` wrote; `DataError` where it cannot be read."""
+        path = folder / FILE
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            if (said["format"], said["name"]) != (FORMAT, cls.name):
+                raise DataError(f"{path} holds predictor {said['name']} in format {said['format']}, not {cls.name}")
+            found = cls()
+            found._devices = frozenset(said["devices"])
+            found._cost = Cost(*said["cost"])
+            found._profile = OperatorProfile.from_json(said["profile"])
+            found._restore(said)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is no saved {cls.name} predictor ({type(error).__name__}); save it again"
+            ) from error
+        return found
+
+    def cost(self) -> Cost:
+        """Operators whose measured times it uses, and the seconds that measuring them took.
+
+        On a calibrated device, whose file does not say, these are what `calibrate` spends on so many points.
+        """
+        if self._uncharged:  # asked for late, because every job must be read or traced for it
+            runs, seconds = self._looked_up(self._uncharged)
+            self._cost = Cost(self._cost.runs + runs, self._cost.measured_s + seconds, self._cost.fit_s)
+            self._uncharged = ()
+        return self._cost
+
+    def _profiled(self, jobs: Sequence[Job]) -> OperatorProfile:
+        """Operators profiled now, or found beside the device file of a job; else none."""
+        if self._budget_s > 0.0:
+            here = device_at_hand()
+            own = [job for job in jobs if device_key(_where(job).gpu) == here]
+            if not own:
+                raise PredictorError(
+                    f"additive has a budget of {self._budget_s:g} s to profile operators on {here}, but no job is on "
+                    "it; give jobs with a device file that `calibrate` wrote here, or leave the budget out"
+                )
+            return profile_operators(own, self._budget_s, self._journal, self._report, self._ranks, self._threads)
+        files = {Path(job.device).with_name(BESIDE) for job in jobs if job.device} if self._beside else set()
+        found = [OperatorProfile.read(path) for path in sorted(files) if path.is_file()]
+        return next((profile for profile in found if profile.device in self._devices), OperatorProfile())
+
+    def _settle(self, measured: Sequence[MeasuredJob]) -> None:
+        """What the jobs decide beside their devices."""
+
+    def _as_profiled(self, job: Job) -> Job:
+        """The job in the precision whose operators are taken."""
+        return job
+
+    def _more(self) -> dict[str, Any]:
+        return {}
+
+    def _restore(self, said: Mapping[str, Any]) -> None:
+        """Read back what `_more` wrote."""
+
+    def _priced(self, job: Job, cluster: Cluster) -> tuple[LocalStep, PricedKinds, WorkOptions]:
+        """The rank's operators with the times that device file or curves have for them, as if it ran alone."""
+        local = local_step(job, cluster.gpu.device_type)
+        options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc")
+        return local, price_kinds(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
+
+    def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:
+        """Operators that the jobs' device files measured in their own shapes, and roughly the seconds that took."""
+        found: dict[Any, float] = {}
+        for job in jobs:
+            cluster = _where(job)
+            if cluster.gpu.calibration is None or self._profile.device == device_key(cluster.gpu):
+                continue
+            local, priced, options = self._priced(job, cluster)
+            runs = np.sum(local.calls, axis=0) > 0
+            for index in np.flatnonzero(runs & (priced.source_s[:, _MEASURED] > 0.0)):
+                found[device_key(cluster.gpu), local.kinds[index], options] = float(priced.kind_s[index])
+        return len(found), sum(max(_POINT_S, _LEAST_CALLS * seconds) for seconds in found.values())
+
+
+class BlindAdditive(Additive):
+    """The blind twin: every operator and every gradient at one precision, that of (most of) the jobs it was fitted to.
+
+    It is asked about any precision and answers for that one.
+    """
+
+    name = "additive-blind"
+    precision = ""
+    """The one it knows; "" before `fit`."""
+    _frozen = False
+
+    def freeze(self, precision: str) -> None:
+        """Know this precision, whatever that of the jobs it is fitted to: they are profiled in it."""
+        self.precision, self._frozen = parse_precision(precision).label, True
+
+    def _settle(self, measured: Sequence[MeasuredJob]) -> None:
+        counts = Counter(each.precision for each in measured)
+        if not self._frozen:
+            self.precision = max(sorted(counts), key=lambda name: counts[name]) if counts else ""
+
+    def _as_profiled(self, job: Job) -> Job:
+        return job.replace(precision=self.precision) if self.precision else job
+
+    def _more(self) -> dict[str, Any]:
+        return {"precision": self.precision}
+
+    def _restore(self, said: Mapping[str, Any]) -> None:
+        self.precision = str(said["precision"])
+
+
+def _where(job: Job, alone: bool = False) -> Cluster:
+    """The job's GPUs; `alone`: one of them, as it is when an operator is profiled."""
+    known = _catalog(job.device)
+    return _cluster(known, job.gpu, 1 if alone else job.gpus, job.system or job.node, None if alone else job.nodes)
+
+
+def _operators(priced: PricedKinds, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
+    """Seconds of every kind, the spread of their log, and which are profiled; casts, not the model's own, take none."""
+    seconds = priced.kind_s.copy()
+    at = priced.works.owner
+    spread = np.bincount(at, priced.work_s * priced.work_spread, len(seconds)) / np.maximum(seconds, 1e-30)
+    profiled = np.zeros(len(seconds), dtype=np.bool_)
+    if len(profile):
+        for index, kind in enumerate(priced.kinds):
+            found = profile.time(kind, options)
+            if found is not None:
+                seconds[index], spread[index], profiled[index] = found.seconds, found.spread, True
+    seconds[priced.works.is_cast] = 0.0
+    return seconds, spread, profiled
+
+
+def _shares(priced: PricedKinds, calls: Any, profiled: Any, weights: Any) -> dict[str, float]:
+    """How much of T_comp comes from which source, largest first."""
+    whole = float(weights.sum()) or 1.0
+    found = {"profiled": float(weights[profiled].sum())}
+    rest = np.where(profiled | priced.works.is_cast, 0.0, calls)
+    for index, name in enumerate(SOURCES):
+        found[name] = float(rest @ priced.source_s[:, index])
+    return {name: s / whole for name, s in sorted(found.items(), key=lambda pair: -pair[1]) if s > 0.0}
+
+
+def _notes(job: Job, added: Added, profile: OperatorProfile) -> list[str]:
+    shares = ", ".join(f"{share:.0%} {name}" for name, share in added.shares.items())
+    said = [f"operators' times: {shares}"]
+    if not {"profiled", "measured", "interpolated"} & set(added.shares):
+        said.append(f"{job.gpu} is not at hand: kernel curves stand in for a profile")
+    layout = job.layout_spec
+    if layout.pp > 1 and job.grad_accum > 1:
+        said.append(
+            f"the published pipeline term is (pp - 1) = {layout.pp - 1} times the compute; with {job.grad_accum} "
+            f"micro-batches a pipeline idles {layout.pp - 1}/{job.grad_accum} of it"
+        )
+    return said

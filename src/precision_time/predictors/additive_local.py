@@ -1,0 +1,152 @@
+"""What one rank runs and sends in a step, at its local shapes: all that the additive model asks of a job.
+
+Knows no seconds. Any captured model runs data parallel; models that the zoo knows how to divide also run tensor
+parallel; both are cut into pipeline stages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import Phase
+from precision_time.capture.training_step import training_step
+from precision_time.errors import PredictorError
+from precision_time.job.job import Job
+from precision_time.layered_prediction import is_layered, program_of
+from precision_time.layout.data_parallel import data_parallel
+from precision_time.layout.layered_program import DATA, TENSOR, LayeredProgram, Stage, UnitProgram
+from precision_time.layout.rank_program import Kinds, RankProgram, Segment
+from precision_time.predictors.additive_equations import Sent
+
+Counts = NDArray[np.float64]
+
+_UNKNOWN = ("cp", "ep")
+_SWEEP = "pt.sweep"
+"""Passes over all parameters: of optimizers, buckets, loss scalers. None of them is an operator of the model."""
+_NEITHER_TIME_NOR_SHAPE = ("gpu", "device", "node", "nodes", "system", "anchors", "run")
+"""Words of a job that do not change what a rank runs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalStep:
+    """One optimizer step of the ranks of every distinct pipeline stage.
+
+    calls     how often each of `kinds` runs, one array a stage: forward, loss, backward and what is recomputed
+    data      what data-parallel ranks exchange, `tensor` what tensor-parallel ones do, one tuple a stage
+    groups    (ranks, stride between them) of both
+    """
+
+    kinds: Kinds
+    calls: tuple[Counts, ...]
+    data: tuple[tuple[Sent, ...], ...]
+    tensor: tuple[tuple[Sent, ...], ...]
+    data_group: tuple[int, int]
+    tensor_group: tuple[int, int]
+    pp: int
+
+
+def local_step(job: Job, device_type: str) -> LocalStep:
+    """A rank's part of the job. Raises `PredictorError` for a layout that the published equations do not know."""
+    layout = job.layout_spec
+    for name in _UNKNOWN:
+        if getattr(layout, name) > 1:
+            raise PredictorError(
+                f"layout {name}={getattr(layout, name)} is not in the additive model, which knows dp, tp and pp; "
+                f"set {name} to 1 or use predictor line"
+            )
+    words = {key: value for key, value in job.to_dict().items() if key not in _NEITHER_TIME_NOR_SHAPE}
+    path = Path(job.model.partition(".py")[0] + ".py")
+    changed = path.stat().st_mtime_ns if ".py" in job.model and path.is_file() else 0
+    return _remembered(json.dumps(words, sort_keys=True), device_type, changed)
+
+
+@lru_cache(maxsize=512)
+def _remembered(words: str, device_type: str, _changed_ns: int) -> LocalStep:
+    """The same model file traced once until it changes."""
+    job = Job.from_dict(json.loads(words))
+    if not is_layered(job):
+        step = training_step(job, None, device_type)
+        ranks = job.layout_spec.dp
+        return _of_data_parallel(
+            data_parallel(step, ranks, job.grad_accum, job.no_sync, job.communication_dtype), ranks
+        )
+    return _of_layers(program_of(job, job.precision_spec, device_type)[1])
+
+
+def _of_data_parallel(program: RankProgram, ranks: int) -> LocalStep:
+    reduced = float(sum(bucket.nbytes for bucket in program.buckets) * program.synced_micro_steps)
+    calls = _calls(program.micro, program.kinds) * program.micro_steps
+    data = (("all_reduce", reduced),) if reduced else ()
+    return LocalStep(program.kinds, (calls,), (data,), ((),), (ranks, 1), (1, 1), 1)
+
+
+def _of_layers(program: LayeredProgram) -> LocalStep:
+    stages = list({id(stage): stage for stage in program.stages}.values())
+    return LocalStep(
+        kinds=program.kinds,
+        calls=tuple(_stage_calls(program, stage) for stage in stages),
+        data=tuple(_stage_data(program, stage) for stage in stages),
+        tensor=tuple(_stage_tensor(program, stage) for stage in stages),
+        data_group=(program.layout.data_ranks, program.groups[DATA][1]),
+        tensor_group=program.groups[TENSOR],
+        pp=program.layout.pp,
+    )
+
+
+def _calls(segment: Segment, kinds: Kinds) -> Counts:
+    """How often each kind runs in the passes of the model itself."""
+    found = segment.kind[segment.phase <= Phase.BACKWARD]
+    return np.where(_sweeps(kinds), 0.0, np.bincount(found, minlength=len(kinds)))
+
+
+@lru_cache(maxsize=64)
+def _sweeps(kinds: Kinds) -> NDArray[np.bool_]:
+    return np.array([kind.name == _SWEEP for kind in kinds], dtype=np.bool_)
+
+
+def _units(program: LayeredProgram, stage: Stage) -> Iterator[tuple[UnitProgram, int, int]]:
+    """Units of a stage, how often each runs in a micro-batch, and how often of these it is recomputed."""
+    for chunk in stage.chunks:
+        for index, times, again in chunk.units:
+            yield program.units[index], times, again
+
+
+def _stage_calls(program: LayeredProgram, stage: Stage) -> Counts:
+    total = np.zeros(len(program.kinds))
+    for unit, times, again in _units(program, stage):
+        total += times * (_calls(unit.forward, program.kinds) + _calls(unit.backward, program.kinds))
+        total += again * _calls(unit.recompute, program.kinds)
+    return total * program.micro_batches
+
+
+def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
+    found: dict[str, float] = {}
+    for unit, times, again in _units(program, stage):
+        for exchanges, count in (
+            (unit.forward_exchanges, times), (unit.backward_exchanges, times), (unit.recompute_exchanges, again),
+        ):  # fmt: skip
+            for each in exchanges:
+                if each.group == TENSOR:
+                    found[each.collective] = found.get(each.collective, 0.0) + each.nbytes * each.times * count
+    return tuple((name, nbytes * program.micro_batches) for name, nbytes in found.items())
+
+
+def _stage_data(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
+    """Gradients reduced; where states are sharded (which the paper does not speak of), weights gathered too."""
+    if program.layout.data_ranks == 1:
+        return ()
+    trainable = stage.dense_trainable + stage.expert_trainable
+    reduced = trainable * program.gradient_bytes * program.reductions
+    if program.layout.zero == 0:
+        return (("all_reduce", reduced),)
+    if program.layout.zero < 3:
+        return (("reduce_scatter", reduced), ("all_gather", trainable * program.weight_bytes))
+    held = (stage.dense_elements + stage.expert_elements) * program.weight_bytes
+    return (("reduce_scatter", reduced), ("all_gather", 2.0 * held * program.micro_batches))

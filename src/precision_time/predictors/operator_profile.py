@@ -1,0 +1,163 @@
+"""Measured times of single operators, whole and at their real dtype, and how to measure them on the device at hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture.graph import OpKind
+from precision_time.errors import DataError
+from precision_time.hardware.gpu import Gpu
+from precision_time.job.file import write_whole
+from precision_time.job.job import Job
+from precision_time.measure.clock import Timed
+from precision_time.measure.journal import read
+from precision_time.measure.point import Point
+from precision_time.timing.operators import WorkOptions
+
+Report = Callable[[int, int], None]
+_LAYOUT = "layout"
+BESIDE = "operators.zip"
+"""Name of a profile that lies beside the device file of its machine."""
+_MEMBER = "operators.json"
+
+
+def device_key(gpu: Gpu) -> str:
+    """What tells devices apart: the catalog's name, and which machine it was where `calibrate` named it."""
+    return gpu.name if gpu.calibration is None else f"{gpu.name} ({gpu.calibration.machine})"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorProfile:
+    """Points of one device (`device_key`), and what could not be measured.
+
+    `spent_s` is what measuring all of them took, `now_s` the part of it that was not taken from a journal.
+    """
+
+    device: str = ""
+    points: tuple[Point, ...] = ()
+    spent_s: float = 0.0
+    left_out: tuple[str, ...] = ()
+    now_s: float = 0.0
+    _exact: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
+    _loose: Mapping[Any, Timed] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        exact = {(point.kind, point.options): point.time for point in self.points}
+        loose: dict[Any, Timed] = {}
+        for point in self.points:
+            loose.setdefault((_anyhow(point.kind), point.options), point.time)
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_loose", loose)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def time(self, kind: OpKind, options: WorkOptions) -> Timed | None:
+        """Of this very operator; with its operands lying otherwise in memory where the graph does not say how."""
+        found = self._exact.get((kind, options))
+        if found is None and kind.attr(_LAYOUT) is None:
+            found = self._loose.get((kind, options))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device, "spent_s": self.spent_s, "left_out": list(self.left_out),
+            "points": [point.to_json() for point in self.points],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> OperatorProfile:
+        points = tuple(Point.from_json(point) for point in said["points"])
+        return cls(str(said["device"]), points, float(said["spent_s"]), tuple(said["left_out"]))
+
+    def write(self, path: Path) -> None:
+        """As compressed JSON, the same bytes for the same profile."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            member = zipfile.ZipInfo(_MEMBER)  # dated 1980, always
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, json.dumps({"format": 1, **self.to_json()}, separators=(",", ":")))
+        write_whole(path, packed.getvalue())
+
+    @classmethod
+    def read(cls, path: Path) -> OperatorProfile:
+        """What `write` wrote; `DataError` where it cannot be read."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return cls.from_json(json.loads(archive.read(_MEMBER)))
+        except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path} is no profile of operators ({type(error).__name__}); profile them again"
+            ) from error
+
+
+def _rounded(said: dict[str, Any]) -> dict[str, Any]:
+    """Times to six digits, far below their spread: half the size."""
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in said.items()}
+
+
+def _anyhow(kind: OpKind) -> OpKind:
+    """The operator whatever the order of its operands' elements in memory."""
+    return replace(kind, attrs=tuple(pair for pair in kind.attrs if pair[0] != _LAYOUT))
+
+
+def profile_operators(
+    jobs: Sequence[Job],
+    budget_s: float,
+    journal: Path | None = None,
+    report: Report = lambda done, total: None,
+    ranks: int = 1,
+    threads: int | None = None,
+) -> OperatorProfile:
+    """Measure every operator of the jobs on this machine in about `budget_s` seconds, each once.
+
+    Points are kept in `journal` (one JSON line each) as they come: the same call goes on with what lacks, for other
+    jobs too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError` where this machine cannot, or
+    where the journal is another machine's.
+    """
+    from precision_time.measure.calibrate import Machine, words_of
+    from precision_time.measure.launch import launch
+    from precision_time.measure.profile import spent_s
+
+    here = Machine.here(ranks=ranks, threads=threads)
+    words = _distinct(words_of(job) for job in jobs)
+    with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
+        path = (journal or Path(folder) / "profile.jsonl").absolute()
+        task = {
+            "task": "profile",
+            "device": here.device_type,
+            "jobs": words,
+            "budget_s": budget_s,
+            "journal": str(path),
+        }
+        done = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
+        _, records, _ = read(path)
+    points = [Point.from_json(_rounded(said)) for record in records.values() for said in record.get("points", ())]
+    return OperatorProfile(
+        device_at_hand(), tuple(points), spent_s(records), tuple(done["left_out"]), float(done["spent_s"])
+    )
+
+
+def device_at_hand() -> str:
+    """`device_key` of what is profiled on this machine."""
+    from precision_time.measure import machine
+    from precision_time.measure.calibrate import Machine, device_name
+
+    here = Machine.here()
+    return f"{device_name(here)} ({machine.description(here.device_type)})"
+
+
+def _distinct(words: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for each in words:
+        each.pop("run", None)
+        if each not in found:
+            found.append(each)
+    return found
