@@ -1,0 +1,138 @@
+"""What is known of a job before it runs: its network, its cluster, its run. No column yet, no number invented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture.training_step import TrainingStep, training_step
+from precision_time.errors import CatalogError, PredictorError
+from precision_time.hardware.catalog import Catalog, default_catalog, load_device_file
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.job import Job
+from precision_time.job.precision import parse_precision
+from precision_time.predictors.interface import global_batch_size, steps_of
+from precision_time.predictors.predictddl.network import Network, network_of
+from precision_time.zoo.catalog import ENTRIES
+
+_TRACED_BATCH = 8
+"""Networks are described per sample; this batch is for the capture alone, and one for all makes one trace of each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """Of one job. Counts are of the whole job: `steps` and `samples` of its run, or of one step."""
+
+    job: Job
+    network: Network
+    cluster: Cluster | None
+    """None where the job's device is no GPU of the catalog (a CPU that is not described): it then has no peaks."""
+    dataset: str
+    batch_size: int
+    ranks: int
+    nodes: int
+    steps: float
+    samples: float
+    resolution: float
+    """Pixels on a side, or positions of a sequence; 1 where the job has neither."""
+
+
+def facts_of(job: Job) -> Facts:
+    """Raises the errors of what cannot be: unknown model, other layouts than data parallel, a run without a length."""
+    if not job.layout_spec.plain:
+        raise PredictorError(
+            f"layout {job.layout} is not plain data parallelism, which is all that predictddl knows; "
+            "use layout dp or predictor line"
+        )
+    model = _model_of(job)
+    sized = job if job.batch_size else job.replace(batch_size=model.batch_size)
+    if sized.run.epochs is not None and not sized.run.dataset and not sized.run.dataset_size and model.dataset:
+        sized = sized.replace(dataset=model.dataset)
+    cluster = cluster_of(job)
+    steps = steps_of(sized)
+    return Facts(
+        job=sized,
+        network=model.network,
+        cluster=cluster,
+        dataset=_plain(job.run.dataset or model.dataset),
+        batch_size=int(sized.batch_size or 1),
+        ranks=job.gpus,
+        nodes=cluster.nodes if cluster else job.nodes or 1,
+        steps=steps,
+        samples=float(job.run.samples or steps * global_batch_size(sized)),
+        resolution=_resolution(model.sizes),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    """What a model word with its configuration and input stands for."""
+
+    network: Network
+    dataset: str
+    batch_size: int
+    """The model's usual one."""
+    sizes: Mapping[str, Any]
+
+
+def _model_of(job: Job) -> _Model:
+    """Traced once for all jobs of the network, whatever their precision, device and batch size."""
+    own = job.model.endswith(".py") or ".py:" in job.model
+    words: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
+    return _remembered(json.dumps(words, sort_keys=True), own)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(words: str, own: bool) -> _Model:
+    job = Job.from_dict(json.loads(words))
+    entry = ENTRIES.get(job.model.lower())
+    step = _captured(job if own else job.replace(batch_size=_TRACED_BATCH))
+    usual = entry.batch_size if entry else step.batch_size
+    return _Model(network_of(step.graph, step.batch_size), step.dataset or "", usual, step.sizes)
+
+
+def _captured(job: Job) -> TrainingStep:
+    """The step whose graph describes the network: in fp32 and for CUDA, so that it is the same for every job of it."""
+    return training_step(job, parse_precision("fp32"), "cuda")
+
+
+def _plain(name: str) -> str:
+    """A dataset type: names that differ in case and hyphens are one."""
+    return name.strip().lower().replace("-", "").replace("_", "")
+
+
+def cluster_of(job: Job) -> Cluster | None:
+    """The job's cluster; None where its device is not described. Raises a `CatalogError` for a bad node or count."""
+    catalog = _catalog(job.device)
+    if job.device is None:
+        try:
+            catalog.gpu(job.gpu)
+        except CatalogError:
+            return None
+    return catalog.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+
+
+def _catalog(device: str | None) -> Catalog:
+    if device is None:
+        return default_catalog()
+    file = Path(device)
+    return _with_file(device, file.stat().st_mtime_ns) if file.is_file() else load_device_file(device)  # says why not
+
+
+@lru_cache(maxsize=8)
+def _with_file(device: str, _changed_ns: int) -> Catalog:
+    return load_device_file(device)
+
+
+def _resolution(sizes: Mapping[str, Any]) -> float:
+    for name in ("image_size", "seq_len", "audio_frames", "volume"):
+        value = sizes.get(name)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, (tuple, list)) and value:
+            return float(value[0])
+    return 1.0

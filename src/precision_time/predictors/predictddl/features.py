@@ -1,0 +1,144 @@
+"""The columns of PredictDDL: the graph's vector, its sizes, the cluster, the run, the precision.
+
+    x = [graph vector, log params, log FLOPs, log nodes | servers n, 1/n, log n, cores, memory, peaks, bandwidths,
+         links | batch, data, samples, image size | precision]
+
+and, as our own addition, `work`: what the network's layers ask of hardware, kind by kind, and its roofline seconds in
+the job's precision where the device has peaks. Each group is named, so that an ablation removes whole groups; the
+published design is `PUBLISHED`, which knows no precision and no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import log
+
+import numpy as np
+
+from precision_time.errors import MissingPeakError, PredictorError, nearest
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.precision import Precision
+from precision_time.predictors.interface import global_batch_size
+from precision_time.predictors.predictddl.facts import Facts
+from precision_time.predictors.predictddl.network import Floats, Network
+from precision_time.predictors.predictddl.primitives import Primitive
+
+GRAPH, SIZE, CLUSTER, RUN, PRECISION, WORK = "graph", "size", "cluster", "run", "precision", "work"
+GROUPS = (GRAPH, SIZE, CLUSTER, RUN, PRECISION, WORK)
+PUBLISHED = (GRAPH, SIZE, CLUSTER, RUN)
+
+_MATHS = ("fp32", "tf32", "fp16", "bf16")
+_COSTLY = {
+    "convolution": (Primitive.CONV, Primitive.DIL_CONV),
+    "grouped convolution": (Primitive.SEP_CONV,),
+    "product": (Primitive.LINEAR, Primitive.MSA),
+    "recurrent": (Primitive.RNN,),
+}
+"""Kinds of layers that compute at rates of their own; all others move memory."""
+_PASSES = 3.0
+"""Forward and backward over forward: two products of the gradient for each of the forward pass."""
+
+
+def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dict[str, float]:
+    """Named features of one job; names begin with their group. Raises a `PredictorError` for an unknown group."""
+    made = {
+        GRAPH: lambda: {f"{i:02d}": float(value) for i, value in enumerate(vector)},
+        SIZE: lambda: _size(facts.network),
+        CLUSTER: lambda: _cluster(facts),
+        RUN: lambda: _run(facts),
+        PRECISION: lambda: _precision(facts.job.precision_spec, facts.cluster),
+        WORK: lambda: _work(facts),
+    }
+    found: dict[str, float] = {}
+    for group in groups:
+        if group not in made:
+            raise PredictorError(f"feature group {group!r} is unknown; nearest: {nearest(group, made)}")
+        found.update({f"{group}.{name}": value for name, value in made[group]().items()})
+    return found
+
+
+def matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Floats:
+    """Rows over columns, in the order of `names`; a column that a row does not have is 0."""
+    return np.array([[row.get(name, 0.0) for name in names] for row in rows], dtype=np.float64).reshape(-1, len(names))
+
+
+def _size(network: Network) -> dict[str, float]:
+    return {
+        "log_params": log(1.0 + network.parameters),
+        "log_flops": log(1.0 + float(network.flops.sum())),
+        "log_nodes": log(network.nodes),
+    }
+
+
+def _cluster(facts: Facts) -> dict[str, float]:
+    n = facts.ranks
+    found = {"ranks": float(n), "1/ranks": 1.0 / n, "log_ranks": log(n), "log_nodes": log(facts.nodes)}
+    if facts.cluster is None:
+        return found
+    gpu, group = facts.cluster.gpu, facts.cluster.world
+    found["log_cores"] = log(gpu.sm_count or 1)
+    found["log_memory"] = log(gpu.memory_bytes)
+    found["log_bandwidth"] = log(gpu.memory_bytes_per_s)
+    found |= {f"log_{math}": log(gpu.peaks.get(math) or gpu.peaks.get("fp32") or 1e12) for math in _MATHS}
+    found["log_link"] = log(group.bus_bytes_per_s) if n > 1 else 0.0
+    found["log_network"] = log(max(1.0, group.network_bytes_per_s)) if facts.cluster.domains > 1 else 0.0
+    return found
+
+
+def _run(facts: Facts) -> dict[str, float]:
+    return {
+        "log_batch": log(facts.batch_size),
+        "log_accumulation": log(facts.job.grad_accum),
+        "log_samples": log(max(1.0, facts.samples)),
+        "log_steps": log(max(1.0, facts.samples / global_batch_size(facts.job))),
+        "log_resolution": log(facts.resolution),
+    }
+
+
+def activation_bytes(precision: Precision) -> float:
+    """Of one element."""
+    return {"float64": 8.0, "float16": 2.0, "bfloat16": 2.0}.get(precision.compute_dtype, 4.0)
+
+
+def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float]:
+    found = {
+        "log_width": log(activation_bytes(precision)),
+        "log_weight_width": log(2.0 if precision.parameter_dtype in ("float16", "bfloat16") else 4.0),
+        "autocast": float(precision.autocast),
+        "loss_scaling": float(precision.loss_scaling),
+        "bfloat16": float(precision.compute_dtype == "bfloat16"),
+        "tf32": float(precision.tf32),
+        "fp8": float(bool(precision.fp8_scaling)),
+    }
+    if cluster is not None:
+        found["log_peak"] = log(peak_of(cluster, precision))
+    return found
+
+
+def peak_of(cluster: Cluster, precision: Precision) -> float:
+    """FLOP/s of matrix products in a precision."""
+    try:
+        return cluster.gpu.peak(precision.math)
+    except MissingPeakError:
+        return cluster.gpu.vector_peak("fp32")  # half tensors on a device without half units compute in fp32
+
+
+def _work(facts: Facts) -> dict[str, float]:
+    network, precision = facts.network, facts.job.precision_spec
+    flops, size = network.flops, network.bytes
+    found = {"log_bytes": log(1.0 + float(size.sum()))}
+    rest = np.ones(network.nodes, dtype=bool)
+    whole = 1.0 + float(flops.sum())
+    for name, kinds in _COSTLY.items():
+        mine = np.isin(network.types, kinds)
+        rest &= ~mine
+        found[f"share_{name.replace(' ', '_')}"] = float(flops[mine].sum()) / whole
+    found["log_bytes_moved"] = log(1.0 + float(size[rest].sum()))
+    found["log_intensity"] = log(whole / (1.0 + float(size.sum())))
+    if facts.cluster is not None:
+        gpu = facts.cluster.gpu
+        dense = np.isin(network.types, [kind for kinds in _COSTLY.values() for kind in kinds])
+        peak = np.where(dense, peak_of(facts.cluster, precision), gpu.vector_peak("fp32"))
+        moved = activation_bytes(precision) / 4.0 * size / gpu.memory_bytes_per_s
+        found["log_roofline"] = log(_PASSES * float(np.maximum(flops / peak, moved).sum()))
+    return found

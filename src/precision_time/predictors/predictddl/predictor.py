@@ -1,0 +1,95 @@
+"""PredictDDL as one of the predictors: trained once for each dataset type, it tells networks that it never saw run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from precision_time.errors import PredictorError
+from precision_time.job.job import Job
+from precision_time.predictors.interface import Cost, Forecast, MeasuredJob
+from precision_time.predictors.predictddl import storage
+from precision_time.predictors.predictddl.encoder import Encoder, embed, load_encoder, random_encoder
+from precision_time.predictors.predictddl.engine import Engine, RememberingEmbedder
+from precision_time.predictors.predictddl.network import Floats, Network
+from precision_time.predictors.predictddl.trainer import Design, Row, Trained, described, train
+
+
+@cache
+def encoder_of(name: str) -> Encoder:
+    """The shipped encoder, or one that learned nothing."""
+    if name not in ("pretrained", "random"):
+        raise PredictorError(f"encoder {name!r} is unknown; use pretrained or random")
+    return load_encoder() if name == "pretrained" else random_encoder()
+
+
+@cache
+def embedder_of(name: str) -> RememberingEmbedder:
+    """Vectors by that encoder, each network's made once a process."""
+
+    def vector(network: Network) -> Floats:
+        return embed(encoder_of(name), network)
+
+    return RememberingEmbedder(vector)
+
+
+class PredictDDL:
+    """See the package. `design` says which columns and which encoder; the default is that of the report."""
+
+    name = "predictddl"
+
+    def __init__(self, design: Design | None = None) -> None:
+        self.design = design or Design()
+        self._trained: dict[str, Trained] = {}
+        self.left_out: dict[str, str] = {}
+        """Dataset types of the last fit that had too few networks, and what was said of them."""
+
+    @property
+    def trained(self) -> Mapping[str, Trained]:
+        """The registry of dataset types."""
+        return self._trained
+
+    def fit(self, measured: Sequence[MeasuredJob]) -> None:
+        """Train every dataset type anew. Types with too few networks are left out; an error where none remains."""
+        self._trained = {}
+        self.left_out = {}
+        self.learn(measured)
+        if not self._trained:
+            raise PredictorError(next(iter(self.left_out.values()), "predictddl was given no measured jobs; give some"))
+
+    def learn(self, measured: Sequence[MeasuredJob]) -> None:
+        """The offline training of the dataset types in these rows; types already trained and not in them stay."""
+        self.learn_described(described(measured))
+
+    def learn_described(self, rows: Sequence[Row]) -> None:
+        """The same of rows whose facts are known."""
+        by_type: dict[str, list[Row]] = {}
+        for row in rows:
+            by_type.setdefault(row.facts.dataset, []).append(row)
+        for dataset, mine in sorted(by_type.items()):
+            try:
+                self._trained[dataset] = train(mine, dataset, embedder_of(self.design.encoder), self.design)
+            except PredictorError as error:
+                self.left_out[dataset] = str(error)
+
+    def predict(self, job: Job) -> Forecast:
+        return self.engine().answer(job)[0]
+
+    def engine(self) -> Engine:
+        """Answers requests, with timings and listeners."""
+        return Engine(self._trained, embedder_of(self.design.encoder))
+
+    def save(self, folder: Path) -> None:
+        storage.save(folder, self.design, self._trained)
+
+    @classmethod
+    def load(cls, folder: Path) -> PredictDDL:
+        design, trained = storage.load(folder)
+        made = cls(design)
+        made._trained = trained
+        return made
+
+    def cost(self) -> Cost:
+        kinds = self._trained.values()
+        return Cost(sum(k.rows for k in kinds), sum(k.measured_s for k in kinds), sum(k.fit_s for k in kinds))

@@ -1,0 +1,85 @@
+"""Choice of the regressor by folds that keep each network whole: how well is a network told that was never seen?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from precision_time.predictors.predictddl.network import Floats, Ints
+from precision_time.predictors.predictddl.regressors import SETTINGS, Fitted, Setting, fit
+
+FOLDS = 5
+
+
+def grouped_folds(groups: Sequence[str], folds: int = FOLDS, seed: int = 0) -> list[tuple[Ints, Ints]]:
+    """(train, test) row numbers; all rows of a group stand on one side. As many folds as groups at most.
+
+    Groups are dealt to folds by chance, the largest first, each to the fold with the fewest rows so far.
+    """
+    names = sorted(set(groups))
+    order = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
+    sizes = dict.fromkeys(names, 0)
+    for group in groups:
+        sizes[group] += 1
+    order.sort(key=lambda name: -sizes[name])
+    count = min(folds, len(names))
+    filled = [0] * count
+    of: dict[str, int] = {}
+    for name in order:
+        fold = min(range(count), key=lambda f: filled[f])
+        of[name] = fold
+        filled[fold] += sizes[name]
+    dealt = np.array([of[group] for group in groups])
+    return [(np.flatnonzero(dealt != f), np.flatnonzero(dealt == f)) for f in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen setting fitted to all rows; what every setting's unseen networks were off by; the chosen one's errors.
+
+    `errors` is the mean of |log(predicted / measured)| over held-out rows, by setting; `residuals` are the chosen
+    setting's log(predicted / measured), row by row, each from the fold that had not seen its network.
+    """
+
+    fitted: Fitted
+    errors: tuple[tuple[Setting, float], ...]
+    residuals: Floats
+
+
+def choose(
+    x: Floats,
+    y: Floats,
+    groups: Sequence[str],
+    *,
+    settings: Sequence[Setting] = SETTINGS,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Choice:
+    """Fit every setting to every fold, keep one, fit it to all rows.
+
+    Kept is the first of `settings`, which go from the plainest to the freest, that is as good as the best but for one
+    standard error of the best over networks (Breiman et al. 1984): with some thirty networks the best is often luck.
+    """
+    parts = grouped_folds(groups, folds, seed)
+    off: dict[Setting, Floats] = {}
+    for setting in settings:
+        residuals = np.zeros(len(y))
+        for train, test in parts:
+            # With one network alone nothing can be held out: its own rows must do.
+            known = train if len(train) else test
+            residuals[test] = fit(setting, x[known], y[known], seed).predict(x[test]) - y[test]
+        off[setting] = residuals
+    errors = tuple((setting, float(np.mean(np.abs(residuals)))) for setting, residuals in off.items())
+    best, least = min(errors, key=lambda pair: pair[1])
+    allowed = least + _standard_error(off[best], groups)
+    kept = next(setting for setting, error in errors if error <= allowed)
+    return Choice(fit(kept, x, y, seed), errors, off[kept])
+
+
+def _standard_error(residuals: Floats, groups: Sequence[str]) -> float:
+    """Of the mean |residual|, rows of one network counting as one."""
+    named = np.array(groups)
+    means = [float(np.abs(residuals[named == name]).mean()) for name in sorted(set(groups))]
+    return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0

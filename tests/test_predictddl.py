@@ -1,0 +1,508 @@
+"""PredictDDL around the encoder: columns, regressors, folds, confidence, the checker, resources, storage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_time.errors import CatalogError, DataError, JobError, PredictorError
+from precision_time.job.job import Job
+from precision_time.predictors.interface import MeasuredJob, Predictor
+from precision_time.predictors.predictddl import PredictDDL
+from precision_time.predictors.predictddl.confidence import likeness
+from precision_time.predictors.predictddl.facts import facts_of
+from precision_time.predictors.predictddl.features import GROUPS, PUBLISHED, columns, matrix
+from precision_time.predictors.predictddl.generator import random_networks
+from precision_time.predictors.predictddl.law import fit_law, steps, terms
+from precision_time.predictors.predictddl.predictor import embedder_of
+from precision_time.predictors.predictddl.primitives import Primitive
+from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting, fit
+from precision_time.predictors.predictddl.resources import (
+    NodeResources,
+    from_kubernetes,
+    from_slurm,
+    job_words,
+    this_machine,
+)
+from precision_time.predictors.predictddl.selection import choose, grouped_folds
+from precision_time.predictors.predictddl.trainer import Design, described
+from precision_time.predictors.runs import read_runs
+from precision_time.predictors.studies.predictddl import study
+from precision_time.predictors.studies.predictddl_ernest import same_runs
+from precision_time.predictors.studies.predictddl_held_out import Accuracy, held_out, network_of_row
+from precision_time.predictors.study import Context
+from predictddl_cases import IMAGE_MODELS, lawful, network
+
+_FEW_NETWORKS = (
+    "small-lenet5", "small-alexnet", "small-vgg11", "small-resnet20", "small-mlp", "small-nin", "small-mixer-p8",
+    "small-gcn",
+)  # fmt: skip
+QUICK = Design(settings=(Setting(LINEAR, (("alpha", 0.1),)), Setting(SVR, (("C", 100.0), ("width", 0.1)))))
+
+
+@cache
+def rows() -> tuple[MeasuredJob, ...]:
+    return tuple(lawful())
+
+
+@cache
+def trained() -> PredictDDL:
+    made = PredictDDL(QUICK)
+    made.fit(rows())
+    return made
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_columns_of_a_job_worked_by_hand() -> None:
+    job = Job("resnet50", batch_size=32, gpus=16, nodes=2, gpu="a100-80gb-sxm", precision="amp-bf16",
+              run={"dataset": "imagenet", "samples": 51200})  # fmt: skip
+    row = columns(facts_of(job), np.arange(32.0))
+    assert row["graph.07"] == 7.0
+    assert row["size.log_params"] == pytest.approx(math.log(25_557_033))
+    assert row["cluster.ranks"] == 16.0
+    assert row["cluster.1/ranks"] == 1 / 16
+    assert row["cluster.log_nodes"] == pytest.approx(math.log(2))
+    assert row["cluster.log_bf16"] == pytest.approx(math.log(312e12))
+    assert row["run.log_batch"] == pytest.approx(math.log(32))
+    assert row["run.log_samples"] == pytest.approx(math.log(51200))
+    assert row["run.log_steps"] == pytest.approx(math.log(51200 / (32 * 16)))
+    assert row["run.log_resolution"] == pytest.approx(math.log(224))
+    assert row["precision.log_peak"] == pytest.approx(math.log(312e12))
+    assert row["precision.log_width"] == pytest.approx(math.log(2))
+
+
+def test_ablations_really_remove_their_columns() -> None:
+    facts = facts_of(rows()[0].job)
+    whole = columns(facts, np.zeros(32))
+    for gone in GROUPS:
+        left = columns(facts, np.zeros(32), [group for group in GROUPS if group != gone])
+        assert {name for name in whole if not name.startswith(f"{gone}.")} == set(left)
+        assert len(left) < len(whole)
+    with pytest.raises(PredictorError, match="nearest: graph"):
+        columns(facts, np.zeros(32), ["grapf"])
+
+
+def test_without_precision_columns_two_precisions_are_told_the_same_time() -> None:
+    blind = PredictDDL(dataclasses.replace(QUICK, groups=PUBLISHED, law=False))
+    blind.fit(rows())
+    job = rows()[0].job
+    assert blind.predict(job).seconds == blind.predict(job.replace(precision="amp-bf16")).seconds
+    assert trained().predict(job).seconds != trained().predict(job.replace(precision="amp-bf16")).seconds
+
+
+def test_a_random_encoder_gives_other_vectors_than_the_shipped_one() -> None:
+    network = facts_of(rows()[0].job).network
+    assert np.abs(embedder_of("random")(network) - embedder_of("pretrained")(network)).max() > 0.1
+    with pytest.raises(PredictorError, match="use pretrained or random"):
+        embedder_of("other")(network)
+
+
+# --- regressors and folds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "law"),
+    [
+        (Setting(LINEAR, (("alpha", 1e-6),)), lambda x: 3 * x[:, 0] - x[:, 1] + 2),
+        (Setting(QUADRATIC, (("alpha", 1e-6),)), lambda x: x[:, 0] * x[:, 1] - x[:, 2] ** 2),
+        (Setting(SVR, (("C", 1000.0), ("width", 0.5))), lambda x: np.sin(x[:, 0]) + x[:, 1]),
+        (Setting(MLP, (("alpha", 1e-4),)), lambda x: np.abs(x[:, 0]) + x[:, 1]),
+    ],
+)
+def test_each_regressor_learns_a_law_of_its_kind(setting: Setting, law) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    fitted = fit(setting, x[:150], law(x[:150]))
+    assert np.abs(fitted.predict(x[150:]) - law(x[150:])).mean() < 0.1
+
+
+def test_our_prediction_from_arrays_is_that_of_scikit_learn() -> None:
+    from sklearn import svm
+
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = np.sin(x[:, 0]) + x[:, 1]
+    mine = fit(Setting(SVR, (("C", 10.0), ("width", 0.4))), x, y).predict(x)
+    z, target = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    theirs = svm.SVR(C=10.0, gamma=0.1, epsilon=0.01).fit(z, target).predict(z) * y.std() + y.mean()
+    np.testing.assert_allclose(mine, theirs, atol=1e-9)
+
+
+def test_an_unknown_regressor_is_an_error() -> None:
+    with pytest.raises(PredictorError, match="'ridge' is unknown"):
+        fit(Setting("ridge"), np.zeros((3, 1)), np.zeros(3))
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=60), st.integers(2, 6), st.integers(0, 5))
+@settings(max_examples=80, deadline=None)
+def test_folds_never_share_a_network_and_hold_every_row_out_once(groups: list[str], count: int, seed: int) -> None:
+    held: list[int] = []
+    for train, test in grouped_folds(groups, count, seed):
+        assert not {groups[i] for i in train} & {groups[i] for i in test}
+        assert sorted([*train, *test]) == list(range(len(groups)))
+        held += test.tolist()
+    assert sorted(held) == list(range(len(groups)))
+
+
+def test_the_setting_chosen_is_the_one_that_tells_unseen_networks_best() -> None:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(80, 2))
+    groups = [str(i // 8) for i in range(80)]
+    x[:, 1] = [int(g) for g in groups]  # names the network, which only misleads about another
+    y = x[:, 0] * 2.0
+    choice = choose(x, y, groups, settings=(Setting(LINEAR, (("alpha", 1e4),)), Setting(LINEAR, (("alpha", 1e-3),))))
+    assert choice.fitted.setting.options == (("alpha", 1e-3),)
+    assert np.abs(choice.residuals).max() < 0.05
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_predictor_of_the_registry() -> None:
+    assert isinstance(trained(), Predictor)
+    cost = trained().cost()
+    assert cost.runs == len(rows())
+    assert cost.measured_s == pytest.approx(sum(row.cost_s for row in rows()))
+    assert cost.fit_s > 0
+
+
+def test_an_unseen_network_is_told_from_the_others() -> None:
+    unseen = "inception-v3"
+    made = PredictDDL(QUICK)
+    made.fit([row for row in rows() if row.job.model != unseen])
+    errors = [abs(made.predict(r.job).seconds / r.seconds - 1) for r in rows() if r.job.model == unseen]
+    # six networks of 0.9 to 31 GFLOP: the mean of the others alone would be off by far more than this
+    assert np.mean(errors) < 0.5
+    others = np.exp(np.mean(np.log([r.seconds for r in rows() if r.job.model != unseen])))
+    assert np.mean(errors) < np.mean([abs(others / r.seconds - 1) for r in rows() if r.job.model == unseen])
+
+
+def test_save_and_load_predict_the_same(tmp_path: Path) -> None:
+    trained().save(tmp_path / "ddl")
+    again = PredictDDL.load(tmp_path / "ddl")
+    for row in rows()[::5]:
+        one, two = trained().predict(row.job), again.predict(row.job)
+        assert two.seconds == pytest.approx(one.seconds, rel=1e-12)
+        assert (two.p10_s, two.p90_s, two.confidence) == pytest.approx((one.p10_s, one.p90_s, one.confidence))
+    assert again.design == QUICK
+    assert again.cost() == trained().cost()
+    with pytest.raises(DataError, match="fit and save it again"):
+        PredictDDL.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Setting(QUADRATIC, (("alpha", 30.0),)), Setting(MLP, (("alpha", 1.0),)), Setting(LINEAR, (("alpha", 1.0),))],
+)
+def test_every_kind_of_regressor_survives_the_disk(setting: Setting, tmp_path: Path) -> None:
+    made = PredictDDL(Design(settings=(setting,)))
+    made.fit(rows())
+    made.save(tmp_path)
+    job = rows()[3].job
+    assert PredictDDL.load(tmp_path).predict(job).seconds == pytest.approx(made.predict(job).seconds, rel=1e-12)
+
+
+def test_new_rows_of_a_new_dataset_type_train_it_and_leave_the_others(tmp_path: Path) -> None:
+    trained().save(tmp_path)  # a copy
+    made = PredictDDL.load(tmp_path)
+    before = made.predict(rows()[0].job).seconds
+    cifar = [
+        dataclasses.replace(row, job=row.job.replace(dataset="cifar10", samples=4096), seconds=2 * row.seconds)
+        for row in rows()
+    ]
+    with pytest.raises(PredictorError, match="'cifar10' has no trained predictor"):
+        made.predict(cifar[0].job)
+    made.learn(cifar)
+    assert set(made.trained) == {"imagenet", "cifar10"}
+    assert made.predict(cifar[0].job).seconds == pytest.approx(2 * before, rel=0.05)
+    assert made.predict(rows()[0].job).seconds == before
+
+
+def test_too_few_networks_are_left_out_by_name() -> None:
+    made = PredictDDL(QUICK)
+    with pytest.raises(PredictorError, match="2 networks, and an unseen one cannot be told"):
+        made.fit([row for row in rows() if row.job.model in IMAGE_MODELS[:2]])
+    with pytest.raises(PredictorError, match="no measured jobs"):
+        made.fit([])
+
+
+@cache
+def convolutional() -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of forty random convolutional networks, and of thirty others."""
+    some = [each for each in random_networks(160, seed=3) if each.name == "convolutional"]
+    vectors = np.stack([embedder_of("pretrained")(each) for each in some[:70]])
+    return vectors[:40], vectors[40:]
+
+
+@pytest.mark.parametrize("kind", [Primitive.RNN, Primitive.EMBEDDING, Primitive.MSA])
+def test_a_stranger_among_convolutional_networks_is_flagged_and_its_interval_widened(kind: Primitive) -> None:
+    known, others = convolutional()
+    chain = network([Primitive.INPUT, *[kind] * 8], [(i, i + 1) for i in range(8)],
+                    [(1, 1, 512, 1), *[(4096, 4096, 512, 4)] * 8])  # fmt: skip
+    alien = embedder_of("pretrained")(chain)
+    likely = likeness(known)
+    assert likely.is_strange(alien)
+    assert np.mean([likely.is_strange(each) for each in others]) < 0.2
+    assert likely.confidence(alien) < np.min([likely.confidence(each) for each in known])
+    who = dataclasses.replace(trained().trained["imagenet"], likeness=likely, networks=("cnn",) * len(known))
+    facts = facts_of(rows()[0].job)
+    native, strange = who.forecast(facts, known[0]), who.forecast(facts, alien)
+    assert native.confidence == pytest.approx(1.0)
+    assert not native.notes
+    assert any("Out of distribution" in note for note in strange.notes)
+    assert math.log(strange.p90_s / strange.seconds) == pytest.approx(2 * math.log(native.p90_s / native.seconds))
+
+
+def test_a_network_far_larger_than_all_trained_on_is_said_to_be_extrapolated() -> None:
+    who = trained().trained["imagenet"]
+    said = facts_of(rows()[0].job)
+    huge = dataclasses.replace(said, network=dataclasses.replace(said.network, flops=said.network.flops * 1e6))
+    vector = embedder_of("pretrained")(said.network)
+    assert any("Extrapolated: log flops" in note for note in who.forecast(huge, vector).notes)
+    assert not who.forecast(said, vector).notes
+
+
+def test_likeness_in_two_dimensions_by_hand() -> None:
+    known = likeness(np.array([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0], [-2.0, 0.0]]))  # on a line, standardised 1.58
+    assert known.threshold == pytest.approx(1.0)
+    assert known.confidence(np.array([3.0, 0.0])) == pytest.approx(1.0)
+    assert not known.is_strange(np.array([3.0, 0.0]))
+    assert known.confidence(np.array([1.5811388, 1.0])) == pytest.approx(math.sqrt(0.5))  # 45 degrees off
+    assert known.is_strange(np.array([1.5811388, 1.0]))
+    assert known.nearest(np.array([-0.5, 0.0])) in (2, 3)
+
+
+# --- the checker -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        ({"model": "resnet50", "dataset": "coco"}, PredictorError, "dataset type 'coco' has no trained predictor"),
+        ({"model": "resnet5o", "dataset": "imagenet"}, JobError, "model 'resnet5o' is unknown"),
+        ({"model": "resnet50", "gpus": 8, "layout": "fsdp"}, PredictorError, "layout fsdp is not plain"),
+        ({"model": "resnet50", "gpu": "h100-80gb-sxm"}, PredictorError, "gpu 'h100-80gb-sxm' is not among"),
+        ({"model": "resnet50", "gpu": "my-cpu"}, PredictorError, "gpu 'my-cpu' is not among"),
+        ({"model": "resnet50", "gpus": 7, "nodes": 1, "node": "no-such-node"}, CatalogError, "no-such-node"),
+    ],
+)
+def test_the_checker_says_what_is_wrong(words: dict, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        trained().predict(Job.from_dict({"batch_size": 16, "samples": 4096, **words}))
+
+
+def test_a_device_that_had_peaks_in_training_must_have_them_when_asked() -> None:
+    made = PredictDDL(QUICK)
+    who = dataclasses.replace(trained().trained["imagenet"], gpus=("this-cpu",))
+    made._trained = {"imagenet": who}
+    job = Job("resnet50", batch_size=16, gpu="this-cpu", run={"dataset": "imagenet", "samples": 4096})
+    with pytest.raises(PredictorError, match="names none; give device"):
+        made.predict(job)
+
+
+def test_nothing_trained_is_an_error_that_says_so() -> None:
+    with pytest.raises(PredictorError, match="is not trained"):
+        PredictDDL().predict(Job("resnet50"))
+
+
+def test_a_zoo_model_needs_no_dataset_of_the_job() -> None:
+    assert trained().predict(Job("resnet50", batch_size=16, run={"epochs": 1})).seconds == pytest.approx(
+        trained().predict(Job("resnet50", batch_size=16, run={"epochs": 1, "dataset": "imagenet"})).seconds
+    )
+
+
+def test_the_engine_times_its_parts_and_tells_listeners() -> None:
+    heard: list[str] = []
+    engine = trained().engine()
+    engine.listen(lambda job, forecast, timing: heard.append(f"{job.model} {forecast.seconds:.3g}"))
+    nodes = [NodeResources("n1", 64, 2**39, gpu="NVIDIA-A100-SXM4-80GB", gpus=1)] * 2
+    job = rows()[0].job
+    forecast, timing = engine.answer(job, nodes)
+    assert heard == [f"{job.model} {forecast.seconds:.3g}"]
+    assert timing.total_s == pytest.approx(timing.check_s + timing.embed_s + timing.model_s)
+    assert forecast.seconds == pytest.approx(trained().predict(job.replace(gpus=2, nodes=2)).seconds)
+
+
+# --- resources -------------------------------------------------------------------------------------------------------
+
+SLURM = """NodeName=gpu-01 Arch=x86_64 CoresPerSocket=32
+   CPUAlloc=0 CPUEfctv=64 CPUTot=64 CPULoad=0.01
+   Gres=gpu:a100-80gb-sxm:8(S:0-1)
+   RealMemory=1031000 AllocMem=0 Sockets=2 Boards=1
+   State=IDLE ThreadsPerCore=1
+
+NodeName=gpu-02 Arch=x86_64 CoresPerSocket=32
+   CPUTot=64 Gres=gpu:a100-80gb-sxm:8(S:0-1) RealMemory=1031000
+   State=IDLE+DRAIN
+
+NodeName=cpu-01 Arch=x86_64
+   CPUTot=128 Gres=(null) RealMemory=257000 State=MIXED
+"""
+
+KUBERNETES = {
+    "kind": "Node",
+    "metadata": {
+        "name": "worker-3",
+        "labels": {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB", "nvidia.com/gpu.memory": "16160"},
+    },
+    "spec": {},
+    "status": {
+        "capacity": {"cpu": "40", "memory": "527988868Ki", "nvidia.com/gpu": "8"},
+        "allocatable": {"cpu": "39800m", "memory": "515Gi", "nvidia.com/gpu": "8"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "nodeInfo": {"architecture": "amd64"},
+    },
+}
+
+
+def test_slurm_nodes() -> None:
+    one, two, three = from_slurm(SLURM)
+    assert (one.name, one.cores, one.memory_bytes) == ("gpu-01", 64, 1031000 * 2**20)
+    assert (one.gpu, one.gpus, one.ready) == ("a100-80gb-sxm", 8, True)
+    assert not two.ready
+    assert (three.gpu, three.gpus, three.cores, three.ready) == (None, 0, 128, True)
+    assert job_words([one, two]) == {"gpu": "a100-80gb-sxm", "gpus": 8, "nodes": 1}
+    with pytest.raises(DataError, match="scontrol show node"):
+        from_slurm("hello")
+    with pytest.raises(DataError, match="node x: CPUTot or RealMemory"):
+        from_slurm("NodeName=x CPUTot=lots RealMemory=1")
+
+
+def test_kubernetes_nodes() -> None:
+    (one,) = from_kubernetes(json.dumps(KUBERNETES))
+    assert (one.name, one.cores, one.memory_bytes) == ("worker-3", 39, 515 * 2**30)
+    assert (one.gpu, one.gpus, one.gpu_memory_bytes) == ("Tesla-V100-SXM2-16GB", 8, 16160 * 2**20)
+    assert one.catalog_gpu() == "v100-16gb-sxm"
+    listed = {"kind": "NodeList", "items": [KUBERNETES, {**KUBERNETES, "spec": {"unschedulable": True}}]}
+    assert [node.ready for node in from_kubernetes(json.dumps(listed))] == [True, False]
+    for broken in ("{", "[]", json.dumps({"kind": "Node", "metadata": {"name": "x"}, "status": {}})):
+        with pytest.raises(DataError, match="kubectl get node"):
+            from_kubernetes(broken)
+
+
+@pytest.mark.parametrize(
+    ("said", "memory", "name"),
+    [
+        ("NVIDIA-A100-SXM4-80GB", None, "a100-80gb-sxm"),
+        ("NVIDIA A100-PCIE-40GB", None, "a100-40gb-pcie"),
+        ("Tesla T4", None, "t4"),
+        ("NVIDIA L40S", None, "l40s"),
+    ],
+)
+def test_gpus_by_their_products_names(said: str, memory: int | None, name: str) -> None:
+    assert NodeResources("n", 1, 1, gpu=said, gpus=1, gpu_memory_bytes=memory).catalog_gpu() == name
+
+
+def test_a_gpu_that_may_be_several_or_none_is_an_error() -> None:
+    for said in ("a100", "something"):
+        with pytest.raises(CatalogError, match="give the job's gpu yourself"):
+            NodeResources("n", 1, 1, gpu=said, gpus=1).catalog_gpu()
+    with pytest.raises(CatalogError, match="has no GPU"):
+        NodeResources("n", 1, 1).catalog_gpu()
+    unequal = [NodeResources("a", 1, 1, gpu="t4", gpus=1), NodeResources("b", 1, 1, gpu="t4", gpus=2)]
+    with pytest.raises(CatalogError, match="the nodes differ"):
+        job_words(unequal)
+    with pytest.raises(CatalogError, match="none of 1 nodes is ready"):
+        job_words([NodeResources("a", 1, 1, gpu="t4", gpus=1, ready=False)])
+
+
+def test_this_machine_has_cores_and_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       16384 kB\nMemFree: 1 kB\n")
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\n")
+    found = this_machine(tmp_path)
+    assert (found.memory_bytes, found.processor) == (16384 * 1024, "Some CPU @ 2 GHz")
+    assert found.cores >= 1
+    assert this_machine().memory_bytes > 0
+
+
+def test_a_matrix_keeps_the_order_of_its_names() -> None:
+    assert matrix([{"b": 2.0, "a": 1.0}, {"a": 3.0}], ["a", "b"]).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+
+
+# --- the law of work -------------------------------------------------------------------------------------------------
+
+
+def test_the_law_finds_rates_that_add_and_survives_a_precision_it_never_saw() -> None:
+    facts = [facts_of(row.job) for row in rows()]
+    theta = np.linspace(0.5, 2.0, len(terms(facts[0])))
+    seconds = np.array([float(terms(each) @ theta) * steps(each) for each in facts])
+    law = fit_law(facts, seconds)
+    np.testing.assert_allclose(law.log_seconds(facts), np.log(seconds), atol=0.02)
+    assert set(law.theta) == {"", "fp32", "amp-bf16"}
+    other = facts_of(rows()[0].job.replace(precision="amp-fp16"))
+    assert np.isfinite(law.log_seconds([other])).all()
+
+
+def test_the_law_of_a_second_rank_is_its_own() -> None:
+    one, two = (terms(facts_of(rows()[0].job.replace(gpus=gpus))) for gpus in (1, 2))
+    half = len(one) // 2
+    assert not one[half:].any()
+    assert two[half:].tolist() == two[:half].tolist() == one[:half].tolist()
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+def test_no_network_is_told_by_a_predictor_that_saw_it() -> None:
+    described_rows = described(rows())
+    held = held_out(described_rows, QUICK, 3, network_of_row)
+    assert [each.row.measured.id for each in held] == [row.id for row in rows()]
+    # Told from a table without the network, the answer is the same whatever that network's own times are.
+    spoilt = [
+        dataclasses.replace(row, seconds=1000 * row.seconds) if row.job.model == "vgg16" else row for row in rows()
+    ]
+    again = held_out(described(spoilt), QUICK, 3, network_of_row)
+    for one, two in zip(held, again, strict=True):
+        if one.row.measured.job.model == "vgg16":
+            assert one.seconds == two.seconds
+
+
+def test_accuracy_by_hand() -> None:
+    found = Accuracy.of([0.1, -0.3, 0.2])
+    assert (found.count, found.mape, found.median, found.signed) == pytest.approx((3, 0.2, 0.2, 0.0))
+
+
+def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:
+    held = held_out(described(rows()), QUICK, 3, network_of_row)
+    protocol = same_runs(held, 3, 0)
+    by_fold: dict[tuple, set[float]] = {}
+    parts = grouped_folds([row.job.model for row in rows()], 3, 0)
+    fold_of = {i: number for number, (_, unseen) in enumerate(parts) for i in unseen.tolist()}
+    for i, each in enumerate(protocol.beside):
+        job = each.held.row.measured.job
+        key = (fold_of[i], job.batch_size, job.precision, job.gpus)
+        by_fold.setdefault(key, set()).add(round(each.ernest_s, 9))
+    assert all(len(said) == 1 for said in by_fold.values())
+    assert protocol.even == math.inf
+    assert set(protocol.ratios()) == set(IMAGE_MODELS)
+
+
+def test_a_quick_study_says_what_was_found() -> None:
+    spoken: list[str] = []
+    runs = [row for row in read_runs() if row.job.model in _FEW_NETWORKS and row.dataset == "cifar-10"]
+    context = Context([], [], runs, None, quick=True, progress=lambda part, done, of: spoken.append(part))
+    section = study(context)
+    assert spoken
+    assert len(section.figures) == 4
+    assert all(figure.svg.startswith("<svg") for figure in section.figures)
+    rows_said = section.data["rows"]
+    assert len(rows_said) == len(runs)
+    errors = [abs(each["predicted_s"] / each["measured_s"] - 1) for each in rows_said]
+    assert section.data["designs"]["predictddl"]["mape"] == pytest.approx(np.mean(errors))
+    target = next(claim for claim in section.claims if "(target)" in claim.published)
+    same = section.data["protocols"]["same runs"]
+    assert target.met == (same["ernest_mape"] >= 3 * same["predictddl_mape"])
+    json.dumps(section.data)
+
+
+def test_a_study_without_runs_says_so() -> None:
+    section = study(Context([], [], [], None))
+    assert any("too few to leave some out" in line for line in section.text)
