@@ -10,6 +10,7 @@ from precision_time.predictors.interface import Predictor
 PREDICTORS: dict[str, str] = {
     "ernest": "ernest:Ernest",
     "additive": "additive:Additive",
+    "predictddl": "predictddl:PredictDDL",
 }
 """Name on the command line -> module and class below this package."""
 
