@@ -237,6 +237,7 @@ def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequ
         + noise,
         "Worst are " + ", ".join(f"{name} ({100 * a.signed:+.0f} %)" for name, a in worst) + ": kinds of layers or "
         "proportions that no other network of the fold has.",
+        _on_confidence(held),
         "Protocols. Same runs: Ernest is fitted to the very rows that PredictDDL is (other networks), one model for "
         "each dataset type, batch and precision. Per network: for each unseen network and dataset type it makes its "
         "design's runs, in fp32 at the first batch, and uses them for all batches and precisions. Per job: its "
@@ -248,6 +249,26 @@ def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequ
         f"{protocols[2].even:.0f} networks: who asks about fewer gets Ernest's runs of each for less, who asks about "
         "more pays more for them.",
     )
+
+
+def _on_confidence(held: Sequence[Held]) -> str:
+    """Whether the flag and the confidence say anything about errors."""
+    sizes = np.array([abs(h.error) for h in held])
+    strange = np.array([h.strange for h in held])
+    order = [np.argsort(np.argsort(values)) for values in ([h.confidence for h in held], sizes)]
+    rank = float(np.corrcoef(order[0], order[1])[0, 1])
+    flagged = (
+        f"Rows of flagged networks are off by {_percent(float(sizes[strange].mean()))} %, the others by "
+        f"{_percent(float(sizes[~strange].mean()))} %."
+        if strange.any()
+        else "No network was flagged."
+    )
+    said = (
+        "so a low confidence does tell of larger errors"
+        if rank < -0.2
+        else "so here it tells next to nothing of errors"
+    )
+    return f"{flagged} Confidence and size of error have a rank correlation of {rank:+.2f}, {said}."
 
 
 def _claims(
@@ -293,7 +314,8 @@ def _claims(
             f"{speed['ernest_first_s'] / speed['first_s']:.1f} "
             f"({speed['ernest_first_s']:.2f} s / {speed['first_s']:.2f} s)",
             None,
-            "PredictDDL traces and embeds the network; Ernest makes its design's runs of it (per network).",
+            "PredictDDL traces and embeds the network, in a process that has torch loaded; Ernest makes its design's "
+            "runs of it (per network).",
         ),
         Claim(
             "time of one answer once all is known, Ernest's over PredictDDL's",
