@@ -88,9 +88,9 @@ def page(report: Report) -> str:
 
 
 _MORE = """
-td { white-space: normal; vertical-align: top; } td.mark-yes { color: #009E73; font-weight: 600; }
+.claims td { white-space: normal; vertical-align: top; text-align: left; } td.mark-yes { color: #009E73; font-weight: 600; }
 td.mark-no { color: #D55E00; font-weight: 600; } figure { margin: 1em 0; } figcaption { color: var(--soft); }
-td.why { text-align: left; max-width: 40em; } .claims td { text-align: left; }
+td.why { max-width: 40em; }
 .plate { background: #fff; color: #1a1a1a; padding: .5em; } .plate svg text { fill: #1a1a1a; }
 """
 
@@ -107,7 +107,7 @@ def _section(section: Section, seconds: float) -> list[str]:
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    head = "<th>claim</th><th>published or goal</th><th>found here</th><th>met</th><th>why not</th>"
+    head = "<th>claim</th><th>published or goal</th><th>found here</th><th>met</th><th>why</th>"
     lines = []
     for claim in claims:
         said, mark = _MARKS[claim.met]
