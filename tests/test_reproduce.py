@@ -202,6 +202,9 @@ def test_the_command_writes_page_and_data(
     text = (tmp_path / "out" / "report.html").read_text()
     assert "First &lt;words&gt;." in text
     assert "<?xml" not in text
+    lines = (tmp_path / "out" / "report.md").read_text().splitlines()
+    assert "| network | MAPE |" in lines
+    assert lines[lines.index("| network | MAPE |") + 1] == "| --- | --- |"
 
 
 @pytest.mark.parametrize(

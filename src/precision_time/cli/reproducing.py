@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from precision_time.job import Job
     from precision_time.predictors.report import Report
 
-PAGE, DATA = "report.html", "report.json"
+PAGE, DATA, TEXT = "report.html", "report.json", "report.md"
 
 
 def reproduce(given: Namespace) -> Report:
@@ -25,7 +25,7 @@ def reproduce(given: Namespace) -> Report:
 
     from precision_time.job.checks import count_or_zero
     from precision_time.job.file import write_whole
-    from precision_time.predictors.report import page
+    from precision_time.predictors.report import markdown, page
     from precision_time.predictors.reproduce import known_studies
     from precision_time.predictors.reproduce import reproduce as make
 
@@ -43,7 +43,8 @@ def reproduce(given: Namespace) -> Report:
     folder.mkdir(exist_ok=True)
     write_whole(str(folder / PAGE), page(report).encode())
     write_whole(str(folder / DATA), (json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n").encode())
-    print(f"report written to {folder / PAGE} and {folder / DATA}", file=sys.stderr)
+    write_whole(str(folder / TEXT), markdown(report).encode())
+    print(f"report written to {folder / PAGE}, and as {DATA} and {TEXT} beside it", file=sys.stderr)
     return report
 
 

@@ -1,4 +1,4 @@
-"""What `precision-time reproduce` found, as one HTML file with pictures, as JSON and as text for the shell."""
+"""What `precision-time reproduce` found: an HTML file with pictures, JSON, Markdown, and text for the shell."""
 
 from __future__ import annotations
 
@@ -69,6 +69,28 @@ class Report:
         return "\n\n".join(parts)
 
 
+def markdown(report: Report) -> str:
+    """Claims, text and tables, without pictures: what a repository keeps of a report."""
+    lines = ["# The published predictors, side by side", "", *(f"- {k}: {v}" for k, v in report.about.items())]
+    for section in report.sections:
+        lines += ["", f"## {section.title}", ""]
+        for text in section.text:
+            lines += [text, ""]
+        if section.claims:
+            rows = [(c.what, c.published, c.found, _MARKS[c.met][0], c.why) for c in section.claims]
+            lines += [*_rows(("claim", "published or goal", "found", "", "why"), rows), ""]
+        for table in section.tables:
+            lines += [f"{table.caption}:", "", *_rows(table.header, table.rows), ""]
+        lines.append(f"({report.seconds.get(section.key, 0.0):.0f} s)")
+    lines += ["", *(f"- {name}: not made, {why}" for name, why in report.failed.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    cells = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in row) + " |" for row in cells]
+
+
 def page(report: Report) -> str:
     """The whole document; it needs nothing from the network."""
     title = "The published predictors, side by side"
@@ -88,7 +110,8 @@ def page(report: Report) -> str:
 
 
 _MORE = """
-.claims td { white-space: normal; vertical-align: top; text-align: left; } td.mark-yes { color: #009E73; font-weight: 600; }
+.claims td { white-space: normal; vertical-align: top; text-align: left; }
+td.mark-yes { color: #009E73; font-weight: 600; }
 td.mark-no { color: #D55E00; font-weight: 600; } figure { margin: 1em 0; } figcaption { color: var(--soft); }
 td.why { max-width: 40em; }
 .plate { background: #fff; color: #1a1a1a; padding: .5em; } .plate svg text { fill: #1a1a1a; }
