@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from precision_time.job.fields import format_fields
+from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.predictors.interface import MeasuredJob
@@ -60,11 +61,14 @@ def job_group(measured: MeasuredJob) -> str:
 def card_group(measured: MeasuredJob) -> str:
     """Stricter: one model on one GPU is one group, whatever the number of GPUs and the machine."""
     job = measured.job
-    return "|".join((job.model.lower(), _plain(job.model_config), _plain(job.input), job.gpu))
+    entry = ENTRIES.get(job.model.lower())
+    config, sizes = (entry.config, entry.input) if entry is not None else ({}, {})
+    return "|".join((job.model.lower(), _departs(job.model_config, config), _departs(job.input, sizes), job.gpu))
 
 
-def _plain(words: Mapping[str, object]) -> str:
-    return format_fields(dict(sorted(words.items())))  # type: ignore[arg-type]
+def _departs(words: Mapping[str, Value], usual: Mapping[str, Any]) -> str:
+    """Only what is not the named model's own: sources differ in what they spell out."""
+    return format_fields({key: value for key, value in sorted(words.items()) if usual.get(key) != value})
 
 
 def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5, seed: int = 0) -> list[int]:

@@ -7,10 +7,14 @@ import importlib
 from precision_time.errors import MissingExtraError, PredictorError, nearest
 from precision_time.predictors.interface import Predictor
 
-PREDICTORS: dict[str, str] = {}
+PREDICTORS: dict[str, str] = {
+    "line": "line:Line",
+    "boosting": "boosting:Boosting",
+    "boosting-residual": "residual:BoostingResidual",
+}
 """Name on the command line -> module and class below this package."""
 
-BLIND: dict[str, str] = {}
+BLIND: dict[str, str] = {"line": "line:BlindLine", "boosting": "boosting:BlindBoosting"}
 """Their precision-blind twins: the same with the dtype frozen."""
 
 
