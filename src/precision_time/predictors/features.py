@@ -111,10 +111,10 @@ COMPUTE: tuple[Feature, ...] = (
 _NAMED = {each.name: each for each in COMPUTE}
 
 COMMUNICATION: tuple[Feature, ...] = (
-    Feature("wire_share", "1", 1, "collectives of gradients over roofline, in seconds", lambda f: f.wire_s / f.roof_s),
-    Feature("inner_share", "1", 1, "collectives inside layers over roofline, in seconds", lambda f: f.inner_s / f.roof_s),
+    Feature("wire_share", "1", 1, "collectives of gradients over roofline", lambda f: f.wire_s / f.roof_s),
+    Feature("inner_share", "1", 1, "collectives inside layers over roofline", lambda f: f.inner_s / f.roof_s),
     Feature(
-        "wire_window", "1", 1, "collectives of gradients over the backward pass that may hide them, in seconds",
+        "wire_window", "1", 1, "collectives of gradients over the backward pass that may hide them",
         lambda f: f.wire_s / max(f.backward_s, 1e-9),
     ),
     Feature("log_ranks", "log10", 1, "GPUs", lambda f: _log(f.ranks)),

@@ -53,16 +53,19 @@ class Rooflines:
 
     theta: Mapping[str, float] = field(default_factory=lambda: {":common": COMMON})
 
+    def log_factor(self, group: str, kind: str, arch: str) -> float:
+        """Log of seconds over roofline seconds of these kernels."""
+        departures = sum(self.theta.get(name, 0.0) for name, _ in parts(group, kind, arch))
+        return self.theta.get(":common", COMMON) + departures
+
     def seconds(self, facts: Facts) -> float:
         """Compute seconds of a step, were its ranks alone."""
-        theta = self.theta
-        common, arch = theta.get(":common", COMMON), facts.cluster.gpu.arch
+        theta, arch = self.theta, facts.cluster.gpu.arch
         device = facts.kernels * LAUNCH_S * math.exp(theta.get(":launch", 0.0))
         for (group, kind), seconds in facts.roofs.items():
-            total = common + sum(theta.get(name, 0.0) for name, _ in parts(group, kind, arch))
-            device += seconds * math.exp(total)
+            device += seconds * math.exp(self.log_factor(group, kind, arch))
         host = facts.host_s * math.exp(theta.get(":host", 0.0))
-        return (device**POWER + host**POWER) ** (1.0 / POWER) / (1.0 - facts.bubble)
+        return float((device**POWER + host**POWER) ** (1.0 / POWER) / (1.0 - facts.bubble))
 
 
 class _Design:
@@ -107,7 +110,9 @@ class _Design:
         return np.log(device) - np.log(share) / POWER - np.log(self.idle), slopes
 
 
-def fit_rooflines(jobs: Sequence[Facts], seconds: Sequence[float], alike: Sequence[str], width: float) -> Rooflines:
+def fit_rooflines(
+    jobs: Sequence[Facts], seconds: Sequence[float] | Array, alike: Sequence[str], width: float
+) -> Rooflines:
     """The most likely parts; `seconds` are what the jobs' compute took, `width` the prior width of a family.
 
     `alike` names what rows are one experiment of (a model on a GPU): n of them weigh as much as sqrt(n), since they err
