@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, 
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.line import frozen, only, read_json
 from precision_time.predictors.rooflines import Rooflines, fit_rooflines
-from precision_time.predictors.rows import Indices, Rows, conformal, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, out_of_fold
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ INNER_FOLDS = 4
 FEWEST_OF_ONE_GPU = 30
 """Rows of one GPU from which compute is first learned; with fewer, all rows are, as if communication were hidden."""
 FEWEST_OF_SEVERAL = 8
-SMALL = {"leaves": 4, "rounds": 100}
+SMALL_LEAVES, SMALL_ROUNDS = 4, 100
 """Communication and the aggregator have less to say than compute, and fewer rows to learn it from."""
 FILE = "boosting.json"
 _ADDED = Feature("communication", "1", 1, "predicted communication over predicted compute", lambda facts: 0.0)
@@ -109,17 +109,14 @@ def _log_rooflines(rooflines: Rooflines, facts: Sequence[Facts]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a fit leaves. `radius` and `strange_radius` are half widths of the interval in log seconds: of models and
-    GPUs like the training rows', and of families left out."""
+    """What a fit leaves: the models, the prior width of the rooflines, and what the training rows tell of intervals."""
 
     compute: Compute
     communication: Communication | None
     aggregator: Aggregator | None
     width: float
-    radius: float
-    strange_radius: float
-    families: tuple[str, ...]
-    architectures: tuple[str, ...]
+    radii: Radii
+    known: Known
 
     def log_parts(self, facts: Sequence[Facts]) -> tuple[Array, Array, Array]:
         """log seconds of compute; log factors of communication and of the aggregator."""
@@ -134,6 +131,7 @@ class Boosting(Predictor):
     """`progress(done, of)` may be given to hear how far a fit is."""
 
     name = "boosting"
+    aware = True
 
     def __init__(
         self, setting: Setting | None = None, seed: int = 0, progress: Callable[[int, int], None] | None = None
@@ -153,18 +151,15 @@ class Boosting(Predictor):
         self._cost = Cost(len(rows), sum(m.cost_s for m in rows.measured), time.perf_counter() - start)
 
     def _learn(self, rows: Rows) -> Learned:
-        width, strange = choose_width(rows)
-        self._progress(1, 4)
-        folds, several = rows.job_folds(INNER_FOLDS, self.seed), rows.several
-        small = Setting(**{**asdict(self.setting), **SMALL, "rounds": min(SMALL["rounds"], self.setting.rounds)})
-
-        def compute_of(target: Array, usable: NDArray[np.bool_]) -> Callable[[Indices, Indices], Array]:
-            def held_out(training: Indices, judged: Indices) -> Array:
-                training = training[usable[training]]
-                fitted = Compute.fit(rows.pick(training), target[training], width, self.setting, self.seed)
-                return fitted.log_seconds(rows.pick(judged).facts)
-
-            return held_out
+        width = choose_width(rows)
+        self._progress(1, 5)
+        small = replace(self.setting, leaves=SMALL_LEAVES, rounds=min(SMALL_ROUNDS, self.setting.rounds))
+        several = rows.several
+        if several.sum() < FEWEST_OF_SEVERAL:
+            rows = rows.pick(np.flatnonzero(~several))
+            compute = self._compute_out_of_fold(rows, rows.log_s, width, rows.job_folds(INNER_FOLDS, self.seed))
+            return self._learned_of(rows, rows.log_s, width, rows.log_s - compute, None, None)
+        folds = rows.job_folds(INNER_FOLDS, self.seed)
 
         def added_of(compute: Array) -> Array:
             def held_out(training: Indices, judged: Indices) -> Array:
@@ -179,34 +174,41 @@ class Boosting(Predictor):
         alone = ~several
         if alone.sum() < FEWEST_OF_ONE_GPU or len(set(folds[alone])) < 2:
             alone = np.ones(len(rows), dtype=np.bool_)
-        if several.sum() < FEWEST_OF_SEVERAL:
-            rows = rows.pick(np.flatnonzero(~several))
-            folds = rows.job_folds(INNER_FOLDS, self.seed)
-            compute = out_of_fold(folds, compute_of(rows.log_s, np.ones(len(rows), dtype=np.bool_)))
-            final = Compute.fit(rows, rows.log_s, width, self.setting, self.seed)
-            return self._result(rows, final, None, None, width, rows.log_s - compute, strange)
-        compute = out_of_fold(folds, compute_of(rows.log_s, alone))
-        self._progress(2, 4)
+        compute = self._compute_out_of_fold(rows, rows.log_s, width, folds, alone)
+        self._progress(2, 5)
         target = rows.log_s - added_of(compute)
-        compute = out_of_fold(folds, compute_of(target, np.ones(len(rows), dtype=np.bool_)))
+        compute = self._compute_out_of_fold(rows, target, width, folds)
         added = added_of(compute)
-        self._progress(3, 4)
-        final = Compute.fit(rows, target, width, self.setting, self.seed)
+        self._progress(3, 5)
         at = np.flatnonzero(several)
         communication = Communication.fit(rows.pick(at), compute[at], small, self.seed)
         aggregator = Aggregator.fit(rows.pick(at), compute[at], added[at], small, self.seed)
-        self._progress(4, 4)
-        return self._result(rows, final, communication, aggregator, width, rows.log_s - compute - added, strange)
+        self._progress(4, 5)
+        return self._learned_of(rows, target, width, rows.log_s - compute - added, communication, aggregator)
 
-    def _result(
-        self, rows: Rows, compute: Compute, communication: Communication | None, aggregator: Aggregator | None,
-        width: float, errors: Array, strange: Array,
+    def _compute_out_of_fold(
+        self, rows: Rows, target: Array, width: float, folds: Indices, usable: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """log compute seconds of every row by models fitted to the `usable` rows of the other folds."""
+
+        def held_out(training: Indices, judged: Indices) -> Array:
+            training = training if usable is None else training[usable[training]]
+            fitted = Compute.fit(rows.pick(training), target[training], width, self.setting, self.seed)
+            return fitted.log_seconds(rows.pick(judged).facts)
+
+        return out_of_fold(folds, held_out)
+
+    def _learned_of(
+        self, rows: Rows, target: Array, width: float, errors: Array, communication: Communication | None,
+        aggregator: Aggregator | None,
     ) -> Learned:  # fmt: skip
-        radius = conformal(errors)
-        return Learned(
-            compute, communication, aggregator, width, radius, max(radius, conformal(strange)),
-            tuple(sorted(set(rows.families))), tuple(sorted({each.cluster.gpu.arch for each in rows.facts})),
-        )  # fmt: skip
+        """The models of all rows; `target` is the log of what compute took, `errors` are those of held-out rows."""
+        strange = self._compute_out_of_fold(rows, target, width, rows.family_folds())
+        kin = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
+        radii = Radii.of(errors, target - kin, target - strange)
+        final = Compute.fit(rows, target, width, self.setting, self.seed)
+        self._progress(5, 5)
+        return Learned(final, communication, aggregator, width, radii, rows.known)
 
     def predict(self, job: Job) -> Forecast:
         learned = self.learned
@@ -217,13 +219,9 @@ class Boosting(Predictor):
                 f"fit it on {FEWEST_OF_SEVERAL} jobs of several GPUs too, or set gpus to 1"
             )
         seconds = float(np.exp(sum(part[0] for part in learned.log_parts([facts])))) * steps_of(job)
-        notes = []
-        if facts.family not in learned.families:
-            notes.append(f"no measured job of family {facts.family} was among the training rows")
-        if facts.cluster.gpu.arch not in learned.architectures:
-            notes.append(f"no measured job on {facts.cluster.gpu.arch} was among the training rows")
-        wide = np.exp(learned.strange_radius if notes else learned.radius)
-        return Forecast(seconds, seconds / wide, seconds * wide, notes=tuple(notes))
+        kinship, notes = learned.known.kinship(job, facts, self.aware)
+        wide = float(np.exp(getattr(learned.radii, kinship)))
+        return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
 
     @property
     def learned(self) -> Learned:
@@ -251,7 +249,8 @@ class Boosting(Predictor):
         content = {
             "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "models": list(models),
             "rooflines": dict(learned.compute.rooflines.theta), "cost": asdict(self._cost),
-            **{name: getattr(learned, name) for name in _PLAIN}, **self._own(),
+            "width": learned.width,  "radii": asdict(learned.radii),
+            "known": learned.known.to_dict(), **self._own(),
         }  # fmt: skip
         files = {FILE: compact_json(content) + "\n"}
         for name, trees in models.items():
@@ -268,9 +267,8 @@ class Boosting(Predictor):
         if "communication" in models:
             communication = Communication(Trees.read(folder, "communication", COMMUNICATION, count))
             aggregator = Aggregator(Trees.read(folder, "aggregator", AGGREGATED, count))
-        plain = {name: content[name] for name in _PLAIN}
-        plain |= {name: tuple(content[name]) for name in ("families", "architectures")}
-        found._learned = Learned(compute, communication, aggregator, **plain)
+        known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
+        found._learned = Learned(compute, communication, aggregator, content["width"], Radii(**content["radii"]), known)
         found._cost = Cost(**content["cost"])
         return found
 
@@ -290,14 +288,12 @@ class Boosting(Predictor):
         return cls(Setting(**content["setting"]), content["seed"])
 
 
-_PLAIN = ("width", "radius", "strange_radius", "families", "architectures")
-
-
 class BlindBoosting(Boosting):
     """The same with the dtype frozen: the features of every job are those of `precision`, and rows measured in it alone
     teach; with `everything`, all rows do, as if they had run in it."""
 
     name = "boosting-blind"
+    aware = False
 
     def __init__(
         self, precision: str = "fp32", everything: bool = False, setting: Setting | None = None, seed: int = 0
@@ -320,8 +316,8 @@ class BlindBoosting(Boosting):
         return cls(content["precision"], content["everything"], Setting(**content["setting"]), content["seed"])
 
 
-def choose_width(rows: Rows) -> tuple[float, Array]:
-    """The prior width that predicts families of the training rows best that are left out, and the log errors there.
+def choose_width(rows: Rows) -> float:
+    """The prior width that predicts families of the training rows best that are left out.
 
     Judged by rooflines alone, on rows of one GPU where there are enough.
     """
@@ -329,17 +325,13 @@ def choose_width(rows: Rows) -> tuple[float, Array]:
     if len(alone) >= FEWEST_OF_ONE_GPU:
         rows = rows.pick(alone)
     folds = rows.family_folds()
-    best: tuple[float, float, Array] | None = None
-    for width in WIDTHS:
 
-        def held_out(training: Indices, judged: Indices, width: float = width) -> Array:
+    def off(width: float) -> float:
+        def held_out(training: Indices, judged: Indices) -> Array:
             some = rows.pick(training)
             fitted = fit_rooflines(some.facts, np.exp(some.log_s), some.alike, width)
             return _log_rooflines(fitted, rows.pick(judged).facts)
 
-        errors = rows.log_s - out_of_fold(folds, held_out)
-        size = float(np.average(np.abs(errors), weights=rows.weights))
-        if best is None or size < best[0]:
-            best = (size, width, errors)
-    assert best is not None
-    return best[1], best[2]
+        return float(np.average(np.abs(rows.log_s - out_of_fold(folds, held_out)), weights=rows.weights))
+
+    return min(WIDTHS, key=off)

@@ -187,8 +187,8 @@ def _facts(
     helper_s = table.serial_bytes / gpu.memory_bytes_per_s / clock
     helping = np.bincount(table.class_of, weights=helper_s * times, minlength=count)
     matrix_flops = 0.0
-    for i, (family, variant, math, kind) in enumerate(table.classes):
-        group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}") or family
+    for i, (kernel, variant, math, kind) in enumerate(table.classes):
+        group = _GROUP_OF.get(kernel) or _GROUP_OF.get(f"{kernel}.{variant.rpartition('.')[2]}") or kernel
         roofs[group, kind] = roofs.get((group, kind), 0.0) + float(by_class[i])
         if helping[i]:
             roofs[HELPERS, kind] = roofs.get((HELPERS, kind), 0.0) + float(helping[i])

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precision_time.capture.training_step import resolve
+from precision_time.errors import JobError
 from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
@@ -31,7 +33,17 @@ def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[Measured
     """
     if not path.is_file():
         return ()
-    return tuple(measured_job(row) for row in read_table(path).rows if row.job is not None and row.trust in trust)
+    return tuple(measured_job(row) for row in read_table(path).rows if row.trust in trust and _is_known(row))
+
+
+def _is_known(row: Row) -> bool:
+    """Whether the row is a job of a model that can be captured."""
+    if row.job is None:
+        return False
+    try:
+        return ".py" in row.job.model or bool(resolve(row.job))
+    except JobError:
+        return False
 
 
 def measured_job(row: Row) -> MeasuredJob:
@@ -78,9 +90,10 @@ def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5,
     """
     import numpy as np
 
+    groups = [group(each) for each in measured]
     sizes: dict[str, int] = {}
-    for each in measured:
-        sizes[group(each)] = sizes.get(group(each), 0) + 1
+    for name in groups:
+        sizes[name] = sizes.get(name, 0) + 1
     names = sorted(sizes)
     np.random.default_rng(seed).shuffle(names)
     filled = [0] * count
@@ -88,4 +101,4 @@ def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5,
     for name in sorted(names, key=lambda n: -sizes[n]):
         fold_of[name] = filled.index(min(filled))
         filled[fold_of[name]] += sizes[name]
-    return [fold_of[group(each)] for each in measured]
+    return [fold_of[name] for name in groups]

@@ -1,7 +1,9 @@
 """Gradient boosting on top of the main line: trees for what the line leaves of log(measured seconds).
 
 The line's step factors are fitted to the training rows first, as `Line.fit` does it; they are shrunk so much that the
-rows they were fitted to err nearly as others do, and what they leave there is what the trees learn from.
+rows they were fitted to err nearly as others do, and what they leave there is what the trees learn from. For a model
+of a family that taught them nothing a share of their correction counts, chosen by leaving out families of the training
+rows (from the trees; the line's factors stay, since fitting them takes seconds).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.line import Line, read_json
-from precision_time.predictors.rows import Indices, Rows, conformal, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, out_of_fold
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]
@@ -41,7 +43,9 @@ class BoostingResidual(Predictor):
         self._fitted_line = line
         self.line = Line()
         self._trees: Trees | None = None
-        self._radius = 0.0
+        self._share = 1.0
+        self._radii = Radii(0.0, 0.0, 0.0)
+        self._known = Known(*(frozenset[str](),) * 4)
         self._cost = Cost(0, 0.0, 0.0)
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
@@ -58,7 +62,14 @@ class BoostingResidual(Predictor):
             grown = self._grow(columns[training], left[training], rows.pick(training).weights)
             return grown.predict(columns[judged])
 
-        self._radius = conformal(left - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out))
+        strange = out_of_fold(rows.family_folds(), held_out)
+        self._share = best_share(left, strange, rows.weights)
+        self._radii = Radii.of(
+            left - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out),
+            left - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out),
+            left - self._share * strange,
+        )
+        self._known = rows.known
         self._trees = self._grow(columns, left, rows.weights)
         self._cost = Cost(len(rows), sum(m.cost_s for m in measured), time.perf_counter() - start)
 
@@ -66,10 +77,14 @@ class BoostingResidual(Predictor):
         return Trees.fit(FEATURES, columns, target, weights, self.setting, self.seed)
 
     def predict(self, job: Job) -> Forecast:
-        factor = float(np.exp(self.trees.predict(matrix([facts_of(job)]))[0]))
-        seconds = self.line.step_seconds(job) * factor * steps_of(job)
-        wide = float(np.exp(self._radius))
-        return Forecast(seconds, seconds / wide, seconds * wide)
+        facts = facts_of(job)
+        learned = float(self.trees.predict(matrix([facts]))[0])
+        if facts.family not in self._known.families:
+            learned *= self._share
+        seconds = self.line.step_seconds(job) * float(np.exp(learned)) * steps_of(job)
+        kinship, notes = self._known.kinship(job, facts)
+        wide = float(np.exp(getattr(self._radii, kinship)))
+        return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
 
     @property
     def trees(self) -> Trees:
@@ -82,8 +97,8 @@ class BoostingResidual(Predictor):
 
     def save(self, folder: Path) -> None:
         content = {
-            "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "radius": self._radius,
-            "cost": asdict(self._cost),
+            "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "share": self._share,
+            "radii": asdict(self._radii), "known": self._known.to_dict(), "cost": asdict(self._cost),
         }  # fmt: skip
         write(folder, {FILE: compact_json(content) + "\n", **self.trees.texts("residual")})
         self.line.save(folder)
@@ -94,6 +109,7 @@ class BoostingResidual(Predictor):
         found = cls(Setting(**content["setting"]), content["seed"])
         found.line = Line.load(folder)
         found._trees = Trees.read(folder, "residual", FEATURES, found.setting.seeds)
-        found._radius = content["radius"]
+        found._share, found._radii = content["share"], Radii(**content["radii"])
+        found._known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
         found._cost = Cost(**content["cost"])
         return found

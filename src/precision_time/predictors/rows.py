@@ -21,6 +21,15 @@ FEWEST, FEWEST_GROUPS = 20, 4
 """Measured jobs, and jobs in another dress counted once, without which nothing is fitted: chosen."""
 
 
+def enough(measured: Sequence[MeasuredJob]) -> bool:
+    """Whether trees can be trained on these jobs at all."""
+    return len(measured) >= FEWEST and _groups(measured) >= FEWEST_GROUPS
+
+
+def _groups(measured: Sequence[MeasuredJob]) -> int:
+    return len({job_group(each) for each in measured})
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """`alike` names the experiment of a row, a model on a GPU; its n rows weigh as sqrt(n), since they err alike."""
@@ -33,10 +42,9 @@ class Rows:
     @classmethod
     def of(cls, measured: Sequence[MeasuredJob], seen: Callable[[Job], Job], name: str) -> Rows:
         """`seen` is a job as the predictor sees it. Raises `PredictorError` where they are too few to learn from."""
-        groups = len({job_group(each) for each in measured})
-        if len(measured) < FEWEST or groups < FEWEST_GROUPS:
+        if not enough(measured):
             raise PredictorError(
-                f"{name} cannot be trained on {len(measured)} measured jobs in {groups} groups; "
+                f"{name} cannot be trained on {len(measured)} measured jobs in {_groups(measured)} groups; "
                 f"give at least {FEWEST} in {FEWEST_GROUPS} groups of model, GPU and count"
             )
         return cls(
@@ -71,6 +79,19 @@ class Rows:
         """Jobs of more than one GPU."""
         return np.array([facts.ranks > 1 for facts in self.facts], dtype=np.bool_)
 
+    @property
+    def known(self) -> Known:
+        return Known(
+            frozenset(self.families),
+            frozenset(self.alike),
+            frozenset(facts.cluster.gpu.arch for facts in self.facts),
+            frozenset(each.precision for each in self.measured),
+        )
+
+    def card_folds(self, count: int, seed: int = 0) -> NDArray[np.intp]:
+        """Stricter: a model on a GPU stays in one fold, whatever the number of GPUs."""
+        return np.array(grouped_folds(self.measured, card_group, count, seed), dtype=np.intp)
+
     def job_folds(self, count: int, seed: int = 0) -> NDArray[np.intp]:
         """The fold of each row; a job in other precisions and batches stays in one."""
         return np.array(grouped_folds(self.measured, job_group, count, seed), dtype=np.intp)
@@ -81,6 +102,63 @@ class Rows:
         if len(known) < 2:
             return self.job_folds(5)
         return np.array([known[name] for name in self.families], dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the training rows had: families, models on GPUs, architectures and precisions."""
+
+    families: frozenset[str]
+    alike: frozenset[str]
+    architectures: frozenset[str]
+    precisions: frozenset[str]
+
+    def kinship(self, job: Job, facts: Facts, precision: bool = True) -> tuple[str, tuple[str, ...]]:
+        """Which of `Radii` holds for a job, and what is new about it; a `precision` that does not count is none."""
+        strange = {"family": facts.family not in self.families, "on": facts.cluster.gpu.arch not in self.architectures}
+        strange["in"] = precision and job.precision not in self.precisions
+        words = {
+            "family": f"of family {facts.family}",
+            "on": f"on {facts.cluster.gpu.arch}",
+            "in": f"in {job.precision}",
+        }
+        notes = tuple(
+            f"no measured job {words[what]} was among the training rows" for what, new in strange.items() if new
+        )
+        if notes:
+            return "strange", notes
+        return ("same" if card_group(MeasuredJob("", job, 0.0, "")) in self.alike else "kin"), ()
+
+    def to_dict(self) -> dict[str, list[str]]:
+        return {name: sorted(getattr(self, name)) for name in ("families", "alike", "architectures", "precisions")}
+
+
+@dataclass(frozen=True, slots=True)
+class Radii:
+    """Half widths of the interval in log seconds, of held-out training rows: `same` of a model and GPU that other rows
+    are of, `kin` of a family and an architecture that others are of, `strange` of a family left out."""
+
+    same: float
+    kin: float
+    strange: float
+
+    @classmethod
+    def of(cls, same: Array, kin: Array, strange: Array) -> Radii:
+        """Of held-out errors; none narrower than one for a job better known."""
+        widths = np.maximum.accumulate([conformal(same), conformal(kin), conformal(strange)])
+        return cls(*map(float, widths))
+
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def best_share(errors: Array, correction: Array, weights: Array) -> float:
+    """The share of a learned correction that leaves the least mean |error| in rows of families that taught it nothing.
+
+    What trees learn of some families holds for another in part; rows of families left out say how much.
+    """
+    left = [float(np.average(np.abs(errors - share * correction), weights=weights)) for share in SHARES]
+    return SHARES[int(np.argmin(left))]
 
 
 def out_of_fold(folds: Indices, held_out: Callable[[Indices, Indices], Array]) -> Array:

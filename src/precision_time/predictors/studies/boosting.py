@@ -16,8 +16,16 @@ from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES,
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.line import Line
 from precision_time.predictors.studies import boosting_figures as figures
+from precision_time.predictors.studies.boosting_claims import (
+    PUBLISHED,
+    SAME_GPUS,
+    Blind,
+    Importance,
+    claims,
+    findings,
+    method,
+)
 from precision_time.predictors.studies.boosting_held_out import (
-    ATTENTION,
     CURVE,
     FOLDS,
     HeldOut,
@@ -29,19 +37,17 @@ from precision_time.predictors.studies.boosting_scores import (
     Score,
     by_kind,
     by_run,
+    having,
     moved_by_precision,
-    percent,
     scores,
 )
-from precision_time.predictors.study import Claim, Context, Figure, Section, Table
+from precision_time.predictors.study import Context, Figure, Section, Table
 from precision_time.predictors.trees import Setting
 
 KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting on top of the line"
-PUBLISHED, PUBLISHED_BLIND, PUBLISHED_UNSEEN, PUBLISHED_RANGE = 0.098, 1.4785, 0.1064, 2.4
-"""arXiv 2604.16145: MAPE aware and blind, and range over precisions, from its abstract; MAPE in a precision that was
-not profiled as its readers report it."""
-GOAL_FAMILY = 0.15
 QUICK = Setting(rounds=30, seeds=1)
+_LEFT_OUT = ("by job", "boosting by card", "curve 0.25", "curve 0.4")
+"""Of a quick study: what is as another of its runs."""
 HELD_OUT = {
     "boosting by job": f"boosting, {FOLDS}-fold by job",
     "boosting by card": f"boosting, {FOLDS}-fold by model and GPU",
@@ -72,9 +78,11 @@ def study(context: Context) -> Section:
     def progress(part: str) -> Callable[[int, int], None]:
         return lambda done, of: context.progress(part, done, of)
 
-    asked = questions(measured, context.seed)
+    asked = [q for q in questions(measured, context.seed) if not (context.quick and q.run in _LEFT_OUT)]
     workers = 1 if context.quick else None
     runs = answer(measured, asked, setting, context.seed, progress("boosting: held out"), workers)
+    if not {"boosting by job", "boosting by family"} <= set(runs):
+        return Section(KEY, TITLE, (f"{len(measured)} published rows are too few to judge boosting held out.",))
     large_runs: dict[str, HeldOut] = {}
     if context.large:
         wanted = [q for q in questions(context.large, context.seed, lines=False, blind=False) if q.run in LARGE_RUNS]
@@ -91,8 +99,8 @@ def study(context: Context) -> Section:
     return Section(
         KEY,
         TITLE,
-        text=(*_method(), *_findings(measured, runs, models)),
-        claims=_claims(measured, runs, blind),
+        text=(*method(), *findings(context.large, large_runs, measured, runs, models)),
+        claims=claims(measured, runs, blind),
         tables=_tables(measured, runs, context.large, large_runs, blind, models, whole, timing),
         figures=_figures(measured, runs, models, curve, blind),
         data={
@@ -110,60 +118,24 @@ def study(context: Context) -> Section:
     )
 
 
-def _method() -> tuple[str, ...]:
-    return (
-        "Rows are those of trust A and B of the published table; others neither train nor judge. A job in other "
-        "precisions, batches, accumulations, memory formats and optimizers stays in one fold: a group is model, its "
-        "configuration and input, GPU, system, number of GPUs and nodes, and layout. By model and GPU is stricter: the "
-        "same model on the same GPU with another number of GPUs stays in the fold too.",
-        "Compute starts from rooflines over utilisations that are fitted with partial pooling, and trees learn what "
-        "these leave; communication learns what rows of several GPUs take beyond the compute predicted for them out of "
-        "fold; the aggregator is trained on out-of-fold outputs of both. The trees' setting was fixed beforehand and "
-        "not tuned; the one prior width is chosen inside the training rows, by leaving out their families.",
-        "The line and boosting on top of it are judged with step factors fitted again without the fold (to rows of "
-        "trust A and B), and without anchors.",
-        f"No vision transformer is among the rows. Attention models unseen: trained without {' and '.join(ATTENTION)}, "
-        "judged on them; BERT's encoder is the encoder of a ViT.",
-    )
-
-
-def _findings(
-    measured: Sequence[MeasuredJob],
-    runs: Mapping[str, HeldOut],
-    models: Mapping[str, Sequence[tuple[str, float, float]]],
-) -> tuple[str, ...]:
-    said = []
-    for way in ("job", "family"):
-        if f"line by {way}" in runs:
-            line, top = (Score.of(measured, runs[f"{name} by {way}"]) for name in ("line", "boosting-residual"))
-            alone = Score.of(measured, runs[f"boosting by {way}"])
-            verdict = "better than" if top.mape < line.mape else "no better than"
-            said.append(
-                f"Held out by {way}, boosting on top of the line is {verdict} the line: {percent(top.mape)} against "
-                f"{percent(line.mape)} MAPE; boosting alone reaches {percent(alone.mape)}."
-            )
-    best = ", ".join(name for name, _, _ in sorted(models["compute"], key=lambda each: -each[1])[:3])
-    said.append(f"Beside the rooflines it starts from, boosting of compute leans most on {best} (mean |SHAP|).")
-    return tuple(said)
-
-
-Blind = dict[str, dict[str, float]]
-
-
 def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blind:
     """MAPE of the aware predictor and of its twins by the precision asked about, and over all."""
     names = {"boosting by job": "aware"}
     names |= {
         key: f"blind, trained in {key.split()[1]}" for key in runs if key.startswith("blind ") and "line" not in key
     }
+    here = {key: label for key, label in names.items() if key != "boosting by job"}
     names |= {"blind, all rows as fp32": "blind, trained on all rows as fp32"}
     names |= {"line by job": "line, aware", "blind line fp32": "line, blind, trained in fp32"}
-    found: Blind = {}
-    for key, label in names.items():
-        if key in runs:
-            asked = sorted({measured[i].precision for i in runs["boosting by job"].rows})
-            found[label] = {p: Score.of(measured, runs[key], lambda m, p=p: m.precision == p).mape for p in asked}  # type: ignore[misc]
-            found[label]["all"] = Score.of(measured, runs[key]).mape
+    asked = [*sorted({measured[i].precision for i in runs["boosting by job"].rows}), "all"]
+
+    def sizes(key: str, gpus: set[str] | None = None) -> dict[str, float]:
+        return {p: Score.of(measured, runs[key], having("precision", p, gpus)).mape for p in asked}
+
+    found: dict[str, dict[str, float]] = {label: sizes(key) for key, label in names.items() if key in runs}
+    for key, label in here.items():
+        # A precision may have been measured on other GPUs than the one asked about; on these both were.
+        found[label + SAME_GPUS] = sizes(key, {m.job.gpu for m in measured if m.precision == key.split()[1]})
     return found
 
 
@@ -227,71 +199,10 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob], calls: int = 100) 
     return {**found, "first_of_a_network": time.perf_counter() - start}
 
 
-def _claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind: Blind) -> tuple[Claim, ...]:
-    job, family = (Score.of(measured, runs[f"boosting by {way}"]) for way in ("job", "family"))
-    claims = [
-        Claim(
-            f"boosting, grouped {FOLDS}-fold cross-validation, MAPE",
-            f"at most {percent(PUBLISHED)} (arXiv 2604.16145)",
-            percent(job.mape), job.mape <= PUBLISHED,
-            "" if job.mape <= PUBLISHED else _worst(measured, runs, "job"),
-        ),
-        Claim(
-            "boosting, leave one model family out, MAPE", f"target: at most {percent(GOAL_FAMILY)}",
-            percent(family.mape), family.mape <= GOAL_FAMILY,
-            "" if family.mape <= GOAL_FAMILY else _worst(measured, runs, "family"),
-        ),
-    ]  # fmt: skip
-    if "boosting by precision" in runs:
-        unseen = Score.of(measured, runs["boosting by precision"])
-        claims.append(
-            Claim(
-                "MAPE in a precision that was not measured", f"{percent(PUBLISHED_UNSEEN)} (readers of 2604.16145)",
-                percent(unseen.mape), None,
-                "amp-fp16 and fp16-master run the same kernels, so one stays when the other is held out",
-            )
-        )  # fmt: skip
-    twins = {(way, p): m for way, by in blind.items() if way.startswith("blind") for p, m in by.items() if p != "all"}
-    if known := {key: value for key, value in twins.items() if not np.isnan(value)}:
-        (way, asked), worst = max(known.items(), key=lambda item: item[1])
-        claims.append(
-            Claim(
-                "precision-blind predictor, MAPE", f"up to {percent(PUBLISHED_BLIND)} (abstract)",
-                f"up to {percent(worst)}: {way}, asked about {asked}", None,
-                "fewer precisions were measured here (no amp-bf16 row), on other models and GPUs",
-            )
-        )  # fmt: skip
-    if moved := moved_by_precision(measured):
-        claims.append(
-            Claim(
-                "slowest over fastest precision of one job", f"about {PUBLISHED_RANGE}x (abstract)",
-                f"{statistics.median(moved):.1f}x in the median of {len(moved)} jobs, up to {moved[-1]:.1f}x", None,
-            )
-        )  # fmt: skip
-    for way in ("job", "family"):
-        if f"line by {way}" in runs:
-            line, top = (Score.of(measured, runs[f"{name} by {way}"]).mape for name in ("line", "boosting-residual"))
-            claims.append(
-                Claim(
-                    f"boosting on top of the line, held out by {way}", f"the line itself: {percent(line)}",
-                    percent(top), top < line,
-                    "" if top < line else "what the line leaves of one family says little of another's",
-                )
-            )  # fmt: skip
-    return tuple(claims)
-
-
-def _worst(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], way: str) -> str:
-    run = runs[f"boosting by {way}"]
-    by = {f: Score.of(measured, run, lambda m, f=f: m.family == f).mape for f in {m.family for m in measured}}  # type: ignore[misc]
-    name = max(by, key=lambda family: by[family])
-    return f"furthest off is {name}, by {percent(by[name])}"
-
-
 def _tables(
     measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], large: Sequence[MeasuredJob],
     large_runs: Mapping[str, HeldOut], blind: Blind,
-    models: Mapping[str, Sequence[tuple[str, float, float]]], whole: Boosting, timing: Mapping[str, float],
+    models: Importance, whole: Boosting, timing: Mapping[str, float],
 ) -> tuple[Table, ...]:  # fmt: skip
     asked = [*next(iter(blind.values()))]
     twins = [(way, *("-" if np.isnan(by[p]) else f"{100 * by[p]:.1f}" for p in asked)) for way, by in blind.items()]
@@ -318,8 +229,8 @@ def _tables(
             tuple(told),
         ),
         Table(
-            "Utilisation of the roofline that boosting starts from, trained on all rows",
-            ("kernels", "dtype class", "utilisation, %"), _utilisations(whole),
+            "Roofline over fitted seconds, which boosting starts from, trained on all rows",
+            ("kernels", "dtype class", "share, %"), _utilisations(whole),
         ),
         Table("Features", ("name", "unit", "monotone", "what"), tuple(listed)),
         Table(
@@ -348,10 +259,10 @@ def _utilisations(whole: Boosting) -> tuple[tuple[str, str, str], ...]:
 
 def _figures(
     measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut],
-    models: Mapping[str, Sequence[tuple[str, float, float]]], curve: Sequence[tuple[float, float]], blind: Blind,
+    models: Importance, curve: Sequence[tuple[float, float]], blind: Blind,
 ) -> tuple[Figure, ...]:  # fmt: skip
     shown = {k: v for k, v in HELD_OUT.items() if not k.endswith(("card", "attention"))}
-    ways = {way: by for way, by in blind.items() if not way.startswith("line")}
+    ways = {way: by for way, by in blind.items() if not way.startswith("line") and not way.endswith(SAME_GPUS)}
     return (
         figures.ratios(measured, runs, shown),
         figures.blindness(ways),

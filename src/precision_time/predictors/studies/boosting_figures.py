@@ -75,9 +75,7 @@ def learning_curve(points: Mapping[str, Sequence[tuple[float, float]]], goal: fl
             axes.annotate(f"{100 * size:.1f}", (count, 100 * size), (0, 7), textcoords="offset points", ha="center",
                           fontsize=8)  # fmt: skip
     axes.axhline(100 * goal, color="#888888", linewidth=0.9, linestyle="--", label=f"published: {100 * goal:.1f} %")
-    axes.set_ylim(0, None)
-    axes.margins(y=0.2)
-    axes.set_ylim(0, axes.get_ylim()[1])
+    axes.set_ylim(0, 120 * max(goal, *(size for found in points.values() for _, size in found)))
     axes.set(xlabel="measured rows to train on", ylabel="MAPE of held-out rows, %")
     axes.grid(color="#888888", alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False)

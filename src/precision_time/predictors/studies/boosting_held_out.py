@@ -18,6 +18,7 @@ from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor
 from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.published import card_group, grouped_folds, job_group
 from precision_time.predictors.residual import BoostingResidual
+from precision_time.predictors.rows import enough
 from precision_time.predictors.trees import Setting
 from precision_time.processes import cores, pooled
 
@@ -107,15 +108,16 @@ def questions(measured: Sequence[MeasuredJob], seed: int, lines: bool = True, bl
 def _thinned(measured: Sequence[MeasuredJob], folds: NDArray[np.generic], share: float, seed: int) -> list[Question]:
     """The folds with a share of the training rows, whole jobs drawn by chance; a larger share holds a smaller one."""
     asked = []
+    group_of = [job_group(each) for each in measured]
     for fold in np.unique(folds):
         training, judged = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        groups = sorted({job_group(measured[i]) for i in training})
+        groups = sorted({group_of[i] for i in training})
         np.random.default_rng((seed, int(fold))).shuffle(groups)
         kept: list[int] = []
         for group in groups:
             if len(kept) >= share * len(training):
                 break
-            kept += [int(i) for i in training if job_group(measured[i]) == group]
+            kept += [int(i) for i in training if group_of[i] == group]
         asked.append(Question(f"curve {share:g}", BOOSTING, tuple(sorted(kept)), _indices(judged)))
     return asked
 
@@ -128,12 +130,11 @@ def answer(
     measured: Sequence[MeasuredJob], asked: Sequence[Question], setting: Setting, seed: int,
     progress: Callable[[int, int], None] = lambda done, of: None, workers: int | None = None,
 ) -> dict[str, HeldOut]:  # fmt: skip
-    """The held-out predictions by run; questions that too few rows answer are left out."""
+    """The held-out predictions by run; a run of which a fold has too few rows to train on is left out."""
     workers = workers or min(cores(), 4)
-    # Questions of one kind stay together where they can, since each process counts the features of its own rows.
-    shares = [
-        Share(tuple(measured), tuple(asked[i : i + _AT_ONCE]), setting, seed) for i in range(0, len(asked), _AT_ONCE)
-    ]
+    short = {q.run for q in asked if q.kind != BLIND_LINE and not enough([measured[i] for i in q.training])}
+    longest_first = sorted((q for q in asked if q.run not in short), key=lambda q: q.kind != LINES)
+    shares = [Share(tuple(measured), (question,), setting, seed) for question in longest_first]
     answers: dict[int, list[Answer]] = {}
     progress(0, len(shares))
     if workers > 1 and len(shares) > 1:
@@ -149,9 +150,6 @@ def answer(
         for run, row, p50, p10, p90 in answers[index]:
             runs.setdefault(run, HeldOut()).forecasts[row] = Forecast(p50, p10, p90)
     return runs
-
-
-_AT_ONCE = 3
 
 
 def answer_share(share: Share) -> list[Answer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,13 +67,14 @@ def scores(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> dict
         by = {"precision": sorted({m.precision for m in judged}), "family": sorted({m.family for m in judged})}
         found[name] = {
             "all": asdict(Score.of(measured, run)),
-            **{word: {kind: asdict(Score.of(measured, run, _is(word, kind))) for kind in by[word]} for word in by},
+            **{word: {kind: asdict(Score.of(measured, run, having(word, kind))) for kind in by[word]} for word in by},
         }
     return found
 
 
-def _is(word: str, kind: str) -> Chosen:
-    return lambda each: getattr(each, word) == kind
+def having(word: str, kind: str, gpus: Collection[str] | None = None) -> Chosen:
+    """Jobs of a precision or a family (`word`), on some GPUs alone where these are given; "all" is any."""
+    return lambda each: kind in ("all", getattr(each, word)) and (gpus is None or each.job.gpu in gpus)
 
 
 def by_run(
@@ -92,7 +93,7 @@ def by_kind(
     for key, label in names.items():
         if key in runs:
             kinds = sorted({getattr(measured[i], word) for i in runs[key].rows})
-            rows += [(label, kind, *Score.of(measured, runs[key], _is(word, kind)).cells) for kind in kinds]
+            rows += [(label, kind, *Score.of(measured, runs[key], having(word, kind)).cells) for kind in kinds]
     return Table(caption, ("held out", word, *HEADER), tuple(rows))
 
 
