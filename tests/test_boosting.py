@@ -37,12 +37,12 @@ UTILISATION = {"fp32": 0.8, "tf32": 0.6, "amp-fp16": 0.5}
 
 
 def measured_jobs() -> list[MeasuredJob]:
-    """48 jobs: three models, two GPUs, two precisions each, two batches, one GPU or eight."""
+    """72 jobs: three models, two GPUs, two precisions each, three batches, one GPU or eight."""
     found = []
     for model, family in MODELS.items():
         for gpu, precisions in (("v100-16gb-sxm", ("fp32", "amp-fp16")), ("a100-80gb-sxm", ("tf32", "amp-fp16"))):
             for precision in precisions:
-                for batch in (16, 32):
+                for batch in (8, 16, 32):
                     for gpus in (1, 8):
                         job = Job(model, precision=precision, batch_size=batch, gpu=gpu, gpus=gpus)
                         facts = facts_of(job)
@@ -197,7 +197,7 @@ def test_folds_keep_groups_whole_and_are_of_like_size(measured: list[MeasuredJob
     for each, fold in zip(measured, folds, strict=True):
         by_group.setdefault(job_group(each), set()).add(fold)
     assert all(len(found) == 1 for found in by_group.values())
-    assert [folds.count(i) for i in range(4)] == [12, 12, 12, 12]
+    assert [folds.count(i) for i in range(4)] == [18, 18, 18, 18]
 
 
 def test_published_rows_of_trust_a_and_b_become_measured_jobs(tmp_path: Path) -> None:
@@ -273,6 +273,14 @@ def test_the_aggregator_never_sees_its_own_rows(measured: list[MeasuredJob], mon
         return found
 
     monkeypatch.setattr(boosting.Compute, "log_seconds", asked)
+    factor = boosting.Communication.log_factor
+
+    def asked_too(self: boosting.Communication, facts: Sequence[Facts]) -> np.ndarray:
+        judged = {job_group(m) for m in measured if any(facts_of(m.job) is f for f in facts)}
+        told.append((taught[id(self)], judged))
+        return factor(self, facts)
+
+    monkeypatch.setattr(boosting.Communication, "log_factor", asked_too)
     gather = boosting.Aggregator.fit.__func__  # type: ignore[attr-defined]
 
     def gathered(kind: type, rows: Rows, compute: np.ndarray, added: np.ndarray, *rest: object) -> object:
@@ -293,7 +301,7 @@ def test_the_aggregator_never_sees_its_own_rows(measured: list[MeasuredJob], mon
 
 
 @settings(max_examples=40)
-@given(scale=st.floats(1.0, 30.0), index=st.integers(0, 47))
+@given(scale=st.floats(1.0, 30.0), index=st.integers(0, 71))
 def test_more_work_of_the_same_mix_is_never_faster(scale: float, index: int, trained: Boosting) -> None:
     job = measured_jobs_once()[index].job
     facts = facts_of(job.replace(gpus=1))
@@ -312,7 +320,7 @@ def test_more_work_of_the_same_mix_is_never_faster(scale: float, index: int, tra
 
 
 @settings(max_examples=40)
-@given(scale=st.floats(1.0, 100.0), index=st.integers(0, 47))
+@given(scale=st.floats(1.0, 100.0), index=st.integers(0, 71))
 def test_more_bytes_between_ranks_are_never_faster(scale: float, index: int, trained: Boosting) -> None:
     facts = facts_of(measured_jobs_once()[index].job.replace(gpus=8))
     more = dataclasses.replace(facts, wire_bytes=scale * facts.wire_bytes, wire_s=scale * facts.wire_s)
@@ -353,8 +361,8 @@ def test_boosting_learns_and_its_parts_add_up(measured: list[MeasuredJob], train
     assert parts["communication"] >= 0
     alone = trained.explain(several.replace(gpus=1))
     assert alone["communication"] == alone["overlap"] == 0
-    assert trained.cost().runs == 48
-    assert trained.cost().measured_s == 480.0
+    assert trained.cost().runs == 72
+    assert trained.cost().measured_s == 720.0
 
 
 def test_a_run_takes_its_steps(trained: Boosting, measured: list[MeasuredJob]) -> None:
@@ -440,7 +448,7 @@ def test_too_few_rows_and_another_predictors_folder(
 def test_the_blind_twin_ignores_dtype(measured: list[MeasuredJob], trained: Boosting) -> None:
     twin = predictor_class("boosting", blind=True)("fp32", setting=FEW)  # type: ignore[call-arg]
     in_fp32 = [m for m in measured if m.precision == "fp32"]
-    with pytest.raises(PredictorError, match="cannot be trained on 12"):
+    with pytest.raises(PredictorError, match="cannot be trained on 18"):
         twin.fit(measured)
     twin = BlindBoosting("amp-fp16", setting=FEW)
     twin.fit(measured)
@@ -459,7 +467,7 @@ def test_the_blind_twin_ignores_dtype(measured: list[MeasuredJob], trained: Boos
 def test_the_blind_twin_of_all_rows_sees_none_of_their_dtypes(measured: list[MeasuredJob]) -> None:
     twin = BlindBoosting("fp32", everything=True, setting=FEW)
     twin.fit(measured)
-    assert twin.cost().runs == 48
+    assert twin.cost().runs == 72
     job = measured[0].job
     assert twin.predict(job).seconds == twin.predict(job.replace(precision="amp-fp16")).seconds
 
@@ -523,7 +531,7 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
     section = study(Context(measured, measured[::2], (), quick=True, progress=lambda *said: heard.append(said)))
     scores = section.data["scores"]
     assert {"boosting by job", "boosting by family", "line by family", "boosting-residual by family"} <= set(scores)
-    assert scores["boosting by job"]["all"]["n"] == 48
+    assert scores["boosting by job"]["all"]["n"] == 72
     assert set(scores["boosting by job"]["precision"]) == {"fp32", "tf32", "amp-fp16"}
     by_job = section.claims[0]
     assert by_job.met == (scores["boosting by job"]["all"]["mape"] <= 0.098)
@@ -566,4 +574,4 @@ def test_no_question_of_the_study_trains_on_what_it_judges(measured: list[Measur
             assert {measured[i].precision for i in question.training} == {question.precision}
     for run, judged in whole.items():
         if run != "boosting without attention":
-            assert sorted(judged) == list(range(48)), run
+            assert sorted(judged) == list(range(72)), run
