@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from precision_time.job.fields import format_fields
+from precision_time.capture.training_step import resolve
+from precision_time.errors import JobError
+from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.predictors.interface import MeasuredJob
@@ -30,7 +33,17 @@ def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[Measured
     """
     if not path.is_file():
         return ()
-    return tuple(measured_job(row) for row in read_table(path).rows if row.job is not None and row.trust in trust)
+    return tuple(measured_job(row) for row in read_table(path).rows if row.trust in trust and _is_known(row))
+
+
+def _is_known(row: Row) -> bool:
+    """Whether the row is a job of a model that can be captured."""
+    if row.job is None:
+        return False
+    try:
+        return ".py" in row.job.model or bool(resolve(row.job))
+    except JobError:
+        return False
 
 
 def measured_job(row: Row) -> MeasuredJob:
@@ -60,11 +73,14 @@ def job_group(measured: MeasuredJob) -> str:
 def card_group(measured: MeasuredJob) -> str:
     """Stricter: one model on one GPU is one group, whatever the number of GPUs and the machine."""
     job = measured.job
-    return "|".join((job.model.lower(), _plain(job.model_config), _plain(job.input), job.gpu))
+    entry = ENTRIES.get(job.model.lower())
+    config, sizes = (entry.config, entry.input) if entry is not None else ({}, {})
+    return "|".join((job.model.lower(), _departs(job.model_config, config), _departs(job.input, sizes), job.gpu))
 
 
-def _plain(words: Mapping[str, object]) -> str:
-    return format_fields(dict(sorted(words.items())))  # type: ignore[arg-type]
+def _departs(words: Mapping[str, Value], usual: Mapping[str, Any]) -> str:
+    """Only what is not the named model's own: sources differ in what they spell out."""
+    return format_fields({key: value for key, value in sorted(words.items()) if usual.get(key) != value})
 
 
 def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5, seed: int = 0) -> list[int]:
@@ -74,9 +90,10 @@ def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5,
     """
     import numpy as np
 
+    groups = [group(each) for each in measured]
     sizes: dict[str, int] = {}
-    for each in measured:
-        sizes[group(each)] = sizes.get(group(each), 0) + 1
+    for name in groups:
+        sizes[name] = sizes.get(name, 0) + 1
     names = sorted(sizes)
     np.random.default_rng(seed).shuffle(names)
     filled = [0] * count
@@ -84,4 +101,4 @@ def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5,
     for name in sorted(names, key=lambda n: -sizes[n]):
         fold_of[name] = filled.index(min(filled))
         filled[fold_of[name]] += sizes[name]
-    return [fold_of[group(each)] for each in measured]
+    return [fold_of[name] for name in groups]

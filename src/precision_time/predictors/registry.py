@@ -8,13 +8,18 @@ from precision_time.errors import MissingExtraError, PredictorError, nearest
 from precision_time.predictors.interface import Predictor
 
 PREDICTORS: dict[str, str] = {
-    "ernest": "ernest:Ernest",
+    "line": "line:Line",
+    "boosting": "boosting:Boosting",
+    "boosting-residual": "residual:BoostingResidual",
     "additive": "additive:Additive",
     "predictddl": "predictddl:PredictDDL",
+    "ernest": "ernest:Ernest",
 }
 """Name on the command line -> module and class below this package."""
 
 BLIND: dict[str, str] = {
+    "line": "line:BlindLine",
+    "boosting": "boosting:BlindBoosting",
     "additive": "additive:BlindAdditive",
 }
 """Their precision-blind twins: the same with the dtype frozen."""

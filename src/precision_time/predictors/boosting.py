@@ -1,0 +1,337 @@
+"""Precision-aware hierarchical gradient boosting: compute, communication, and what the two make together.
+
+    compute        rooflines over fitted utilisations, and trees for what these leave of log(seconds)
+    communication  trees for log(1 + share of compute that several ranks add)
+    aggregator     trees on out-of-fold outputs of both: how far the sum is off, by precision and room to overlap
+
+Rows of one GPU show compute alone. What rows of several take beyond the compute predicted for them, out of fold, is
+the target of communication; once it is known it is taken off those rows, and compute is fitted again to all. Folds of
+this inner cross-validation keep a job in all its precisions and batches together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.errors import PredictorError
+from precision_time.job.file import compact_json
+from precision_time.job.job import Job
+from precision_time.job.precision import parse_precision
+from precision_time.predictors.facts import Facts, facts_of
+from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, Feature, matrix
+from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
+from precision_time.predictors.line import frozen, only, read_json
+from precision_time.predictors.rooflines import Rooflines, fit_rooflines
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, out_of_fold
+from precision_time.predictors.trees import Setting, Trees, write
+
+Array = NDArray[np.float64]
+
+WIDTHS = (0.15, 0.25, 0.4)
+"""Prior widths of a kernel family's utilisation to choose from: by leaving out families of the training rows alone."""
+INNER_FOLDS = 4
+FEWEST_OF_ONE_GPU = 30
+"""Rows of one GPU from which compute is first learned; with fewer, all rows are, as if communication were hidden."""
+FEWEST_OF_SEVERAL = 8
+SMALL_LEAVES, SMALL_ROUNDS = 4, 100
+"""Communication and the aggregator have less to say than compute, and fewer rows to learn it from."""
+FILE = "boosting.json"
+_ADDED = Feature("communication", "1", 1, "predicted communication over predicted compute", lambda facts: 0.0)
+AGGREGATED = (_ADDED, *OVERLAP)
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """The base predictor for compute."""
+
+    rooflines: Rooflines
+    trees: Trees
+
+    @classmethod
+    def fit(cls, rows: Rows, log_s: Array, width: float, setting: Setting, seed: int) -> Compute:
+        rooflines = fit_rooflines(rows.facts, np.exp(log_s), rows.alike, width)
+        left = log_s - _log_rooflines(rooflines, rows.facts)
+        return cls(rooflines, Trees.fit(COMPUTE, matrix(rows.facts, COMPUTE), left, rows.weights, setting, seed))
+
+    def log_seconds(self, facts: Sequence[Facts]) -> Array:
+        return _log_rooflines(self.rooflines, facts) + self.trees.predict(matrix(facts, COMPUTE))
+
+
+@dataclass(frozen=True, eq=False)
+class Communication:
+    """The base predictor for communication."""
+
+    trees: Trees
+
+    @classmethod
+    def fit(cls, rows: Rows, compute: Array, setting: Setting, seed: int) -> Communication:
+        """`compute` is the log of what compute alone is predicted to take."""
+        columns = matrix(rows.facts, COMMUNICATION)
+        return cls(Trees.fit(COMMUNICATION, columns, rows.log_s - compute, rows.weights, setting, seed))
+
+    def log_factor(self, facts: Sequence[Facts]) -> Array:
+        """log(1 + communication over compute), never below 0; 0 for one rank."""
+        several = np.array([each.ranks > 1 for each in facts])
+        return np.where(several, np.maximum(self.trees.predict(matrix(facts, COMMUNICATION)), 0.0), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregator:
+    """What compute and communication make together, as a factor on their sum; of several ranks alone."""
+
+    trees: Trees
+
+    @classmethod
+    def fit(cls, rows: Rows, compute: Array, added: Array, setting: Setting, seed: int) -> Aggregator:
+        """`compute` and `added` are out-of-fold outputs of the two base predictors for these rows."""
+        columns = _aggregated(rows.facts, added)
+        return cls(Trees.fit(AGGREGATED, columns, rows.log_s - compute - added, rows.weights, setting, seed))
+
+    def log_factor(self, facts: Sequence[Facts], added: Array) -> Array:
+        several = np.array([each.ranks > 1 for each in facts])
+        return np.where(several, self.trees.predict(_aggregated(facts, added)), 0.0)
+
+
+def _aggregated(facts: Sequence[Facts], added: Array) -> Array:
+    return np.column_stack([np.expm1(added), matrix(facts, OVERLAP)])
+
+
+def _log_rooflines(rooflines: Rooflines, facts: Sequence[Facts]) -> Array:
+    return np.log([rooflines.seconds(each) for each in facts])
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What a fit leaves: the models, the prior width of the rooflines, and what the training rows tell of intervals."""
+
+    compute: Compute
+    communication: Communication | None
+    aggregator: Aggregator | None
+    width: float
+    radii: Radii
+    known: Known
+
+    def log_parts(self, facts: Sequence[Facts]) -> tuple[Array, Array, Array]:
+        """log seconds of compute; log factors of communication and of the aggregator."""
+        compute = self.compute.log_seconds(facts)
+        if self.communication is None or self.aggregator is None:
+            return compute, np.zeros(len(facts)), np.zeros(len(facts))
+        added = self.communication.log_factor(facts)
+        return compute, added, self.aggregator.log_factor(facts, added)
+
+
+class Boosting(Predictor):
+    """`progress(done, of)` may be given to hear how far a fit is."""
+
+    name = "boosting"
+    aware = True
+
+    def __init__(
+        self, setting: Setting | None = None, seed: int = 0, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.setting = setting or Setting()
+        self.seed = seed
+        self._progress = progress or (lambda done, of: None)
+        self._learned: Learned | None = None
+        self._cost = Cost(0, 0.0, 0.0)
+
+    def fit(self, measured: Sequence[MeasuredJob]) -> None:
+        """Raises `PredictorError` for fewer jobs than can teach (`rows.FEWEST`)."""
+        start = time.perf_counter()
+        self._learned = None
+        rows = Rows.of(self._taught(measured), self._seen, self.name)
+        self._learned = self._learn(rows)
+        self._cost = Cost(len(rows), sum(m.cost_s for m in rows.measured), time.perf_counter() - start)
+
+    def _learn(self, rows: Rows) -> Learned:
+        width = choose_width(rows)
+        self._progress(1, 5)
+        small = replace(self.setting, leaves=SMALL_LEAVES, rounds=min(SMALL_ROUNDS, self.setting.rounds))
+        several = rows.several
+        if several.sum() < FEWEST_OF_SEVERAL:
+            rows = rows.pick(np.flatnonzero(~several))
+            compute = self._compute_out_of_fold(rows, rows.log_s, width, rows.job_folds(INNER_FOLDS, self.seed))
+            return self._learned_of(rows, rows.log_s, width, rows.log_s - compute, None, None)
+        folds = rows.job_folds(INNER_FOLDS, self.seed)
+
+        def added_of(compute: Array) -> Array:
+            def held_out(training: Indices, judged: Indices) -> Array:
+                training = training[several[training]]
+                if not len(training):
+                    return np.zeros(len(judged))
+                fitted = Communication.fit(rows.pick(training), compute[training], small, self.seed)
+                return fitted.log_factor(rows.pick(judged).facts)
+
+            return out_of_fold(folds, held_out)
+
+        alone = ~several
+        if alone.sum() < FEWEST_OF_ONE_GPU or len(set(folds[alone])) < 2:
+            alone = np.ones(len(rows), dtype=np.bool_)
+        compute = self._compute_out_of_fold(rows, rows.log_s, width, folds, alone)
+        self._progress(2, 5)
+        target = rows.log_s - added_of(compute)
+        compute = self._compute_out_of_fold(rows, target, width, folds)
+        added = added_of(compute)
+        self._progress(3, 5)
+        at = np.flatnonzero(several)
+        communication = Communication.fit(rows.pick(at), compute[at], small, self.seed)
+        aggregator = Aggregator.fit(rows.pick(at), compute[at], added[at], small, self.seed)
+        self._progress(4, 5)
+        return self._learned_of(rows, target, width, rows.log_s - compute - added, communication, aggregator)
+
+    def _compute_out_of_fold(
+        self, rows: Rows, target: Array, width: float, folds: Indices, usable: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """log compute seconds of every row by models fitted to the `usable` rows of the other folds."""
+
+        def held_out(training: Indices, judged: Indices) -> Array:
+            training = training if usable is None else training[usable[training]]
+            fitted = Compute.fit(rows.pick(training), target[training], width, self.setting, self.seed)
+            return fitted.log_seconds(rows.pick(judged).facts)
+
+        return out_of_fold(folds, held_out)
+
+    def _learned_of(
+        self, rows: Rows, target: Array, width: float, errors: Array, communication: Communication | None,
+        aggregator: Aggregator | None,
+    ) -> Learned:  # fmt: skip
+        """The models of all rows; `target` is the log of what compute took, `errors` are those of held-out rows."""
+        strange = self._compute_out_of_fold(rows, target, width, rows.family_folds())
+        kin = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
+        radii = Radii.of(errors, target - kin, target - strange)
+        final = Compute.fit(rows, target, width, self.setting, self.seed)
+        self._progress(5, 5)
+        return Learned(final, communication, aggregator, width, radii, rows.known)
+
+    def predict(self, job: Job) -> Forecast:
+        learned = self.learned
+        facts = facts_of(self._seen(job))
+        if facts.ranks > 1 and learned.communication is None:
+            raise PredictorError(
+                f"{self.name} was trained on jobs of one GPU, so it knows nothing of gpus {facts.ranks}; "
+                f"fit it on {FEWEST_OF_SEVERAL} jobs of several GPUs too, or set gpus to 1"
+            )
+        seconds = float(np.exp(sum(part[0] for part in learned.log_parts([facts])))) * steps_of(job)
+        kinship, notes = learned.known.kinship(job, facts, self.aware)
+        wide = float(np.exp(getattr(learned.radii, kinship)))
+        return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
+
+    @property
+    def learned(self) -> Learned:
+        if self._learned is None:
+            raise PredictorError(f"{self.name} is not trained; call fit with measured jobs, or load a saved one")
+        return self._learned
+
+    def explain(self, job: Job) -> dict[str, float]:
+        """Seconds of a step: `compute`, what `communication` adds, and what `overlap` takes off or adds."""
+        compute, added, together = (
+            float(np.exp(part[0])) for part in self.learned.log_parts([facts_of(self._seen(job))])
+        )
+        return {
+            "compute": compute, "communication": compute * (added - 1.0), "overlap": compute * added * (together - 1.0)
+        }  # fmt: skip
+
+    def cost(self) -> Cost:
+        return self._cost
+
+    def save(self, folder: Path) -> None:
+        learned = self.learned
+        models = {"compute": learned.compute.trees}
+        if learned.communication is not None and learned.aggregator is not None:
+            models |= {"communication": learned.communication.trees, "aggregator": learned.aggregator.trees}
+        content = {
+            "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "models": list(models),
+            "rooflines": dict(learned.compute.rooflines.theta), "cost": asdict(self._cost),
+            "width": learned.width,  "radii": asdict(learned.radii),
+            "known": learned.known.to_dict(), **self._own(),
+        }  # fmt: skip
+        files = {FILE: compact_json(content) + "\n"}
+        for name, trees in models.items():
+            files |= trees.texts(name)
+        write(folder, files)
+
+    @classmethod
+    def load(cls, folder: Path) -> Boosting:
+        content = read_json(folder, FILE, cls.name)
+        found = cls._from(content)
+        count, models = found.setting.seeds, content["models"]
+        compute = Compute(Rooflines(content["rooflines"]), Trees.read(folder, "compute", COMPUTE, count))
+        communication = aggregator = None
+        if "communication" in models:
+            communication = Communication(Trees.read(folder, "communication", COMMUNICATION, count))
+            aggregator = Aggregator(Trees.read(folder, "aggregator", AGGREGATED, count))
+        known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
+        found._learned = Learned(compute, communication, aggregator, content["width"], Radii(**content["radii"]), known)
+        found._cost = Cost(**content["cost"])
+        return found
+
+    # --- what the blind twin does otherwise
+
+    def _seen(self, job: Job) -> Job:
+        return job
+
+    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+        return measured
+
+    def _own(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _from(cls, content: dict[str, Any]) -> Boosting:
+        return cls(Setting(**content["setting"]), content["seed"])
+
+
+class BlindBoosting(Boosting):
+    """The same with the dtype frozen: the features of every job are those of `precision`, and rows measured in it alone
+    teach; with `everything`, all rows do, as if they had run in it."""
+
+    name = "boosting-blind"
+    aware = False
+
+    def __init__(
+        self, precision: str = "fp32", everything: bool = False, setting: Setting | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(setting, seed)
+        self.precision = parse_precision(precision).label
+        self.everything = everything
+
+    def _seen(self, job: Job) -> Job:
+        return frozen(job, self.precision)
+
+    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+        return measured if self.everything else only(measured, self.precision, self.name)
+
+    def _own(self) -> dict[str, Any]:
+        return {"precision": self.precision, "everything": self.everything}
+
+    @classmethod
+    def _from(cls, content: dict[str, Any]) -> BlindBoosting:
+        return cls(content["precision"], content["everything"], Setting(**content["setting"]), content["seed"])
+
+
+def choose_width(rows: Rows) -> float:
+    """The prior width that predicts families of the training rows best that are left out.
+
+    Judged by rooflines alone, on rows of one GPU where there are enough.
+    """
+    alone = np.flatnonzero(~rows.several)
+    if len(alone) >= FEWEST_OF_ONE_GPU:
+        rows = rows.pick(alone)
+    folds = rows.family_folds()
+
+    def off(width: float) -> float:
+        def held_out(training: Indices, judged: Indices) -> Array:
+            some = rows.pick(training)
+            fitted = fit_rooflines(some.facts, np.exp(some.log_s), some.alike, width)
+            return _log_rooflines(fitted, rows.pick(judged).facts)
+
+        return float(np.average(np.abs(rows.log_s - out_of_fold(folds, held_out)), weights=rows.weights))
+
+    return min(WIDTHS, key=off)

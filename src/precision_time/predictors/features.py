@@ -1,0 +1,163 @@
+"""Features of a job for regression: one table of names, units and monotone signs, and the vector of a job.
+
+Sizes ("+" in the table) may only raise a predicted time where all else stays: more operations, bytes, kernels or
+gradients are never faster. All other features are ratios, shares and device facts, without a sign: which way they
+push is for the data to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.predictors.facts import CLASSES, Facts
+from precision_time.timing.work import HELPERS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """`sign` is 1 where more may only be slower, all else equal; 0 where nothing is said."""
+
+    name: str
+    unit: str
+    sign: int
+    what: str
+    of: Callable[[Facts], float]
+
+
+def _log(value: float) -> float:
+    """log10, with nothing at 0."""
+    return math.log10(value) if value > 1.0 else 0.0
+
+
+def _flops(kind: str) -> Feature:
+    return Feature(f"log_flops_{kind}", "log10 FLOP", 1, f"operations in {kind}", lambda f: _log(f.flops[kind]))
+
+
+def _share(name: str, *groups: str) -> Feature:
+    def of(facts: Facts) -> float:
+        return sum(s for (group, _), s in facts.roofs.items() if group in groups) / facts.roof_s
+
+    return Feature(f"share_{name}", "1", 0, f"roofline seconds in {name} over all", of)
+
+
+def _peak(facts: Facts, *names: str) -> float:
+    return _log(max((facts.cluster.gpu.peaks.get(name, 0.0) for name in names), default=0.0))
+
+
+def _per_kernel(facts: Facts) -> float:
+    return math.log10(facts.roof_s / max(facts.kernels, 1.0))
+
+
+def _is_fused(facts: Facts) -> float:
+    return float(facts.execution in ("compile", "torchscript", "xla"))
+
+
+def _bus(facts: Facts) -> float:
+    cluster = facts.cluster
+    return cluster.intra.bus_bytes_per_s(cluster.gpus_per_domain) if cluster.gpus_per_domain > 1 else 0.0
+
+
+COMPUTE: tuple[Feature, ...] = (
+    # sizes
+    *(_flops(kind) for kind in CLASSES),
+    Feature("log_bytes", "log10 byte", 1, "device memory traffic of a step", lambda f: _log(f.bytes)),
+    Feature("log_kernels", "log10", 1, "kernels launched in a step", lambda f: _log(f.kernels)),
+    Feature("log_parameters", "log10", 1, "weights of the model", lambda f: _log(f.parameters)),
+    # what the precision makes of the step
+    Feature(
+        "matrix_use", "1", 0, "tensor-core utilisation: share of FLOP on matrix units, x their peak over the best",
+        lambda f: f.matrix_flops / max(sum(f.flops.values()), 1.0),
+    ),
+    Feature("bandwidth_saved", "1", 0, "traffic in fp32 over traffic", lambda f: f.fp32_bytes / max(f.bytes, 1.0)),
+    Feature("cast_share", "1", 0, "traffic of casts over all", lambda f: f.cast_bytes / max(f.bytes, 1.0)),
+    Feature("cast_kernels", "1", 0, "casts over kernels", lambda f: f.casts / max(f.kernels, 1.0)),
+    Feature("scaling_share", "1", 0, "traffic of loss scaling over all", lambda f: f.scaling_bytes / max(f.bytes, 1.0)),
+    Feature("scaling_kernels", "1", 0, "kernels of loss scaling over all", lambda f: f.scalings / max(f.kernels, 1.0)),
+    # mix of the step
+    Feature(
+        "log_intensity", "log10 FLOP/byte", 0, "operations over traffic",
+        lambda f: _log(sum(f.flops.values()) / max(f.bytes, 1.0)),
+    ),
+    _share("matmul", "matmul"),
+    _share("attention", "attention"),
+    _share("conv_nchw", "conv.nchw"),
+    _share("conv_nhwc", "conv.nhwc"),
+    _share("conv_other", "conv_1d", "conv_dilated", "depthwise", "grouped"),
+    _share("helpers", HELPERS),
+    _share("norm", "norm"),
+    _share("indexed", "indexed"),
+    _share("traffic", "traffic"),
+    _share("optimizer", "optimizer"),
+    Feature("host_share", "1", 0, "seconds of launching over roofline", lambda f: f.host_s / f.roof_s),
+    Feature("log_roof_kernel", "log10 s", 0, "roofline seconds of a kernel, mean", _per_kernel),
+    Feature("fused", "0 or 1", 0, "pointwise chains fused", _is_fused),
+    # device
+    Feature("log_peak_fp32", "log10 FLOP/s", 0, "vector units in fp32", lambda f: _peak(f, "fp32")),
+    Feature("log_peak_half", "log10 FLOP/s", 0, "matrix units in half", lambda f: _peak(f, "fp16", "bf16")),
+    Feature("log_bandwidth", "log10 byte/s", 0, "device memory", lambda f: _log(f.cluster.gpu.memory_bytes_per_s)),
+    # job
+    Feature("log_batch", "log10", 0, "samples of a rank and micro-step", lambda f: _log(f.batch)),
+    Feature("log_micro_steps", "log10", 0, "micro-steps of a step", lambda f: _log(f.micro_steps)),
+)  # fmt: skip
+"""What compute depends on."""
+
+_NAMED = {each.name: each for each in COMPUTE}
+
+COMMUNICATION: tuple[Feature, ...] = (
+    Feature("wire_share", "1", 1, "collectives of gradients over roofline", lambda f: f.wire_s / f.roof_s),
+    Feature("inner_share", "1", 1, "collectives inside layers over roofline", lambda f: f.inner_s / f.roof_s),
+    Feature(
+        "wire_window", "1", 1, "collectives of gradients over the backward pass that may hide them",
+        lambda f: f.wire_s / max(f.backward_s, 1e-9),
+    ),
+    Feature("log_ranks", "log10", 1, "GPUs", lambda f: _log(f.ranks)),
+    Feature("log_nodes", "log10", 1, "nodes", lambda f: _log(f.cluster.nodes)),
+    Feature("bubble", "1", 1, "pipeline: share of the step a stage waits", lambda f: f.bubble),
+    Feature("log_link", "log10 byte/s", 0, "bus bandwidth inside a node", lambda f: _log(_bus(f))),
+    Feature(
+        "log_nic", "log10 byte/s", 0, "line rate of a node's network ports",
+        lambda f: _log(f.cluster.node.nics * f.cluster.inter.nic_bytes_per_s) if f.cluster.inter is not None else 0.0,
+    ),
+    Feature("log_wire_bytes", "log10 byte", 1, "gradients reduced, in the dtype sent", lambda f: _log(f.wire_bytes)),
+    Feature("gradient_bytes", "byte", 0, "of one reduced gradient element", lambda f: f.gradient_bytes),
+    *(_NAMED[name] for name in (
+        "log_kernels", "matrix_use", "bandwidth_saved", "scaling_share", "host_share", "log_micro_steps"
+    )),
+)  # fmt: skip
+"""What ranks add to compute depends on."""
+
+OVERLAP: tuple[Feature, ...] = tuple(
+    each for each in COMMUNICATION if each.name in (
+        "wire_share", "inner_share", "wire_window", "log_ranks", "gradient_bytes", "matrix_use", "bandwidth_saved",
+        "scaling_share", "host_share",
+    )
+)  # fmt: skip
+"""What decides how much of the communication hides: beside them the aggregator sees the predicted share of it."""
+
+FEATURES = tuple({each.name: each for each in (*COMPUTE, *COMMUNICATION)}.values())
+"""All, once each."""
+
+
+def vector(facts: Facts, features: Sequence[Feature] = FEATURES) -> Array:
+    """The values of the features, in their order."""
+    return np.array([feature.of(facts) for feature in features], dtype=np.float64)
+
+
+def matrix(jobs: Sequence[Facts], features: Sequence[Feature] = FEATURES) -> Array:
+    """A row for every job."""
+    return np.array([vector(facts, features) for facts in jobs]).reshape(len(jobs), len(features))
+
+
+def names(features: Sequence[Feature]) -> list[str]:
+    return [feature.name for feature in features]
+
+
+def signs(features: Sequence[Feature]) -> list[int]:
+    return [feature.sign for feature in features]

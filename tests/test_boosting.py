@@ -1,0 +1,577 @@
+"""Gradient boosting: features worked by hand, monotone where claimed, nothing judged by what it taught, blind twins.
+
+Times are invented: the rooflines of shipped models, divided by utilisations that differ by dtype.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_time.errors import PredictorError
+from precision_time.job.job import Job
+from precision_time.predictors import boosting
+from precision_time.predictors.boosting import BlindBoosting, Boosting
+from precision_time.predictors.facts import Facts, facts_of
+from precision_time.predictors.features import COMPUTE, FEATURES, matrix, names, vector
+from precision_time.predictors.interface import MeasuredJob, Predictor
+from precision_time.predictors.line import BlindLine, Line
+from precision_time.predictors.published import card_group, grouped_folds, job_group, published_jobs
+from precision_time.predictors.registry import predictor_class
+from precision_time.predictors.residual import BoostingResidual
+from precision_time.predictors.rooflines import Rooflines, fit_rooflines
+from precision_time.predictors.rows import Radii, Rows, best_share, conformal, out_of_fold
+from precision_time.predictors.trees import Setting
+
+FEW = Setting(rounds=25, seeds=2)
+MODELS = {"resnet50": "resnet", "bert-base": "bert", "vgg16": "vgg"}
+UTILISATION = {"fp32": 0.8, "tf32": 0.6, "amp-fp16": 0.5}
+
+
+def measured_jobs() -> list[MeasuredJob]:
+    """72 jobs: three models, two GPUs, two precisions each, three batches, one GPU or eight."""
+    found = []
+    for model, family in MODELS.items():
+        for gpu, precisions in (("v100-16gb-sxm", ("fp32", "amp-fp16")), ("a100-80gb-sxm", ("tf32", "amp-fp16"))):
+            for precision in precisions:
+                for batch in (8, 16, 32):
+                    for gpus in (1, 8):
+                        job = Job(model, precision=precision, batch_size=batch, gpu=gpu, gpus=gpus)
+                        facts = facts_of(job)
+                        seconds = facts.roof_s / UTILISATION[precision] + 0.2 * facts.wire_s + 1e-3 * math.log2(gpus)
+                        name = f"{model}-{gpu}-{precision}-{batch}-{gpus}"
+                        found.append(MeasuredJob(name, job, seconds, family, cost_s=10.0))
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[MeasuredJob]:
+    return measured_jobs()
+
+
+@pytest.fixture(scope="module")
+def trained(measured: list[MeasuredJob]) -> Boosting:
+    predictor = Boosting(FEW)
+    predictor.fit(measured)
+    return predictor
+
+
+# --- facts and features
+
+LINEAR = """
+import torch
+
+def job(batch_size=512):
+    return {"model": torch.nn.Linear(1024, 2048, bias=False), "inputs": torch.empty(batch_size, 1024),
+            "loss": lambda output: output.sum(), "optimizer": "sgd"}
+"""
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    pytest.importorskip("torch")
+    path = tmp_path_factory.mktemp("own") / "linear.py"
+    path.write_text(LINEAR, encoding="utf-8")
+    return Job(f"{path}:job", precision="fp32", gpu="v100-16gb-sxm")
+
+
+def test_facts_of_one_linear_layer_by_hand(linear: Job) -> None:
+    facts = facts_of(linear)
+    product = 2 * 512 * 1024 * 2048  # multiply-adds count twice; the input needs no gradient, so two products in all
+    weights = 1024 * 2048
+    matmul_s = 2 * product / 15.7e12
+    assert facts.roofs["matmul", "fp32"] == pytest.approx(matmul_s, rel=1e-3)
+    assert sum(facts.flops.values()) == pytest.approx(2 * product, rel=0.01)  # beside them only sums and updates
+    assert facts.flops["half"] == facts.flops["tf32"] == 0
+    assert facts.matrix_flops == 0  # fp32 never runs on Volta's matrix units
+    assert facts.parameters == weights
+    assert facts.fp32_bytes == facts.bytes
+    assert facts.casts == facts.scalings == facts.wire_bytes == facts.wire_s == 0
+    values = dict(zip(names(FEATURES), vector(facts), strict=True))
+    assert values["log_flops_fp32"] == pytest.approx(math.log10(2 * product), abs=0.01)
+    assert values["log_parameters"] == pytest.approx(math.log10(weights))
+    assert values["bandwidth_saved"] == 1
+    assert values["gradient_bytes"] == values["log_ranks"] == 0
+
+
+def test_gradients_have_the_bytes_that_are_really_reduced(linear: Job) -> None:
+    weights = 1024 * 2048
+    for precision, width in (("fp32", 4), ("amp-fp16", 4), ("fp16-master", 2)):
+        facts = facts_of(linear.replace(precision=precision, gpus=8))
+        assert facts.gradient_bytes == width, precision
+        assert facts.wire_bytes == width * weights
+    half = facts_of(linear.replace(precision="fp16-master", gpus=8))
+    assert half.wire_s < facts_of(linear.replace(gpus=8)).wire_s
+    in_fp32 = facts_of(linear.replace(precision="fp16-master", gpus=8, communication_dtype="float32"))
+    assert in_fp32.wire_bytes == 4 * weights
+
+
+def test_autocast_uses_matrix_units_casts_and_scales_its_loss(linear: Job) -> None:
+    facts = facts_of(linear.replace(precision="amp-fp16"))
+    product = 2 * 512 * 1024 * 2048
+    assert facts.matrix_flops == pytest.approx(2 * product, rel=1e-3)  # fp16 has the best peak of a V100
+    assert facts.roofs["matmul", "half"] == pytest.approx(2 * product / 125e12, rel=0.01)
+    assert facts.casts >= 2  # the weight and the input, at least
+    assert facts.cast_bytes >= (4 + 2) * (512 * 1024 + 1024 * 2048)
+    assert facts.scaling_bytes >= 2 * 4 * 1024 * 2048  # unscaling reads and writes every gradient
+
+
+@pytest.mark.parametrize("model", ["resnet50", "bert-base"])
+def test_traffic_in_fp32_is_that_of_the_step_captured_in_fp32(model: str) -> None:
+    job = Job(model, batch_size=16, gpu="v100-16gb-sxm")
+    half, full = facts_of(job.replace(precision="amp-fp16")), facts_of(job.replace(precision="fp32"))
+    unscaled = half.fp32_bytes - half.scaling_bytes
+    assert unscaled == pytest.approx(full.bytes, rel=0.08)
+    assert half.bytes < 0.9 * full.bytes
+
+
+def test_facts_of_a_divided_model() -> None:
+    job = Job(
+        "gpt2", precision="bf16-master", batch_size=2, gpu="a100-80gb-sxm", gpus=8, grad_accum=4, layout="tp=2,pp=2"
+    )
+    facts = facts_of(job)
+    assert facts.bubble == pytest.approx(1 / 5)  # one stage ahead of four micro-batches
+    assert facts.inner_s > 0
+    assert facts.wire_s > 0
+    alone = facts_of(job.replace(gpus=1, layout="dp"))
+    assert alone.bubble == alone.wire_s == 0
+    assert 0.2 * alone.roof_s < facts.roof_s < 0.5 * alone.roof_s  # a quarter of the layers' work, and the head's
+
+
+def test_a_schedule_has_no_features() -> None:
+    job = Job("resnet50", precision=[{"from_step": 0, "precision": "fp32"}, {"from_step": 5, "precision": "amp-fp16"}])
+    with pytest.raises(PredictorError, match="schedule"):
+        facts_of(job)
+
+
+# --- rooflines
+
+
+def test_rooflines_find_the_utilisation_of_every_dtype(measured: list[MeasuredJob]) -> None:
+    alone = [m for m in measured if m.job.gpus == 1]
+    facts = [facts_of(m.job) for m in alone]
+    fitted = fit_rooflines(facts, [m.seconds for m in alone], [card_group(m) for m in alone], 0.4)
+    off = [fitted.seconds(f) / m.seconds - 1 for f, m in zip(facts, alone, strict=True)]
+    assert np.abs(off).mean() < 0.05
+    assert Rooflines().seconds(facts[0]) > facts[0].roof_s  # nothing measured: the prior's utilisation
+
+
+def test_what_no_row_has_takes_the_common_part(measured: list[MeasuredJob]) -> None:
+    alone = [m for m in measured if m.job.gpus == 1]
+    facts = [
+        dataclasses.replace(f, kernels=0.0, host_s=0.0, roofs={k: s for k, s in f.roofs.items() if k[0] != "helpers"})
+        for f in (facts_of(m.job) for m in alone)
+    ]  # nothing but rooflines, all of them at half their speed
+    fitted = fit_rooflines(facts, [2.0 * f.roof_s for f in facts], [m.id for m in alone], 0.1)
+    assert fitted.log_factor("sort", "fp8", "vega") == fitted.theta[":common"]
+    assert fitted.theta[":common"] == pytest.approx(math.log(2), abs=0.02)
+
+
+# --- folds and their rows
+
+
+def test_a_group_is_a_job_in_any_precision_and_batch() -> None:
+    base = Job("resnet50", precision="fp32", batch_size=16, gpu="v100-16gb-sxm")
+    same = [base.replace(precision="amp-fp16"), base.replace(batch_size=64), base.replace(input={"image_size": 224})]
+    other = [base.replace(gpus=8), base.replace(gpu="a100-80gb-sxm"), base.replace(input={"image_size": 192})]
+
+    def group(job: Job) -> str:
+        return job_group(MeasuredJob("a", job, 1.0, "resnet"))
+
+    assert {group(job) for job in same} == {group(base)}
+    assert len({group(job) for job in (base, *other)}) == 4
+    assert card_group(MeasuredJob("a", other[0], 1.0, "")) == card_group(MeasuredJob("a", base, 1.0, ""))
+
+
+def test_folds_keep_groups_whole_and_are_of_like_size(measured: list[MeasuredJob]) -> None:
+    folds = grouped_folds(measured, job_group, 4)
+    by_group: dict[str, set[int]] = {}
+    for each, fold in zip(measured, folds, strict=True):
+        by_group.setdefault(job_group(each), set()).add(fold)
+    assert all(len(found) == 1 for found in by_group.values())
+    assert [folds.count(i) for i in range(4)] == [18, 18, 18, 18]
+
+
+def test_published_rows_of_trust_a_and_b_become_measured_jobs(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "id,source,trust,framework,model,batch_size,gpus,gpu,precision,step_time_s\n"
+        "a,lab,A,pytorch,resnet50,64,1,v100-16gb-sxm,fp32,0.25\n"
+        "b,lab,B,pytorch,bert-base,8,1,v100-16gb-sxm,amp-fp16,0.125\n"
+        "c,lab,C,pytorch,resnet50,64,1,v100-16gb-sxm,amp-fp16,0.1\n"
+        "d,lab,A,pytorch,nonesuch,64,1,v100-16gb-sxm,fp32,0.2\n",
+        encoding="utf-8",
+    )
+    found = published_jobs(table)
+    assert [(m.id, m.seconds, m.family, m.dataset, m.precision) for m in found] == [
+        ("a", 0.25, "resnet", "imagenet", "fp32"), ("b", 0.125, "bert", "squad", "amp-fp16")
+    ]  # fmt: skip
+    assert published_jobs(tmp_path / "absent.csv") == ()
+
+
+def test_out_of_fold_never_trains_on_what_it_judges() -> None:
+    folds = np.array([0, 1, 1, 2, 0])
+
+    def held_out(training: np.ndarray, judged: np.ndarray) -> np.ndarray:
+        assert not set(folds[training]) & set(folds[judged])
+        return 10.0 * folds[judged]
+
+    assert out_of_fold(folds, held_out).tolist() == [0, 10, 10, 20, 0]
+
+
+def test_conformal_radius_by_hand() -> None:
+    errors = np.array([0.01, -0.02, 0.03, -0.04, 0.05, -0.06, 0.07, -0.08, 0.09])
+    assert conformal(errors, 0.8) == 0.08  # the 8th of 9: ceil(0.8 x 10)
+    assert conformal(np.array([])) == 0.0
+
+
+def test_an_interval_is_no_narrower_for_what_is_less_known() -> None:
+    small, large = np.full(9, 0.1), np.full(9, 0.3)
+    assert Radii.of(small, large, small) == Radii(0.1, 0.3, 0.3)
+
+
+def test_best_share_by_hand() -> None:
+    errors, correction = np.array([0.2, 0.2, 0.2]), np.array([0.4, 0.4, 0.1])
+    assert best_share(errors, correction, np.ones(3)) == 0.5  # 0 + 0 + 0.15 is the least of all shares
+    assert best_share(errors, -correction, np.ones(3)) == 0.0
+
+
+def test_the_aggregator_never_sees_its_own_rows(measured: list[MeasuredJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is trained on for a row comes from base predictors that were fitted without the row's job."""
+    taught: dict[int, set[str]] = {}
+    told: list[tuple[set[str], set[str]]] = []
+    aggregated: list[tuple[Rows, np.ndarray, np.ndarray]] = []
+    held_out: dict[str, list[float]] = {}
+    for cls in (boosting.Compute, boosting.Communication):
+        fit = cls.fit.__func__  # type: ignore[attr-defined]
+
+        def spy(kind: type, rows: Rows, *rest: object, fit: object = fit) -> object:
+            made = fit(kind, rows, *rest)  # type: ignore[operator]
+            taught[id(made)] = {job_group(m) for m in rows.measured}
+            kept.append(made)
+            return made
+
+        monkeypatch.setattr(cls, "fit", classmethod(spy))
+    kept: list[object] = []
+    seconds = boosting.Compute.log_seconds
+
+    def asked(self: boosting.Compute, facts: Sequence[Facts]) -> np.ndarray:
+        found = seconds(self, facts)
+        judged = {job_group(m) for m in measured if any(facts_of(m.job) is f for f in facts)}
+        told.append((taught[id(self)], judged))
+        for f, value in zip(facts, found, strict=True):
+            if not taught[id(self)] & judged:
+                held_out.setdefault(next(m.id for m in measured if facts_of(m.job) is f), []).append(float(value))
+        return found
+
+    monkeypatch.setattr(boosting.Compute, "log_seconds", asked)
+    factor = boosting.Communication.log_factor
+
+    def asked_too(self: boosting.Communication, facts: Sequence[Facts]) -> np.ndarray:
+        judged = {job_group(m) for m in measured if any(facts_of(m.job) is f for f in facts)}
+        told.append((taught[id(self)], judged))
+        return factor(self, facts)
+
+    monkeypatch.setattr(boosting.Communication, "log_factor", asked_too)
+    gather = boosting.Aggregator.fit.__func__  # type: ignore[attr-defined]
+
+    def gathered(kind: type, rows: Rows, compute: np.ndarray, added: np.ndarray, *rest: object) -> object:
+        aggregated.append((rows, compute, added))
+        return gather(kind, rows, compute, added, *rest)
+
+    monkeypatch.setattr(boosting.Aggregator, "fit", classmethod(gathered))
+    Boosting(Setting(rounds=5, seeds=1)).fit(measured)
+    assert told
+    assert all(not training & judged for training, judged in told), "while fitting, base predictors judge others' rows"
+    rows, compute, _ = aggregated[0]
+    assert {m.job.gpus for m in rows.measured} == {8}
+    for each, value in zip(rows.measured, compute, strict=True):
+        assert value in held_out[each.id], "every input is an out-of-fold output"
+
+
+# --- monotone
+
+
+@settings(max_examples=40)
+@given(scale=st.floats(1.0, 30.0), index=st.integers(0, 71))
+def test_more_work_of_the_same_mix_is_never_faster(scale: float, index: int, trained: Boosting) -> None:
+    job = measured_jobs_once()[index].job
+    facts = facts_of(job.replace(gpus=1))
+    more = dataclasses.replace(
+        facts,
+        roofs={key: scale * seconds for key, seconds in facts.roofs.items()},
+        flops={kind: scale * flops for kind, flops in facts.flops.items()},
+        **{
+            name: scale * getattr(facts, name)
+            for name in ("matrix_flops", "bytes", "fp32_bytes", "cast_bytes", "casts", "scaling_bytes", "scalings",
+                         "kernels", "host_s", "backward_s")
+        },
+    )  # fmt: skip
+    before, after = (sum(part[0] for part in trained.learned.log_parts([each])) for each in (facts, more))
+    assert after >= before + math.log(scale) - 1e-9
+
+
+@settings(max_examples=40)
+@given(scale=st.floats(1.0, 100.0), index=st.integers(0, 71))
+def test_more_bytes_between_ranks_are_never_faster(scale: float, index: int, trained: Boosting) -> None:
+    facts = facts_of(measured_jobs_once()[index].job.replace(gpus=8))
+    more = dataclasses.replace(facts, wire_bytes=scale * facts.wire_bytes, wire_s=scale * facts.wire_s)
+    before, after = (sum(part[0] for part in trained.learned.log_parts([each])) for each in (facts, more))
+    assert after >= before - 1e-9
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_trees_keep_every_sign_of_the_table(data: st.DataObject, trained: Boosting) -> None:
+    columns = matrix([facts_of(m.job) for m in measured_jobs_once()], COMPUTE)
+    row = columns[data.draw(st.integers(0, len(columns) - 1))]
+    at = data.draw(st.sampled_from([i for i, feature in enumerate(COMPUTE) if feature.sign]))
+    raised = row.copy()
+    raised[at] += data.draw(st.floats(0.0, 5.0))
+    low, high = trained.learned.compute.trees.predict(np.array([row, raised]))
+    assert high >= low - 1e-12
+
+
+_ONCE: list[MeasuredJob] = []
+
+
+def measured_jobs_once() -> list[MeasuredJob]:
+    if not _ONCE:
+        _ONCE.extend(measured_jobs())
+    return _ONCE
+
+
+# --- predictors
+
+
+def test_boosting_learns_and_its_parts_add_up(measured: list[MeasuredJob], trained: Boosting) -> None:
+    errors = [trained.predict(m.job).seconds / m.seconds - 1 for m in measured]
+    assert np.abs(errors).mean() < 0.08
+    several = next(m.job for m in measured if m.job.gpus == 8)
+    parts = trained.explain(several)
+    assert sum(parts.values()) == pytest.approx(trained.predict(several).seconds)
+    assert parts["communication"] >= 0
+    alone = trained.explain(several.replace(gpus=1))
+    assert alone["communication"] == alone["overlap"] == 0
+    assert trained.cost().runs == 72
+    assert trained.cost().measured_s == 720.0
+
+
+def test_a_run_takes_its_steps(trained: Boosting, measured: list[MeasuredJob]) -> None:
+    job = measured[0].job
+    step, run = trained.predict(job), trained.predict(job.replace(steps=250))
+    assert run.seconds == pytest.approx(250 * step.seconds)
+    assert run.p90_s / run.p10_s == pytest.approx(step.p90_s / step.p10_s)
+
+
+def test_an_unknown_family_or_gpu_is_said_and_widens(trained: Boosting, measured: list[MeasuredJob]) -> None:
+    known = trained.predict(measured[0].job)
+    assert known.notes == ()
+    assert known.p10_s < known.seconds < known.p90_s
+    family = trained.predict(Job("densenet121", precision="fp32", batch_size=16, gpu="v100-16gb-sxm"))
+    hopper = trained.predict(measured[0].job.replace(gpu="h100-80gb-sxm"))
+    assert "family densenet" in family.notes[0]
+    assert "hopper" in hopper.notes[0]
+    assert family.p90_s / family.p10_s >= known.p90_s / known.p10_s
+
+
+def test_rows_of_one_gpu_say_nothing_of_several(measured: list[MeasuredJob]) -> None:
+    predictor = Boosting(FEW)
+    predictor.fit([m for m in measured if m.job.gpus == 1])
+    assert predictor.predict(measured[0].job.replace(gpus=1)).seconds > 0
+    with pytest.raises(PredictorError, match=r"jobs of one GPU.*gpus 8"):
+        predictor.predict(measured[0].job.replace(gpus=8))
+
+
+@pytest.mark.parametrize("kind", ["boosting", "blind", "residual", "line", "blind line"])
+def test_save_and_load_without_pickle(kind: str, measured: list[MeasuredJob], tmp_path: Path) -> None:
+    some = [m for m in measured if m.job.model == "resnet50" or m.job.gpus == 1]
+    made: Predictor = {
+        "boosting": lambda: Boosting(FEW),
+        "blind": lambda: BlindBoosting("amp-fp16", setting=FEW),
+        "residual": lambda: BoostingResidual(FEW, line=Line(rounds=1)),
+        "line": lambda: Line(rounds=1),
+        "blind line": lambda: BlindLine("fp32", rounds=1),
+    }[kind]()
+    made.fit(measured if kind in ("boosting", "blind") else some)
+    made.save(tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".txt"}
+    for path in tmp_path.glob("*.json"):
+        json.loads(path.read_text(encoding="utf-8"))
+    again = type(made).load(tmp_path)
+    assert again.name == made.name
+    assert again.cost() == made.cost()
+    for each in some[::5]:
+        before, after = made.predict(each.job), again.predict(each.job)
+        assert after.seconds == pytest.approx(before.seconds, rel=1e-9)
+        assert after.p90_s == pytest.approx(before.p90_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["boosting", "boosting-residual"])
+def test_untrained_predictors_say_so(name: str, tmp_path: Path) -> None:
+    cls = predictor_class(name)
+    assert cls.name == name
+    with pytest.raises(PredictorError, match="not trained; call fit"):
+        cls().predict(Job("resnet50"))
+    with pytest.raises(PredictorError, match="not trained"):
+        cls().save(tmp_path)
+    with pytest.raises(PredictorError, match="holds no saved predictor"):
+        cls.load(tmp_path)
+
+
+def test_too_few_rows_and_another_predictors_folder(
+    measured: list[MeasuredJob], trained: Boosting, tmp_path: Path
+) -> None:
+    with pytest.raises(PredictorError, match="boosting cannot be trained on 19 measured jobs"):
+        Boosting().fit(measured[:19])
+    with pytest.raises(PredictorError, match="in 2 groups; give at least 20 in 4"):
+        Boosting().fit([m for m in measured if m.job.model == "resnet50"][:3] * 7)
+    trained.save(tmp_path)
+    with pytest.raises(PredictorError, match="holds predictor 'boosting', not 'boosting-blind'"):
+        BlindBoosting.load(tmp_path)
+    (tmp_path / "compute-0.txt").unlink()
+    with pytest.raises(PredictorError, match=r"has no compute-0\.txt"):
+        Boosting.load(tmp_path)
+
+
+# --- blind twins
+
+
+def test_the_blind_twin_ignores_dtype(measured: list[MeasuredJob], trained: Boosting) -> None:
+    twin = predictor_class("boosting", blind=True)("fp32", setting=FEW)  # type: ignore[call-arg]
+    in_fp32 = [m for m in measured if m.precision == "fp32"]
+    with pytest.raises(PredictorError, match="cannot be trained on 18"):
+        twin.fit(measured)
+    twin = BlindBoosting("amp-fp16", setting=FEW)
+    twin.fit(measured)
+    assert twin.cost().runs == sum(m.precision == "amp-fp16" for m in measured)
+    job = in_fp32[0].job
+    asked = [job.replace(precision=p) for p in ("fp32", "amp-fp16", "fp16-master")]
+    assert len({twin.predict(each).seconds for each in asked}) == 1
+    assert len({trained.predict(each).seconds for each in asked}) == 3
+    assert trained.predict(asked[0]).seconds > 1.3 * twin.predict(asked[0]).seconds  # it takes fp32 for half
+    changed = [dataclasses.replace(m, seconds=99.0) if m.precision != "amp-fp16" else m for m in measured]
+    before = twin.predict(job).seconds
+    twin.fit(changed)
+    assert twin.predict(job).seconds == before, "rows of other precisions teach it nothing"
+
+
+def test_the_blind_twin_of_all_rows_sees_none_of_their_dtypes(measured: list[MeasuredJob]) -> None:
+    twin = BlindBoosting("fp32", everything=True, setting=FEW)
+    twin.fit(measured)
+    assert twin.cost().runs == 72
+    job = measured[0].job
+    assert twin.predict(job).seconds == twin.predict(job.replace(precision="amp-fp16")).seconds
+
+
+def test_a_twin_of_a_precision_the_gpu_lacks_takes_fp32(measured: list[MeasuredJob]) -> None:
+    twin = BlindLine("tf32")
+    job = Job("resnet50", precision="amp-fp16", batch_size=16, gpu="v100-16gb-sxm")
+    assert twin.predict(job).seconds == Line().predict(job.replace(precision="fp32")).seconds
+
+
+def test_a_twin_needs_rows_of_its_precision(measured: list[MeasuredJob]) -> None:
+    with pytest.raises(PredictorError, match="no measured job ran in precision 'bf16-master'; measured ones: amp-fp16"):
+        BlindBoosting("bf16-master").fit(measured)
+
+
+# --- the line
+
+
+def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[MeasuredJob]) -> None:
+    from precision_time.prediction import predict
+
+    job = Job("resnet50", precision="amp-fp16", batch_size=256, gpu="v100-16gb-sxm", gpus=8)
+    line = Line(rounds=1)
+    assert line.predict(job).seconds == predict(job).step.p50
+    taught = [dataclasses.replace(m, seconds=2 * m.seconds) for m in measured if m.job.gpus == 1]
+    line.fit(taught)
+    assert line.constants is not None
+    assert line.predict(job).seconds == pytest.approx(predict(job, constants=line.constants).step.p50)
+    assert line.step_seconds(job) == pytest.approx(line.predict(job).seconds, rel=1e-6)
+    assert not predict(job, constants=line.constants).anchors.count
+    slower = np.mean([line.predict(m.job).seconds / m.seconds for m in taught[::6]])
+    assert 0.5 < slower < 1.5
+
+
+def test_the_line_needs_data_parallel_rows() -> None:
+    job = Job("gpt2", precision="bf16-master", batch_size=2, gpus=8, grad_accum=4, layout="tp=2,pp=2")
+    with pytest.raises(PredictorError, match="none of the 1 measured jobs is plain data parallel"):
+        Line().fit([MeasuredJob("a", job, 1.0, "gpt")])
+
+
+def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[MeasuredJob]) -> None:
+    line = Line(rounds=1)
+    line.fit(measured)
+    doubled = [dataclasses.replace(m, seconds=2.0 * line.step_seconds(m.job)) for m in measured]
+    predictor = BoostingResidual(Setting(rounds=60, seeds=1), line=line)
+    predictor.fit(doubled)
+    ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in doubled])
+    assert ratio == pytest.approx(1.0, abs=0.1)
+    assert line.step_seconds(doubled[0].job) == pytest.approx(doubled[0].seconds / 2)
+
+
+# --- the study
+
+
+def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> None:
+    pytest.importorskip("matplotlib")
+    from precision_time.predictors.studies.boosting import study
+    from precision_time.predictors.study import Context
+
+    heard: list[tuple[str, int, int]] = []
+    section = study(Context(measured, measured[::2], (), quick=True, progress=lambda *said: heard.append(said)))
+    scores = section.data["scores"]
+    assert {"boosting by job", "boosting by family", "line by family", "boosting-residual by family"} <= set(scores)
+    assert scores["boosting by job"]["all"]["n"] == 72
+    assert set(scores["boosting by job"]["precision"]) == {"fp32", "tf32", "amp-fp16"}
+    by_job = section.claims[0]
+    assert by_job.met == (scores["boosting by job"]["all"]["mape"] <= 0.098)
+    blind = section.data["blind"]
+    assert blind["blind, trained in amp-fp16"]["fp32"] > 2 * blind["aware"]["fp32"]
+    assert all(figure.svg.startswith("<svg") for figure in section.figures)
+    assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
+    counts = [count for count, _ in section.data["learning_curve"]]
+    assert counts == sorted(counts)
+    assert any("Large" in table.caption for table in section.tables)
+    assert {part for part, _, _ in heard} == {"boosting: held out", "boosting: large models", "boosting: all rows"}
+    json.dumps(section.data)
+
+
+def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
+    from precision_time.predictors.studies.boosting import study
+    from precision_time.predictors.study import Context
+
+    section = study(Context((), (), ()))
+    assert "absent" in section.text[0]
+    assert not section.claims
+    few = study(Context(measured[:15], (), (), quick=True))
+    assert few.text == ("15 published rows are too few to judge boosting held out.",)
+
+
+def test_no_question_of_the_study_trains_on_what_it_judges(measured: list[MeasuredJob]) -> None:
+    from precision_time.predictors.studies.boosting_held_out import BLIND, questions
+
+    asked = questions(measured, seed=0)
+    whole: dict[str, list[int]] = {}
+    for question in asked:
+        taught, judged = (
+            {job_group(measured[i]) for i in rows} for rows in (question.training, question.judged)
+        )  # fmt: skip
+        if question.run != "boosting by precision":
+            assert not taught & judged, question.run
+        assert not set(question.training) & set(question.judged)
+        whole.setdefault(question.run, []).extend(question.judged)
+        if question.kind == BLIND:
+            assert {measured[i].precision for i in question.training} == {question.precision}
+    for run, judged in whole.items():
+        if run != "boosting without attention":
+            assert sorted(judged) == list(range(72)), run
