@@ -10,7 +10,7 @@ no such row comes up, every row is played.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -23,13 +23,27 @@ _EQUAL = 1e-13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """`start` (rows, halves, stages), later by what was skipped, and `exposed_send_s` (stages,) with what was skipped.
+    """By stage, with what was skipped: start of the first forward and of the last backward, and `exposed_send_s`.
 
-    Rows of the steady part that were skipped hold no times.
+    Every `period` rounds (0: none were found that repeat) take `period_s` and add `period_exposed_s`.
     """
 
-    start: Array
+    first_forward_s: Array
+    last_backward_s: Array
     exposed_send_s: Array
+    period: int
+    period_s: float
+    period_exposed_s: Array
+
+    def longer(self, periods: int) -> Played:
+        """The same with so many periods more."""
+        if not periods:
+            return self
+        return replace(
+            self,
+            last_backward_s=self.last_backward_s + periods * self.period_s,
+            exposed_send_s=self.exposed_send_s + periods * self.period_exposed_s,
+        )
 
 
 class _Ring:
@@ -147,11 +161,11 @@ def play_all(grid: Grid) -> Array:
     return clock.start
 
 
-def play(grid: Grid, send_s: float, extra_rounds: int) -> Played | None:
-    """The grid as if its steady part had `extra_rounds` more; None where they cannot be told from what it has."""
+def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
+    """The grid as if its steady part had `extra_rounds` more, where it is known to repeat."""
     clock = _clock(grid)
     rows, steady = len(grid.cost), grid.steady
-    resumed, played, skips, period, shift = 0, 0, 0, 0, 0.0
+    resumed, played, skips, period, constant, shift = 0, 0, 0, 0, 0.0, 0.0
     check = 1
     while check < steady.rounds:  # after 1, 2, 4 ... rounds
         end = steady.start + check * steady.rows + 1
@@ -167,19 +181,20 @@ def play(grid: Grid, send_s: float, extra_rounds: int) -> Played | None:
             resumed = played + steady.rows * (to_come - left)
             break
         check *= 2
-    if extra_rounds and not period:
-        return None
     if not period:
         resumed = played
     clock.run(resumed, rows)
-    start, own = clock.start, grid.cost[:, :, 0]
-    waited = _exposed(start[:played], own[:played], send_s, 0.0, None)
-    exposed = waited.sum(axis=0)
-    if skips:
-        exposed += skips * waited[played - period * steady.rows :].sum(axis=0)
-    before = start[played - 1, -1] + own[played - 1, -1] + shift if played else None
-    exposed += _exposed(start[resumed:], own[resumed:], send_s, shift, before).sum(axis=0)
-    return Played(start, exposed)
+    start, stage = clock.start, np.arange(grid.cost.shape[3])
+    first, last = start[stage, 0, stage], start[grid.last_backward, -1, stage]
+    exposed = again = np.zeros(len(stage))
+    if send_s:
+        own = grid.cost[:, :, 0]
+        waited = _exposed(start[:played], own[:played], send_s, 0.0, None)
+        again = waited[played - period * steady.rows :].sum(axis=0) if period else again
+        before = start[played - 1, -1] + own[played - 1, -1] + shift if played else None
+        after = _exposed(start[resumed:], own[resumed:], send_s, shift, before)
+        exposed = waited.sum(axis=0) + skips * again + after.sum(axis=0)
+    return Played(first, last, exposed, period, constant, again)
 
 
 def _repeats(start: Array, first: int, rows: int, rounds: int) -> tuple[int, float] | None:
