@@ -25,6 +25,7 @@ from precision_time.layout.layered_program import (
     EXPERT,
     PIPELINE,
     TENSOR,
+    Chunk,
     Exchange,
     LayeredProgram,
     Stage,
@@ -37,7 +38,7 @@ from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.overlap import overlap_slowdown
-from precision_time.timing.price import PricedKinds, fields_of, price_kinds, price_part
+from precision_time.timing.price import PricedKinds, fields_of, machine, price_kinds, price_part
 
 Array = NDArray[np.float64]
 
@@ -173,19 +174,15 @@ def price_layers(
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
     # The units' kinds come first among the program's, and are priced alike in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
-    shared = price_part(first, cluster, options, execution, constants, habits)
+    shared = price_part(first, machine(cluster), options, execution, constants, habits)
     units = _all_unit_times(shared, program.units, within, cluster, constants)
-    stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
-    for stage in program.stages:
-        if id(stage) not in stages:
-            data = _data_times(
-                program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
-                stage.expert_trainable,
-            )  # fmt: skip
-            tail = _pass(kinds, stage.tail, (), costs)
-            adds, copies = (_pass(kinds, s, (), None) for s in (stage.accumulate, stage.copies))
-            stages[id(stage)] = (data, tail, adds, copies)
-    found = [stages[id(s)] for s in program.stages]
+    data = {
+        id(stage): _data_times(
+            program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable, stage.expert_trainable
+        )
+        for stage in dict.fromkeys(program.stages)
+    }
+    tails, accumulates, copies = _sweeps(kinds, program.stages, constants)
     return PricedLayers(
         **fields_of(kinds),
         program=program,
@@ -196,10 +193,10 @@ def price_layers(
             )
             for u in program.units
         ),
-        stage_data=tuple(data for data, _, _, _ in found),
-        tails=tuple(tail for _, tail, _, _ in found),
-        accumulates=tuple(adds for _, _, adds, _ in found),
-        copies=tuple(copies for _, _, _, copies in found),
+        stage_data=tuple(data[id(stage)] for stage in program.stages),
+        tails=tails,
+        accumulates=accumulates,
+        copies=copies,
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
@@ -207,6 +204,19 @@ def price_layers(
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
         slowdown=_slowdown(program, joined),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _sweeps(kinds: PricedKinds, stages: tuple[Stage, ...], constants: StepConstants) -> list[tuple[Pass, ...]]:
+    """Tails, accumulations and copies of all stages."""
+    found = {
+        stage: (
+            _pass(kinds, stage.tail, (), constants.layouts), _pass(kinds, stage.accumulate, (), None),
+            _pass(kinds, stage.copies, (), None),
+        )
+        for stage in dict.fromkeys(stages)
+    }  # fmt: skip
+    return list(zip(*(found[stage] for stage in stages), strict=True))
 
 
 def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
@@ -386,19 +396,27 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
     """How often each kind runs on the busiest stage in an optimizer step."""
     stage = busiest_stage(program, units)
     total = np.zeros(count)
-    for chunk in stage.chunks:
-        for index, repeat, again in chunk.units:
-            unit = program.units[index]
-            for segment, times in (
-                (unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)
-            ):  # fmt: skip
-                if len(segment):
-                    total += np.bincount(segment.kind, minlength=count) * (times * program.micro_batches)
+    within = _unit_calls(program.units, stage.chunks)
+    total[: len(within)] = within * program.micro_batches
     for segment, times in (
         (stage.tail, 1), (stage.accumulate, program.micro_batches - 1), (stage.copies, program.reductions)
     ):  # fmt: skip
         if len(segment) and times:
             total += np.bincount(segment.kind, minlength=count) * times
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _unit_calls(units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...]) -> Array:
+    """How often each of the units' kinds runs in a micro-batch."""
+    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
+    total = np.zeros(1 + max(last, default=-1))
+    for chunk in chunks:
+        for index, repeat, again in chunk.units:
+            unit = units[index]
+            for segment, times in ((unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)):
+                if len(segment):
+                    total += np.bincount(segment.kind, minlength=len(total)) * times
     return total
 
 
