@@ -147,6 +147,8 @@ class PricedLayers(PricedKinds):
     calls: Array
     unit_kinds: PricedKinds | None = None
     """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
+    all_kinds: PricedKinds | None = None
+    """All kinds as programs on other clusters of the same machine share them; None: they are the program's own."""
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
@@ -182,7 +184,6 @@ def price_layers(
         )
         for stage in dict.fromkeys(program.stages)
     }
-    tails, accumulates, copies = _sweeps(kinds, program.stages, constants)
     return PricedLayers(
         **fields_of(kinds),
         program=program,
@@ -194,29 +195,22 @@ def price_layers(
             for u in program.units
         ),
         stage_data=tuple(data[id(stage)] for stage in program.stages),
-        tails=tails,
-        accumulates=accumulates,
-        copies=copies,
+        tails=tuple(_sweep(kinds, stage.tail, constants, True) for stage in program.stages),
+        accumulates=tuple(_sweep(kinds, stage.accumulate, constants, False) for stage in program.stages),
+        copies=tuple(_sweep(kinds, stage.copies, constants, False) for stage in program.stages),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
         unit_kinds=shared,
+        all_kinds=kinds,
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
         slowdown=_slowdown(program, joined),
     )  # fmt: skip
 
 
-@lru_cache(maxsize=256)
-def _sweeps(kinds: PricedKinds, stages: tuple[Stage, ...], constants: StepConstants) -> list[tuple[Pass, ...]]:
-    """Tails, accumulations and copies of all stages."""
-    found = {
-        stage: (
-            _pass(kinds, stage.tail, (), constants.layouts), _pass(kinds, stage.accumulate, (), None),
-            _pass(kinds, stage.copies, (), None),
-        )
-        for stage in dict.fromkeys(stages)
-    }  # fmt: skip
-    return list(zip(*(found[stage] for stage in stages), strict=True))
+@lru_cache(maxsize=4096)
+def _sweep(kinds: PricedKinds, segment: Segment, constants: StepConstants, waits: bool) -> Pass:
+    return _pass(kinds, segment, (), constants.layouts if waits else None)
 
 
 def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
@@ -454,7 +448,7 @@ def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float
     casts = again_s = 0.0
     micro = priced.program.micro_batches
     sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions))
-    runs = [(_by_phase(priced, s), n) for s, n in sweeps if len(s) and n]
+    runs = [(_by_phase_once(priced.all_kinds or priced, s), n) for s, n in sweeps if len(s) and n]
     shared = priced.unit_kinds or priced
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
