@@ -40,7 +40,7 @@ from precision_time.timeline.pipeline_grid import (
     ring_grid,
     ring_rows,
 )
-from precision_time.timeline.pipeline_play import Played, play, play_all
+from precision_time.timeline.pipeline_play import Played, play, play_all, play_whole
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -220,17 +220,20 @@ def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int,
                 found = _play(schedule, alike, send_s, few, blocking_send, rest)
             return found.longer(periods)
         few *= 2
-    return _play(schedule, alike, send_s, micro_batches, blocking_send)
+    return _play(schedule, alike, send_s, micro_batches, blocking_send, None)
 
 
 @lru_cache(maxsize=1024)
 def _play(
-    schedule: str, alike: _Alike, send_s: float, micro_batches: int, blocking_send: bool, extra: int = 0
+    schedule: str, alike: _Alike, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
 ) -> Played:
-    """Layouts that differ in the number of replicas, and so of micro-batches, or in what is sharded over them, have
+    """With so many `extra` rounds (None: the micro-batches as they are, no more).
+
+    Layouts that differ in the number of replicas, and so of micro-batches, or in what is sharded over them, have
     the same stages: what they play is remembered."""
     grid = _grid(schedule, alike.times, send_s, micro_batches, blocking_send)
-    return play(grid, 0.0 if blocking_send else send_s, extra)
+    waited_s = 0.0 if blocking_send else send_s
+    return play_whole(grid, waited_s) if extra is None else play(grid, waited_s, extra)
 
 
 def _check(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> None:

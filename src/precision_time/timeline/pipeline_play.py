@@ -86,12 +86,12 @@ class _Ring:
         to, of = turn
         for begun, own_s, onward_s in zip(start, cost[:, 0], cost[:, 1], strict=True):
             maximum(own, into, out=begun)
-            add(begun, own_s, out=own)
-            add(begun, onward_s, out=out)
+            add(begun, own_s, own)
+            add(begun, onward_s, out)
             arrivals[to] = arrivals[of]
 
     def _run_both(self, first: int, end: int) -> None:
-        maximum, add = np.maximum, np.add  # calls on short vectors are all the cost: flat arrays, given outputs
+        maximum, add = np.maximum, np.add  # calls on short vectors are all the cost: flat arrays, given outputs (by place)
         own, before, after = self.own, self.before, self.after
         before_in, before_out, after_in, after_out = before[:-1], before[1:], after[1:], after[:-1]
         start, cost = self.start[first:end], self.cost[first:end]
@@ -99,12 +99,12 @@ class _Ring:
             start[:, 0], start[:, 1], cost[:, 0, 0], cost[:, 0, 1], cost[:, 1, 0], cost[:, 1, 1], strict=True
         ):
             maximum(own, before_in, out=start_f)
-            add(start_f, own_f, out=own)
-            add(start_f, onward_f, out=before_out)
+            add(start_f, own_f, own)
+            add(start_f, onward_f, before_out)
             before[0] = before[-1]
             maximum(own, after_in, out=start_b)
-            add(start_b, own_b, out=own)
-            add(start_b, onward_b, out=after_out)
+            add(start_b, own_b, own)
+            add(start_b, onward_b, after_out)
             after[-1] = after[0]
 
 
@@ -143,11 +143,11 @@ class _Pairs:
         (state_a, own_a, other_a, rows_a), (state_b, own_b, other_b, rows_b) = lanes
         for (start, cost), following in zip_longest(rows_a, rows_b):
             maximum(own_a, other_a, out=start)
-            add(start, cost, out=state_a)
+            add(start, cost, state_a)
             if following:  # none after the last of an odd number of rows
                 start, cost = following
                 maximum(own_b, other_b, out=start)
-                add(start, cost, out=state_b)
+                add(start, cost, state_b)
 
 
 def _clock(grid: Grid) -> _Ring | _Pairs:
@@ -159,6 +159,15 @@ def play_all(grid: Grid) -> Array:
     clock = _clock(grid)
     clock.run(0, len(grid.cost))
     return clock.start
+
+
+def play_whole(grid: Grid, send_s: float) -> Played:
+    """The grid as it is, row by row: of a short one, looking for what repeats costs more than it saves."""
+    start, stage = play_all(grid), np.arange(grid.cost.shape[3])
+    none = exposed = np.zeros(len(stage))
+    if send_s:
+        exposed = _exposed(start, grid.cost[:, :, 0], send_s, 0.0, None).sum(axis=0)
+    return Played(start[stage, 0, stage], start[grid.last_backward, -1, stage], exposed, 0, 0.0, none)
 
 
 def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
