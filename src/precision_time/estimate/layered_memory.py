@@ -34,6 +34,7 @@ from precision_time.estimate.memory import (
     Memory,
     update_bytes,
 )
+from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.layered_program import CONTEXT, TENSOR, Chunk, LayeredProgram, Stage
 from precision_time.layout.layers import EXPERT_DATA, Options, core_attention, shared_weights
 from precision_time.layout.local_bytes import local_bytes
@@ -139,35 +140,6 @@ def _parts(step: LayeredStep, framework: str) -> _Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Alone:
-    """One micro-batch in a chunk: what it keeps, and its fullest moment where it is alone."""
-
-    keeps: int
-    fullest: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Whatever:
-    """Of a stage, however many micro-batches are in flight: what lasts, the update, each chunk's fullest moment."""
-
-    lasting: dict[str, float]
-    update: dict[str, float]
-    chunks: tuple[_Alone, ...]
-
-    def fullest(self, alive: int, group: int) -> dict[str, float]:
-        """The fullest moment: the update, or a chunk's pass beside what the others in flight keep."""
-        count = [0] * len(self.chunks)
-        for k in range(0, alive, group):  # groups of pp micro-batches go through a chunk in turn
-            count[k // group % len(count)] += min(group, alive - k)
-        waiting = sum(n * chunk.keeps for n, chunk in zip(count, self.chunks, strict=True))
-        moments = [self.update]
-        for n, chunk in zip(count, self.chunks, strict=True):
-            if n:
-                moments.append({**chunk.fullest, ACTIVATIONS: chunk.fullest[ACTIVATIONS] + waiting - chunk.keeps})
-        return max(moments, key=lambda rows: sum(rows.values()))
-
-
-@dataclass(frozen=True, slots=True)
 class _Asked:
     """A stage to play; equal where all `words` on which that depends are."""
 
@@ -179,7 +151,7 @@ class _Asked:
 
 
 @lru_cache(maxsize=512)
-def _played(asked: _Asked) -> tuple[_Alone, ...]:
+def _played(asked: _Asked) -> tuple[Alone, ...]:
     return asked.costs.chunks_alone(asked.stage, asked.first, asked.last)
 
 
@@ -200,7 +172,7 @@ class _Costs:
         self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
         self.largest, self.largest_trained = parts.largest, parts.largest_trained
         self.parts, self.received, self.communicators = parts, self._received(), self._communicators()
-        self.whatever: dict[tuple[int, bool, bool], _Whatever] = {}
+        self.moments: dict[tuple[int, bool, bool], StageMoments] = {}
 
     def _gradient(self, traced: int) -> int:
         """Bytes of a gradient as it is kept: Megatron accumulates those of bf16 weights in fp32 (`--bf16` sets
@@ -215,21 +187,22 @@ class _Costs:
     def stage(self, stage: Stage, alive: int, first: bool, last: bool) -> dict[str, int]:
         """Bytes of one stage at its fullest moment, by category."""
         key = (id(stage), first, last)
-        if key not in self.whatever:
+        if key not in self.moments:
             update = {GRADIENTS: self._gradients(stage), UPDATE: self._update(stage)}
-            self.whatever[key] = _Whatever(self._lasting(stage), update, self._alone(stage, first, last))
-        known = self.whatever[key]
+            self.moments[key] = StageMoments(self._lasting(stage), update, self._alone(stage, first, last))
+        known = self.moments[key]
         fullest = known.fullest(alive, self.program.layout.pp)
         rows = {name: known.lasting.get(name, 0.0) + fullest.get(name, 0.0) for name in _ROWS}
         rows[BUFFERS] += self.communicators
         rows[FRAMEWORK] = self.process_bytes + FRAGMENTATION * sum(rows.values())
         return {name: ceil(size) for name, size in rows.items()}
 
-    def _alone(self, stage: Stage, first: bool, last: bool) -> tuple[_Alone, ...]:
+    def _alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """Where nothing but states is sharded, replicas do not matter, so that layouts share what was played."""
+        sharing = self.program if self.zero >= 2 else None
         words = (
             self.parts, self.program.units, stage.chunks, first, last, self.options.recompute, self.options.framework,
-            self.appears, self.gradient, self.received, self._gradients(stage), self.program if self.zero >= 2 else None,
+            self.appears, self.gradient, self.received, self._gradients(stage), sharing,
         )  # fmt: skip
         return _played(_Asked(words, self, stage, first, last))
 
@@ -321,7 +294,7 @@ class _Costs:
             recompute=recompute,
         )
 
-    def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[_Alone, ...]:
+    def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk, what one micro-batch keeps in it, and the fullest moment of one that is alone."""
         chunks = [self._uses(chunk) for chunk in stage.chunks]
         found = []
@@ -330,7 +303,7 @@ class _Costs:
             # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
-            found.append(_Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
+            found.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
         return tuple(found)
 
     def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:

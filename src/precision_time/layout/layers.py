@@ -154,7 +154,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
         return _gradient_copies(unit, wire) if copied else ()
 
     programs = tuple(_unit(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units)
-    return _Units(programs, Kinds(kinds.found), kinds.found)
+    return _Units(programs, _remembered(tuple(kinds.found)), kinds.found)  # what recomputes has no other kinds
 
 
 @lru_cache(maxsize=1024)
@@ -164,11 +164,12 @@ def _stages(step: LayeredStep, units: _Units, cut: _Cut) -> tuple[tuple[Stage, .
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
     every = _parts(step, cut.pp, cut.vpp)
-    swept = replace(cut, pp=1, vpp=1)  # an optimizer sweeps over what a stage holds, however that is cut
+    swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
     tied = shared_weights(step) if cut.pp > 1 else ()
     for parts in every:
         if parts not in known:
-            known[parts] = _stage(step, units.programs, parts, tied if parts is every[-1] else (), swept, kinds)
+            split = _chunks(units.programs, parts, cut.recompute, cut.recompute_layers)
+            known[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(known[parts])
     more = _remembered(tuple(kinds.found)[len(units.kinds) :])
     return tuple(stages), _together(units.kinds, more)
@@ -366,11 +367,10 @@ def _segment(
 
 
 def _stage(
-    step: LayeredStep, units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...],
+    step: LayeredStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: _Held,
     copies: tuple[Parameter, ...], cut: _Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
     """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
-    chunks, held = _chunks(units, parts, cut.recompute, cut.recompute_layers)
     sweeps = _sweeps(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
 
@@ -398,7 +398,7 @@ def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
 @lru_cache(maxsize=1024)
 def _chunks(
     units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
-) -> tuple[tuple[Chunk, ...], tuple[tuple[int, int], ...]]:
+) -> tuple[tuple[Chunk, ...], _Held]:
     """The chunks of a stage, and which units it holds how many times."""
     chunks = []
     held: dict[int, int] = {}

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from precision_time.capture.graph import Phase
 from precision_time.errors import JobError
 from precision_time.layout.layered_program import DATA, PIPELINE, Chunk, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
@@ -361,7 +360,7 @@ def _timeline(
     total = compute + sum(exposed.values()) + bubble + gap + wait
     return LayeredTimeline(
         step_s=total,
-        busy={Phase(p): s for p, s in busy.items()},
+        busy=busy,
         casts_s=casts,
         host_gap_s=gap,
         communication_exposed_s=sum(exposed.values()),

@@ -184,8 +184,8 @@ def ring_grid(forward_s: Array, backward_s: Array, send_s: float, micro_batches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RingPlan:
-    """All of a grid but the seconds: (rows, halves, stages), where among those of all forwards, then all backwards, then
-    none they stand, and whether a result is sent on."""
+    """All of a grid but the seconds: (rows, halves, stages), the place of these among all forwards' (stages, chunks),
+    then all backwards', then a zero; and whether a result is sent on."""
 
     which: NDArray[np.intp]
     handed: NDArray[np.bool_]

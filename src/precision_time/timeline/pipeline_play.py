@@ -91,7 +91,10 @@ class _Ring:
             arrivals[to] = arrivals[of]
 
     def _run_both(self, first: int, end: int) -> None:
-        maximum, add = np.maximum, np.add  # calls on short vectors are all the cost: flat arrays, given outputs (by place)
+        maximum, add = (
+            np.maximum,
+            np.add,
+        )  # calls on short vectors are all the cost: flat arrays, given outputs (by place)
         own, before, after = self.own, self.before, self.after
         before_in, before_out, after_in, after_out = before[:-1], before[1:], after[1:], after[:-1]
         start, cost = self.start[first:end], self.cost[first:end]

@@ -249,7 +249,7 @@ def price_part(
     return _price_kinds(part, cluster, options, execution, constants, habits)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _joined(program_kinds: Kinds, parts: tuple[PricedKinds, ...]) -> PricedKinds:
     """Kinds of several parts as one program's; of the rest all parts on one cluster say the same."""
     works = [part.works for part in parts]

@@ -444,8 +444,8 @@ def host_seconds(priced: PricedLayers, stage: Stage) -> float:
 
 def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
-    busy = dict.fromkeys(Phase, 0.0)
-    casts = again_s = 0.0
+    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
+    again_s = 0.0
     micro = priced.program.micro_batches
     sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions))
     runs = [(_by_phase_once(priced.all_kinds or priced, s), n) for s, n in sweeps if len(s) and n]
@@ -456,11 +456,12 @@ def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float
             runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
             if len(unit.recompute) and again:
                 again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
-    for (*totals, cast), times in runs:
-        casts += cast * times
-        for phase, total in zip(Phase, totals, strict=True):
-            busy[phase] += total * times
-    return busy, casts, again_s
+    for totals, times in runs:
+        busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
+    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s
+
+
+_PHASES = tuple(Phase)
 
 
 def _by_phase(kinds: PricedKinds, segment: Segment) -> tuple[float, ...]:
