@@ -93,6 +93,7 @@ def priced(case: Case, **changed: Any) -> Any:
         host=SimpleNamespace(step_s=case.step_us * US),
         synchronous=False,
         unit_kinds=None,
+        all_kinds=None,
         wait_share=0.0,
         slowdown=1.0,
         **changed,

@@ -8,8 +8,9 @@ context-parallel one at its part of the sequence. What runs on a part of the seq
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,41 @@ class LayeredStep:
 def layered_step(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> LayeredStep:
     """The units of a rank's step. Raises `JobError` where the model cannot be divided as the layout asks."""
     precision = precision or job.precision_spec
+    if ".py" in job.model or ":" in job.model:  # of a file, which may change
+        return _whole(job, job.layout_spec, precision, device_type)
+    words = (
+        *_words(job), tuple(job.model_config.items()), tuple(job.input.items()), *_degrees(job.layout_spec), precision,
+        device_type,
+    )  # fmt: skip
+    return _step(_Asked(words, job, precision, device_type))
+
+
+_words = attrgetter(
+    "model", "batch_size", "attention", "execution", "framework", "memory_format", "optimizer", "optimizer_impl",
+    "clip_norm", "loss_scale",
+)  # fmt: skip
+_OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
+_degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A job as far as a rank's step is concerned, whatever its ranks share and how many they are: jobs with the same
+    `words` are equal."""
+
+    words: tuple[Any, ...]
+    job: Job = field(compare=False)
+    precision: Precision = field(compare=False)
+    device_type: str = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _step(asked: _Asked) -> LayeredStep:
+    job, precision, device_type = asked.job, asked.precision, asked.device_type
     layout = job.layout_spec
-    own = ".py" in job.model or ":" in job.model
-    model = None if own else resolve(job)
-    split = SPLITS.get(model.entry.builder) if model else None
-    if model is None or split is None or (model.shipped and _undivided(model.entry.builder, layout)):
+    model = resolve(job)
+    split = SPLITS.get(model.entry.builder)
+    if split is None or (model.shipped and _undivided(model.entry.builder, layout)):
         return _whole(job, layout, precision, device_type)
     config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)

@@ -10,7 +10,7 @@ Left out: static buffers of CUDA graphs, activations offloaded to the host, work
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
@@ -34,6 +34,7 @@ from precision_time.estimate.memory import (
     Memory,
     update_bytes,
 )
+from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.layered_program import CONTEXT, TENSOR, Chunk, LayeredProgram, Stage
 from precision_time.layout.layers import EXPERT_DATA, Options, core_attention, shared_weights
 from precision_time.layout.local_bytes import local_bytes
@@ -105,7 +106,7 @@ class _Use:
         return most
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """What a step's units are, whatever the layout's other degrees: by unit their lifetimes and the elements of their
     largest tensors (all, and those that are trained); bytes of an element of weights and gradients; elements of tied
@@ -138,6 +139,22 @@ def _parts(step: LayeredStep, framework: str) -> _Parts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A stage to play; equal where all `words` on which that depends are."""
+
+    words: tuple[object, ...]
+    costs: _Costs = field(compare=False)
+    stage: Stage = field(compare=False)
+    first: bool = field(compare=False)
+    last: bool = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _played(asked: _Asked) -> tuple[Alone, ...]:
+    return asked.costs.chunks_alone(asked.stage, asked.first, asked.last)
+
+
 class _Costs:
     """Bytes per element, and what all stages have in common."""
 
@@ -154,8 +171,8 @@ class _Costs:
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
         self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
         self.largest, self.largest_trained = parts.largest, parts.largest_trained
-        self.received = self._received()
-        self.alone: dict[tuple[int, bool, bool], list[tuple[int, dict[str, float]]]] = {}
+        self.parts, self.received, self.communicators = parts, self._received(), self._communicators()
+        self.moments: dict[tuple[int, bool, bool], StageMoments] = {}
 
     def _gradient(self, traced: int) -> int:
         """Bytes of a gradient as it is kept: Megatron accumulates those of bf16 weights in fp32 (`--bf16` sets
@@ -169,14 +186,25 @@ class _Costs:
 
     def stage(self, stage: Stage, alive: int, first: bool, last: bool) -> dict[str, int]:
         """Bytes of one stage at its fullest moment, by category."""
-        lasting = self._lasting(stage)
-        update = {GRADIENTS: self._gradients(stage), UPDATE: self._update(stage)}
-        moments = [update, *self._played(stage, alive, first, last)]
-        fullest = max(moments, key=lambda rows: sum(rows.values()))
-        rows = {name: lasting.get(name, 0.0) + fullest.get(name, 0.0) for name in _ROWS}
-        rows[BUFFERS] += self._communicators()
+        key = (id(stage), first, last)
+        if key not in self.moments:
+            update = {GRADIENTS: self._gradients(stage), UPDATE: self._update(stage)}
+            self.moments[key] = StageMoments(self._lasting(stage), update, self._alone(stage, first, last))
+        known = self.moments[key]
+        fullest = known.fullest(alive, self.program.layout.pp)
+        rows = {name: known.lasting.get(name, 0.0) + fullest.get(name, 0.0) for name in _ROWS}
+        rows[BUFFERS] += self.communicators
         rows[FRAMEWORK] = self.process_bytes + FRAGMENTATION * sum(rows.values())
         return {name: ceil(size) for name, size in rows.items()}
+
+    def _alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
+        """Where nothing but states is sharded, replicas do not matter, so that layouts share what was played."""
+        sharing = self.program if self.zero >= 2 else None
+        words = (
+            self.parts, self.program.units, stage.chunks, first, last, self.options.recompute, self.options.framework,
+            self.appears, self.gradient, self.received, self._gradients(stage), sharing,
+        )  # fmt: skip
+        return _played(_Asked(words, self, stage, first, last))
 
     # --- what lasts
 
@@ -266,23 +294,7 @@ class _Costs:
             recompute=recompute,
         )
 
-    def _played(self, stage: Stage, alive: int, first: bool, last: bool) -> list[dict[str, float]]:
-        """The fullest moment of each chunk's forward and backward pass, beside what the others in flight keep."""
-        key = (id(stage), first, last)
-        if key not in self.alone:
-            self.alone[key] = self._chunks_alone(stage, first, last)
-        chunks = self.alone[key]
-        group = self.program.layout.pp
-        count = [0] * len(chunks)
-        for k in range(alive):  # groups of pp micro-batches go through a chunk in turn
-            count[k // group % len(chunks)] += 1
-        waiting = sum(n * keeps for n, (keeps, _) in zip(count, chunks, strict=True))
-        return [
-            {**fullest, ACTIVATIONS: fullest[ACTIVATIONS] + waiting - keeps}
-            for n, (keeps, fullest) in zip(count, chunks, strict=True) if n
-        ]  # fmt: skip
-
-    def _chunks_alone(self, stage: Stage, first: bool, last: bool) -> list[tuple[int, dict[str, float]]]:
+    def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk, what one micro-batch keeps in it, and the fullest moment of one that is alone."""
         chunks = [self._uses(chunk) for chunk in stage.chunks]
         found = []
@@ -291,8 +303,8 @@ class _Costs:
             # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
-            found.append((keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
-        return found
+            found.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
+        return tuple(found)
 
     def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""

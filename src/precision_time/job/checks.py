@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from precision_time.errors import JobError, nearest
@@ -27,9 +28,13 @@ def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = 
 
 def apply_checks(instance: Any) -> None:
     """Replace every field of a frozen dataclass built with `option` by its checked value."""
-    for item in dataclasses.fields(instance):
-        value = item.metadata["check"](item.name, getattr(instance, item.name))
-        object.__setattr__(instance, item.name, value)
+    for name, check in _checks(instance.__class__):
+        object.__setattr__(instance, name, check(name, getattr(instance, name)))
+
+
+@cache
+def _checks(of: type) -> tuple[tuple[str, Check], ...]:
+    return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of))
 
 
 def show(value: object) -> str:

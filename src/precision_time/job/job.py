@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def _schedule(field: str, value: Any) -> tuple[PrecisionFrom, ...]:
 
 def _as_given(field: str, value: Any) -> Any:
     return value
+
+
+@lru_cache(maxsize=4096)
+def _label(layout: Layout) -> str:
+    return layout.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,7 @@ class Job:
             object.__setattr__(self, name, getattr(self, name) or {})
         apply_checks(self)
         layout = parse_layout(self.layout, self.gpus, self.nodes)
-        object.__setattr__(self, "layout", layout.label)
+        object.__setattr__(self, "layout", _label(layout))
         if type(self.input.get("seq_len")) is int:
             layout.check_sequence(self.input["seq_len"])  # type: ignore[arg-type]
         if self.recompute_layers is not None and self.recompute != "full":

@@ -73,7 +73,7 @@ def parse_layout(value: Any, gpus: int, nodes: int | None = None) -> Layout:
     raise _unknown(value)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16384)
 def _of_text(text: str, gpus: int, nodes: int | None) -> Layout:
     pairs: list[tuple[Any, Any]] = []
     for part in text.replace(";", ",").split(","):

@@ -154,7 +154,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
         return _gradient_copies(unit, wire) if copied else ()
 
     programs = tuple(_unit(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units)
-    return _Units(programs, Kinds(kinds.found), kinds.found)
+    return _Units(programs, _remembered(tuple(kinds.found)), kinds.found)  # what recomputes has no other kinds
 
 
 @lru_cache(maxsize=1024)
@@ -163,14 +163,26 @@ def _stages(step: LayeredStep, units: _Units, cut: _Cut) -> tuple[tuple[Stage, .
     kinds = _KindTable(dict(units.table))
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
-    every = _cut(step.layers.order, step.layers.units, cut.pp, cut.vpp)
+    every = _parts(step, cut.pp, cut.vpp)
+    swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
     tied = shared_weights(step) if cut.pp > 1 else ()
     for parts in every:
         if parts not in known:
-            known[parts] = _stage(step, units.programs, parts, tied if parts is every[-1] else (), cut, kinds)
+            split = _chunks(units.programs, parts, cut.recompute, cut.recompute_layers)
+            known[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(known[parts])
     more = _remembered(tuple(kinds.found)[len(units.kinds) :])
-    return tuple(stages), Kinds.joined(units.kinds, more)
+    return tuple(stages), _together(units.kinds, more)
+
+
+@lru_cache(maxsize=256)
+def _parts(step: LayeredStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
+    return _cut(step.layers.order, step.layers.units, pp, vpp)
+
+
+@lru_cache(maxsize=1024)
+def _together(first: Kinds, more: Kinds) -> Kinds:
+    return Kinds.joined(first, more)
 
 
 @lru_cache(maxsize=4096)
@@ -355,13 +367,43 @@ def _segment(
 
 
 def _stage(
-    step: LayeredStep, units: Sequence[UnitProgram], parts: tuple[tuple[int, ...], ...], copies: Sequence[Parameter],
-    cut: _Cut, kinds: _KindTable,
+    step: LayeredStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: _Held,
+    copies: tuple[Parameter, ...], cut: _Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
     """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
+    sweeps = _sweeps(step, held, copies, cut)
+    copied = sum(p.numel for p in copies)
+
+    def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
+        return _swept(tuple((kinds(kind), phase) for phase, kind in operators))
+
+    return Stage(
+        chunks=chunks,
+        tail=enter(sweeps.tail),
+        copies=enter(sweeps.copies),
+        accumulate=enter(sweeps.accumulate),
+        dense_trainable=sum(units[i].dense_trainable * n for i, n in held) + copied,
+        expert_trainable=sum(units[i].expert_trainable * n for i, n in held),
+        dense_elements=sum(units[i].dense_elements * n for i, n in held) + copied,
+        expert_elements=sum(units[i].expert_elements * n for i, n in held),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
+    """The same object for the same rows: stages that hold as much sweep alike."""
+    return Segment.of([(kind, phase, 0, 0) for kind, phase in rows])
+
+
+@lru_cache(maxsize=1024)
+def _chunks(
+    units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
+) -> tuple[tuple[Chunk, ...], _Held]:
+    """The chunks of a stage, and which units it holds how many times."""
     chunks = []
+    held: dict[int, int] = {}
     for place, part in enumerate(parts):
-        left = _recomputed_layers(cut, place, len(parts))
+        left = _recomputed_layers(recompute, recompute_layers, place, len(parts))
         runs: list[list[int]] = []
         for index in part:
             block = units[index].name not in (BEFORE, AFTER)
@@ -373,35 +415,41 @@ def _stage(
                 runs[-1][2] += again
             else:
                 runs.append([index, 1, again])
+            held[index] = held.get(index, 0) + 1
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
-    held: dict[int, int] = {}
-    for chunk in chunks:
-        for index, repeat, _ in chunk.units:
-            held[index] = held.get(index, 0) + repeat
+    return tuple(chunks), tuple(held.items())
+
+
+_Operators = tuple[tuple[Phase, OpKind], ...]
+_Held = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sweeps:
+    """Passes over all parameters of a stage: after the last backward, for every reduction, and for every micro-batch
+    after the first."""
+
+    tail: _Operators
+    copies: _Operators
+    accumulate: _Operators
+
+
+@lru_cache(maxsize=1024)
+def _sweeps(step: LayeredStep, held: _Held, copies: tuple[Parameter, ...], cut: _Cut) -> _Sweeps:
     after = _tail(step, held, copies, cut)
-    copied = sum(p.numel for p in copies)
-
-    def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
-        return Segment.of([(kinds(kind), phase, 0, 0) for phase, kind in operators])
-
-    accumulate = [(Phase.BACKWARD, after.accumulate)] if cut.accumulates and after.accumulate is not None else []
-    return Stage(
-        chunks=tuple(chunks),
-        tail=enter((*_average(step, held, cut), *after.operators)),
-        copies=enter(_bucket_copies(step, held, copies, cut)),
-        accumulate=enter(accumulate),
-        dense_trainable=sum(units[i].dense_trainable * n for i, n in held.items()) + copied,
-        expert_trainable=sum(units[i].expert_trainable * n for i, n in held.items()),
-        dense_elements=sum(units[i].dense_elements * n for i, n in held.items()) + copied,
-        expert_elements=sum(units[i].expert_elements * n for i, n in held.items()),
+    adds = cut.accumulates and after.accumulate is not None
+    return _Sweeps(
+        (*_average(step, held, cut), *after.operators),
+        _bucket_copies(step, held, copies, cut),
+        ((Phase.BACKWARD, after.accumulate),) if adds and after.accumulate is not None else (),
     )
 
 
-def _average(step: LayeredStep, held: Mapping[int, int], cut: _Cut) -> tuple[tuple[Phase, OpKind], ...]:
+def _average(step: LayeredStep, held: _Held, cut: _Cut) -> tuple[tuple[Phase, OpKind], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
     if not cut.averages:
         return ()
-    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held.items()]
+    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held]
     first = next((sizes.first for sizes, _ in known if sizes.first), None)
     if first is None:
         return ()
@@ -411,12 +459,12 @@ def _average(step: LayeredStep, held: Mapping[int, int], cut: _Cut) -> tuple[tup
 
 
 def _bucket_copies(
-    step: LayeredStep, held: Mapping[int, int], copies: Sequence[Parameter], cut: _Cut
+    step: LayeredStep, held: _Held, copies: Sequence[Parameter], cut: _Cut
 ) -> tuple[tuple[Phase, OpKind], ...]:
     """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
     if not cut.buckets:
         return ()
-    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held.items()]
+    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held]
     first = next((sizes.first for sizes, _ in known if sizes.first), None)
     if first is None:
         return ()
@@ -436,13 +484,13 @@ def _bucket_copies(
     )
 
 
-def _recomputed_layers(cut: _Cut, chunk: int, chunks: int) -> int | None:
+def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: int) -> int | None:
     """Blocks of a chunk that recompute (None: all): those of the stage are shared out, as Megatron says them."""
-    if cut.recompute == "none":
+    if recompute == "none":
         return 0
-    if cut.recompute_layers is None:
+    if layers is None:
         return None
-    each, more = divmod(cut.recompute_layers, chunks)
+    each, more = divmod(layers, chunks)
     return each + (chunk < more)
 
 
@@ -459,11 +507,11 @@ def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
 
 
-def _tail(step: LayeredStep, held: Mapping[int, int], copies: Sequence[Parameter], cut: _Cut) -> Tail:
+def _tail(step: LayeredStep, held: _Held, copies: Sequence[Parameter], cut: _Cut) -> Tail:
     """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
     sizes: dict[int, int] = {}
     first = None
-    for known, repeat in (*((_sizes(step.layers.units[i]), n) for i, n in held.items()), (_sizes_of(copies), 1)):
+    for known, repeat in (*((_sizes(step.layers.units[i]), n) for i, n in held), (_sizes_of(copies), 1)):
         first = first or known.first
         for numel, expert, times in known.sizes:
             own = ceil(numel / (cut.expert_over if expert else cut.over))

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from precision_time.capture.graph import Phase
 from precision_time.errors import JobError
 from precision_time.layout.layered_program import DATA, PIPELINE, Chunk, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
@@ -153,6 +152,7 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
     """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
     layout = priced.program.layout
     names = [u.name for u in priced.program.units]
+    gather_names, reduce_names = ([f"{what} {name}" for name in names] for what in ("gather", "reduce"))
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
     updated = rank.device  # no weight is gathered before
@@ -164,7 +164,7 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
         ready = 0.0
         if gathers_each or gathers_first:
             freed = rank.ended[-2] if gathers_each and place > 1 else updated
-            ready = rank.send(priced.unit_data[unit].gather_s, freed, f"gather {names[unit]}")
+            ready = rank.send(priced.unit_data[unit].gather_s, freed, gather_names[unit])
         rank.run(priced.units[unit].forward, ready, names[unit], "forward")
     reduces = layout.zero >= 2 or last or priced.program.reduces_always
     behind = layout.overlap_grad_reduce
@@ -178,12 +178,12 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
         if gathers_each and place + 1 < len(backward):
             freed = rank.ended[-1]
             after = backward[place + 1][0]
-            ready = rank.send(priced.unit_data[after].gather_s, freed, f"gather {names[after]}")
+            ready = rank.send(priced.unit_data[after].gather_s, freed, gather_names[after])
         if again:
             rank.run(priced.units[unit].recompute, arrived, names[unit], "recompute")
         rank.run(priced.units[unit].backward, arrived, names[unit], "backward")
         if reduces and behind:
-            rank.send(priced.unit_data[unit].reduce_s, rank.device, f"reduce {names[unit]}")
+            rank.send(priced.unit_data[unit].reduce_s, rank.device, reduce_names[unit])
     if not first:
         rank.run(priced.accumulates[0])
     if reduces and not behind:
@@ -361,7 +361,7 @@ def _timeline(
     total = compute + sum(exposed.values()) + bubble + gap + wait
     return LayeredTimeline(
         step_s=total,
-        busy={Phase(p): s for p, s in busy.items()},
+        busy=busy,
         casts_s=casts,
         host_gap_s=gap,
         communication_exposed_s=sum(exposed.values()),

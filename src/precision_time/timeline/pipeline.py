@@ -21,8 +21,8 @@ on `send_s` later; a forward and a backward that cross on a link do so at once. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ from precision_time.timeline.pipeline_grid import (
     ring_grid,
     ring_rows,
 )
-from precision_time.timeline.pipeline_play import play, play_all
+from precision_time.timeline.pipeline_play import Played, play, play_all, play_whole
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
@@ -171,16 +171,9 @@ def pipeline(
     stages, chunks = times.stages, times.chunks
     send_s = float(send_s) if stages > 1 else 0.0
     stage = np.arange(stages)
-    group = stages if schedule == "interleaved" else 1
-    played, few = None, _enough(schedule, stages)
-    while played is None:
-        if schedule == "gpipe" or 3 * few > 2 * micro_batches:
-            few = micro_batches
-        grid = _grid(schedule, times, send_s, few, blocking_send)
-        played = play(grid, 0.0 if blocking_send else send_s, (micro_batches - few) // group)
-        few *= 2
+    played = _played(schedule, times, send_s, micro_batches, blocking_send)
     _, backward_s, weight_s = _parts(schedule, times)
-    end = played.start[grid.last_backward, -1, stage] + backward_s
+    end = played.last_backward_s + backward_s
     if schedule == "zero-bubble":
         end += weight_s * np.minimum(stage + 1, micro_batches)
     exposed_s = played.exposed_send_s
@@ -193,12 +186,54 @@ def pipeline(
         micro_batches=micro_batches,
         blocking_send=blocking_send,
         step_s=float(end.max()),
-        stage_start_s=played.start[stage, 0, stage],
+        stage_start_s=played.first_forward_s,
         stage_end_s=end,
         busy_s=micro_batches * (times.forward_s + times.backward_s).sum(axis=1),
         exposed_send_s=exposed_s,
         in_flight=held_in_flight(schedule, stages, chunks, micro_batches),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Stage times, equal where all their seconds are."""
+
+    seconds: tuple[bytes | int | None, ...]
+    times: StageTimes = field(compare=False)
+
+    @classmethod
+    def of(cls, times: StageTimes) -> _Alike:
+        weight = None if times.weight_s is None else times.weight_s.tobytes()
+        return cls((times.chunks, times.forward_s.tobytes(), times.backward_s.tobytes(), weight), times)
+
+
+def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> Played:
+    """As few micro-batches as show what repeats, and the others as repetitions of it."""
+    alike = _Alike.of(times)
+    group = times.stages if schedule == "interleaved" else 1
+    few = _enough(schedule, times.stages)
+    while schedule != "gpipe" and 3 * few <= 2 * micro_batches:
+        found = _play(schedule, alike, send_s, few, blocking_send)
+        if found.period:
+            periods, rest = divmod((micro_batches - few) // group, found.period)
+            if rest:
+                found = _play(schedule, alike, send_s, few, blocking_send, rest)
+            return found.longer(periods)
+        few *= 2
+    return _play(schedule, alike, send_s, micro_batches, blocking_send, None)
+
+
+@lru_cache(maxsize=1024)
+def _play(
+    schedule: str, alike: _Alike, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
+) -> Played:
+    """With so many `extra` rounds (None: the micro-batches as they are, no more).
+
+    Layouts that differ in the number of replicas, and so of micro-batches, or in what is sharded over them, have
+    the same stages: what they play is remembered."""
+    grid = _grid(schedule, alike.times, send_s, micro_batches, blocking_send)
+    waited_s = 0.0 if blocking_send else send_s
+    return play_whole(grid, waited_s) if extra is None else play(grid, waited_s, extra)
 
 
 def _check(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> None:

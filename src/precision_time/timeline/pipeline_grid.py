@@ -16,6 +16,7 @@ row before, every backward for the stage after it, and the last stage hands to t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,36 +93,56 @@ def pair_grid(
 ) -> Grid:
     """Seconds (stages,) in rows. With `delayed_weight_s`, stage s makes weight gradients after its backwards k >= s."""
     stages = len(forward_s)
+    plan = _pair_plan(stages, micro_batches, all_forwards_first, blocking, delayed_weight_s is not None)
+    seconds = np.stack([np.zeros(stages), forward_s, backward_s])[plan.which, np.arange(stages)]
+    own = seconds
+    if blocking:
+        own = seconds + send_s * plan.handed
+    if delayed_weight_s is not None:
+        own = seconds + plan.delayed * delayed_weight_s
+    return Grid(_table(own, seconds, send_s, plan.handed)[:, None], plan.steady, plan.last_backward)
+
+
+def _table(own: Array, seconds: Array, send_s: float, handed: NDArray[np.bool_]) -> Array:
+    """`Grid.cost`, where results are `handed` on after so many `seconds` and the sending."""
+    return np.stack([own, np.where(handed, seconds + send_s, -np.inf)], axis=-2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PairPlan:
+    """All of a grid but the seconds: (rows, stages), whether nothing (0), a forward (1) or a backward (2) stands there,
+    whether it is sent on, or in blocking exchanges received, and whether a weight gradient follows."""
+
+    which: NDArray[np.int8]
+    handed: NDArray[np.bool_]
+    delayed: NDArray[np.bool_]
+    steady: Steady
+    last_backward: Index
+
+
+@lru_cache(maxsize=64)
+def _pair_plan(stages: int, micro_batches: int, all_forwards_first: bool, blocking: bool, delays: bool) -> _PairPlan:
     stage = np.arange(stages)
     offset = pair_offset(stages, micro_batches, all_forwards_first)
-
-    def cost(row: Index) -> Array:
-        cells = pair_cells(row, stages, micro_batches, offset)
-        seconds = np.where(cells.forward, forward_s, np.where(cells.backward, backward_s, 0.0))
-        sends = cells.forward & (stage < stages - 1)
-        returns = cells.backward & (stage > 0)
-        own, handed = seconds, sends | returns
-        if blocking:
-            # An exchange after this row holds both ends of its link: a stage sends, receives, or does both at once
-            # (Megatron's send_forward_recv_backward); only then does either go on.
-            handed[:, 1:] |= sends[:, :-1]
-            handed[:, :-1] |= returns[:, 1:]
-            own = seconds + send_s * handed
-        onward = np.where(handed, seconds + send_s, -np.inf)
-        if delayed_weight_s is not None:
-            own = seconds + np.where(cells.backward & (cells.micro >= stage), delayed_weight_s, 0.0)
-        return np.stack([own, onward], axis=1)[:, None]
-
     rows = pair_rows(micro_batches, offset)
-    first = offset + (stages - 1 if delayed_weight_s is not None else 0)
+    cells = pair_cells(np.arange(rows), stages, micro_batches, offset)
+    sends = cells.forward & (stage < stages - 1)
+    returns = cells.backward & (stage > 0)
+    handed = sends | returns
+    if blocking:
+        # An exchange after this row holds both ends of its link: a stage sends, receives, or does both at once
+        # (Megatron's send_forward_recv_backward); only then does either go on.
+        handed[:, 1:] |= sends[:, :-1]
+        handed[:, :-1] |= returns[:, 1:]
+    first = offset + (stages - 1 if delays else 0)
     rounds = 0 if all_forwards_first else max(0, (2 * micro_batches - 1 - first) // 2)
-    drain = first + 2 * rounds
-    if rounds:
-        repeated = np.tile(cost(np.arange(first, first + 2)), (rounds, 1, 1, 1))
-        table = np.concatenate([cost(np.arange(first)), repeated, cost(np.arange(drain, rows))])
-    else:
-        table = cost(np.arange(rows))
-    return Grid(table, Steady(first, 2, rounds), offset - stage + 2 * (micro_batches - 1))
+    return _PairPlan(
+        which=cells.forward + np.int8(2) * cells.backward,
+        handed=handed,
+        delayed=cells.backward & (cells.micro >= stage),
+        steady=Steady(first, 2, rounds),
+        last_backward=offset - stage + 2 * (micro_batches - 1),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,21 +177,32 @@ def ring_cells(row: Index, stages: int, chunks: int, micro_batches: int) -> Ring
 def ring_grid(forward_s: Array, backward_s: Array, send_s: float, micro_batches: int) -> Grid:
     """Seconds (stages, chunks) in rows."""
     stages, chunks = forward_s.shape
+    plan = _ring_plan(stages, chunks, micro_batches)
+    own = np.take(np.concatenate([forward_s.ravel(), backward_s.ravel(), [0.0]]), plan.which)
+    return Grid(_table(own, own, send_s, plan.handed), plan.steady, plan.last_backward)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RingPlan:
+    """All of a grid but the seconds: (rows, halves, stages), the place of these among all forwards' (stages, chunks),
+    then all backwards', then a zero; and whether a result is sent on."""
+
+    which: NDArray[np.intp]
+    handed: NDArray[np.bool_]
+    steady: Steady
+    last_backward: Index
+
+
+@lru_cache(maxsize=64)
+def _ring_plan(stages: int, chunks: int, micro_batches: int) -> _RingPlan:
     group = stages * chunks
     rows = ring_rows(stages, chunks, micro_batches)
-    # One group as it repeats, then without what comes before the first and after the last of all.
-    chunk = ring_cells(np.arange(group), stages, chunks, micro_batches).chunk
-    own = np.stack([forward_s, backward_s])[np.arange(2)[:, None], np.arange(stages), chunk]
-    onward = own + send_s
-    onward[:, 0, -1][chunk[:, 0, -1] == chunks - 1] = -np.inf  # the model's last part turns round by itself
-    onward[:, 1, 0][chunk[:, 1, 0] == 0] = -np.inf  # nothing is before the model's first part
-    table = np.take(np.stack([own, onward], axis=2), np.arange(rows) % group, axis=0)
+    cells = ring_cells(np.arange(rows), stages, chunks, micro_batches)
+    half, stage = np.arange(2)[:, None], np.arange(stages)
+    which = np.where(cells.real, (half * stages + stage) * chunks + cells.chunk, 2 * group)
+    handed = cells.real.copy()
+    handed[:, 0, -1] &= cells.chunk[:, 0, -1] != chunks - 1  # the model's last part turns round by itself
+    handed[:, 1, 0] &= cells.chunk[:, 1, 0] != 0  # nothing is before the model's first part
     first, end = group + stages - 2, micro_batches * chunks
-    fill = min(first, end)
-    for begin, until in ((0, fill), (max(fill, end), rows)):
-        order = _ring_order(np.arange(begin, until), stages, chunks)
-        absent = (order < 0) | (order >= end)
-        table[begin:until, :, 0][absent] = 0.0
-        table[begin:until, :, 1][absent] = -np.inf
-    last = rows - 1 - np.arange(stages)
-    return Grid(table, Steady(first, group, max(0, (end - first) // group)), last)
+    steady = Steady(first, group, max(0, (end - first) // group))
+    return _RingPlan(which, handed, steady, rows - 1 - stage)

@@ -10,7 +10,7 @@ no such row comes up, every row is played.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -23,13 +23,27 @@ _EQUAL = 1e-13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """`start` (rows, halves, stages), later by what was skipped, and `exposed_send_s` (stages,) with what was skipped.
+    """By stage, with what was skipped: start of the first forward and of the last backward, and `exposed_send_s`.
 
-    Rows of the steady part that were skipped hold no times.
+    Every `period` rounds (0: none were found that repeat) take `period_s` and add `period_exposed_s`.
     """
 
-    start: Array
+    first_forward_s: Array
+    last_backward_s: Array
     exposed_send_s: Array
+    period: int
+    period_s: float
+    period_exposed_s: Array
+
+    def longer(self, periods: int) -> Played:
+        """The same with so many periods more."""
+        if not periods:
+            return self
+        return replace(
+            self,
+            last_backward_s=self.last_backward_s + periods * self.period_s,
+            exposed_send_s=self.exposed_send_s + periods * self.period_exposed_s,
+        )
 
 
 class _Ring:
@@ -72,12 +86,15 @@ class _Ring:
         to, of = turn
         for begun, own_s, onward_s in zip(start, cost[:, 0], cost[:, 1], strict=True):
             maximum(own, into, out=begun)
-            add(begun, own_s, out=own)
-            add(begun, onward_s, out=out)
+            add(begun, own_s, own)
+            add(begun, onward_s, out)
             arrivals[to] = arrivals[of]
 
     def _run_both(self, first: int, end: int) -> None:
-        maximum, add = np.maximum, np.add  # calls on short vectors are all the cost: flat arrays, given outputs
+        maximum, add = (
+            np.maximum,
+            np.add,
+        )  # calls on short vectors are all the cost: flat arrays, given outputs (by place)
         own, before, after = self.own, self.before, self.after
         before_in, before_out, after_in, after_out = before[:-1], before[1:], after[1:], after[:-1]
         start, cost = self.start[first:end], self.cost[first:end]
@@ -85,12 +102,12 @@ class _Ring:
             start[:, 0], start[:, 1], cost[:, 0, 0], cost[:, 0, 1], cost[:, 1, 0], cost[:, 1, 1], strict=True
         ):
             maximum(own, before_in, out=start_f)
-            add(start_f, own_f, out=own)
-            add(start_f, onward_f, out=before_out)
+            add(start_f, own_f, own)
+            add(start_f, onward_f, before_out)
             before[0] = before[-1]
             maximum(own, after_in, out=start_b)
-            add(start_b, own_b, out=own)
-            add(start_b, onward_b, out=after_out)
+            add(start_b, own_b, own)
+            add(start_b, onward_b, after_out)
             after[-1] = after[0]
 
 
@@ -129,11 +146,11 @@ class _Pairs:
         (state_a, own_a, other_a, rows_a), (state_b, own_b, other_b, rows_b) = lanes
         for (start, cost), following in zip_longest(rows_a, rows_b):
             maximum(own_a, other_a, out=start)
-            add(start, cost, out=state_a)
+            add(start, cost, state_a)
             if following:  # none after the last of an odd number of rows
                 start, cost = following
                 maximum(own_b, other_b, out=start)
-                add(start, cost, out=state_b)
+                add(start, cost, state_b)
 
 
 def _clock(grid: Grid) -> _Ring | _Pairs:
@@ -147,11 +164,20 @@ def play_all(grid: Grid) -> Array:
     return clock.start
 
 
-def play(grid: Grid, send_s: float, extra_rounds: int) -> Played | None:
-    """The grid as if its steady part had `extra_rounds` more; None where they cannot be told from what it has."""
+def play_whole(grid: Grid, send_s: float) -> Played:
+    """The grid as it is, row by row: of a short one, looking for what repeats costs more than it saves."""
+    start, stage = play_all(grid), np.arange(grid.cost.shape[3])
+    none = exposed = np.zeros(len(stage))
+    if send_s:
+        exposed = _exposed(start, grid.cost[:, :, 0], send_s, 0.0, None).sum(axis=0)
+    return Played(start[stage, 0, stage], start[grid.last_backward, -1, stage], exposed, 0, 0.0, none)
+
+
+def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
+    """The grid as if its steady part had `extra_rounds` more, where it is known to repeat."""
     clock = _clock(grid)
     rows, steady = len(grid.cost), grid.steady
-    resumed, played, skips, period, shift = 0, 0, 0, 0, 0.0
+    resumed, played, skips, period, constant, shift = 0, 0, 0, 0, 0.0, 0.0
     check = 1
     while check < steady.rounds:  # after 1, 2, 4 ... rounds
         end = steady.start + check * steady.rows + 1
@@ -167,19 +193,20 @@ def play(grid: Grid, send_s: float, extra_rounds: int) -> Played | None:
             resumed = played + steady.rows * (to_come - left)
             break
         check *= 2
-    if extra_rounds and not period:
-        return None
     if not period:
         resumed = played
     clock.run(resumed, rows)
-    start, own = clock.start, grid.cost[:, :, 0]
-    waited = _exposed(start[:played], own[:played], send_s, 0.0, None)
-    exposed = waited.sum(axis=0)
-    if skips:
-        exposed += skips * waited[played - period * steady.rows :].sum(axis=0)
-    before = start[played - 1, -1] + own[played - 1, -1] + shift if played else None
-    exposed += _exposed(start[resumed:], own[resumed:], send_s, shift, before).sum(axis=0)
-    return Played(start, exposed)
+    start, stage = clock.start, np.arange(grid.cost.shape[3])
+    first, last = start[stage, 0, stage], start[grid.last_backward, -1, stage]
+    exposed = again = np.zeros(len(stage))
+    if send_s:
+        own = grid.cost[:, :, 0]
+        waited = _exposed(start[:played], own[:played], send_s, 0.0, None)
+        again = waited[played - period * steady.rows :].sum(axis=0) if period else again
+        before = start[played - 1, -1] + own[played - 1, -1] + shift if played else None
+        after = _exposed(start[resumed:], own[resumed:], send_s, shift, before)
+        exposed = waited.sum(axis=0) + skips * again + after.sum(axis=0)
+    return Played(first, last, exposed, period, constant, again)
 
 
 def _repeats(start: Array, first: int, rows: int, rounds: int) -> tuple[int, float] | None:

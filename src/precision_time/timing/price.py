@@ -18,6 +18,7 @@ from precision_time.capture.graph import OpKind
 from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.node import Node
 from precision_time.layout.rank_program import Kinds, RankProgram, Segment
 from precision_time.timing.calibrated import apply_calibration, crowding
 from precision_time.timing.collectives import CollectiveTime, collective_seconds
@@ -197,6 +198,24 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
     return KernelTimes(seconds, floor, source, spread, helpers)
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of a cluster its kernels and hosts depend on, however many nodes it has."""
+
+    gpu: Gpu
+    node: Node
+    gpus_per_node: int
+
+    def __hash__(self) -> int:
+        """By name, as a cluster."""
+        return hash((self.gpu.name, self.node.name, self.gpus_per_node))
+
+
+@lru_cache(maxsize=256)
+def machine(cluster: Cluster) -> Machine:
+    return Machine(cluster.gpu, cluster.node, cluster.gpus_per_node)
+
+
 _SLOWED = sorted(MEMORY_FAMILIES - {"optimizer"})
 
 
@@ -215,21 +234,23 @@ def price_kinds(
     constants = constants or shipped()
     if program_kinds.parts:
         parts = program_kinds.parts
-        found = [price_part(part, cluster, options, execution, constants, habits) for part in parts]
+        where = machine(cluster)
+        found = tuple(price_part(part, where, options, execution, constants, habits) for part in parts)
         return _joined(program_kinds, found)
-    return _price_kinds(program_kinds, cluster, options, execution, constants, habits)
+    return _price_kinds(program_kinds, machine(cluster), options, execution, constants, habits)
 
 
 @lru_cache(maxsize=1024)
 def price_part(
-    part: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
+    part: Kinds, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
     habits: Habits | None,
 ) -> PricedKinds:  # fmt: skip
     """Seconds of kinds that several programs may share."""
     return _price_kinds(part, cluster, options, execution, constants, habits)
 
 
-def _joined(program_kinds: Kinds, parts: Sequence[PricedKinds]) -> PricedKinds:
+@lru_cache(maxsize=512)
+def _joined(program_kinds: Kinds, parts: tuple[PricedKinds, ...]) -> PricedKinds:
     """Kinds of several parts as one program's; of the rest all parts on one cluster say the same."""
     works = [part.works for part in parts]
     kinds_before = _before([len(part.kinds) for part in parts])
@@ -266,7 +287,7 @@ def _before(lengths: Sequence[int]) -> list[int]:
 
 
 def _price_kinds(
-    program_kinds: Kinds, cluster: Cluster, options: WorkOptions, execution: str, constants: StepConstants,
+    program_kinds: Kinds, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
     habits: Habits | None,
 ) -> PricedKinds:  # fmt: skip
     kinds = kind_works(program_kinds, options)
@@ -333,14 +354,17 @@ def price(
 
 def fields_of(priced: PricedKinds) -> dict[str, Any]:
     """What a priced program takes over from its kinds."""
-    return {item.name: getattr(priced, item.name) for item in fields(PricedKinds) if not item.kw_only}
+    return {name: getattr(priced, name) for name in _TAKEN_OVER}
 
 
-def _measured_host(cluster: Cluster) -> HostFigures | None:
+_TAKEN_OVER = tuple(item.name for item in fields(PricedKinds) if not item.kw_only)
+
+
+def _measured_host(cluster: Machine) -> HostFigures | None:
     return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
 
 
-def _host(execution: str, cluster: Cluster, constants: StepConstants, factor: float | None = None) -> HostCosts:
+def _host(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
     """The calibrated host's own costs where it was measured, without the factors of other hosts."""
     measured = _measured_host(cluster)
     if measured is not None:

@@ -25,6 +25,7 @@ from precision_time.layout.layered_program import (
     EXPERT,
     PIPELINE,
     TENSOR,
+    Chunk,
     Exchange,
     LayeredProgram,
     Stage,
@@ -37,7 +38,7 @@ from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.overlap import overlap_slowdown
-from precision_time.timing.price import PricedKinds, fields_of, price_kinds, price_part
+from precision_time.timing.price import PricedKinds, fields_of, machine, price_kinds, price_part
 
 Array = NDArray[np.float64]
 
@@ -146,6 +147,8 @@ class PricedLayers(PricedKinds):
     calls: Array
     unit_kinds: PricedKinds | None = None
     """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
+    all_kinds: PricedKinds | None = None
+    """All kinds as programs on other clusters of the same machine share them; None: they are the program's own."""
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
@@ -173,19 +176,14 @@ def price_layers(
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
     # The units' kinds come first among the program's, and are priced alike in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
-    shared = price_part(first, cluster, options, execution, constants, habits)
+    shared = price_part(first, machine(cluster), options, execution, constants, habits)
     units = _all_unit_times(shared, program.units, within, cluster, constants)
-    stages: dict[int, tuple[DataTimes, Pass, Pass, Pass]] = {}
-    for stage in program.stages:
-        if id(stage) not in stages:
-            data = _data_times(
-                program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable,
-                stage.expert_trainable,
-            )  # fmt: skip
-            tail = _pass(kinds, stage.tail, (), costs)
-            adds, copies = (_pass(kinds, s, (), None) for s in (stage.accumulate, stage.copies))
-            stages[id(stage)] = (data, tail, adds, copies)
-    found = [stages[id(s)] for s in program.stages]
+    data = {
+        id(stage): _data_times(
+            program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable, stage.expert_trainable
+        )
+        for stage in dict.fromkeys(program.stages)
+    }
     return PricedLayers(
         **fields_of(kinds),
         program=program,
@@ -196,17 +194,23 @@ def price_layers(
             )
             for u in program.units
         ),
-        stage_data=tuple(data for data, _, _, _ in found),
-        tails=tuple(tail for _, tail, _, _ in found),
-        accumulates=tuple(adds for _, _, adds, _ in found),
-        copies=tuple(copies for _, _, _, copies in found),
+        stage_data=tuple(data[id(stage)] for stage in program.stages),
+        tails=tuple(_sweep(kinds, stage.tail, constants, True) for stage in program.stages),
+        accumulates=tuple(_sweep(kinds, stage.accumulate, constants, False) for stage in program.stages),
+        copies=tuple(_sweep(kinds, stage.copies, constants, False) for stage in program.stages),
         send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
         tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
         calls=_calls(program, units, len(program.kinds)),
         unit_kinds=shared,
+        all_kinds=kinds,
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, 0.0),
         slowdown=_slowdown(program, joined),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _sweep(kinds: PricedKinds, segment: Segment, constants: StepConstants, waits: bool) -> Pass:
+    return _pass(kinds, segment, (), constants.layouts if waits else None)
 
 
 def _slowdown(program: LayeredProgram, joined: _Groups) -> float:
@@ -386,19 +390,27 @@ def _calls(program: LayeredProgram, units: tuple[UnitTimes, ...], count: int) ->
     """How often each kind runs on the busiest stage in an optimizer step."""
     stage = busiest_stage(program, units)
     total = np.zeros(count)
-    for chunk in stage.chunks:
-        for index, repeat, again in chunk.units:
-            unit = program.units[index]
-            for segment, times in (
-                (unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)
-            ):  # fmt: skip
-                if len(segment):
-                    total += np.bincount(segment.kind, minlength=count) * (times * program.micro_batches)
+    within = _unit_calls(program.units, stage.chunks)
+    total[: len(within)] = within * program.micro_batches
     for segment, times in (
         (stage.tail, 1), (stage.accumulate, program.micro_batches - 1), (stage.copies, program.reductions)
     ):  # fmt: skip
         if len(segment) and times:
             total += np.bincount(segment.kind, minlength=count) * times
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _unit_calls(units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...]) -> Array:
+    """How often each of the units' kinds runs in a micro-batch."""
+    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
+    total = np.zeros(1 + max(last, default=-1))
+    for chunk in chunks:
+        for index, repeat, again in chunk.units:
+            unit = units[index]
+            for segment, times in ((unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)):
+                if len(segment):
+                    total += np.bincount(segment.kind, minlength=len(total)) * times
     return total
 
 
@@ -432,11 +444,11 @@ def host_seconds(priced: PricedLayers, stage: Stage) -> float:
 
 def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
-    busy = dict.fromkeys(Phase, 0.0)
-    casts = again_s = 0.0
+    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
+    again_s = 0.0
     micro = priced.program.micro_batches
     sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions))
-    runs = [(_by_phase(priced, s), n) for s, n in sweeps if len(s) and n]
+    runs = [(_by_phase_once(priced.all_kinds or priced, s), n) for s, n in sweeps if len(s) and n]
     shared = priced.unit_kinds or priced
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
@@ -444,11 +456,12 @@ def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float
             runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
             if len(unit.recompute) and again:
                 again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
-    for (*totals, cast), times in runs:
-        casts += cast * times
-        for phase, total in zip(Phase, totals, strict=True):
-            busy[phase] += total * times
-    return busy, casts, again_s
+    for totals, times in runs:
+        busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
+    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s
+
+
+_PHASES = tuple(Phase)
 
 
 def _by_phase(kinds: PricedKinds, segment: Segment) -> tuple[float, ...]:
