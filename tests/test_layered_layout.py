@@ -295,3 +295,14 @@ def test_pipeline_boundaries_carry_the_residual_stream() -> None:
 def test_what_a_model_cannot_be_divided_into(words: dict[str, Any], says: str) -> None:
     with pytest.raises(JobError, match=says):
         layered_step(Job(words.pop("model", "llama3-8b"), **words))
+
+
+@pytest.mark.parametrize(("zero", "share"), [(0, 1), (1, 1), (2, 4), (3, 4)])
+def test_sums_of_gradients_stand_whole_below_zero_2(zero: int, share: int) -> None:
+    """Over micro-batches: only from ZeRO 2 on is a gradient scattered before it is added."""
+    job = Job("gpt2", gpu="h100-80gb-sxm", gpus=4, precision="bf16-master", batch_size=1)
+    step = layered_step(job)
+    program = layered_program(step, Layout(dp=4, zero=zero), Options(4, "none", None, None, "deepspeed"))
+    stage = program.stages[0]
+    (added,) = (program.kinds[int(k)].outputs[0].shape for k in stage.accumulate.kind)
+    assert added == pytest.approx((stage.dense_trainable / share,))

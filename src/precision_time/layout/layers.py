@@ -104,6 +104,8 @@ class _Cut:
     recompute: str
     recompute_layers: int | None
     accumulates: bool
+    sums: int
+    """Ranks that share the sums of gradients over micro-batches: they stand whole below ZeRO 2, whoever updates."""
     loss_scale: str
     averages: bool
     """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
@@ -122,7 +124,8 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
     by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
     cut = _Cut(
-        layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds, options.loss_scale,
+        layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds,
+        sums=over if copied else 1, loss_scale=options.loss_scale,
         averages=replicated and not copied and not by_bucket, buckets=replicated and by_bucket,
         wire=None if copied else wire,
     )  # fmt: skip
@@ -437,11 +440,11 @@ class _Sweeps:
 @lru_cache(maxsize=1024)
 def _sweeps(step: LayeredStep, held: _Held, copies: tuple[Parameter, ...], cut: _Cut) -> _Sweeps:
     after = _tail(step, held, copies, cut)
-    adds = cut.accumulates and after.accumulate is not None
+    whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
     return _Sweeps(
         (*_average(step, held, cut), *after.operators),
         _bucket_copies(step, held, copies, cut),
-        ((Phase.BACKWARD, after.accumulate),) if adds and after.accumulate is not None else (),
+        ((Phase.BACKWARD, whole.accumulate),) if cut.accumulates and whole.accumulate is not None else (),
     )
 
 
