@@ -10,7 +10,8 @@ published design is `PUBLISHED`, which knows no precision and no work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import log
 
 import numpy as np
@@ -41,20 +42,20 @@ _PASSES = 3.0
 
 def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dict[str, float]:
     """Named features of one job; names begin with their group. Raises a `PredictorError` for an unknown group."""
-    made = {
-        GRAPH: lambda: {f"{i:02d}": float(value) for i, value in enumerate(vector)},
-        SIZE: lambda: _size(facts.network),
-        CLUSTER: lambda: _cluster(facts),
-        RUN: lambda: _run(facts),
-        PRECISION: lambda: _precision(facts.job.precision_spec, facts.cluster),
-        WORK: lambda: _work(facts),
-    }
     found: dict[str, float] = {}
     for group in groups:
-        if group not in made:
-            raise PredictorError(f"feature group {group!r} is unknown; nearest: {nearest(group, made)}")
-        found.update({f"{group}.{name}": value for name, value in made[group]().items()})
+        if group == GRAPH:
+            found.update({f"{group}.{i:02d}": value for i, value in enumerate(vector.tolist())})
+        elif group in _MADE:
+            found.update(_named(facts, group))
+        else:
+            raise PredictorError(f"feature group {group!r} is unknown; nearest: {nearest(group, (GRAPH, *_MADE))}")
     return found
+
+
+@lru_cache(maxsize=16384)  # the same jobs are asked about in every fold
+def _named(facts: Facts, group: str) -> Mapping[str, float]:
+    return {f"{group}.{name}": value for name, value in _MADE[group](facts).items()}
 
 
 def matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Floats:
@@ -142,3 +143,13 @@ def _work(facts: Facts) -> dict[str, float]:
         moved = activation_bytes(precision) / 4.0 * size / gpu.memory_bytes_per_s
         found["log_roofline"] = log(_PASSES * float(np.maximum(flops / peak, moved).sum()))
     return found
+
+
+_MADE: Mapping[str, Callable[[Facts], dict[str, float]]] = {
+    SIZE: lambda facts: _size(facts.network),
+    CLUSTER: _cluster,
+    RUN: _run,
+    PRECISION: lambda facts: _precision(facts.job.precision_spec, facts.cluster),
+    WORK: _work,
+}
+"""By group of features that a job has without its graph's vector."""

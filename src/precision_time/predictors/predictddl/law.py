@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,8 +45,9 @@ ANY = ""
 """Stands for precisions that no training run had."""
 
 
+@lru_cache(maxsize=4096)  # the same jobs are asked about in every fold
 def terms(facts: Facts) -> Floats:
-    """The x of a job's step, seconds each, then the same again where it has several ranks (else zeros)."""
+    """The x of a job's step, seconds each, then the same again where it has several ranks (else zeros); read-only."""
     network, cluster = facts.network, facts.cluster
     precision = facts.job.precision_spec
     samples = facts.batch_size * facts.job.grad_accum
@@ -67,7 +69,9 @@ def terms(facts: Facts) -> Floats:
         0.0 if stateless else weights,
         _STEP_S,
     ]
-    return np.array([*found, *(found if facts.ranks > 1 else [0.0] * len(found))])
+    known = np.array([*found, *(found if facts.ranks > 1 else [0.0] * len(found))])
+    known.flags.writeable = False
+    return known
 
 
 def _stepped(network: Network) -> int:
