@@ -54,7 +54,6 @@ def train(given: Namespace) -> str:
 
     from precision_time.comparison_table import format_table
     from precision_time.predictors.store import train as make
-    from precision_time.units import human_seconds
 
     folder = Path(given.output or "trained")
     if folder.exists() and not folder.is_dir():
@@ -67,12 +66,15 @@ def train(given: Namespace) -> str:
         )  # fmt: skip
     if given.json:
         return json.dumps(cards, indent=2)
-    rows = [
-        [name, str(c["rows"]), human_seconds(float(str(c["measured_s"]))), human_seconds(float(str(c["training_s"])))]
-        for name, c in cards.items()
-    ]
+    rows = [[name, str(c["rows"]), _spent(c["measured_s"]), _spent(c["training_s"])] for name, c in cards.items()]
     table = format_table(["predictor", "rows", "measuring them took", "training took"], rows)
     return f"{table}\n\npredict with them: precision-time predict ... --predictor NAME --trained {folder}"
+
+
+def _spent(seconds: object) -> str:
+    from precision_time.units import human_seconds
+
+    return human_seconds(float(str(seconds))) if seconds else "not known"
 
 
 def by_predictor(name: str, trained: str | None, job: Job) -> tuple[str, dict[str, object]]:

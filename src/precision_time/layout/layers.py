@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -13,7 +12,7 @@ from typing import Any
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
+from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.errors import JobError
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
@@ -30,9 +29,9 @@ from precision_time.layout.layered_program import (
     UnitProgram,
 )
 from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.layout.sweeps import EXPERTS, Cut, Held, sizes_of, sweeps
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
-_EXPERTS = ".experts."
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
 """Frameworks whose weight-gradient products add to the gradient they find (gradient_accumulation_fusion)."""
 
@@ -93,27 +92,6 @@ class _Units:
     table: Mapping[OpKind, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """What a pipeline's stages depend on beside the units: where they are cut and what of their optimizer is shared."""
-
-    pp: int
-    vpp: int
-    over: int
-    expert_over: int
-    recompute: str
-    recompute_layers: int | None
-    accumulates: bool
-    sums: int
-    """Ranks that share the sums of gradients over micro-batches: they stand whole below ZeRO 2, whoever updates."""
-    loss_scale: str
-    averages: bool
-    """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
-    wire: str | None
-    buckets: bool
-    """Gradients are copied into buckets and back, as PyTorch's DDP does."""
-
-
 def layered_program(step: LayeredStep, layout: Layout, options: Options) -> LayeredProgram:
     """The program of one optimizer step."""
     adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
@@ -123,7 +101,7 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
     copied = replicated and layout.zero >= 2
     by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
-    cut = _Cut(
+    cut = Cut(
         layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds,
         sums=over if copied else 1, loss_scale=options.loss_scale,
         averages=replicated and not copied and not by_bucket, buckets=replicated and by_bucket,
@@ -161,7 +139,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
 
 
 @lru_cache(maxsize=1024)
-def _stages(step: LayeredStep, units: _Units, cut: _Cut) -> tuple[tuple[Stage, ...], Kinds]:
+def _stages(step: LayeredStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], Kinds]:
     """All stages, equal ones as one, and the kinds of the whole program."""
     kinds = _KindTable(dict(units.table))
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
@@ -254,9 +232,9 @@ def _unit(
     found = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
     block = unit.name not in (BEFORE, AFTER)
     again = _recomputed(graph, unit, recompute) if block else ()
-    experts = sum(p.numel for p in unit.parameters if _EXPERTS in f".{p.name}.")
+    experts = sum(p.numel for p in unit.parameters if EXPERTS in f".{p.name}.")
     trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
-    expert_trainable = sum(p.numel for p in trainable if _EXPERTS in f".{p.name}.")
+    expert_trainable = sum(p.numel for p in trainable if EXPERTS in f".{p.name}.")
     total = sum(p.numel for p in unit.parameters)
     sorting = _sorting(graph, unit, layout) if step.split is not None else ()
     attention = {i for i in unit.forward if graph.kinds[graph.calls[i].kind].name.startswith("pt.attention")}
@@ -345,7 +323,7 @@ def _busiest(kind: OpKind, imbalance: float) -> OpKind:
 def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpKind, ...]:
     """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
     the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
-    known = _sizes(unit)
+    known = sizes_of(unit)
     if known.first is None:
         return ()
     sweep = Sweep((sum(numel * times for numel, _, times in known.sizes),))
@@ -370,11 +348,11 @@ def _segment(
 
 
 def _stage(
-    step: LayeredStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: _Held,
-    copies: tuple[Parameter, ...], cut: _Cut, kinds: _KindTable,
+    step: LayeredStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
+    copies: tuple[Parameter, ...], cut: Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
     """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
-    sweeps = _sweeps(step, held, copies, cut)
+    swept = sweeps(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
 
     def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
@@ -382,9 +360,9 @@ def _stage(
 
     return Stage(
         chunks=chunks,
-        tail=enter(sweeps.tail),
-        copies=enter(sweeps.copies),
-        accumulate=enter(sweeps.accumulate),
+        tail=enter(swept.tail),
+        copies=enter(swept.copies),
+        accumulate=enter(swept.accumulate),
         dense_trainable=sum(units[i].dense_trainable * n for i, n in held) + copied,
         expert_trainable=sum(units[i].expert_trainable * n for i, n in held),
         dense_elements=sum(units[i].dense_elements * n for i, n in held) + copied,
@@ -401,7 +379,7 @@ def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
 @lru_cache(maxsize=1024)
 def _chunks(
     units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
-) -> tuple[tuple[Chunk, ...], _Held]:
+) -> tuple[tuple[Chunk, ...], Held]:
     """The chunks of a stage, and which units it holds how many times."""
     chunks = []
     held: dict[int, int] = {}
@@ -421,70 +399,6 @@ def _chunks(
             held[index] = held.get(index, 0) + 1
         chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
     return tuple(chunks), tuple(held.items())
-
-
-_Operators = tuple[tuple[Phase, OpKind], ...]
-_Held = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sweeps:
-    """Passes over all parameters of a stage: after the last backward, for every reduction, and for every micro-batch
-    after the first."""
-
-    tail: _Operators
-    copies: _Operators
-    accumulate: _Operators
-
-
-@lru_cache(maxsize=1024)
-def _sweeps(step: LayeredStep, held: _Held, copies: tuple[Parameter, ...], cut: _Cut) -> _Sweeps:
-    after = _tail(step, held, copies, cut)
-    whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
-    return _Sweeps(
-        (*_average(step, held, cut), *after.operators),
-        _bucket_copies(step, held, copies, cut),
-        ((Phase.BACKWARD, whole.accumulate),) if cut.accumulates and whole.accumulate is not None else (),
-    )
-
-
-def _average(step: LayeredStep, held: _Held, cut: _Cut) -> tuple[tuple[Phase, OpKind], ...]:
-    """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
-    if not cut.averages:
-        return ()
-    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held]
-    first = next((sizes.first for sizes, _ in known if sizes.first), None)
-    if first is None:
-        return ()
-    total = sum(numel * times * repeat for sizes, repeat in known for numel, _, times in sizes.sizes)
-    wire = cut.wire or first.grad_dtype
-    return ((Phase.BACKWARD, sweep_kind("average", Sweep((total,)), [wire], [wire], "fused")),)
-
-
-def _bucket_copies(
-    step: LayeredStep, held: _Held, copies: Sequence[Parameter], cut: _Cut
-) -> tuple[tuple[Phase, OpKind], ...]:
-    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
-    if not cut.buckets:
-        return ()
-    known = [(_sizes(step.layers.units[index]), repeat) for index, repeat in held]
-    first = next((sizes.first for sizes, _ in known if sizes.first), None)
-    if first is None:
-        return ()
-    counts: dict[int, int] = {}
-    for sizes, repeat in known:
-        for numel, _, times in sizes.sizes:
-            counts[numel] = counts.get(numel, 0) + times * repeat
-    for p in copies:
-        if p.trainable and p.ready >= 0:
-            counts[p.numel] = counts.get(p.numel, 0) + 1
-    order = tuple(sorted(counts.items()))
-    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
-    wire = cut.wire or first.grad_dtype
-    return (
-        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),
-        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [first.grad_dtype], "single")),
-    )
 
 
 def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: int) -> int | None:
@@ -508,47 +422,6 @@ def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     before = {p.name for u in units if u.name == BEFORE for p in u.parameters}
     read = {r for u in units if u.name == AFTER for i in u.forward for r in graph.calls[i].reads}
     return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
-
-
-def _tail(step: LayeredStep, held: _Held, copies: Sequence[Parameter], cut: _Cut) -> Tail:
-    """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
-    sizes: dict[int, int] = {}
-    first = None
-    for known, repeat in (*((_sizes(step.layers.units[i]), n) for i, n in held), (_sizes_of(copies), 1)):
-        first = first or known.first
-        for numel, expert, times in known.sizes:
-            own = ceil(numel / (cut.expert_over if expert else cut.over))
-            sizes[own] = sizes.get(own, 0) + times * repeat
-    if first is None or step.optimizer == "none":
-        return tail((), step.precision, step.optimizer)
-    order = tuple(sorted(sizes.items()))
-    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
-    return _sweep_tail(
-        sweep, first.dtype, first.grad_dtype, step.precision, step.optimizer, step.implementation, step.clip_norm,
-        cut.loss_scale,
-    )  # fmt: skip
-
-
-_sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Elements of a unit's trainable parameters: (elements, whether an expert's, how many of these); the first one."""
-
-    sizes: tuple[tuple[int, bool, int], ...]
-    first: Parameter | None
-
-
-@lru_cache(maxsize=1024)
-def _sizes(unit: Unit) -> _Sizes:
-    return _sizes_of(unit.parameters)
-
-
-def _sizes_of(parameters: Sequence[Parameter]) -> _Sizes:
-    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    found = Counter((p.numel, _EXPERTS in f".{p.name}.") for p in trainable)
-    return _Sizes(tuple((*key, times) for key, times in found.items()), trainable[0] if trainable else None)
 
 
 def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:

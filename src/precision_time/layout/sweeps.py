@@ -1,0 +1,145 @@
+"""Passes over all parameters of a pipeline stage: its optimizer, what is copied or divided for a reduction, and sums of
+gradients over micro-batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+from precision_time.capture.graph import OpKind, Parameter, Phase
+from precision_time.capture.layered_step import LayeredStep
+from precision_time.capture.layers import Unit
+from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
+
+EXPERTS = ".experts."
+"""Part of the name of every parameter that one expert of many holds."""
+
+Operators = tuple[tuple[Phase, OpKind], ...]
+Held = tuple[tuple[int, int], ...]
+"""Unit and how many times a stage holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a pipeline's stages depend on beside the units: where they are cut and what of their optimizer is shared."""
+
+    pp: int
+    vpp: int
+    over: int
+    expert_over: int
+    recompute: str
+    recompute_layers: int | None
+    accumulates: bool
+    sums: int
+    """Ranks that share the sums of gradients over micro-batches: they stand whole below ZeRO 2, whoever updates."""
+    loss_scale: str
+    averages: bool
+    """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
+    wire: str | None
+    buckets: bool
+    """Gradients are copied into buckets and back, as PyTorch's DDP does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweeps:
+    """Passes over all parameters of a stage: after the last backward, for every reduction, and for every micro-batch
+    after the first."""
+
+    tail: Operators
+    copies: Operators
+    accumulate: Operators
+
+
+@lru_cache(maxsize=1024)
+def sweeps(step: LayeredStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
+    """Those of a stage that holds units so many times, and `copies` of another stage's weights."""
+    after = _tail(step, held, copies, cut)
+    whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
+    return Sweeps(
+        (*_average(step, held, cut), *after.operators),
+        _bucket_copies(step, held, copies, cut),
+        ((Phase.BACKWARD, whole.accumulate),) if cut.accumulates and whole.accumulate is not None else (),
+    )
+
+
+def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpKind], ...]:
+    """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
+    if not cut.averages:
+        return ()
+    known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
+    first = next((sizes.first for sizes, _ in known if sizes.first), None)
+    if first is None:
+        return ()
+    total = sum(numel * times * repeat for sizes, repeat in known for numel, _, times in sizes.sizes)
+    wire = cut.wire or first.grad_dtype
+    return ((Phase.BACKWARD, sweep_kind("average", Sweep((total,)), [wire], [wire], "fused")),)
+
+
+def _bucket_copies(
+    step: LayeredStep, held: Held, copies: Sequence[Parameter], cut: Cut
+) -> tuple[tuple[Phase, OpKind], ...]:
+    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
+    if not cut.buckets:
+        return ()
+    known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
+    first = next((sizes.first for sizes, _ in known if sizes.first), None)
+    if first is None:
+        return ()
+    counts: dict[int, int] = {}
+    for sizes, repeat in known:
+        for numel, _, times in sizes.sizes:
+            counts[numel] = counts.get(numel, 0) + times * repeat
+    for p in copies:
+        if p.trainable and p.ready >= 0:
+            counts[p.numel] = counts.get(p.numel, 0) + 1
+    order = tuple(sorted(counts.items()))
+    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    wire = cut.wire or first.grad_dtype
+    return (
+        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),
+        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [first.grad_dtype], "single")),
+    )
+
+
+def _tail(step: LayeredStep, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
+    """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
+    sizes: dict[int, int] = {}
+    first = None
+    for known, repeat in (*((sizes_of(step.layers.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
+        first = first or known.first
+        for numel, expert, times in known.sizes:
+            own = ceil(numel / (cut.expert_over if expert else cut.over))
+            sizes[own] = sizes.get(own, 0) + times * repeat
+    if first is None or step.optimizer == "none":
+        return tail((), step.precision, step.optimizer)
+    order = tuple(sorted(sizes.items()))
+    sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
+    return _sweep_tail(
+        sweep, first.dtype, first.grad_dtype, step.precision, step.optimizer, step.implementation, step.clip_norm,
+        cut.loss_scale,
+    )  # fmt: skip
+
+
+_sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Elements of a unit's trainable parameters: (elements, whether an expert's, how many of these); the first one."""
+
+    sizes: tuple[tuple[int, bool, int], ...]
+    first: Parameter | None
+
+
+@lru_cache(maxsize=1024)
+def sizes_of(unit: Unit) -> Sizes:
+    return _sizes_among(unit.parameters)
+
+
+def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
+    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
+    found = Counter((p.numel, EXPERTS in f".{p.name}.") for p in trainable)
+    return Sizes(tuple((*key, times) for key, times in found.items()), trainable[0] if trainable else None)
