@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from precision_time.cli.main import main
 from precision_time.errors import MissingExtraError, PredictorError
@@ -18,7 +20,7 @@ from precision_time.predictors import registry, reproduce, store
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
 from precision_time.predictors.report import Report, page
-from precision_time.predictors.study import Claim, Context, Figure, Section, Table
+from precision_time.predictors.study import Claim, Context, Errors, Figure, Section, Table, Verdict
 
 
 class Mean:
@@ -163,6 +165,7 @@ def _study(context: Context) -> Section:
         (Claim("error", "<= 10 %", "12 %", False, "too few runs"), Claim("ratio", "9.8x", "3x", None)),
         (Table("By network", ("network", "MAPE"), (("a", "1 %"), ("b", "2 %"))),),
         (Figure("A line", "<?xml version='1.0'?><svg xmlns='http://www.w3.org/2000/svg'></svg>"),),
+        (Verdict("ernest", "real runs", "job", {"all": Errors.of([0.5, -0.1]), "fp32": Errors.of([0.5])}, 90.0, None),),
         {"rows": len(context.runs), "seed": context.seed, "quick": context.quick},
     )  # fmt: skip
 
@@ -189,6 +192,28 @@ def test_a_study_that_fails_does_not_end_the_others(studies: None) -> None:
     assert data["claims"][0]["met"] is False
     assert "too few runs" in str(found)
     assert all(what[0] in ("ernest", "cherrypick") for what in heard)
+
+
+def test_all_stand_in_one_table(studies: None) -> None:
+    found = reproduce.reproduce(["ernest"], workers=1)
+    table = found.side_by_side
+    assert table is not None
+    assert dict(zip(table.header, table.rows[0], strict=True)) == {
+        "predictor": "ernest", "rows": "real runs", "left out": "job", "n": "2", "MAPE": "30.0", "median": "30.0",
+        "P90": "46.0", "signed": "+20.0", "fp32": "50.0", "measured": "90.0 s", "call": "-",
+    }  # fmt: skip
+    assert found.to_dict()["side_by_side"][0]["errors"]["fp32"]["rows"] == 1
+    assert "46.0" in str(found)
+
+
+@given(st.lists(st.floats(-0.9, 9), min_size=1, max_size=40))
+def test_errors_are_those_of_numpy(errors: list[float]) -> None:
+    import numpy as np
+
+    found, sizes = Errors.of(errors), np.abs(errors)
+    assert found.median == pytest.approx(np.median(sizes), abs=1e-12)
+    assert found.p90 == pytest.approx(np.quantile(sizes, 0.9), abs=1e-12)
+    assert found.mape == pytest.approx(sizes.mean(), abs=1e-12)
 
 
 def test_the_command_writes_page_and_data(

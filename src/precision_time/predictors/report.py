@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.style import STYLE
 from precision_time.predictors.study import Claim, Figure, Section, Table
+from precision_time.units import human_seconds
 
 _MARKS = {True: ("met", "yes"), False: ("missed", "no"), None: ("beside", "-")}
 
@@ -33,6 +34,7 @@ class Report:
         return {
             "about": dict(self.about),
             "failed": dict(self.failed),
+            "side_by_side": [asdict(v) for s in self.sections for v in s.verdicts],
             "studies": {
                 s.key: {
                     "title": s.title,
@@ -52,9 +54,36 @@ class Report:
             },
         }
 
+    @property
+    def side_by_side(self) -> Table | None:
+        """All predictors in one table, by the rows they are judged on; None where nothing was judged."""
+        verdicts = [v for s in self.sections for v in s.verdicts]
+        if not verdicts:
+            return None
+        precisions = sorted({name for v in verdicts for name in v.errors if name != "all"})
+        rows = []
+        for verdict in sorted(verdicts, key=lambda v: v.rows):
+            whole = verdict.errors["all"]
+            by = [verdict.errors[p].mape if p in verdict.errors else None for p in precisions]
+            rows.append((
+                verdict.predictor, verdict.rows, verdict.left_out, f"{whole.rows:,}",
+                *(f"{100 * e:.1f}" for e in (whole.mape, whole.median, whole.p90)), f"{100 * whole.signed:+.1f}",
+                *("-" if e is None else f"{100 * e:.1f}" for e in by),
+                "not known" if verdict.measured_s is None else human_seconds(verdict.measured_s),
+                "-" if verdict.call_s is None else human_seconds(verdict.call_s),
+            ))  # fmt: skip
+        return Table(
+            "All of them, each without what is left out: errors in %, mean error by precision, seconds of runs or "
+            "operators it learnt from, seconds of one answer",
+            ("predictor", "rows", "left out", "n", "MAPE", "median", "P90", "signed", *precisions, "measured", "call"),
+            tuple(rows),
+        )
+
     def __str__(self) -> str:
         """Every claim with what was found, by study."""
         parts = []
+        if table := self.side_by_side:
+            parts.append(f"{table.caption}\n\n{format_table(table.header, table.rows, left=3)}")
         for section in self.sections:
             parts.append(f"{section.title} ({self.seconds.get(section.key, 0.0):.0f} s)")
             if section.claims:
@@ -72,6 +101,8 @@ class Report:
 def markdown(report: Report) -> str:
     """Claims, text and tables, without pictures: what a repository keeps of a report."""
     lines = ["# The published predictors, side by side", "", *(f"- {k}: {v}" for k, v in report.about.items())]
+    if table := report.side_by_side:
+        lines += ["", f"{table.caption}:", "", *_rows(table.header, table.rows)]
     for section in report.sections:
         lines += ["", f"## {section.title}", ""]
         for text in section.text:
@@ -97,6 +128,8 @@ def page(report: Report) -> str:
     body = [f"<h1>{title}</h1>", _list(f"{name}: {value}" for name, value in report.about.items())]
     body.append("<p>" + " · ".join(f'<a href="#{s.key}">{_text(s.title)}</a>' for s in report.sections) + "</p>")
     body += [f'<p class="note">{_text(name)}: not made, {_text(why)}</p>' for name, why in report.failed.items()]
+    if table := report.side_by_side:
+        body.append(_table(table))
     claims = [c for s in report.sections for c in s.claims]
     if claims:
         body += ["<h2>Claims and goals</h2>", _claims(claims)]

@@ -45,6 +45,47 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Errors:
+    """Of so many predictions, as fractions: mean, median and ninth decile of |predicted / measured - 1|, and the mean
+    with its sign."""
+
+    rows: int
+    mape: float
+    median: float
+    p90: float
+    signed: float
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> Errors:
+        """From predicted / measured - 1. Raises a `ValueError` for none."""
+        if not errors:
+            raise ValueError("there are no errors to sum up")
+        sizes = sorted(abs(e) for e in errors)
+        middle, rest = divmod(len(sizes), 2)
+        median = sizes[middle] if rest else (sizes[middle - 1] + sizes[middle]) / 2
+        place = 0.9 * (len(sizes) - 1)  # as numpy's quantile: between the two nearest
+        low = int(place)
+        p90 = sizes[low] + (place - low) * (sizes[min(low + 1, len(sizes) - 1)] - sizes[low])
+        return cls(len(sizes), sum(sizes) / len(sizes), median, p90, sum(errors) / len(errors))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One predictor on one set of rows, for the table that shows all of them.
+
+    `left_out` says what was kept from it at a time, `errors` holds "all" and every precision; `measured_s` is what the
+    runs (or operators) it learnt from took, `call_s` one answer; None where not known.
+    """
+
+    predictor: str
+    rows: str
+    left_out: str
+    errors: Mapping[str, Errors]
+    measured_s: float | None = None
+    call_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One predictor's part of the report. `data` holds the figures behind the text, for the JSON."""
 
@@ -54,6 +95,7 @@ class Section:
     claims: tuple[Claim, ...] = ()
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -27,7 +27,7 @@ from precision_time.predictors.studies.additive_errors import (
     precisions_of,
     twin_table,
 )
-from precision_time.predictors.study import Claim, Context, Section, Table
+from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 from precision_time.timing.constants import StepConstants
 
 AWARE, LINE, CALIBRATED = "additive", "main line", "additive, interpolated operators"
@@ -72,6 +72,7 @@ def study(context: Context) -> Section:
         claims=(*_claims(on_runs, on_published), layouts.ratio_claim(table)),
         tables=tuple(tables),
         figures=tuple(pictures),
+        verdicts=(*_verdicts("real runs", on_runs, cost.cost().measured_s), *_verdicts("published rows", on_published)),
         data={
             "real_runs": _data(on_runs), "published": _data(on_published), "large": _data(on_large),
             "layouts": layouts.data(table),
@@ -245,6 +246,26 @@ def _claims(on_runs: Sequence[Judged], on_published: Sequence[Judged]) -> list[C
         )
     )
     return found
+
+
+def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = None) -> tuple[Verdict, ...]:
+    """The model and the main line beside it; neither has learnt from these rows."""
+    precisions = sorted({each.measured.precision for each in judged})
+    return tuple(
+        Verdict(
+            name, rows, "all: nothing is fitted to steps",
+            {
+                part: Errors.of([
+                    each.seconds[way] / each.measured.seconds - 1.0
+                    for each in judged if part in ("all", each.measured.precision) and way in each.seconds
+                ])
+                for part in ("all", *precisions)
+            },
+            measured_s if way == AWARE else None,
+        )
+        for name, way in (("additive", AWARE), ("line, kernels alone", LINE))
+        if all(any(way in e.seconds for e in judged if p == e.measured.precision) for p in precisions) and judged
+    )  # fmt: skip
 
 
 def _data(judged: Sequence[Judged]) -> dict[str, Any]:

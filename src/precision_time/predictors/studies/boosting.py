@@ -41,7 +41,7 @@ from precision_time.predictors.studies.boosting_scores import (
     moved_by_precision,
     scores,
 )
-from precision_time.predictors.study import Context, Figure, Section, Table
+from precision_time.predictors.study import Context, Errors, Figure, Section, Table, Verdict
 from precision_time.predictors.trees import Setting
 
 KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting on top of the line"
@@ -99,6 +99,7 @@ def study(context: Context) -> Section:
     return Section(
         KEY,
         TITLE,
+        verdicts=_verdicts(scores(measured, runs), timing),
         text=(*method(), *findings(context.large, large_runs, measured, runs, models)),
         claims=claims(measured, runs, blind),
         tables=_tables(measured, runs, context.large, large_runs, blind, models, whole, timing),
@@ -269,3 +270,26 @@ def _figures(
         figures.importance(models),
         figures.learning_curve({"boosting, by job": curve}, PUBLISHED),
     )
+
+
+_SHOWN = {
+    "boosting by job": "job", "boosting by family": "model family", "boosting by precision": "precision",
+    "boosting-residual by job": "job", "boosting-residual by family": "model family", "line by job": "job",
+    "line by family": "model family",
+}  # fmt: skip
+"""Runs that stand beside other predictors, and what each leaves out."""
+
+
+def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Verdict, ...]:
+    return tuple(
+        Verdict(
+            run.partition(" ")[0], "published rows", left_out,
+            {
+                name: Errors(s["n"], s["mape"], s["median"], s["p90"], s["signed"])
+                for name, s in {"all": found[run]["all"], **found[run]["precision"]}.items()
+            },
+            call_s={"boosting": timing["predict"], "line": timing["line"]}.get(run.partition(" ")[0]),
+        )
+        for run, left_out in _SHOWN.items()
+        if run in found
+    )  # fmt: skip

@@ -143,7 +143,7 @@ def study(context: Context) -> Section:
     _real(context, report)
     return Section(
         "cherrypick", "CherryPick", tuple(report.text), tuple(report.claims), tuple(report.tables),
-        tuple(report.figures), report.data,
+        tuple(report.figures), data=report.data,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from precision_time.predictors.ernest import Ernest, by_key, fit_curve, point_of
 from precision_time.predictors.experiment_design import BUDGET, Point, design
 from precision_time.predictors.interface import Forecast, MeasuredJob
 from precision_time.predictors.studies.cloud_figures import scatter
-from precision_time.predictors.study import Context, Figure, Section, Table
+from precision_time.predictors.study import Context, Errors, Figure, Section, Table, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,11 @@ def study(context: Context) -> Section:
     tables: list[Table] = []
     figures: list[Figure] = []
     data: dict[str, object] = {}
-    for part in (_cloud, _machine):
-        part(context, text, tables, figures, data)
-    return Section("ernest", "Ernest", tuple(text), (), tuple(tables), tuple(figures), data)
+    _cloud(context, text, tables, figures, data)
+    verdicts = _machine(context, text, tables, figures, data)
+    return Section(
+        "ernest", "Ernest", tuple(text), (), tuple(tables), tuple(figures), verdicts=verdicts, data=data
+    )  # fmt: skip
 
 
 def _cloud(
@@ -238,18 +240,19 @@ def _cloud(
 
 def _machine(
     context: Context, text: list[str], tables: list[Table], figures: list[Figure], data: dict[str, object]
-) -> None:
+) -> tuple[Verdict, ...]:
     groups = groups_of_runs(context.runs)
     if not groups:
         text.append(
             "There are no real runs that Ernest could be judged on: it needs one job at 6 points of (share of the "
             "data, workers) or more. `precision-time runs` makes them."
         )
-        return
+        return ()
     if context.quick:
         groups = dict(list(groups.items())[:4])
     context.progress("Ernest: real runs", 0, 2)
-    rows = [row("the largest share of the data", way, evaluate(more_data(groups), way)) for way in DESIGNED]
+    more = {way: evaluate(more_data(groups), way) for way in DESIGNED}
+    rows = [row("the largest share of the data", way, outcome) for way, outcome in more.items()]
     context.progress("Ernest: real runs", 1, 2)
     everything = [Split(name, made) for name, made in groups.items()]
     unseen = {way: evaluate(everything, way) for way in DESIGNED if way.criterion}
@@ -279,6 +282,11 @@ def _machine(
     data["machine"] = [dict(zip(HEADER, line, strict=True)) for line in rows]
     data["fit_s"], data["predict_s"] = fit_s, predict_s
     context.progress("Ernest: real runs", 2, 2)
+    outcome = more[DESIGNED[0]]
+    parts = {"all": outcome.judged, **_by_precision(outcome.judged)}
+    errors = {name: Errors.of([j.error for j in judged]) for name, judged in parts.items()}
+    left_out = "largest share of the data; it runs each job itself"
+    return (Verdict("ernest", "real runs", left_out, errors, outcome.cost_s, predict_s),)
 
 
 def _by_precision(judged: Sequence[Judged]) -> dict[str, tuple[Judged, ...]]:

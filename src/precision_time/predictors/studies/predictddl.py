@@ -34,7 +34,7 @@ from precision_time.predictors.studies.predictddl_held_out import (
     network_of_row,
     overall,
 )
-from precision_time.predictors.study import Claim, Context, Section, Table
+from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 
 FOLDS = 5
 ERNEST_BUDGET = 10.0
@@ -95,7 +95,12 @@ def study(context: Context) -> Section:
             figures.confidence(held),
             figures.ablations(accuracies),
         ),
-        _data(accuracies, held, families, protocols, speed),
+        verdicts=tuple(
+            _verdict(name, found[way], protocols, speed)
+            for name, way in (("predictddl", "predictddl"), ("predictddl as published", PUBLISHED_ROW))
+            if way in found
+        ),
+        data=_data(accuracies, held, families, protocols, speed),
     )
 
 
@@ -359,3 +364,12 @@ def _data(
             for h in held
         ],
     }  # fmt: skip
+
+
+def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Mapping[str, float]) -> Verdict:
+    precisions = sorted({each.row.measured.precision for each in held})
+    errors = {
+        part: Errors.of([each.error for each in held if part in ("all", each.row.measured.precision)])
+        for part in ("all", *precisions)
+    }
+    return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed["call_s"])
