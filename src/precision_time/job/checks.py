@@ -29,7 +29,10 @@ def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = 
 def apply_checks(instance: Any) -> None:
     """Replace every field of a frozen dataclass built with `option` by its checked value."""
     for name, check in _checks(instance.__class__):
-        object.__setattr__(instance, name, check(name, getattr(instance, name)))
+        given = getattr(instance, name)
+        found = check(name, given)
+        if found is not given:
+            object.__setattr__(instance, name, found)
 
 
 @cache
@@ -132,8 +135,11 @@ def text(field: str, value: Any) -> str:
 def word(choices: Iterable[str], aliases: Mapping[str, str] | None = None, later: Iterable[str] = ()) -> Check:
     """One of `choices` (or an alias), in any case; words of `later` exist but are not supported yet."""
     known, other, coming = tuple(choices), dict(aliases or {}), tuple(later)
+    exact = frozenset(known) - other.keys()
 
     def checked(field: str, value: Any) -> str:
+        if isinstance(value, str) and value in exact:
+            return value
         spelled = value.strip().lower() if isinstance(value, str) else ""
         found = next((c for c in (spelled, spelled.replace("-", "_")) if c in known or c in other), None)
         if found is not None:
