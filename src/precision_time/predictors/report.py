@@ -143,7 +143,7 @@ def page(report: Report) -> str:
 
 
 _MORE = """
-.claims td { white-space: normal; vertical-align: top; text-align: left; }
+.claims td, .claims th { white-space: normal; vertical-align: top; text-align: left; }
 td.mark-yes { color: #009E73; font-weight: 600; }
 td.mark-no { color: #D55E00; font-weight: 600; } figure { margin: 1em 0; } figcaption { color: var(--soft); }
 td.why { max-width: 40em; }
