@@ -1,5 +1,5 @@
 """precision-time beside Calculon, SimuMax and a textbook formula, on the same measured jobs:
-`python benchmarks/other_tools.py /work/shared/data/published/measurements_llm.csv`.
+`python benchmarks/other_tools.py measurements_llm.csv`.
 
 Each tool is installed into a temporary environment from the package registry, at a pinned version whose hash is
 checked, or run from a checkout of yours (--calculon DIR, --simumax DIR: their code then runs with your rights). Where
