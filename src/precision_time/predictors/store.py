@@ -57,10 +57,12 @@ def train(
     names = names or [name for name in PREDICTORS if name != "line"]
     for name in names:
         predictor_class(name)
+    if shared is not None and not (shared / STEPS).is_file():
+        raise PredictorError(f"shared {str(shared)!r} has no {STEPS.as_posix()}; name the folder that has")
     rows = {"runs": read_runs(runs), "published": published_jobs(shared / STEPS) if shared else ()}
     if "published" in {kind for n in names for kind in LEARNS_FROM[n][:1]} and not rows["published"]:
         lacking = ", ".join(n for n in names if LEARNS_FROM[n][0] == "published")
-        raise PredictorError(f"{lacking} learn from published rows; name the folder that has {STEPS} with --shared")
+        raise PredictorError(f"{lacking}: trained on published rows; name the folder that has {STEPS} with --shared")
     found: dict[str, dict[str, object]] = {}
     for done, name in enumerate(names):
         progress(name, done, len(names))
