@@ -8,7 +8,8 @@
     │   └── MissingExtraError  an optional package (torch, matplotlib, ...) is needed and absent
     ├── DataError           a file of ours or of the user's cannot be read
     ├── MeasureError        real code could not be run or timed on this machine
-    └── PredictorError      a predictor is unknown, not trained for this, or trained on something else
+    ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
+    └── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
 
 All messages are one sentence: what was given, what is valid, how to fix it.
 """
@@ -53,6 +54,10 @@ class MeasureError(PrecisionTimeError):
 
 class PredictorError(PrecisionTimeError):
     """A predictor cannot answer: unknown, not trained, or trained for other data or another device."""
+
+
+class IngestError(PrecisionTimeError):
+    """A data set, a storage, a cache or a co-located job: missing, refusing, or dead while it was measured."""
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:

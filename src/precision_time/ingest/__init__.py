@@ -1,0 +1,6 @@
+"""Where the samples come from: storage, cache, loader workers; and co-located jobs that read the same data.
+
+loader.py     one job: is the loader the limit, and what would hide it
+rates.py      what is known of jobs that share a node: their rates alone and together
+fluid.py      how such jobs run beside each other, from these rates
+"""
