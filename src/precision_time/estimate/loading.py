@@ -1,4 +1,4 @@
-"""What the loader does to an estimate: the first (cold) epoch and the later (hot) ones, stalls, and what would hide them."""
+"""What the loader does to an estimate: the first (cold) epoch, the later (hot) ones, stalls, what would hide them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Loading:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Loading:
-        return cls(**{n: Interval(**given[n]) if isinstance(given[n], Mapping) else given[n] for n in _NAMES})
+        found: dict[str, Any] = {n: Interval(**v) if isinstance(v := given[n], Mapping) else v for n in _NAMES}
+        return cls(**found)
 
 
 _NAMES = tuple(item.name for item in fields(Loading))
@@ -173,22 +174,22 @@ class Pace:
         )
 
     def _verdict(self, stalls: tuple[float, float]) -> str:
+        train_s = self.train.p50
+        if max(stalls[0], 0.0 if self.only_first else stalls[1]) <= NOTICED * train_s:
+            return f"data loading keeps up, {self._hidden(self.first_miss)} at most"
+        first = self._said(stalls[0], self.first_miss)
+        if self.only_first:
+            return f"first epoch: {first}"
+        later = self._said(stalls[1], self.later_miss)
+        return f"every epoch: {first}" if first == later else f"first epoch: {first}; later epochs: {later}"
+
+    def _said(self, stall: float, miss: float) -> str:
         loader, train_s = self.loader, self.train.p50
-        misses = (self.first_miss, self.later_miss)
-        parts = []
-        for name, stall, miss in zip(("first epoch", "later epochs"), stalls, misses, strict=True):
-            if name == "later epochs" and self.only_first:
-                continue
-            if stall <= NOTICED * train_s:
-                work = human_seconds(loader.period_s(miss))
-                parts.append(f"{name}: data loading keeps up ({work} of it behind {human_seconds(train_s)} of training)")
-                continue
-            needs = " and ".join(loader.remedy(train_s, miss).needs) or "nothing that is known"
-            parts.append(
-                f"{name}: loader-bound by {loader.binding(train_s, miss)}, {stall / (train_s + stall):.0%} of a step; "
-                f"{needs} would hide it"
-            )
-        bodies = {part.split(": ", 1)[1] for part in parts}
-        if len(parts) == 2 and len(bodies) == 1:
-            return f"every epoch: {bodies.pop()}"
-        return "; ".join(parts)
+        if stall <= NOTICED * train_s:
+            return f"data loading keeps up, {self._hidden(miss)}"
+        needs = " and ".join(loader.remedy(train_s, miss).needs) or "nothing that is known"
+        waits = stall / (train_s + stall)
+        return f"loader-bound by {loader.binding(train_s, miss)}, {waits:.0%} of a step; {needs} would hide it"
+
+    def _hidden(self, miss: float) -> str:
+        return f"{human_seconds(self.loader.period_s(miss))} of it behind {human_seconds(self.train.p50)} of training"

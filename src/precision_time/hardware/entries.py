@@ -120,7 +120,17 @@ _NODE_NUMBERS = {
 }  # fmt: skip
 _NETWORK_FACTS = ("oversubscription", "rail_optimised", "gpus_per_leaf")
 _HOST_NUMBERS = {"cores", "host_memory_gib"}
-NODE_KEYS = {*_NODE_NUMBERS, *_HOST_NUMBERS, "rail_optimised", "gpus", "intra", "inter", "default_for", "aliases", "source"}
+NODE_KEYS = {
+    *_NODE_NUMBERS,
+    *_HOST_NUMBERS,
+    "rail_optimised",
+    "gpus",
+    "intra",
+    "inter",
+    "default_for",
+    "aliases",
+    "source",
+}
 
 
 def node_from_entry(name: str, entry: Entry, where: str) -> Node:

@@ -1,4 +1,4 @@
-"""Share of the samples that are found in a cache, by its size and policy. Every epoch reads each sample once, shuffled."""
+"""Share of samples found in a cache, by its size and policy. Every epoch reads each sample once, in random order."""
 
 from __future__ import annotations
 

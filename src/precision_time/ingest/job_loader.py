@@ -189,7 +189,9 @@ def _cache(
                 f"add cache_gib (memory left for files on a node), or set cache to none"
             )
         capacity = PAGE_CACHE_SHARE * memory
-        said.append(f"page cache of {capacity / 2**30:,.0f} GiB a node, {PAGE_CACHE_SHARE:.0%} of its memory (cache_gib)")
+        said.append(
+            f"page cache of {capacity / 2**30:,.0f} GiB a node, {PAGE_CACHE_SHARE:.0%} of its memory (cache_gib)"
+        )
     return min(capacity / (samples * nbytes), 1.0), policy
 
 
@@ -208,7 +210,7 @@ def _prepared_bytes(sizes: Mapping[str, Any], nbytes: float) -> float:
     """Of a sample as the model takes it: float32 images, int64 tokens; else what was stored."""
     if (edge := sizes.get("image_size")) is not None:
         height, width = edge if isinstance(edge, tuple) else (edge, edge)
-        return 4.0 * height * width * sizes.get("channels", 3)
+        return float(4 * height * width * sizes.get("channels", 3))
     if (length := sizes.get("seq_len")) is not None:
-        return 8.0 * length
+        return float(8 * length)
     return nbytes

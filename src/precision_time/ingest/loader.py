@@ -1,4 +1,4 @@
-"""One job's loader: seconds that storage, workers and cores need for a step's samples, and what training waits for them.
+"""One job's loader: seconds that storage, workers and cores take for a step's samples, and what training waits.
 
 Every node has `loaders` ranks, each with its workers; a worker reads a missed sample, decodes and batches it, one after
 the other. So a step of B samples on a node cannot be shorter than any of
@@ -176,8 +176,8 @@ class Loader:
     def later_misses(self, epochs: float | None = None) -> list[tuple[float, float]]:
         """(epochs, share that is missed) of the epochs after the first; without a number, the steady one.
 
-        Several nodes draw their samples anew in every epoch, so that each one's cache fills over several: after e epochs
-        it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
+        Several nodes draw their samples anew in every epoch, so that each one's cache fills over several: after e
+        epochs it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
         """
         if self.nodes == 1:
             hit = lru_hit_share(self.capacity) if self.policy == "lru" else kept_hit_share(self.capacity)
@@ -188,13 +188,20 @@ class Loader:
         return list(self._warming(epochs - 1.0, most))
 
     def _warming(self, left: float, most: float) -> Iterator[tuple[float, float]]:
-        unseen = 1.0 - self.cached
+        """Epochs in groups that grow as the cache fills, with the mean share that each group misses."""
+        kept = 1.0 - 1.0 / self.nodes
+        unseen, epoch = 1.0 - self.cached, 1
         while left > 0:
-            unseen *= 1.0 - 1.0 / self.nodes
-            hit = min(most, 1.0 - unseen)
-            count = left if most - hit < _STEADY else min(1.0, left)
-            yield count, 1.0 - hit
+            unseen *= kept
+            count = min(float(max(1, epoch // 4)), left)
+            if unseen <= 1.0 - most + _STEADY:
+                yield left, 1.0 - most
+                return
+            mean = unseen * (1.0 - kept**count) / (count * (1.0 - kept)) if count > 1 else unseen
+            yield count, max(mean, 1.0 - most)
+            unseen *= kept ** (count - 1.0) if count > 1 else 1.0
             left -= count
+            epoch += int(count)
 
     # --- other loaders ----------------------------------------------------------------------------------------------
 

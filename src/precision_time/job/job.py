@@ -168,9 +168,9 @@ class Job:
     anchors: tuple[str, ...] = option(
         (), parse_anchors, "measured jobs that correct the estimate: published (default), none or FILE.csv"
     )
-    data: Data = option(
+    data: Data = option(  # noqa: RUF009
         NO_DATA, parse_data, "where samples come from: storage=nfs-10gbe;workers=8;... (default: it keeps up)"
-    )  # noqa: RUF009
+    )
     run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -292,6 +292,8 @@ class Job:
         if self.recompute != "none":
             layers = "" if self.recompute_layers is None else f" of {self.recompute_layers} layers a stage"
             parts.append(f"recompute {self.recompute}{layers}")
+        if self.data:
+            parts.append(f"data from {self.data.storage or 'a given storage'}")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

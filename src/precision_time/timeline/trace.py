@@ -50,9 +50,7 @@ def trace_events(timeline: Timeline, kinds: Sequence[OpKind], modules: Sequence[
     }
 
 
-def with_loader(
-    trace: dict[str, Any], train_s: float, loader_s: float, stall_s: float, binding: str
-) -> dict[str, Any]:
+def with_loader(trace: dict[str, Any], train_s: float, loader_s: float, stall_s: float, binding: str) -> dict[str, Any]:
     """The same step with the loader on a track of its own, and below it what training waits for its samples."""
     events = trace["traceEvents"]
     track = 1 + max((event["tid"] for event in events if "tid" in event), default=0)
