@@ -119,7 +119,9 @@ class Loader:
 
     def period_s(self, miss: float) -> float:
         """Seconds between batches of the loader alone, for a whole step."""
-        return max(self.parts(miss).values())
+        missed = miss * self.samples_per_node * self.storage_sample_s
+        cores = 0.0 if self.cores is None else self.samples_per_node * self.prepare_s / self.cores
+        return max(missed, self.worker_s(miss) / max(self.workers, 1), cores, self.copy_s if self.pinned else 0.0)
 
     def step_s(self, train_s: float, miss: float) -> float:
         """Seconds of a step of which training takes `train_s`."""
@@ -158,12 +160,13 @@ class Loader:
             return steps * self.step_s(train_s, miss)
         batches = steps * self.batches_per_step
         group = min(float(self.workers), batches)
-        group_s = max(self.worker_s(miss), group * self.period_s(miss)) / self.batches_per_step
+        worker_s, period_s = self.worker_s(miss), self.period_s(miss)
+        group_s = max(worker_s, group * period_s) / self.batches_per_step
         busy = train_s + (0.0 if self.pinned else self.copy_s)
         batch_s = max(busy, self.together_s(train_s)) / self.batches_per_step
         rounds = math.ceil(batches / group - _ENOUGH)
         last = batches - (rounds - 1) * group
-        last_s = max(self.worker_s(miss), last * self.period_s(miss)) / self.batches_per_step
+        last_s = max(worker_s, last * period_s) / self.batches_per_step
         behind = (rounds - 1) * group_s + last_s + last * batch_s
         return WORKER_START_S * self.workers + max(group_s + batches * batch_s, behind)
 
