@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from precision_time.hardware.storage import Storage
-from precision_time.ingest.cache import first_hit_share, kept_hit_share, lru_hit_share
+from precision_time.ingest.cache import lru_hits, no_eviction_hits
+from precision_time.ingest.first_epoch import first_lru_hits
 from precision_time.ingest.formats import WORKER_START_S
 
 BANDWIDTH, REQUESTS, LATENCY, STREAM = "storage bandwidth", "storage requests", "storage latency", "one reader's rate"
@@ -175,7 +176,7 @@ class Loader:
     def first_miss(self) -> float:
         """Share of the first epoch's samples that come from the storage."""
         if self.nodes == 1 and self.policy == "lru":
-            return 1.0 - first_hit_share(self.capacity, self.cached)
+            return 1.0 - first_lru_hits(self.capacity, self.cached)
         return 1.0 - min(self.cached, self.capacity)
 
     def later_misses(self, epochs: float | None = None) -> list[tuple[float, float]]:
@@ -185,7 +186,7 @@ class Loader:
         epochs it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
         """
         if self.nodes == 1:
-            hit = lru_hit_share(self.capacity) if self.policy == "lru" else kept_hit_share(self.capacity)
+            hit = lru_hits(self.capacity) if self.policy == "lru" else no_eviction_hits(self.capacity)
             return [(1.0 if epochs is None else epochs - 1.0, 1.0 - hit)]
         most = min(self.capacity, 1.0)
         if epochs is None or not most:
