@@ -1,0 +1,47 @@
+"""The parts of the data that several jobs read: how large each is, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.rates import Array, JobRates
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The named parts of the data of several jobs, and who reads which.
+
+    names    in order of appearance
+    share    [jobs, parts] share of a job's samples that lie in the part
+    size     [parts] samples
+    cached   [parts] share in the cache before anyone starts
+    """
+
+    names: tuple[str, ...]
+    share: Array
+    size: Array
+    cached: Array
+
+    @classmethod
+    def of(cls, jobs: Sequence[JobRates], tolerance: float = 0.05) -> Parts:
+        """Refuses jobs that give one part two sizes, further apart than `tolerance`."""
+        names = tuple(dict.fromkeys(part for job in jobs for part in job.parts))
+        share = np.array([[job.parts.get(part, 0.0) for part in names] for job in jobs])
+        samples = share * np.array([[job.samples] for job in jobs])
+        readers = share > 0
+        size = samples.sum(0) / readers.sum(0)
+        for p, part in enumerate(names):
+            for i in np.flatnonzero(readers[:, p]):
+                if abs(samples[i, p] / size[p] - 1) > tolerance:
+                    first = int(np.flatnonzero(readers[:, p])[0])
+                    first = first if first != i else int(np.flatnonzero(readers[:, p])[-1])
+                    raise IngestError(
+                        f"Part {part!r} has {samples[i, p]:g} samples in job {jobs[i].name!r} but "
+                        f"{samples[first, p]:g} in job {jobs[first].name!r}: give shares that make them agree, or different names."
+                    )
+        cached = (readers * np.array([[job.cached] for job in jobs])).sum(0) / readers.sum(0)
+        return cls(names, share, size, cached)
