@@ -1,7 +1,7 @@
 """How fast each of several jobs runs at one moment, when they slow each other.
 
-A job is slowed by what another does, and what another does depends on how much it is slowed: a fixed point. The unknowns
-are the share of time u_j that j reads from the storage and the share g_j that it prepares or trains:
+A job is slowed by what another does, and what another does depends on how much it is slowed: a fixed point. The
+unknowns are the share of time u_j that j reads from the storage and the share g_j that it prepares or trains:
 
     speed of i's reads       = mean over who reads   of 1 / (1 + sum over readers j (storage[i][j] - 1))
     speed of i's preparation = mean over who prepares of 1 / (1 + sum over preparers j (hot[i][j] - 1))
@@ -29,7 +29,7 @@ Flags = NDArray[np.bool_]
 class Contention:
     """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Keeps the last solution to start from."""
 
-    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = 1e-6) -> None:
+    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = 1e-5) -> None:
         if len(together.hot) != len(jobs):
             raise IngestError(
                 f"Together describes {len(together.hot)} jobs, but {len(jobs)} are given: give one row for each job."
@@ -95,10 +95,12 @@ class _Speed:
         # Column s: who is busy, as the bits of s, the first job the lowest.
         busy = (np.arange(2 ** len(table)) >> np.arange(len(table))[:, None]) & 1
         self._of_set = 1.0 / (1.0 + table @ busy)
+        # What the one of two loses while the other is busy.
+        self._lost = 1.0 - np.array([[self._of_set[0, -2]], [self._of_set[-1, 1]]])
 
     def mean(self, busy: Array) -> Array:
         if len(busy) == 2:  # the same in two operations
-            return 1.0 - (1.0 - np.stack([self._of_set[:1, 2], self._of_set[1:, 1]])) * busy[::-1]
+            return np.asarray(1.0 - self._lost * busy[::-1])
         chance = np.ones((1, busy.shape[1]))
         for share in busy:
             chance = np.concatenate([chance * (1.0 - share), chance * share])

@@ -2,11 +2,12 @@
 
 A job is a flow through its epochs: it advances at 1 / (time per sample x samples) epochs a second, where the time per
 sample depends on how many of its next samples are missing from the cache (misses.py) and on what the other jobs do
-meanwhile (contention.py). This is the performance model of cache-aware staggering (HiPC 2023) in the form of SYSTEMS.md,
-section 5, for any number of jobs, overlapping data and a cache of stated capacity.
+meanwhile (contention.py). This is the performance model of cache-aware staggering (HiPC 2023) in the form of
+SYSTEMS.md, section 5, for any number of jobs, overlapping data and a cache of stated capacity.
 
-Time goes in steps of Heun's method, second order, that end exactly where a rate may jump: at starts, ends of epochs, and
-when the cache is full. While no share of misses changes, one step goes all the way to the next such moment.
+Time goes in steps of the midpoint method, second order, that end exactly where a rate may jump: at starts, ends of
+epochs, and when the cache is full. (The midpoint, since a small LRU cache misses most at the very end of an epoch.) While
+no share of misses changes, one step goes all the way to the next such moment.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest import misses
-from precision_time.ingest.contention import Contention, Flags
+from precision_time.ingest.contention import Contention
 from precision_time.ingest.parts import Parts
 from precision_time.ingest.rates import Array, JobRates, SharedCache, Together
 
@@ -105,10 +106,9 @@ def run(
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
             dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
             if changing.any():
-                ahead = np.minimum(x + rate * dt, ends)
-                later, busy_later = contention.solve(cached.share(ahead, n), running, pressing)
-                rate = 0.5 * (rate + running / (later * samples))
-                busy = 0.5 * (busy + busy_later)
+                middle = np.minimum(x + rate * dt * 0.5, ends)
+                time, busy = contention.solve(cached.share(middle, n), running, pressing)
+                rate = running / (time * samples)
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
             dt = dt * cached.until(x, np.minimum(x + rate * dt, ends))
             here = running & (ends - x <= rate * dt + 1e-12)

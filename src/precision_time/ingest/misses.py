@@ -1,7 +1,7 @@
 """How many of a job's next samples are not in the cache, from how far every job is.
 
-Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in an order of
-its own, drawn anew, so whether two jobs have touched a sample are independent events. Arrays are [jobs, lanes].
+Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in an order
+of its own, drawn anew, so whether two jobs have touched a sample are independent events. Arrays are [jobs, lanes].
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Fits:
     """The cache holds all that is read: a job misses, in its first epoch, what nobody has read before it.
 
     A sample that i has not read is missed if no other job has read it: m_i = product over the others of (1 - x_j), in
-    each part of the data; from the second epoch on nothing is missed. (With phi = 1 - product over all of (1 - x_j), the
-    share of the data in the cache, this is (1 - phi) / (1 - x_i): SYSTEMS.md, section 5.)
+    each part of the data; from the second epoch on nothing is missed. (With phi = 1 - product over all of (1 - x_j),
+    the share of the data in the cache, this is (1 - phi) / (1 - x_i): SYSTEMS.md, section 5.)
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -59,7 +59,7 @@ class Fits:
 
     def held(self, x: Array, n: Array) -> Array:
         """Share of all the data that is in the cache, [lanes]."""
-        return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached) / self.parts.size.sum()
+        return np.asarray(self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached) / self.parts.size.sum())
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
         """Lanes in which some share of misses changes as the jobs go on."""
@@ -100,7 +100,7 @@ class NoEviction(Fits):
         return super().held(np.minimum(x, self._frozen), n)
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
-        return super().changing(x, n, running) & np.isinf(self._frozen[0])
+        return np.asarray(super().changing(x, n, running) & np.isinf(self._frozen[0]))
 
     def until(self, x: Array, ahead: Array) -> Array:
         full = ~np.isinf(self._frozen[0])
@@ -118,8 +118,8 @@ class Lru(Fits):
     """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
 
     The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
-    characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j has
-    not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A job
+    characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j
+    has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A job
     misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance 1, b,
     0) and no other did.
     """
@@ -146,7 +146,7 @@ class Lru(Fits):
     def held(self, x: Array, n: Array) -> Array:
         then, full = self._window(x, n)
         untouched, _ = _untouched(then, x, n)
-        return self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum()
+        return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
         full = self._touched_since(np.zeros_like(x), x, n) >= self._capacity * (1 - 1e-9)

@@ -35,13 +35,12 @@ class Parts:
         readers = share > 0
         size = samples.sum(0) / readers.sum(0)
         for p, part in enumerate(names):
-            for i in np.flatnonzero(readers[:, p]):
-                if abs(samples[i, p] / size[p] - 1) > tolerance:
-                    first = int(np.flatnonzero(readers[:, p])[0])
-                    first = first if first != i else int(np.flatnonzero(readers[:, p])[-1])
-                    raise IngestError(
-                        f"Part {part!r} has {samples[i, p]:g} samples in job {jobs[i].name!r} but "
-                        f"{samples[first, p]:g} in job {jobs[first].name!r}: give shares that make them agree, or different names."
-                    )
+            those = [int(i) for i in np.flatnonzero(readers[:, p])]
+            least, most = (pick(those, key=lambda i: float(samples[i, p])) for pick in (min, max))
+            if samples[most, p] > samples[least, p] * (1 + tolerance):
+                raise IngestError(
+                    f"Part {part!r} has {samples[least, p]:g} samples in job {jobs[least].name!r} but "
+                    f"{samples[most, p]:g} in job {jobs[most].name!r}: give shares that agree, or two names."
+                )
         cached = (readers * np.array([[job.cached] for job in jobs])).sum(0) / readers.sum(0)
         return cls(names, share, size, cached)
