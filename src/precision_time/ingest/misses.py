@@ -199,7 +199,7 @@ class Lru(Fits):
         def under(y: Array) -> Array:
             return self._capacity - self.since(y, x, n)
 
-        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=3), 0.0), full
+        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=2), 0.0), full
 
     def _at(self, row: np.ndarray[tuple[int, ...], np.dtype[np.int_]]) -> Array:
         return np.asarray(self._past[row, :, self._lanes].T)
