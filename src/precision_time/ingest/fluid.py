@@ -119,7 +119,7 @@ def run(
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
             dt = dt * cached.until(x, np.minimum(x + rate * dt, ends))
             here = running & (ends - x <= rate * dt + 1e-12)
-            x = np.where(here, ends, np.minimum(x + rate * dt, ends))
+            x = np.where(here, ends, np.minimum(cached.keep(x, x + rate * dt), ends))
 
         # Onto the start exactly, so that the comparisons above hold.
         starts = _next(t, begin, offsets if start_up_presses else None)

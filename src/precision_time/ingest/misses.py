@@ -83,6 +83,10 @@ class Fits:
         """Shares of misses that depend on the rates; none do where orders are independent."""
         return miss
 
+    def keep(self, x: Array, ahead: Array) -> Array:
+        """`ahead`, with those that stay side by side exactly so."""
+        return ahead
+
     def until(self, x: Array, ahead: Array) -> Array:
         """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
         return np.ones(x.shape[1])
