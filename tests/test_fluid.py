@@ -15,7 +15,7 @@ from precision_time.ingest.fluid import run
 from precision_time.ingest.rates import JobRates, SharedCache, Together
 
 FITS = SharedCache()
-BUDGET = settings(max_examples=25, deadline=None)
+BUDGET = settings(max_examples=12, deadline=None)
 
 
 def makespan(jobs: list[JobRates], together: Together, offsets: list[float], cache: SharedCache = FITS) -> float:

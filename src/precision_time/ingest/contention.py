@@ -77,7 +77,8 @@ class Contention:
             hidden = np.where(storage > 0, hot / storage, np.inf)
             below = np.where(slope > 0, (time - hot) / slope, np.inf)
             knee = hot + slope * hidden
-            above = hidden + np.maximum(time - knee, 0.0) / (slope + self._overlap * storage)
+            beyond = slope + self._overlap * storage
+            above = np.where(beyond > 0, hidden + np.maximum(time - knee, 0.0) / beyond, np.inf)
         miss = np.where(below < hidden, below, np.where(np.isfinite(hidden), above, np.inf))
         return np.asarray(np.where(time >= hot, np.clip(miss, 0.0, 1.0), 0.0))
 
