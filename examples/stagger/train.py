@@ -1,7 +1,7 @@
 """A training loop to stagger: a small CNN on JPEG pictures. `width` and `steps` choose what is its limit.
 
-A tiny net (width=4) waits for its data; a wide one (width=32), or several steps on each batch, keeps the processor busy.
-As a job of `precision-time stagger`: python:examples/stagger/train.py:train
+A tiny net (width=4) waits for its data; a wide one (width=32), or several steps on each batch, keeps the processor
+busy. As a job of `precision-time stagger`: python:examples/stagger/train.py:train
 """
 
 from __future__ import annotations

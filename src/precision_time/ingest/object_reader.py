@@ -113,6 +113,10 @@ class HttpReader:
     def close(self) -> None:
         self._connection.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_connection"):
+            self.close()
+
 
 class FsspecReader:
     """Files below an address of fsspec."""

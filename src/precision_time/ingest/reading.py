@@ -52,9 +52,11 @@ class Index:
 def read_index(root: str, reader: ObjectReader | None = None) -> Index:
     """The index.json of a data set; it must name at least one file."""
     opened = reader or open_reader(root)
-    content = opened.read(INDEX)
-    if reader is None:
-        opened.close()
+    try:
+        content = opened.read(INDEX)
+    finally:
+        if reader is None:
+            opened.close()
     try:
         rows = json.loads(content)["files"]
         found = Index(
@@ -73,7 +75,7 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
     return found
 
 
-class Pictures(Dataset):  # type: ignore[type-arg]
+class Pictures(Dataset):
     """A torch data set of (tensor of floats 0..1 in CHW order, label). Each process opens its own connection."""
 
     def __init__(
