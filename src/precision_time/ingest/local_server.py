@@ -11,7 +11,9 @@ that does something else between two reads finds its next turn already there.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -131,6 +133,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._log,
+            start_new_session=True,  # an interrupt from the keyboard is ours to handle; and both end together
         )
         self._base = self.url = f"http://127.0.0.1:{port}"
         self._asked = 0
@@ -184,7 +187,7 @@ class LocalServer:
             try:
                 self._process.wait(timeout=START_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._process = None
             self._log.close()
