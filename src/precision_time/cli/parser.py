@@ -22,7 +22,15 @@ _FILE_FLAGS = (
     "real_runs",
 )  # fmt: skip
 
-_NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
+_NOT_FOR_VERIFY = (
+    "anchors",
+    "data",
+    "gpu",
+    "node",
+    "nodes",
+    "system",
+    *(flag.word for flag in FLAGS if flag.group == "run"),
+)
 """Job words that this machine decides, or that say how long a run is."""
 
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
