@@ -76,7 +76,7 @@ def carry_out(reader: ObjectReader, order: Order) -> Reads:
     time.sleep(max(wait, 0.0))
     done.began = done.ended = time.monotonic()
     files = list(order.files)
-    while done.ended < order.end:
+    while not done.seconds or done.ended < order.end:
         chance.shuffle(files)
         for name, size in files:
             if order.pause_s:

@@ -28,9 +28,11 @@ BUDGET_S = 20.0
 LEAST_BUDGET_S = 4.0
 READERS = (1, 2, 4, 8)
 PAUSE_S = 0.03
-"""Between the reads that tell the latency. A storage that serves fewer than 33 reads a second looks later than it is."""
+"""Between the reads that tell the latency; a storage of fewer than 33 reads a second looks later than it is."""
 SATURATED = 1.05
 """More readers that bring less than this times as much are no more use."""
+ALONE = 1.1
+"""Several readers that bring more than so many times what one does were not held up by the storage before."""
 RESOLVED = 0.02
 """Of a file's read time, the least that is ascribed to its bytes: a shorter one drowns in the latency."""
 START_S = 60.0
@@ -101,13 +103,13 @@ class StorageProbe:
             f"then {found.stream_bytes_per_s / 1e6:,.4g} MB/s",
         ]
         lines += [
-            f"  {rate.readers:2d} reader{'s' if rate.readers > 1 else ' '}     {rate.reads_per_s:,.0f} files per second, "
-            f"{rate.bytes_per_s / 1e6:,.4g} MB/s"
+            f"  {rate.readers:2d} reader{'s' if rate.readers > 1 else ' '}     "
+            f"{rate.reads_per_s:,.0f} files per second, {rate.bytes_per_s / 1e6:,.4g} MB/s"
             for rate in self.rates
         ]
         lines += [
             f"  small reads    {self.small.reads_per_s:,.0f} per second by {self.small.readers} readers",
-            f"  two groups     {found.reader_efficiency:.2f} of the bandwidth is left (eta), by {self.group} readers each",
+            f"  two groups     {found.reader_efficiency:.2f} of the bandwidth is left (eta), {self.group} readers each",
             f"  page cache     {self.cache}",
         ]
         if self.limited_by_requests:
@@ -166,8 +168,13 @@ def _storage(
     small: Rate,
     efficiency: float,
 ) -> Storage:
-    # Without a pause a reader's caches are warm; where the storage makes it wait for its turn, the pause is faster.
-    whole_s = min(whole_s, 1.0 / rates[0].reads_per_s)
+    one_s = 1.0 / rates[0].reads_per_s
+    if rates[0].reads_per_s * ALONE < max(rate.reads_per_s for rate in rates):
+        whole_s = one_s  # several get more than one: one reader is its own limit
+    else:
+        # The storage is the limit even of one reader. Where it makes it wait for its turn, the pause tells what one
+        # read takes; where it does not, a reader that never pauses is faster, since its caches are warm.
+        whole_s = min(whole_s, one_s)
     latency_s = min(small_s, whole_s)
     piece = rates[0].bytes_per_s / rates[0].reads_per_s
     return Storage(
