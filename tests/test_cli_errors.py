@@ -21,7 +21,7 @@ JOB_FLAGS = [
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
     "--execution", "--framework",
-    "--no-sync", "--communication-dtype", "--anchors", "--epochs", "--steps", "--samples", "--dataset",
+    "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
@@ -34,8 +34,8 @@ EVALUATE_FLAGS = [
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
 NOT_VERIFIED = [
-    "--anchors", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
-    "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
+    "--anchors", "--data", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset",
+    "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
     "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]

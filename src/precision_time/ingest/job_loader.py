@@ -183,6 +183,8 @@ def _cache(
         capacity = data.cache_gib * 2**30
     else:
         memory = cluster.node.host_memory_bytes
+        if memory is None and cluster.gpu.device_type == "cpu":  # its memory is shared out over the ranks of a node
+            memory = cluster.gpu.memory_bytes * cluster.node.gpus_per_node
         if memory is None:
             raise IngestError(
                 f"data cache page-cache has no size, and the catalog does not know the memory of {cluster.node.name}; "

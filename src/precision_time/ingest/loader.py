@@ -158,11 +158,13 @@ class Loader:
             return steps * self.step_s(train_s, miss)
         batches = steps * self.batches_per_step
         group = min(float(self.workers), batches)
-        group_s = group * self.period_s(miss) / self.batches_per_step
+        group_s = max(self.worker_s(miss), group * self.period_s(miss)) / self.batches_per_step
         busy = train_s + (0.0 if self.pinned else self.copy_s)
         batch_s = max(busy, self.together_s(train_s)) / self.batches_per_step
         rounds = math.ceil(batches / group - _ENOUGH)
-        behind = rounds * group_s + (batches - (rounds - 1) * group) * batch_s
+        last = batches - (rounds - 1) * group
+        last_s = max(self.worker_s(miss), last * self.period_s(miss)) / self.batches_per_step
+        behind = (rounds - 1) * group_s + last_s + last * batch_s
         return WORKER_START_S * self.workers + max(group_s + batches * batch_s, behind)
 
     # --- what is in the cache -------------------------------------------------------------------------------------
