@@ -26,12 +26,13 @@ from typing import Any
 import torch
 
 from precision_time.hardware.storage import Storage
+from precision_time.ingest.formats import WORKER_START_S
 from precision_time.ingest.index import read_index
 from precision_time.ingest.loader import Loader
 from precision_time.ingest.local_server import LocalServer
 from precision_time.ingest.pictures import Recipe, make
 from precision_time.ingest.preparation_probe import PreparationProbe, probe_preparation
-from precision_time.ingest.reading import CROPPED, Pictures
+from precision_time.ingest.reading import CROPPED
 from precision_time.ingest.storage_probe import probe_storage
 
 RESULTS = Path(__file__).parent / "results"
@@ -54,12 +55,12 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("storage-bound, then all cached", 1, 250, None),
-    Setting("storage-bound, half cached (no eviction)", 2, 400, 0.5, "no-eviction"),
-    Setting("storage-bound, 0.7 cached (lru)", 2, 400, 0.7, "lru"),
-    Setting("no workers, then all cached", 0, 300, None, width=8),
+    Setting("storage-bound, then all cached", 1, 150, None),
+    Setting("storage-bound, half cached (no eviction)", 2, 200, 0.5, "no-eviction"),
+    Setting("storage-bound, 0.7 cached (lru)", 2, 200, 0.7, "lru"),
+    Setting("no workers, then all cached", 0, 150, None, width=8),
     Setting("preparation-bound, no limit, all cached", 1, None, None),
-    Setting("compute-bound once cached", 1, 250, None, width=16, steps=2),
+    Setting("compute-bound once cached", 1, 150, None, width=16, steps=2),
 )
 
 
@@ -74,42 +75,53 @@ def example() -> Any:
 
 
 def step_s(width: int, steps: int, seconds: float = 0.6) -> float:
-    """Median seconds of training on one batch that is in memory."""
+    """Mean seconds of training on batches in memory, so many that none is still in the processor's cache."""
     learn = example().learner(width, steps)
     edge = round(CROPPED * SIZE)
-    pictures, labels = torch.rand(BATCH, 3, edge, edge), torch.arange(BATCH) % 10
+    pictures, labels = torch.rand(16, BATCH, 3, edge, edge), torch.arange(BATCH) % 10
     torch.set_num_threads(1)
-    learn(pictures, labels)
-    found: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(found) < 5:
-        begun = time.perf_counter()
-        learn(pictures, labels)
-        found.append(time.perf_counter() - begun)
-    return statistics.median(found)
+    learn(pictures[0], labels)
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() < begun + seconds or count < 16:
+        learn(pictures[count % 16], labels)
+        count += 1
+    return (time.perf_counter() - begun) / count
 
 
-def measure(setting: Setting, root: str, cache: Path, samples: int, epochs: int) -> list[float]:
-    """Seconds of every epoch of a real run that starts with an empty cache."""
-    marks: list[float] = []
-    done = 0
+@dataclass(frozen=True)
+class Epoch:
+    """Really measured: seconds, and the share of samples that were read from the server."""
+
+    seconds: float
+    missed: float
+
+
+def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, epochs: int) -> list[Epoch]:
+    """Every epoch of a real run that starts with an empty cache."""
+    begun, read, done = 0.0, 0, 0
+    found: list[Epoch] = []
 
     def progress(count: int) -> None:
-        nonlocal done
+        nonlocal begun, read, done
         done += count
         if done % samples == 0:
-            marks.append(time.monotonic())
+            now, requests = time.monotonic(), server.requests()
+            if done:
+                found.append(Epoch(now - begun, (requests - read) / samples))
+            begun, read = time.monotonic(), requests
 
-    total = sum(read_index(root).bytes)
+    total = sum(read_index(server.url).bytes)
     example().train(
-        progress, root=root, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
+        progress, root=server.url, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
         steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy,
         cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
     )  # fmt: skip
-    return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    return found
 
 
-def loader_of(setting: Setting, storage: Storage, prepared: PreparationProbe, samples: int, mean_bytes: float) -> Loader:
+def loader_of(
+    setting: Setting, storage: Storage, prepared: PreparationProbe, samples: int, mean_bytes: float
+) -> Loader:
     """The loader as the probes describe it."""
     prepare_s = (prepared.worker_s if setting.workers else prepared.inline_s) + prepared.hit_s
     return Loader(
@@ -117,7 +129,7 @@ def loader_of(setting: Setting, storage: Storage, prepared: PreparationProbe, sa
         bytes_per_sample=mean_bytes,
         prepare_s=prepare_s,
         # A missed sample is kept too, by whoever read it.
-        storage=replace(storage, latency_s=storage.latency_s + prepared.store_s),
+        storage=replace(storage, latency_s=storage.latency_s + prepared.store_s - prepared.hit_s),
         workers=setting.workers,
         cores=float(os.cpu_count() or 1),
         training_cores=1.0,
@@ -127,12 +139,12 @@ def loader_of(setting: Setting, storage: Storage, prepared: PreparationProbe, sa
     )
 
 
-def predict(loader: Loader, train_s: float, samples: int) -> tuple[float, float, str]:
-    """Seconds of the cold epoch and of a later one, and what limits the first."""
-    steps = samples / BATCH
-    cold = loader.epoch_s(train_s, loader.first_miss(), steps)
-    later = loader.epoch_s(train_s, loader.later_misses()[0][1], steps)
-    return cold, later, loader.binding(train_s, loader.first_miss())
+def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples: int) -> tuple[float, float]:
+    """Seconds of the cold epoch and of a later one. The loop keeps its workers: they start once, before the first."""
+    steps, started_s = samples / BATCH, WORKER_START_S * loader.workers
+    cold = loader.epoch_s(train_s, loader.first_miss(), steps) - started_s + prepared.start_s * loader.workers
+    later = loader.epoch_s(train_s, loader.later_misses()[0][1], steps) - started_s
+    return cold, later
 
 
 def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[str, Any]]:
@@ -141,7 +153,7 @@ def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[s
     root = str(folder / "pictures")
     mean_bytes = read_index(root).mean_bytes
     storages: dict[Setting, Storage] = {}
-    measured: dict[Setting, list[list[float]]] = {setting: [] for setting in SETTINGS}
+    measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in SETTINGS}
     steps: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
     prepared: list[PreparationProbe] = []
     for turn in range(rounds):
@@ -152,8 +164,9 @@ def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[s
                 prepared.append(probe_preparation(root, BATCH, folder, 3.0))
                 steps[setting].append(step_s(setting.width, setting.steps))
                 with tempfile.TemporaryDirectory(dir=folder) as cache:
-                    measured[setting].append(measure(setting, server.url, Path(cache), samples, epochs))
-            print(f"{turn + 1}/{rounds} {setting.name}: {measured[setting][-1]}", file=sys.stderr, flush=True)
+                    measured[setting].append(measure(setting, server, Path(cache), samples, epochs))
+            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
+            print(f"{turn + 1}/{rounds} {setting.name}: {said}", file=sys.stderr, flush=True)
     middle = PreparationProbe(**{
         word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
     })  # fmt: skip
@@ -162,27 +175,36 @@ def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[s
         train_s = statistics.median(steps[setting])
         if setting.workers:
             train_s += middle.receive_s
-        cold, later, binding = predict(
-            loader_of(setting, storages[setting], middle, samples, mean_bytes), train_s, samples
-        )
-        really_cold = statistics.median(epochs[0] for epochs in measured[setting])
-        really_later = statistics.median(second for epochs in measured[setting] for second in epochs[1:])
+        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes)
+        cold, later = predict(loader, middle, train_s, samples)
+        first = [epochs[0] for epochs in measured[setting]]
+        rest = [epoch for epochs in measured[setting] for epoch in epochs[1:]]
         rows.append({
             "setting": asdict(setting),
             "storage": storages[setting].to_dict(),
             "train_s": train_s,
-            "binding": binding,
-            "cold": {"predicted_s": cold, "measured_s": really_cold, "error": cold / really_cold - 1},
-            "later": {"predicted_s": later, "measured_s": really_later, "error": later / really_later - 1},
-            "epochs_s": measured[setting],
+            "binding": loader.binding(train_s, loader.first_miss()),
+            "cold": judged(cold, loader.first_miss(), first),
+            "later": judged(later, loader.later_misses()[0][1], rest),
+            "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
         })  # fmt: skip
     return [{"prepared": asdict(middle)}, *rows]
+
+
+def judged(predicted_s: float, miss: float, epochs: list[Epoch]) -> dict[str, float]:
+    """Prediction beside the median epoch."""
+    seconds = statistics.median(epoch.seconds for epoch in epochs)
+    missed = statistics.median(epoch.missed for epoch in epochs)
+    return {
+        "predicted_s": predicted_s, "measured_s": seconds, "error": predicted_s / seconds - 1,
+        "predicted_miss": miss, "measured_miss": missed,
+    }  # fmt: skip
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     lines = [
-        "| loader | workers | requests/s | cache | cold epoch: predicted, measured | | later epochs: predicted, measured | |",
+        "| loader | workers | requests/s | cache | cold: predicted, measured | | later: predicted, measured | |",
         "|---|--:|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:

@@ -103,6 +103,11 @@ def _part(size: int, small: bool, local: bool, chance: random.Random) -> tuple[i
     return 0, None
 
 
+def main(root: str, local: str, descriptor: str) -> None:
+    """The process: a root, "local" or "remote", and the descriptor of the pipe that orders come through."""
+    serve(root, local == "local", Connection(int(descriptor)))
+
+
 class ColdFiles:
     """Files of a folder, each read after its pages have left the page cache."""
 
@@ -143,3 +148,12 @@ class ColdFiles:
 
     def close(self) -> None:
         pass
+
+
+if __name__ == "__main__":
+    import sys
+
+    # Under its own name, so that what is sent through the pipe is of the same class on both sides.
+    from precision_time.ingest import probe_reader
+
+    probe_reader.main(*sys.argv[1:])

@@ -7,14 +7,16 @@ waiting; what many readers get, and how many small reads are answered, from read
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
 import random
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 from precision_time.errors import IngestError
 from precision_time.hardware.storage import Storage
 from precision_time.ingest.index import Index, files_of, local_path
-from precision_time.ingest.probe_reader import Order, Reads, serve
+from precision_time.ingest.probe_reader import Order, Reads
 
 BUDGET_S = 20.0
 LEAST_BUDGET_S = 4.0
@@ -237,20 +239,27 @@ class _Readers:
         self._local = local
         self._files = list(zip(index.names, index.bytes, strict=True))
         random.Random(0).shuffle(self._files)
-        context = multiprocessing.get_context("spawn")
+        self._root, self._most = root, most
         self._pipes: list[Connection] = []
-        self._processes = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._checked = self._cached = 0
-        for _ in range(most):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(root, local, theirs), daemon=True)
-            self._pipes.append(ours)
-            self._processes.append((process, theirs))
 
     def __enter__(self) -> _Readers:
-        for process, theirs in self._processes:
-            process.start()
-            theirs.close()
+        # Not multiprocessing's: that runs the caller's main module once more in every process.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        for _ in range(self._most):
+            ours, theirs = Pipe()
+            with theirs:
+                command = [sys.executable, "-m", "precision_time.ingest.probe_reader", self._root]
+                self._processes.append(
+                    subprocess.Popen(
+                        [*command, "local" if self._local else "remote", str(theirs.fileno())],
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        env=environment,
+                    )
+                )
+            self._pipes.append(ours)
         return self
 
     def __exit__(
@@ -258,12 +267,12 @@ class _Readers:
     ) -> None:
         for pipe in self._pipes:
             pipe.close()
-        for process, _ in self._processes:
-            process.join(timeout=0.0 if kind else 5.0)
-            if process.is_alive():
-                process.terminate()
-                process.join()
-            process.close()
+        for process in self._processes:  # they end when their pipe does
+            try:
+                process.wait(timeout=0.1 if kind else 5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def ready(self, report: _Steps) -> None:
         """All have read once: processes run, connections are open."""
