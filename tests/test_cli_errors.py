@@ -35,8 +35,8 @@ EVALUATE_FLAGS = [
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
 NOT_VERIFIED = [
     "--anchors", "--data", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset",
-    "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
-    "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
+    "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
 CALIBRATE_FLAGS = [

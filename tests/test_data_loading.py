@@ -44,7 +44,9 @@ def test_imagenet_on_eight_a100_from_a_file_server() -> None:
     assert (loading.first_miss, loading.later_miss, loading.steady) == (1.0, 0.0, "later")
     assert found.step == plain.step
     assert found.breakdown == plain.breakdown
-    assert loading.first_epoch is not None and loading.later_epoch is not None and found.run is not None
+    assert loading.first_epoch is not None
+    assert loading.later_epoch is not None
+    assert found.run is not None
     assert loading.first_epoch.p50 > 626 * 0.22528
     assert found.epoch == loading.later_epoch
     assert found.epoch.p50 == pytest.approx(626 * plain.step.p50, rel=0.05)
@@ -54,9 +56,11 @@ def test_imagenet_on_eight_a100_from_a_file_server() -> None:
     assert found.cost_usd is not None
     assert found.cost_usd.p50 == pytest.approx(found.run.p50 * 8 * 2 / 3600)
     text = " ".join(str(found).split())
-    assert "first epoch of 626 steps" in text and "later epoch of 626 steps" in text
+    assert "first epoch of 626 steps" in text
+    assert "later epoch of 626 steps" in text
     assert "first epoch: loader-bound by storage bandwidth, 37% of a step; 1.59 GB/s would hide it" in text
-    assert "keeps up" not in "".join(found.assumptions) and "data loading keeps up" in "".join(plain.assumptions)
+    assert "keeps up" not in "".join(found.assumptions)
+    assert "data loading keeps up" in "".join(plain.assumptions)
 
 
 def test_without_a_cache_every_step_waits() -> None:
@@ -67,33 +71,44 @@ def test_without_a_cache_every_step_waits() -> None:
     assert found.samples_per_s == pytest.approx(1e9 / 110e3)  # the server's rate
     assert sum(found.sources.values()) == pytest.approx(1)
     assert found.sources["assumed"] > plain.sources["assumed"]
-    assert found.loading is not None and found.loading.first_epoch == found.loading.later_epoch
+    assert found.loading is not None
+    assert found.loading.first_epoch == found.loading.later_epoch
     assert found.loading.verdict.startswith("every epoch: loader-bound by storage bandwidth")
     assert "waiting for data" in str(found)
     # GPUs that wait draw less: the energy grows less than the time
-    assert found.energy_j is not None and plain.energy_j is not None and found.run is not None and plain.run is not None
+    assert found.energy_j is not None
+    assert plain.energy_j is not None
+    assert found.run is not None
+    assert plain.run is not None
     assert 1 < found.energy_j.p50 / plain.energy_j.p50 < found.run.p50 / plain.run.p50
 
 
 def test_a_run_of_one_epoch_is_cold() -> None:
     short = {**JOB, "epochs": 1}
     found = predict_time(**short, data=NFS)
-    assert found.loading is not None and found.loading.steady == "first"
+    assert found.loading is not None
+    assert found.loading.steady == "first"
     assert found.step == found.loading.first_step
     assert found.epoch == found.loading.first_epoch == found.run
-    assert found.loading.verdict.startswith("first epoch: loader-bound") and "later" not in found.loading.verdict
+    assert found.loading.verdict.startswith("first epoch: loader-bound")
+    assert "later" not in found.loading.verdict
     steps = predict_time(**{**short, "epochs": None}, steps=100, data=NFS)
-    assert steps.loading is not None and steps.loading.steady == "first"
-    assert steps.run is not None and steps.run.p50 == pytest.approx(100 * 0.22528, rel=0.06)
+    assert steps.loading is not None
+    assert steps.loading.steady == "first"
+    assert steps.run is not None
+    assert steps.run.p50 == pytest.approx(100 * 0.22528, rel=0.06)
     unknown = predict_time(**{**short, "epochs": None}, data=NFS)  # no length: the steady step, with the first beside
-    assert unknown.loading is not None and unknown.loading.steady == "later" and unknown.run is None
+    assert unknown.loading is not None
+    assert unknown.loading.steady == "later"
+    assert unknown.run is None
 
 
 def test_a_warm_cache_and_a_small_one() -> None:
     assert told(**NFS, cached=1.0).loading.first_stall_s == 0.0  # type: ignore[union-attr]
     half = 110e3 * 1_281_167 / 2**30 / 2
     lru, kept = (told(**NFS, cache_gib=half, cache_policy=policy).loading for policy in ("lru", "no-eviction"))
-    assert lru is not None and kept is not None
+    assert lru is not None
+    assert kept is not None
     assert kept.later_miss == pytest.approx(0.5)
     assert lru.later_miss == pytest.approx(1 - 0.153, abs=1e-3)  # 0.5 + 0.5 ln 0.5
     assert lru.later_step.p50 > kept.later_step.p50
@@ -122,13 +137,17 @@ def test_a_faster_precision_gains_nothing_where_the_loader_binds() -> None:
     base = Job.from_dict({**JOB, "data": {"storage": "sata-ssd", "cache": "none", "workers": 16}})
     comparison = compare(cross(base, precision=["fp32", "amp-fp16"]))
     fp32, half = (row.estimate for row in comparison.rows)
-    assert fp32 is not None and half is not None
+    assert fp32 is not None
+    assert half is not None
     assert half.samples_per_s == pytest.approx(fp32.samples_per_s, rel=0.35)
     tf32, half = (row.estimate for row in compare(cross(base, precision=["tf32", "amp-fp16"])).rows)
-    assert tf32 is not None and half is not None and tf32.samples_per_s == pytest.approx(half.samples_per_s)
+    assert tf32 is not None
+    assert half is not None
+    assert tf32.samples_per_s == pytest.approx(half.samples_per_s)
     text = " ".join(str(compare(cross(base, precision=["tf32", "amp-fp16"]))).split())
     assert "hardly faster than tf32, 1.00x" in text
-    assert "the GPU waits for data during" in text and "loader-bound by storage bandwidth" in text
+    assert "the GPU waits for data during" in text
+    assert "loader-bound by storage bandwidth" in text
     assert " data " in text
 
 
@@ -159,7 +178,8 @@ def test_the_words_round_trip() -> None:
     text = Job("resnet50", data="storage=s3;samples=10;workers=0;pin-memory=no;cached=.5;cache=page_cache")  # type: ignore[arg-type]
     assert text == job
     for nothing in ({}, None, ""):
-        assert Job("resnet50", data=nothing) == Job("resnet50") and not Job("resnet50").data  # type: ignore[arg-type]
+        assert Job("resnet50", data=nothing) == Job("resnet50")
+        assert not Job("resnet50").data
     assert "data" not in Job("resnet50").to_dict()
 
 
@@ -181,7 +201,8 @@ def test_a_schedule_adds_up() -> None:
     parts = [{"from_step": 0, "precision": "fp32"}, {"from_step": 1000, "precision": "amp-fp16"}]
     fp32, half = (predict(Job.from_dict({**words, "precision": name})) for name in ("fp32", "amp-fp16"))
     both = predict(Job.from_dict({**words, "precision": parts}))
-    assert both.run is not None and half.run is not None
+    assert both.run is not None
+    assert half.run is not None
     filling = half.run.p50 - 1252 * half.step.p50  # of the queues, at the start of both epochs
     by_hand = 1000 * fp32.step.p50 + 252 * half.step.p50
     assert 0 < filling < 10
@@ -190,7 +211,9 @@ def test_a_schedule_adds_up() -> None:
     turned = [{"from_step": 0, "precision": "amp-fp16"}, {"from_step": 1000, "precision": "fp32"}]
     both, first = (predict(Job.from_dict({**cached, "precision": p})) for p in (turned, "amp-fp16"))
     slow = predict(Job.from_dict({**cached, "precision": "fp32"}))
-    assert both.run is not None and first.loading is not None and slow.run is not None
+    assert both.run is not None
+    assert first.loading is not None
+    assert slow.run is not None
     # the first 626 steps wait for the server, 374 of the second epoch are from the cache
     by_hand = 626 * first.loading.first_step.p50 + 374 * first.step.p50 + 252 * slow.step.p50
     assert both.run.p50 == pytest.approx(by_hand + slow.run.p50 - 1252 * slow.step.p50)
@@ -200,8 +223,10 @@ def test_language_models_in_layouts() -> None:
     words = {"model": "llama3-8b", "gpu": "h100-80gb-sxm", "gpus": 16, "precision": "bf16-master", "batch_size": 1,
              "layout": "tp=2,pp=2,zero=1", "grad_accum": 8, "dataset": "openwebtext", "epochs": 2}  # fmt: skip
     plain, fast = predict_time(**words), predict_time(**words, data={"storage": "lustre"})
-    assert fast.step == plain.step and fast.breakdown == plain.breakdown
-    assert fast.loading is not None and fast.loading.verdict.startswith("data loading keeps up")
+    assert fast.step == plain.step
+    assert fast.breakdown == plain.breakdown
+    assert fast.loading is not None
+    assert fast.loading.verdict.startswith("data loading keeps up")
     assert "sizes" not in fast.loading.verdict
     # four replicas load: 32 samples a step, 8,192 tokens of two bytes each
     slow = predict_time(**words, data={"bandwidth_gb_per_s": 1e-4, "shared": True, "cache": "none"})
@@ -214,7 +239,8 @@ def test_a_cpu_shares_its_cores() -> None:
     job = Job.from_dict({"model": "resnet50", "gpu": "this-cpu", "batch_size": 8, "dataset": "imagenet", "epochs": 2})
     plain = predict(job, catalog=catalog)
     found = predict(job.replace(data={"storage": "nvme", "decode_ms": 10}), catalog=catalog)
-    assert found.loading is not None and found.loading.binding == "cores shared with training"
+    assert found.loading is not None
+    assert found.loading.binding == "cores shared with training"
     assert found.step.p50 == pytest.approx(plain.step.p50 + 8 * 10e-3 / 2)  # 80 ms of one core, on both
     assert "cores would hide it" in found.loading.verdict
     assert found.loading.later_miss > 0.3  # 103 GiB of its memory hold three quarters of 131 GiB, in no order
@@ -261,16 +287,20 @@ def test_every_estimate_holds_together(storage: str, workers: int, cache: str | 
     data = {"storage": storage, "workers": workers, "cache": cache}
     found = predict_time(**{**JOB, "epochs": epochs, "gpus": gpus}, data=data)
     loading, run = found.loading, found.run
-    assert loading is not None and run is not None and loading.first_epoch is not None
+    assert loading is not None
+    assert run is not None
+    assert loading.first_epoch is not None
     assert loading.later_epoch is not None
     assert sum(found.breakdown.values()) == pytest.approx(found.step.p50, rel=1e-9)
     assert min(found.breakdown.values()) >= 0
     for interval in (found.step, found.epoch, run, loading.first_step, loading.later_step, loading.first_epoch):
-        assert interval is not None and 0 < interval.p10 < interval.p50 < interval.p90
+        assert interval is not None
+        assert 0 < interval.p10 < interval.p50 < interval.p90
     assert loading.later_step.p50 <= loading.first_step.p50 * (1 + 1e-9)
     assert loading.later_epoch.p50 <= loading.first_epoch.p50 * (1 + 1e-9)
     per_epoch = found.steps_per_epoch
-    assert per_epoch is not None and found.steps is not None
+    assert per_epoch is not None
+    assert found.steps is not None
     if epochs >= 1:
         later = (found.steps / per_epoch - 1) * loading.later_epoch.p50
         assert run.p50 == pytest.approx(loading.first_epoch.p50 + later)

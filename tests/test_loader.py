@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from precision_time.errors import IngestError
 from precision_time.hardware.storage import Storage
-from precision_time.ingest.cache import first_hit_share, kept_hit_share, lru_hit_share
+from precision_time.ingest.cache import lru_hits, no_eviction_hits
+from precision_time.ingest.first_epoch import first_lru_hits
 from precision_time.ingest.formats import PREPARATIONS, WORKER_START_S
 from precision_time.ingest.loader import BANDWIDTH, COPY, CORES, LATENCY, REQUESTS, STREAM, TRAINING, WORKERS, Loader
 from precision_time.ingest.predicted import job_rates, together
@@ -184,9 +185,9 @@ def test_hit_shares_are_those_of_a_cache(capacity: float, cached: float) -> None
     every = list(range(size))
     start = chance.sample(every, int(min(cached, capacity) * size))
     cache = Lru(int(capacity * size), start)
-    assert hits(cache, chance.sample(every, size)) == pytest.approx(first_hit_share(capacity, cached), abs=0.015)
+    assert hits(cache, chance.sample(every, size)) == pytest.approx(first_lru_hits(capacity, cached), abs=0.015)
     hits(cache, chance.sample(every, size))
-    assert hits(cache, chance.sample(every, size)) == pytest.approx(lru_hit_share(capacity), abs=0.015)
+    assert hits(cache, chance.sample(every, size)) == pytest.approx(lru_hits(capacity), abs=0.015)
 
 
 def test_caches_of_several_nodes_fill_over_epochs() -> None:
@@ -312,8 +313,8 @@ def test_misses_are_shares_and_fill_the_run(loader: Loader, epochs: float) -> No
 
 @given(shares)
 def test_keeping_finds_more_than_dropping(capacity: float) -> None:
-    assert 0 <= lru_hit_share(capacity) <= kept_hit_share(capacity) <= 1
-    assert first_hit_share(capacity, 1.0) == pytest.approx(lru_hit_share(capacity), abs=1e-9)
+    assert 0 <= lru_hits(capacity) <= no_eviction_hits(capacity) <= 1
+    assert first_lru_hits(capacity, 1.0) == pytest.approx(lru_hits(capacity), abs=1e-9)
 
 
 @given(loaders, times)

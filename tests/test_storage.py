@@ -21,11 +21,13 @@ def test_the_catalog_has_the_usual_kinds_with_sources() -> None:
         storages()
     )
     for found in storages().values():
-        assert found.source and not found.measured
+        assert found.source
+        assert not found.measured
         assert found.stream_bytes_per_s <= found.bytes_per_s
     assert storage("NVMe gen4") is storages()["nvme-gen4"]
     assert storage("s3") is storage("object_store")
-    assert storage("nfs").shared and not storage("disk").shared
+    assert storage("nfs").shared
+    assert not storage("disk").shared
     assert not storage("s3").page_cache
 
 
@@ -45,7 +47,8 @@ found = st.builds(
 @given(found)
 def test_round_trip(mine: Storage) -> None:
     again = Storage.from_dict("mine", mine.to_dict())
-    assert again.measured and again.log_spread < storage("nfs").log_spread
+    assert again.measured
+    assert again.log_spread < storage("nfs").log_spread
     for name in ("bytes_per_s", "stream_bytes_per_s", "latency_s", "requests_per_s", "reader_efficiency"):
         assert (getattr(again, name) or 0.0) == pytest.approx(getattr(mine, name) or 0.0, rel=1e-12)
 
@@ -74,16 +77,18 @@ def test_bad_files(tmp_path: Path) -> None:
             read_storage(path)
     with pytest.raises(DataError, match="cannot be read"):
         storage(str(tmp_path / "gone.yaml"))
-    with pytest.raises(DataError, match="must end in .yaml or .json"):
+    with pytest.raises(DataError, match=r"must end in .yaml or .json"):
         write_storage(tmp_path / "s.txt", storages()["disk"])
-    with pytest.raises(CatalogError, match="unknown storage 'nvme-gen5'; nearest: .*nvme-gen4"):
+    with pytest.raises(CatalogError, match=r"unknown storage 'nvme-gen5'; nearest: .*nvme-gen4"):
         storage("nvme-gen5")
 
 
 def test_files_of_data_sets() -> None:
     assert set(DATASET_FILES) <= set(DATASETS)
     for files in DATASET_FILES.values():
-        assert files.format in FORMATS and files.source and files.bytes_per_unit > 0
+        assert files.format in FORMATS
+        assert files.source
+        assert files.bytes_per_unit > 0
     imagenet = DATASET_FILES["imagenet"].bytes_per_unit * DATASETS["imagenet"].size
     assert 130 < imagenet / 2**30 < 142
     assert DATASET_FILES["cifar10"].bytes_per_unit == 1 + 32 * 32 * 3

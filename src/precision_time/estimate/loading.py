@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from precision_time.estimate.interval import Z90, Interval
@@ -108,40 +109,45 @@ class Pace:
         self.only_first = epochs is not None and epochs <= 1.0
         self.first_miss = loader.first_miss()
         self.later = loader.later_misses(None if epochs is None or epochs <= 1.0 else epochs)
-        count = sum(weight for weight, _ in self.later)
-        self.later_miss = sum(weight * miss for weight, miss in self.later) / count
+        whole = sum(weight for weight, _ in self.later)
+        self.later_miss = min(sum(weight * miss for weight, miss in self.later) / whole, 1.0)
 
     def _interval(self, seconds: Callable[[float, Loader], float]) -> Interval:
         return Interval(*(seconds(train_s, loader) for train_s, loader in self._at))
+
+    def _later(self, seconds: Callable[[float, Loader, float], float]) -> Interval:
+        """The mean of the later epochs, so that epochs add up to the run."""
+        if len(self.later) == 1:
+            return self._interval(lambda train_s, loader: seconds(train_s, loader, self.later[0][1]))
+        count = sum(weight for weight, _ in self.later)
+        return self._interval(
+            lambda train_s, loader: sum(w * seconds(train_s, loader, miss) for w, miss in self.later) / count
+        )
 
     def first_step(self) -> Interval:
         return self._interval(lambda train_s, loader: loader.step_s(train_s, self.first_miss))
 
     def later_step(self) -> Interval:
-        count = sum(weight for weight, _ in self.later)
-        return self._interval(
-            lambda train_s, loader: sum(w * loader.step_s(train_s, miss) for w, miss in self.later) / count
-        )
+        return self._later(lambda train_s, loader, miss: loader.step_s(train_s, miss))
 
     def first_epoch(self, steps: float) -> Interval:
         return self._interval(lambda train_s, loader: loader.epoch_s(train_s, self.first_miss, steps))
 
+    @cached_property
+    def _epochs(self) -> tuple[Interval, Interval] | None:
+        """The first and a later one, where an epoch has a length."""
+        return (self.first_epoch(self.per_epoch), self.later_epoch(self.per_epoch)) if self.per_epoch else None
+
     def later_epoch(self, steps: float) -> Interval:
-        """The mean of them, so that epochs add up to the run."""
-        count = sum(weight for weight, _ in self.later)
-        return self._interval(
-            lambda train_s, loader: sum(w * loader.epoch_s(train_s, miss, steps) for w, miss in self.later) / count
-        )
+        return self._later(lambda train_s, loader, miss: loader.epoch_s(train_s, miss, steps))
 
     def run(self, steps: int) -> Interval:
         """Steps of a run from its first epoch on; of a last epoch that is cut short, its share."""
-        per_epoch = self.per_epoch
-        if per_epoch is None:
+        if self._epochs is None or self.per_epoch is None:
             return self.later_step().scaled(steps)
-        first = self.first_epoch(min(steps, per_epoch))
-        if steps <= per_epoch:
-            return first
-        later = self.later_epoch(per_epoch).scaled(steps / per_epoch - 1.0)
+        if steps <= self.per_epoch:
+            return self.first_epoch(steps)
+        first, later = self._epochs[0], self._epochs[1].scaled(steps / self.per_epoch - 1.0)
         return Interval(first.p10 + later.p10, first.p50 + later.p50, first.p90 + later.p90)
 
     def loading(self) -> Loading:
@@ -156,8 +162,8 @@ class Pace:
             steady="first" if self.only_first else "later",
             first_step=first,
             later_step=later,
-            first_epoch=self.first_epoch(self.per_epoch) if self.per_epoch else None,
-            later_epoch=self.later_epoch(self.per_epoch) if self.per_epoch else None,
+            first_epoch=self._epochs[0] if self._epochs else None,
+            later_epoch=self._epochs[1] if self._epochs else None,
             first_stall_s=stalls[0],
             later_stall_s=stalls[1],
             first_loader_s=loader.period_s(self.first_miss),

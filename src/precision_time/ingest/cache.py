@@ -1,35 +1,35 @@
-"""Share of samples found in a cache, by its size and policy. Every epoch reads each sample once, in random order."""
+"""How often a job alone finds a sample in a cache that holds a share of its data, after its first epochs."""
 
 from __future__ import annotations
 
 import math
 
+from precision_time.errors import IngestError
 
-def lru_hit_share(capacity: float) -> float:
-    """Steady epochs over a cache that drops what was used longest ago; `capacity` as a share of the data set.
 
-    A sample at place x of one epoch and y of the next is still there if the misses between them fit: for a random order
-    that share is c + (1 - c) ln(1 - c) (SYSTEMS.md, section 5).
+def no_eviction_hits(share: float) -> float:
+    """Hits of a cache that fills once and stays as it is (CoorDL, Mohan et al., VLDB 2021): what it holds."""
+    return _checked(share)
+
+
+def lru_hits(share: float) -> float:
+    """Hits of an LRU cache when every epoch is read in a fresh random order: c + (1 - c) ln(1 - c), less than c.
+
+    A sample read at x of one epoch and at y of the next is read again after the last 1 - x of the one and the first y
+    of the other; two independent orders touch a share 1 - x (1 - y) of the data in this. It is a hit if that is at most
+    c, that is x >= (1 - c) / (1 - y). For one y the share of hits is 1 - (1 - c) / (1 - y) while y <= c, else 0; the
+    mean over y is the formula.
     """
-    if capacity >= 1.0:
-        return 1.0
-    return max(0.0, capacity + (1.0 - capacity) * math.log1p(-capacity)) if capacity > 0.0 else 0.0
+    share = _checked(share)
+    return 1.0 if share == 1.0 else share + (1.0 - share) * math.log1p(-share)
 
 
-def kept_hit_share(capacity: float) -> float:
-    """Steady epochs over a cache that stays as it is when full (CoorDL's no-eviction cache)."""
-    return min(max(capacity, 0.0), 1.0)
+def sequential_lru_hits(share: float) -> float:
+    """Hits of an LRU cache when every epoch is read in the same order: none unless it holds all."""
+    return 1.0 if _checked(share) == 1.0 else 0.0
 
 
-def first_hit_share(capacity: float, cached: float) -> float:
-    """The first epoch over a least-recently-used cache that holds a share `cached` of the samples at its start.
-
-    Until the cache is full a read finds its sample with probability `cached`; from then on every miss drops one that is
-    still to be read, since these are the oldest. With g the share of unread samples that are cached, x the share read:
-    d(1 - g)/dx = (1 - g)/(1 - x), so 1 - g = (1 - c)/(1 - x), until none is left at x = c.
-    """
-    start = min(cached, capacity)
-    if capacity >= 1.0 or start <= 0.0:
-        return min(max(start, 0.0), 1.0)
-    full = (capacity - start) / (1.0 - start)  # share read when the cache is full
-    return start * full + (capacity - full) + (1.0 - capacity) * math.log((1.0 - capacity) / (1.0 - full))
+def _checked(share: float) -> float:
+    if not share >= 0.0:  # nan too
+        raise IngestError(f"The cache holds a share {share} of the data: give a number from 0 on.")
+    return min(share, 1.0)

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from precision_time.hardware.storage import Storage
-from precision_time.ingest.cache import first_hit_share, kept_hit_share, lru_hit_share
+from precision_time.ingest.cache import lru_hits, no_eviction_hits
+from precision_time.ingest.first_epoch import first_lru_hits
 from precision_time.ingest.formats import WORKER_START_S
 
 BANDWIDTH, REQUESTS, LATENCY, STREAM = "storage bandwidth", "storage requests", "storage latency", "one reader's rate"
@@ -119,7 +120,9 @@ class Loader:
 
     def period_s(self, miss: float) -> float:
         """Seconds between batches of the loader alone, for a whole step."""
-        return max(self.parts(miss).values())
+        missed = miss * self.samples_per_node * self.storage_sample_s
+        cores = 0.0 if self.cores is None else self.samples_per_node * self.prepare_s / self.cores
+        return max(missed, self.worker_s(miss) / max(self.workers, 1), cores, self.copy_s if self.pinned else 0.0)
 
     def step_s(self, train_s: float, miss: float) -> float:
         """Seconds of a step of which training takes `train_s`."""
@@ -158,12 +161,13 @@ class Loader:
             return steps * self.step_s(train_s, miss)
         batches = steps * self.batches_per_step
         group = min(float(self.workers), batches)
-        group_s = max(self.worker_s(miss), group * self.period_s(miss)) / self.batches_per_step
+        worker_s, period_s = self.worker_s(miss), self.period_s(miss)
+        group_s = max(worker_s, group * period_s) / self.batches_per_step
         busy = train_s + (0.0 if self.pinned else self.copy_s)
         batch_s = max(busy, self.together_s(train_s)) / self.batches_per_step
         rounds = math.ceil(batches / group - _ENOUGH)
         last = batches - (rounds - 1) * group
-        last_s = max(self.worker_s(miss), last * self.period_s(miss)) / self.batches_per_step
+        last_s = max(worker_s, last * period_s) / self.batches_per_step
         behind = (rounds - 1) * group_s + last_s + last * batch_s
         return WORKER_START_S * self.workers + max(group_s + batches * batch_s, behind)
 
@@ -172,7 +176,7 @@ class Loader:
     def first_miss(self) -> float:
         """Share of the first epoch's samples that come from the storage."""
         if self.nodes == 1 and self.policy == "lru":
-            return 1.0 - first_hit_share(self.capacity, self.cached)
+            return 1.0 - first_lru_hits(self.capacity, self.cached)
         return 1.0 - min(self.cached, self.capacity)
 
     def later_misses(self, epochs: float | None = None) -> list[tuple[float, float]]:
@@ -182,7 +186,7 @@ class Loader:
         epochs it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
         """
         if self.nodes == 1:
-            hit = lru_hit_share(self.capacity) if self.policy == "lru" else kept_hit_share(self.capacity)
+            hit = lru_hits(self.capacity) if self.policy == "lru" else no_eviction_hits(self.capacity)
             return [(1.0 if epochs is None else epochs - 1.0, 1.0 - hit)]
         most = min(self.capacity, 1.0)
         if epochs is None or not most:
