@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from argparse import Namespace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
@@ -62,7 +64,15 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
     with Progress("steps") as progress:
         found = probe_storage(given.storage, _seconds(given.budget or STORAGE_BUDGET, "budget"), progress)
     write_storage(path, found.storage)
-    return found.to_dict(), f"{found}\nwritten to {path}; a job reads it as data: {{storage: {path}}}"
+    content, text, words = found.to_dict(), str(found), f"storage: {path}"
+    if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
+        from precision_time.ingest.preparation_probe import probe_preparation
+
+        prepared = probe_preparation(given.storage)
+        content["preparation"] = dataclasses.asdict(prepared)
+        text = f"{text}\n{prepared}"
+        words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
+    return content, f"{text}\nwritten to {path}; a job reads it with data: {{{words}}}"
 
 
 def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
@@ -139,8 +149,6 @@ def _machine(given: Namespace) -> Machine:
 
 
 def _require_torch(command: str) -> None:
-    from importlib.util import find_spec
-
     if find_spec("torch") is None:
         raise MissingExtraError(
             f"{command} runs real kernels, which needs PyTorch: pip install 'precision-time[torch]'"

@@ -16,11 +16,12 @@ MOST_FILES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Names, bytes and labels of the files of a data set, in order."""
+    """Names, bytes and labels of the files of a data set, in order; `listed`: its index.json says so."""
 
     names: tuple[str, ...]
     bytes: tuple[int, ...]
     labels: tuple[int, ...]
+    listed: bool = True
 
     def __len__(self) -> int:
         return len(self.names)
@@ -72,7 +73,7 @@ def files_of(root: str) -> tuple[str, Index]:
     if path is None:
         return root, read_index(root)
     if path.is_file():
-        return str(path.parent), Index((path.name,), (path.stat().st_size,), (0,))
+        return str(path.parent), Index((path.name,), (path.stat().st_size,), (0,), listed=False)
     if not path.is_dir():
         raise IngestError(f"storage {root!r} does not exist; give a folder with files, or the address of a data set")
     if (path / INDEX).exists():
@@ -81,7 +82,7 @@ def files_of(root: str) -> tuple[str, Index]:
     if not sizes:
         raise IngestError(f"storage {root!r} is empty: it has no file with content; give a folder with files")
     names = tuple(sorted(sizes))
-    return str(path), Index(names, tuple(sizes[name] for name in names), (0,) * len(names))
+    return str(path), Index(names, tuple(sizes[name] for name in names), (0,) * len(names), listed=False)
 
 
 def local_path(root: str) -> Path | None:

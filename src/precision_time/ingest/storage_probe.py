@@ -59,6 +59,7 @@ class StorageProbe:
     rates    whole files by number of readers; small: small reads of as many readers as saturate it
     group    readers of one group; doubled: two such groups at the same time
     cache    what was done about the page cache, in words
+    pictures  the data set has an index of JPEG files, which preparation_probe can decode
     """
 
     storage: Storage
@@ -69,6 +70,7 @@ class StorageProbe:
     doubled: Rate
     cache: str
     seconds: float
+    pictures: bool
 
     @property
     def group(self) -> int:
@@ -156,7 +158,15 @@ def probe_storage(
         cache = team.cache_words()
     storage = _storage(root, local, index, whole_s, small_s, rates, small, doubled.bytes_per_s / alone.bytes_per_s)
     return StorageProbe(
-        storage, len(index), index.mean_bytes, tuple(rates), small, doubled, cache, time.monotonic() - begun
+        storage,
+        len(index),
+        index.mean_bytes,
+        tuple(rates),
+        small,
+        doubled,
+        cache,
+        time.monotonic() - begun,
+        pictures=index.listed and all(name.lower().endswith((".jpg", ".jpeg")) for name in index.names),
     )
 
 
