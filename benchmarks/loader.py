@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,17 +148,17 @@ def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples:
     return cold, later
 
 
-def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[str, Any]]:
-    """All settings, `rounds` times, with the probes in between."""
+def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], epochs: int = 4) -> list[dict[str, Any]]:
+    """These settings, `rounds` times, with the probes in between."""
     make(folder / "pictures", samples, Recipe(SIZE))
     root = str(folder / "pictures")
     mean_bytes = read_index(root).mean_bytes
     storages: dict[Setting, Storage] = {}
-    measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in SETTINGS}
-    steps: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
+    measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in settings}
+    steps: dict[Setting, list[float]] = {setting: [] for setting in settings}
     prepared: list[PreparationProbe] = []
     for turn in range(rounds):
-        for setting in SETTINGS:
+        for setting in settings:
             with LocalServer(root, setting.requests_per_s) as server:
                 if turn == 0:
                     storages[setting] = probe_storage(server.url, 6.0).storage
@@ -171,7 +172,7 @@ def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[s
         word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
     })  # fmt: skip
     rows = []
-    for setting in SETTINGS:
+    for setting in settings:
         train_s = statistics.median(steps[setting])
         if setting.workers:
             train_s += middle.receive_s
@@ -225,9 +226,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each setting (default 3)")
     parser.add_argument("--samples", type=int, default=640, help="pictures of an epoch (default 640)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of loader.json and loader.md")
+    parser.add_argument("--only", default="", help="settings whose name contains this")
     given = parser.parse_args()
+    settings = [setting for setting in SETTINGS if given.only in setting.name]
     with tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder:
-        prepared, *rows = run(Path(folder), given.samples, given.rounds)
+        prepared, *rows = run(Path(folder), given.samples, given.rounds, settings)
     machine = {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),

@@ -27,7 +27,8 @@ SMALL_LOCAL = 4096
 class Order:
     """What a reader shall do: read files (or small parts of them) until `end` on the machine's monotonic clock.
 
-    `pause_s` passes between two reads: then a storage that serves in turns has none waiting.
+    `pause_s` passes between two reads: then a storage that serves in turns has none waiting. `busy_s` of computing
+    comes before each read, as a loader's worker decodes: a processor that was asleep would make the read look slow.
     """
 
     files: Sequence[tuple[str, int]]
@@ -35,6 +36,7 @@ class Order:
     end: float
     small: bool = False
     pause_s: float = 0.0
+    busy_s: float = 0.0
     seed: int = 0
 
 
@@ -81,6 +83,9 @@ def carry_out(reader: ObjectReader, order: Order) -> Reads:
         for name, size in files:
             if order.pause_s:
                 time.sleep(order.pause_s)
+            busy = time.monotonic() + order.busy_s
+            while time.monotonic() < busy:
+                pass
             start, length = _part(size, order.small, isinstance(reader, ColdFiles), chance)
             begun = time.monotonic()
             content = reader.read(name, start, length)

@@ -31,6 +31,8 @@ LEAST_BUDGET_S = 4.0
 READERS = (1, 2, 4, 8)
 PAUSE_S = 0.03
 """Between the reads that tell the latency; a storage of fewer than 33 reads a second looks later than it is."""
+BUSY_S = 0.001
+"""Of computing before each such read: about what a worker takes to decode a picture."""
 SATURATED = 1.05
 """More readers that bring less than this times as much are no more use."""
 ALONE = 1.1
@@ -148,6 +150,10 @@ def probe_storage(
             done.step()
             if len(rates) > 1 and rates[-1].bytes_per_s < SATURATED * rates[-2].bytes_per_s:
                 break
+        if 1.0 / rates[0].reads_per_s < whole_s:
+            # It never waits for its turn, so that pauses only let caches and processors go cold.
+            whole_s = statistics.median(team.spaced(window_s / 2, small=False, pause_s=0.0))
+            small_s = min(small_s, whole_s, statistics.median(team.spaced(window_s / 2, small=True, pause_s=0.0)))
         best = max(rates, key=lambda rate: rate.bytes_per_s)
         group = min((r.readers for r in rates if r.bytes_per_s * SATURATED > best.bytes_per_s), default=best.readers)
         small = team.rate(group, window_s, small=True)
@@ -180,13 +186,10 @@ def _storage(
     small: Rate,
     efficiency: float,
 ) -> Storage:
-    one_s = 1.0 / rates[0].reads_per_s
     if rates[0].reads_per_s * ALONE < max(rate.reads_per_s for rate in rates):
-        whole_s = one_s  # several get more than one: one reader is its own limit
-    else:
-        # The storage is the limit even of one reader. Where it makes it wait for its turn, the pause tells what one
-        # read takes; where it does not, a reader that never pauses is faster, since its caches are warm.
-        whole_s = min(whole_s, one_s)
+        # Several get more than one: a reader is its own limit. Else the storage is, of all together, and what a read
+        # takes that need not wait for its turn is told by the reader that pauses.
+        whole_s = max(whole_s, 1.0 / rates[0].reads_per_s)
     latency_s = min(small_s, whole_s)
     piece = rates[0].bytes_per_s / rates[0].reads_per_s
     return Storage(
@@ -288,9 +291,9 @@ class _Readers:
         """All have read once: processes run, connections are open."""
         self._order(len(self._pipes), 0.0)
 
-    def spaced(self, seconds: float, small: bool) -> list[float]:
-        """Seconds of each read of one reader that pauses."""
-        return self._order(1, seconds, small, PAUSE_S)[0].seconds
+    def spaced(self, seconds: float, small: bool, pause_s: float = PAUSE_S) -> list[float]:
+        """Seconds of each read of one reader that pauses, and computes."""
+        return self._order(1, seconds, small, pause_s, BUSY_S)[0].seconds
 
     def rate(self, count: int, seconds: float, small: bool = False) -> Rate:
         """What `count` readers get together."""
@@ -301,11 +304,13 @@ class _Readers:
             sum(one.bytes / (one.ended - one.began) for one in found),
         )
 
-    def _order(self, count: int, seconds: float, small: bool = False, pause_s: float = 0.0) -> list[Reads]:
+    def _order(
+        self, count: int, seconds: float, small: bool = False, pause_s: float = 0.0, busy_s: float = 0.0
+    ) -> list[Reads]:
         begin = time.monotonic() + (0.02 if seconds else 0.0)
         for number, pipe in enumerate(self._pipes[:count]):
             files = self._files[number::count] or self._files
-            pipe.send(Order(files, begin, begin + seconds, small, pause_s, number))
+            pipe.send(Order(files, begin, begin + seconds, small, pause_s, busy_s, number))
         found = []
         for pipe in self._pipes[:count]:
             if not pipe.poll(seconds + START_S):
