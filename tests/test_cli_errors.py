@@ -43,8 +43,9 @@ CALIBRATE_FLAGS = [
     *(f for f in VERIFY_FLAGS if f not in ("--gpus", "--device", "--save", "--runs", "--steps")),
     "--output",
     "--fresh",
+    "--storage",
 ]
-MEASURE_FLAGS = [*(f for f in CALIBRATE_FLAGS if f != "--fresh"), "--only"]
+MEASURE_FLAGS = [*(f for f in CALIBRATE_FLAGS if f not in ("--fresh", "--storage")), "--only"]
 """Those of docs/measure.md."""
 
 

@@ -82,7 +82,11 @@ def evaluate(given: Namespace) -> str:
 
 def calibrate(given: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as whole
+    from precision_time.cli.measuring import calibrate_storage
 
+    if given.storage is not None:
+        probe, text = calibrate_storage(given)
+        return _json(probe) if given.json else text
     jobs, said = _to_measure(given)
     content, text = whole(given, jobs, said.get("precision", []))
     return _json(content) if given.json else text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from argparse import Namespace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from precision_time.measure.verify import Verification
 
 DEFAULT_OUTPUT = "this-machine.json"
+DEFAULT_STORAGE = "this-storage.yaml"
+DEFAULT_BUDGET = "180s"
+STORAGE_BUDGET = "20s"
 DEFAULT_FOLDER = "measurements"
 DEFAULT_RUNS = "small-networks"
 
@@ -33,7 +38,7 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
 
     path = given.output or DEFAULT_OUTPUT
     check_output(path)
-    here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    here, budget_s = _machine(given), _seconds(given.budget or DEFAULT_BUDGET, "budget")
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     journal = journal_of(path)
     if given.fresh:
@@ -42,6 +47,32 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
         found = measure(here, budget_s, progress, wanted, journal)
     write(path, found.content)
     return found.content, calibration_text(found.content, found.left_out, path, found.continued)
+
+
+def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
+    """The storage probe as JSON and as text; the storage file is written."""
+    from precision_time.cli.progress import Progress
+    from precision_time.hardware.storage import check_storage_output, write_storage
+    from precision_time.ingest.storage_probe import probe_storage
+
+    for flag in ("source", "ranks", "threads", "on", "fresh", "precision"):
+        if getattr(given, flag, None):
+            what = f"model {given.source[0]!r}" if flag == "source" else f"flag --{flag}"
+            raise UsageError(f"{what} has no meaning with --storage, which measures no training; leave one of them out")
+    path = given.output or DEFAULT_STORAGE
+    check_storage_output(path)
+    with Progress("steps") as progress:
+        found = probe_storage(given.storage, _seconds(given.budget or STORAGE_BUDGET, "budget"), progress)
+    write_storage(path, found.storage)
+    content, text, words = found.to_dict(), str(found), f"storage: {path}"
+    if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
+        from precision_time.ingest.preparation_probe import probe_preparation
+
+        prepared = probe_preparation(given.storage)
+        content["preparation"] = dataclasses.asdict(prepared)
+        text = f"{text}\n{prepared}"
+        words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
+    return content, f"{text}\nwritten to {path}; a job reads it with data: {{{words}}}"
 
 
 def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
@@ -118,8 +149,6 @@ def _machine(given: Namespace) -> Machine:
 
 
 def _require_torch(command: str) -> None:
-    from importlib.util import find_spec
-
     if find_spec("torch") is None:
         raise MissingExtraError(
             f"{command} runs real kernels, which needs PyTorch: pip install 'precision-time[torch]'"

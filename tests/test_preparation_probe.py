@@ -1,0 +1,110 @@
+"""The preparation probe, and a real loader-bound training run beside its prediction from the probes alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("PIL")
+
+from precision_time.cli.main import main  # noqa: E402
+from precision_time.errors import IngestError  # noqa: E402
+from precision_time.ingest.local_server import LocalServer  # noqa: E402
+from precision_time.ingest.pictures import Recipe, make  # noqa: E402
+from precision_time.ingest.preparation_probe import PreparationProbe, probe_preparation  # noqa: E402
+from precision_time.ingest.reading import Pictures, decode  # noqa: E402
+from precision_time.ingest.storage_probe import probe_storage  # noqa: E402
+
+needs_nginx = pytest.mark.skipif(
+    not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),
+    reason="nginx is not installed",
+)
+BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "loader.py"
+SAMPLES = 192
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("pictures")
+    make(made, SAMPLES, Recipe(size=96))
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparationProbe:
+    return probe_preparation(str(folder), 16, tmp_path_factory.mktemp("cache"), budget_s=3.0)
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("benchmark_loader", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: PreparationProbe) -> None:
+    pictures = Pictures(str(folder))
+    content = [pictures.read(number) for number in range(64)]
+    begun = time.perf_counter()
+    for one in content:
+        decode(one)
+    alone_s = (time.perf_counter() - begun) / len(content)
+    # Within factors that a busy machine leaves: decoding is most of it, and batching and handing over come on top.
+    assert alone_s / 2 < prepared.inline_s < 5 * alone_s
+    assert alone_s / 2 < prepared.worker_s < 15 * alone_s
+    assert 0 <= prepared.batch_s < 16 * prepared.worker_s
+    assert 0 < prepared.hit_s < prepared.store_s
+    assert 0 <= prepared.receive_s < 0.1
+    assert 0 <= prepared.start_s < 2
+    assert "decode_ms" in str(prepared)
+
+
+@needs_nginx
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_cold_epoch_is_predicted_from_the_probes(
+    folder: Path, tmp_path: Path, prepared: PreparationProbe, benchmark: Any, workers: int
+) -> None:
+    with LocalServer(folder, requests_per_s=100) as server:
+        probe = probe_storage(server.url, 4.0, readers=(1, 2))
+        setting = benchmark.Setting("test", workers, 100, None)
+        (cold, hot) = benchmark.measure(setting, server, tmp_path / "cache", SAMPLES, 2)
+    assert (cold.missed, hot.missed) == (1.0, 0.0)
+    train_s = benchmark.step_s(setting.width, setting.steps, 0.3) + (prepared.receive_s if workers else 0.0)
+    loader = benchmark.loader_of(setting, probe.storage, prepared, SAMPLES, probe.mean_bytes)
+    predicted_cold, predicted_hot = benchmark.predict(loader, prepared, train_s, SAMPLES)
+    # 192 files at 100 a second, whatever else the machine does; a wrong rate, or one read too many, shows.
+    assert predicted_cold == pytest.approx(cold.seconds, rel=0.15)
+    # A tenth of a second or two, as noisy as the machine: within a factor.
+    assert hot.seconds / 4 < predicted_hot < 3 * hot.seconds
+    half = replace(probe.storage, requests_per_s=50.0)
+    slower, _ = benchmark.predict(
+        benchmark.loader_of(setting, half, prepared, SAMPLES, probe.mean_bytes), prepared, train_s, SAMPLES
+    )
+    assert slower > 1.5 * cold.seconds
+
+
+def test_calibrate_says_the_words_of_the_data_section(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    assert main(["calibrate", "--storage", str(folder), "--output", str(path), "--budget", "5s"]) == 0
+    said = capsys.readouterr().out
+    assert f"data: {{storage: {path}, bytes_per_sample: " in said
+    assert "decode_ms: " in said
+
+
+def test_bad_words_are_said(folder: Path) -> None:
+    with pytest.raises(IngestError, match="batch_size of the preparation probe is 0"):
+        probe_preparation(str(folder), 0)
