@@ -178,10 +178,11 @@ def _misses(parts: Parts, cache: SharedCache, same_order: bool, lanes: int) -> F
     """How misses come about with this cache, in one order or in independent ones."""
     capacity = cache.capacity
     if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
-        return Ordered(parts, None, lanes) if same_order else Fits(parts)
+        return Ordered(parts, None, lanes, cache.coalesces) if same_order else Fits(parts)
     if cache.policy == "no-eviction":
-        return Ordered(parts, capacity, lanes) if same_order else NoEviction(parts, capacity, lanes)
-    return OrderedLru(parts, capacity, lanes) if same_order else Lru(parts, capacity, lanes)
+        ordered = Ordered(parts, capacity, lanes, cache.coalesces) if same_order else None
+        return ordered or NoEviction(parts, capacity, lanes)
+    return OrderedLru(parts, capacity, lanes, cache.coalesces) if same_order else Lru(parts, capacity, lanes)
 
 
 def _following(t: Array, begin: Array, offsets: Array | None) -> Array:

@@ -22,8 +22,9 @@ NEAR = 1e-9
 class Ordered(Fits):
     """The cache holds all, or fills once and stays (no-eviction): it holds the samples up to `limit`, [jobs, lanes]."""
 
-    def __init__(self, parts: Parts, capacity: float | None, lanes: int) -> None:
+    def __init__(self, parts: Parts, capacity: float | None, lanes: int, coalesces: bool = True) -> None:
         super().__init__(limited(parts, np.inf if capacity is None else capacity))
+        self._coalesces = coalesces
         self._capacity = np.inf if capacity is None else capacity
         self._group = self._groups()
         self._same = self._group[:, None] == self._group
@@ -80,8 +81,13 @@ class Ordered(Fits):
     def settle(
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
     ) -> Array:
-        """Let jobs that are side by side share the misses: as much each as keeps them together, in all as one alone."""
+        """Misses of jobs that are side by side: as much each as keeps them together, as far as that can be.
+
+        In all as many as one alone has, where the one waits for what the other reads; where it does not (a cache that
+        does not coalesce) both read everything, and only a slower one finds some of what the other was first to read.
+        """
         self._bound = []
+        split = _shared if self._coalesces else _doubled
         clusters = [(i, those) for i, those in enumerate(self.beside(x, n, running)) if (those.sum(axis=0) > 1).any()]
         clusters = [(i, those & ~those[:i].any(axis=0)) for i, those in clusters]
         if not clusters:
@@ -100,11 +106,13 @@ class Ordered(Fits):
                 several = those & (those.sum(axis=0) > 1)
                 if several.any():
                     total = 1.0 - self._cached[i]
-                    miss = np.where(several, 0.5 * miss + 0.5 * _shared(contention, hot, storage, several, total), miss)
+                    miss = np.where(several, 0.5 * miss + 0.5 * split(contention, hot, storage, several, total), miss)
             if np.abs(miss - before).max() < 1e-7:
                 break
         for i, those in clusters:
-            shares = those & (miss > 1e-6) & (miss < 1.0 - self._cached[i] - 1e-6)
+            shares = those & (miss > 1e-6)
+            if self._coalesces:
+                shares &= miss < 1.0 - self._cached[i] - 1e-6
             self._bound.append(shares & (shares.sum(axis=0) > 1))
         self._last = miss
         return miss
@@ -145,8 +153,8 @@ class OrderedLru(Ordered):
     A job behind another finds what that one read, if fewer samples than the cache holds were touched since.
     """
 
-    def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
-        super().__init__(parts, None, lanes)
+    def __init__(self, parts: Parts, capacity: float, lanes: int, coalesces: bool = True) -> None:
+        super().__init__(parts, None, lanes, coalesces)
         self._lru = _Arcs(parts, capacity, lanes, self._group, self._size)
 
     def share(self, x: Array, n: Array) -> Array:
@@ -230,3 +238,12 @@ def _shared(contention: Contention, hot: Array, storage: Array, several: Flags, 
     span = over.sum(axis=0) - under.sum(axis=0)
     part = np.where(span > 0, (total - under.sum(axis=0)) / np.where(span > 0, span, 1.0), 1.0)
     return np.asarray(under + np.clip(part, 0.0, 1.0) * (over - under))
+
+
+def _doubled(contention: Contention, hot: Array, storage: Array, several: Flags, total: float) -> Array:
+    """Misses of each of `several` when none waits for another's read: all miss `total`, but those that would then fall
+    behind the fastest miss only as much as keeps them beside it."""
+    alone = np.where(several, contention.seconds(np.full_like(hot, total), hot, storage), np.inf)
+    fastest = alone.min(axis=0)
+    kept = np.minimum(contention.most_misses(fastest * (1.0 + 1e-12), hot, storage), total)
+    return np.where(several & (alone > fastest), kept, np.where(several, total, 0.0))

@@ -164,10 +164,13 @@ class SharedCache:
 
     capacity   samples it holds (of the mean size); None: everything
     policy     "lru": a miss replaces what was used longest ago; "no-eviction": when full it stays as it is (CoorDL)
+    coalesces  who asks for a sample that another is just reading waits for it, as in the page cache; if not, as in a
+               cache of files, both read it, and jobs side by side in one order (`same_order`) read everything twice
     """
 
     capacity: float | None = None
     policy: str = "lru"
+    coalesces: bool = True
 
     def __post_init__(self) -> None:
         if self.capacity is not None:
