@@ -2,5 +2,7 @@
 
 loader.py     one job: is the loader the limit, and what would hide it
 rates.py      what is known of jobs that share a node: their rates alone and together
-fluid.py      how such jobs run beside each other, from these rates
+fluid.py      how such jobs run beside each other, from these rates (parts.py, misses.py, order.py, contention.py)
+cache.py      how often one job alone finds a sample in a cache that is too small
+curve.py      the makespan of two jobs over the stagger; offsets.py: the best offsets of several; alternatives.py
 """
