@@ -7,5 +7,7 @@ formats.py    what a worker spends on a sample, by format
 job_loader.py from a job's `data` section to its loader
 predicted.py  rates of jobs that share a node, from their loaders
 rates.py      what is known of jobs that share a node: their rates alone and together
-fluid.py      how such jobs run beside each other, from these rates
+fluid.py      how such jobs run beside each other, from these rates (parts.py, misses.py, order.py, contention.py)
+cache.py      how often one job alone finds a sample in a cache that is too small
+curve.py      the makespan of two jobs over the stagger; offsets.py: the best offsets of several; alternatives.py
 """

@@ -32,7 +32,6 @@ class Ordered(Fits):
         self._cached = self.parts.share @ self.parts.cached
         self._limit = np.full((len(parts.share), lanes), np.inf)
         self._bound: list[Flags] = []
-        self._last = np.zeros_like(self._limit)
 
     def share(self, x: Array, n: Array) -> Array:
         held = np.minimum(self._front(x), self._limit)
@@ -95,9 +94,7 @@ class Ordered(Fits):
         for i, those in clusters:
             several = those & (those.sum(axis=0) > 1)
             even = miss[i] / np.maximum(those.sum(axis=0), 1)
-            # The last shares are a good start, where they are of the same jobs.
-            good = np.abs(np.where(those, self._last, 0.0).sum(axis=0) - (1.0 - self._cached[i])) < 1e-3
-            miss = np.where(several, np.where(good, self._last, even), miss)
+            miss = np.where(several, even, miss)
         for _ in range(60):
             _, training, reading = contention.solve(miss, running, pressing)
             hot, storage = contention.stretched(reading, training, pressing)
@@ -114,7 +111,6 @@ class Ordered(Fits):
             if self._coalesces:
                 shares &= miss < 1.0 - self._cached[i] - 1e-6
             self._bound.append(shares & (shares.sum(axis=0) > 1))
-        self._last = miss
         return miss
 
     def keep(self, x: Array, ahead: Array) -> Array:
