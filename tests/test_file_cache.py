@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import random
 import shutil
@@ -117,6 +118,18 @@ def test_a_copy_counts_anew_and_a_second_opening_must_agree(tmp_path: Path) -> N
         FileCache(tmp_path, 2000)
     with pytest.raises(IngestError, match="holds a cache of policy lru, not no-eviction"):
         FileCache(tmp_path, 1000, "no-eviction")
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    FileCache(tmp_path).get("1", content)
+    ended = multiprocessing.get_context("spawn").Process(target=print)
+    ended.start()
+    ended.join()
+    mine, left = (tmp_path / f"ab.item.{pid}.1" for pid in (os.getpid(), ended.pid))
+    mine.write_bytes(b"being written")
+    left.write_bytes(b"was being written")
+    cache = FileCache(tmp_path)
+    assert (mine.exists(), left.exists(), len(cache), cache.held()) == (True, False, 1, 107)
 
 
 def test_bad_words_are_said(tmp_path: Path) -> None:

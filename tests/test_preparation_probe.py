@@ -79,8 +79,14 @@ def test_a_cold_epoch_is_predicted_from_the_probes(
     with LocalServer(folder, requests_per_s=100) as server:
         probe = probe_storage(server.url, 4.0, readers=(1, 2))
         setting = benchmark.Setting("test", workers, 100, None)
-        (cold, hot) = benchmark.measure(setting, server, tmp_path / "cache", SAMPLES, 2)
-    assert (cold.missed, hot.missed) == (1.0, 0.0)
+        # The quickest of three: other work on the machine makes a run slower, never faster than its server.
+        runs = []
+        for turn in range(3):
+            runs.append(benchmark.measure(setting, server, tmp_path / f"cache{turn}", SAMPLES, 2))
+            assert [epoch.missed for epoch in runs[-1]] == [1.0, 0.0]
+            if runs[-1][0].seconds < 1.1 * SAMPLES / 100:
+                break
+    cold, hot = min(runs, key=lambda epochs: epochs[0].seconds)
     train_s = benchmark.step_s(setting.width, setting.steps, 0.3) + (prepared.receive_s if workers else 0.0)
     loader = benchmark.loader_of(setting, probe.storage, prepared, SAMPLES, probe.mean_bytes)
     predicted_cold, predicted_hot = benchmark.predict(loader, prepared, train_s, SAMPLES)

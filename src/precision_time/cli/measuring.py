@@ -61,14 +61,15 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
             raise UsageError(f"{what} has no meaning with --storage, which measures no training; leave one of them out")
     path = given.output or DEFAULT_STORAGE
     check_storage_output(path)
+    budget_s = _seconds(given.budget or STORAGE_BUDGET, "budget")
     with Progress("steps") as progress:
-        found = probe_storage(given.storage, _seconds(given.budget or STORAGE_BUDGET, "budget"), progress)
+        found = probe_storage(given.storage, budget_s, progress)
     write_storage(path, found.storage)
     content, text, words = found.to_dict(), str(found), f"storage: {path}"
     if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
-        from precision_time.ingest.preparation_probe import probe_preparation
+        from precision_time.ingest.preparation_probe import BUDGET_S, probe_preparation
 
-        prepared = probe_preparation(given.storage)
+        prepared = probe_preparation(given.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
         content["preparation"] = dataclasses.asdict(prepared)
         text = f"{text}\n{prepared}"
         words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"

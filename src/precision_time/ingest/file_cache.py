@@ -14,6 +14,7 @@ import hashlib
 import heapq
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -130,7 +131,7 @@ class FileCache:
             return
         if self.policy == "no-eviction" and self.capacity is not None and self.held() + len(content) > self.capacity:
             return
-        part = f"{path}.{os.getpid()}"
+        part = f"{path}.{os.getpid()}.{threading.get_native_id()}"
         try:
             with open(part, "wb") as file:
                 file.write(content)
@@ -201,9 +202,21 @@ class FileCache:
                     raise IngestError(f"folder {str(self.folder)!r} holds other files than a cache; choose another")
                 else:
                     path.write_text(json.dumps(settings))
+                self._sweep()
                 _write_size(size, sum(length for _, _, length in self._items()))
         except OSError as error:
             raise IngestError(f"cache folder {str(self.folder)!r} cannot be used: {error}; choose another") from error
+
+    def _sweep(self) -> None:
+        """Remove what processes were writing when they were killed."""
+        for path in self.folder.glob(f"*{ITEM}.*"):
+            pid = int(path.name.split(".")[2])
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                _unlink(str(path))
+            except PermissionError:  # another user's, and alive
+                continue
 
     def _check(self, settings: dict[str, object]) -> None:
         for word, value in (("capacity", self.capacity), ("policy", self.policy)):
