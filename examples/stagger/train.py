@@ -1,0 +1,76 @@
+"""A training loop to stagger: a small CNN on JPEG pictures. `width` and `steps` choose what is its limit.
+
+A tiny net (width=4) waits for its data; a wide one (width=32), or several steps on each batch, keeps the processor busy.
+As a job of `precision-time stagger`: python:examples/stagger/train.py:train
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from precision_time.ingest.file_cache import FileCache
+from precision_time.ingest.pictures import LABELS
+from precision_time.ingest.reading import Pictures
+
+
+def network(width: int) -> nn.Module:
+    """Three convolutions; the first looks at every fourth pixel, so that a narrow net costs next to nothing."""
+    return nn.Sequential(
+        nn.Conv2d(3, width, 7, stride=4, padding=3),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, LABELS),
+    )
+
+
+def train(
+    progress: Callable[[int], None],
+    *,
+    root: str,
+    cache: str | None = None,
+    cache_mib: float | None = None,
+    cache_policy: str = "lru",
+    samples: int | None = None,
+    first: int = 0,
+    epochs: int = 1,
+    batch_size: int = 16,
+    workers: int = 1,
+    width: int = 4,
+    steps: int = 1,
+    seed: int = 0,
+) -> None:
+    """Train on the samples [first, first + samples) of the data set at `root`; they are shuffled in every epoch.
+
+    `cache` is the folder of a cache of `cache_mib` MiB (None: it holds everything); two jobs may share it.
+    `steps` are the optimizer steps on each batch. Jobs of one `seed` read in one order.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    kept = FileCache(cache, None if cache_mib is None else int(cache_mib * 2**20), cache_policy) if cache else None
+    loader = DataLoader(
+        Pictures(root, kept, first, samples),
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    net, loss_of = network(width), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    progress(0)
+    for _ in range(epochs):
+        for pictures, labels in loader:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss_of(net(pictures), labels).backward()
+                optimizer.step()
+            progress(len(labels))

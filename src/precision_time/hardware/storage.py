@@ -1,0 +1,167 @@
+"""What samples are read from: how fast, how soon, how many requests, and who shares it.
+
+The catalog (data/storages.yaml) has the published figures of usual kinds. A storage file has one such entry with its
+`name`; `precision-time calibrate --storage PATH` writes one with `source: measured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.hardware import checks
+from precision_time.hardware.aliases import plain
+from precision_time.hardware.checks import Entry
+
+_DATA = Path(__file__).parent / "data" / "storages.yaml"
+_FILES = (".yaml", ".yml", ".json")
+
+MEASURED_SPREAD = 0.10
+"""Spread of the log of read times on a storage that was measured, from one run to the next: chosen."""
+CATALOG_SPREAD = 0.30
+"""The same where only the kind of storage is known: chosen; a site's own hardware and load differ that much."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One storage as a node sees it.
+
+    bytes_per_s         what one node reads with many readers; with `shared`, what all nodes read together
+    stream_bytes_per_s  what one reader gets
+    latency_s           from a request to its first byte
+    requests_per_s      reads that are answered per second, of a node or, with `shared`, of all; None: no limit known
+    reader_efficiency   eta: share of `bytes_per_s` that is left when two jobs read at the same time
+    shared              one server for all nodes (NFS); else every node has its own, or as much as it asks for
+    page_cache          whether the kernel keeps what was read (files), or not (an object store's client)
+    source              where the figures are from: "measured ...", a document, or "assumed ..."
+    """
+
+    name: str
+    bytes_per_s: float
+    stream_bytes_per_s: float
+    latency_s: float
+    requests_per_s: float | None = None
+    reader_efficiency: float = 1.0
+    shared: bool = False
+    page_cache: bool = True
+    source: str = ""
+
+    @property
+    def measured(self) -> bool:
+        return self.source.startswith("measured")
+
+    @property
+    def log_spread(self) -> float:
+        """Standard deviation of the log of its read times."""
+        return MEASURED_SPREAD if self.measured else CATALOG_SPREAD
+
+    @classmethod
+    def from_dict(cls, name: str, entry: Entry, where: str = "") -> Storage:
+        """A storage from the keys of storages.yaml; what is wrong is said with `where`."""
+        where = where or f"storage {name!r}"
+        checks.known_keys(entry, {"name", *_NUMBERS, *_SWITCHES, "source"}, where)
+        checks.required(entry, {key: key for key in _REQUIRED}, where)
+        fields: dict[str, Any] = {"name": name, "source": str(entry.get("source", ""))}
+        for key, (field, factor, check, largest, unit) in _NUMBERS.items():
+            if entry.get(key) is not None:
+                fields[field] = check(entry[key], f"{where}: {key}", largest, unit) * factor
+        for key in _SWITCHES:
+            if key in entry:
+                if not isinstance(entry[key], bool):
+                    raise CatalogError(f"{where}: {key} is {entry[key]!r}; use true or false.")
+                fields[key] = entry[key]
+        return cls(**fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of a storage file; `from_dict(storage.name, ...)` reads them back."""
+        found: dict[str, Any] = {"name": self.name}
+        for key, (field, factor, *_) in _NUMBERS.items():
+            if (value := getattr(self, field)) is not None:
+                found[key] = value / factor
+        return {**found, **{key: getattr(self, key) for key in _SWITCHES}, "source": self.source}
+
+
+# Key of a storage file -> (field, factor to SI, check, largest believable value, unit in words).
+_NUMBERS: dict[str, tuple[str, float, Callable[[object, str, float, str], float], float, str]] = {
+    "bandwidth_gb_per_s": ("bytes_per_s", 1e9, checks.positive, 1e4, "GB/s"),
+    "stream_mb_per_s": ("stream_bytes_per_s", 1e6, checks.positive, 1e6, "MB/s of one reader"),
+    "latency_ms": ("latency_s", 1e-3, checks.number, 1e5, "milliseconds"),
+    "requests_per_s": ("requests_per_s", 1.0, checks.positive, 1e9, "reads per second"),
+    "reader_efficiency": ("reader_efficiency", 1.0, checks.positive, 1.0, "share left with two reading jobs"),
+}
+_REQUIRED = ("bandwidth_gb_per_s", "stream_mb_per_s", "latency_ms")
+_SWITCHES = ("shared", "page_cache")
+
+
+@cache
+def storages() -> Mapping[str, Storage]:
+    """The catalog, by name."""
+    document = _read(_DATA)
+    found = {name: Storage.from_dict(name, entry, f"storages.yaml: {name}") for name, entry in document.items()}
+    return MappingProxyType(found)
+
+
+def storage(name: str) -> Storage:
+    """That of the catalog (case and punctuation aside), or of a storage file."""
+    if name.lower().endswith(_FILES):
+        path = Path(name)
+        try:
+            state = path.stat()
+        except OSError:
+            return read_storage(path)  # says what is wrong
+        return _of_file(name, state.st_mtime_ns, state.st_size)
+    known = {plain(each): each for each in storages()}
+    target = known.get(plain(name)) or _ALIASES.get(plain(name))
+    if target is None:
+        raise CatalogError(
+            f"unknown storage {name!r}; nearest: {nearest(name, {*storages(), *_ALIASES})}; "
+            "or name a file that calibrate --storage has written (docs/data-loading.md)."
+        )
+    return storages()[target]
+
+
+_ALIASES = {
+    "nvme": "nvme-gen4", "ssd": "sata-ssd", "sata": "sata-ssd", "hdd": "disk", "nfs": "nfs-10gbe", "ebs": "ebs-gp3",
+    "gp3": "ebs-gp3", "s3": "object-store", "object": "object-store", "gcs": "object-store", "lustre": "parallel-fs",
+    "fsx": "parallel-fs", "gpfs": "parallel-fs",
+}  # fmt: skip
+
+
+@cache
+def _of_file(name: str, _changed_ns: int, _size: int) -> Storage:
+    return read_storage(name)
+
+
+def read_storage(path: str | Path) -> Storage:
+    """The storage of a storage file (YAML or JSON)."""
+    entry = _read(Path(path))
+    return Storage.from_dict(str(entry.get("name") or Path(path).stem), entry, f"storage file {str(path)!r}")
+
+
+def write_storage(path: str | Path, storage: Storage) -> None:
+    """Write a storage file, at once or not at all: YAML, or JSON where the name ends in .json."""
+    import json
+
+    import yaml
+
+    from precision_time.job.file import write_whole
+
+    content = storage.to_dict()
+    if Path(path).suffix.lower() == ".json":
+        text = json.dumps(content, indent=1) + "\n"
+    elif Path(path).suffix.lower() in _FILES:
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    else:
+        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, so that it is known again as one")
+    write_whole(path, text.encode())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from precision_time.job.file import read_mapping
+
+    return read_mapping(path, "storage file")
