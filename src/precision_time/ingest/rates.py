@@ -6,8 +6,26 @@ Vocabulary: a *hit* is a sample found in the cache; the *storage* is what a miss
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.errors import IngestError, nearest
+
+Array = NDArray[np.float64]
+POLICIES = ("lru", "no-eviction")
+
+
+def _checked(owner: str, name: str, value: float, least: float, most: float = math.inf, open_: bool = False) -> None:
+    """Refuse what is not a finite number in [least, most], or in (least, most] when `open_`."""
+    if not math.isfinite(value) or value < least or value > most or (open_ and value == least):
+        valid = f"above {least:g}" if open_ else f"at least {least:g}"
+        valid += f" and at most {most:g}" if math.isfinite(most) else ""
+        raise IngestError(f"{name} of {owner} is {value}: give a finite number, {valid}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +58,96 @@ class JobRates:
     cached: float = 0.0
     bytes_per_sample: float | None = None
 
+    def __post_init__(self) -> None:
+        owner = f"job {self.name!r}"
+        for name in ("samples", "epochs", "hot_s"):
+            _checked(owner, name, getattr(self, name), 0.0, open_=True)
+        for name in ("storage_s", "start_up_s", "end_s"):
+            _checked(owner, name, getattr(self, name), 0.0)
+        for name in ("overlap", "cached"):
+            _checked(owner, name, getattr(self, name), 0.0, 1.0)
+        if self.bytes_per_sample is not None:
+            _checked(owner, "bytes_per_sample", self.bytes_per_sample, 0.0, open_=True)
+        for part, share in self.parts.items():
+            _checked(owner, f"the share of part {part!r}", share, 0.0, 1.0, open_=True)
+        if abs(sum(self.parts.values()) - 1) > 1e-6:
+            total = f"{sum(self.parts.values()):g}"
+            raise IngestError(f"The parts of {owner} add up to {total}: give shares of its samples that add up to 1.")
+
+    @overload
+    def time_s(self, miss: float, storage_stretch: float = 1.0, hot_stretch: float = 1.0) -> float: ...
+    @overload
+    def time_s(self, miss: Array, storage_stretch: float | Array = 1.0, hot_stretch: float | Array = 1.0) -> Array: ...
+    def time_s(
+        self, miss: float | Array, storage_stretch: float | Array = 1.0, hot_stretch: float | Array = 1.0
+    ) -> float | Array:
+        """Seconds per sample when the share `miss` of samples is read from the storage, `overlap` as above."""
+        time = sample_s(self.hot_s * hot_stretch, self.storage_s * storage_stretch, miss, self.overlap)
+        return float(time) if np.ndim(time) == 0 else np.asarray(time)
+
+    @property
+    def cold_epoch_s(self) -> float:
+        """Seconds of a first epoch alone, with nothing but `cached` in the cache."""
+        return self.samples * self.time_s(1.0 - self.cached)
+
+    @property
+    def hot_epoch_s(self) -> float:
+        """Seconds of an epoch alone that finds every sample in the cache."""
+        return self.samples * self.hot_s
+
+    @property
+    def fetch_stall(self) -> float:
+        """Share of a cold epoch lost to reading: 1 - hot / cold (DS-Analyzer, Mohan et al., VLDB 2021)."""
+        return 1.0 - self.hot_s / self.time_s(1.0)
+
+
+def sample_s(hot: float | Array, storage: float | Array, miss: float | Array, overlap: float | Array) -> Array:
+    """Seconds per sample from those of a hit, those of the storage, the share of misses and the overlap."""
+    read = miss * np.asarray(storage)
+    deep = np.maximum(hot, read)
+    shallow = hot + miss * np.maximum(np.asarray(storage) - hot, 0.0)
+    return np.asarray(overlap * deep + (1.0 - np.asarray(overlap)) * shallow)
+
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """How jobs slow each other, pairwise: entry [i][j] is what i suffers while j is busy all the time; 1 is nothing.
+    """How jobs slow each other, pairwise: entry [i][j] is what i suffers while j is busy; 1 is nothing.
 
-    hot        by sharing cores or an accelerator: i's `hot_s` is multiplied by 1 + sum over j of (hot[i][j] - 1) times
-               the share of time that j prepares or trains
-    storage    by sharing the storage: i's `storage_s` is multiplied by 1 + sum over j of (storage[i][j] - 1) times the
-               share of time that j keeps the storage busy. Two readers of a storage that serves both as fast together
-               as one alone: 2; with a loss eta: 2 / eta (SYSTEMS.md, section 5); a storage that does not notice: 1
-    same_order the jobs read samples in one order (the same seed), so one that runs behind another finds all it needs
+    While the set B of other jobs is busy, a time of i is multiplied by 1 + sum over j in B of (entry[i][j] - 1). Over a
+    stretch of time in which j is busy for a share u_j, i's *speed* is the mean over who is busy: for two jobs
+    1 - u_j (1 - 1 / entry[i][j]). (contention.py finds the shares.)
+
+    hot        by sharing cores or an accelerator: of `hot_s`, while j prepares or trains
+    storage    by sharing the storage: of `storage_s`, while j reads from it. Two readers of a storage that serves both
+               as fast together as one alone: 2; with a loss eta: 2 / eta (SYSTEMS.md, section 5); a storage that does
+               not notice: 1
+    same_order the jobs read samples in one order (the same seed) that is the same in every epoch, so one that runs
+               behind another finds all it needs
     """
 
     hot: tuple[tuple[float, ...], ...]
     storage: tuple[tuple[float, ...], ...]
     same_order: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hot", "storage"):
+            table = getattr(self, name)
+            if any(len(row) != len(table) for row in table) or len(self.hot) != len(self.storage):
+                raise IngestError(f"{name} is not a square table: give one row and one column for each job.")
+            for i, row in enumerate(table):
+                for j, value in enumerate(row):
+                    # Below 1 a job would be sped up by another's work; caches do that, and they are modelled apart.
+                    if i != j:
+                        _checked("the jobs together", f"{name}[{i}][{j}]", value, 1.0)
+
+    @classmethod
+    def alike(cls, jobs: int, storage: float = 2.0, hot: float = 1.0, same_order: bool = False) -> Together:
+        """All pairs slow each other by the same."""
+
+        def table(value: float) -> tuple[tuple[float, ...], ...]:
+            return tuple(tuple(1.0 if i == j else value for j in range(jobs)) for i in range(jobs))
+
+        return cls(table(hot), table(storage), same_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +160,10 @@ class SharedCache:
 
     capacity: float | None = None
     policy: str = "lru"
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None:
+            _checked("the cache", "capacity", self.capacity, 0.0)
+        if self.policy not in POLICIES:
+            near = nearest(self.policy, POLICIES)
+            raise IngestError(f"Cache policy {self.policy!r} is not known (nearest: {near}): give one of those.")

@@ -1,0 +1,256 @@
+"""How many of a job's next samples are not in the cache, from how far every job is.
+
+Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in an order
+of its own, drawn anew, so whether two jobs have touched a sample are independent events. Arrays are [jobs, lanes].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from precision_time.ingest.contention import Flags
+from precision_time.ingest.parts import Parts
+from precision_time.ingest.rates import Array
+
+
+class Fits:
+    """The cache holds all that is read: a job misses, in its first epoch, what nobody has read before it.
+
+    A sample that i has not read is missed if no other job has read it: m_i = product over the others of (1 - x_j), in
+    each part of the data; from the second epoch on nothing is missed. (With phi = 1 - product over all of (1 - x_j),
+    the share of the data in the cache, this is (1 - phi) / (1 - x_i): SYSTEMS.md, section 5.)
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        readers = [np.flatnonzero(parts.share[:, p]) for p in range(len(parts.names))]
+        self.readers: list[list[int]] = [[int(j) for j in those] for those in readers]
+        together = (parts.share > 0).astype(float)
+        self._shares = ((together @ together.T) > 0) & ~np.eye(len(together), dtype=bool)
+
+    def share(self, x: Array, n: Array) -> Array:
+        """Share of misses among the samples that each job reads next."""
+        unread = 1.0 - np.minimum(x, 1.0)
+        return np.where(n < 1, self.of_others(unread), 0.0)
+
+    def of_others(self, untouched: Array, cached: Array | None = None) -> Array:
+        """For each job, the share of its data that no other has touched and that was not cached, [jobs, lanes].
+
+        untouched [jobs, lanes]: chance that j has not touched a sample; cached [parts] or [parts, lanes].
+        """
+        cached = self.parts.cached if cached is None else cached
+        miss = np.zeros_like(untouched)
+        for p, readers in enumerate(self.readers):
+            for i in readers:
+                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p])
+                miss[i] += others * (1.0 - cached[p])
+        return miss
+
+    def touched(self, untouched: Array, cached: Array | None = None) -> Array:
+        """Samples that anyone has touched, or that were cached, [lanes]."""
+        total = np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            left = prod((untouched[j] for j in readers), start=1.0 if cached is None else 1.0 - cached[p])
+            total += self.parts.size[p] * (1.0 - left)
+        return total
+
+    def held(self, x: Array, n: Array) -> Array:
+        """Share of all the data that is in the cache, [lanes]."""
+        return np.asarray(self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached) / self.parts.size.sum())
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        """Lanes in which some share of misses changes as the jobs go on."""
+        first = running & (x < 1)
+        both = np.zeros(x.shape[1], dtype=bool)
+        for i, j in zip(*np.nonzero(np.triu(self._shares)), strict=True):
+            both |= first[i] & first[j]
+        return both
+
+    def ends(self, n: Array, goal: Array) -> Array:
+        """Progress at which a job's share of misses may jump, or at which it ends."""
+        return np.where(n < 1, np.minimum(goal, 1.0), goal)
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
+        return np.ones(x.shape[1])
+
+    def accept(self, x: Array, n: Array) -> None:
+        """The jobs have come to x."""
+
+
+class NoEviction(Fits):
+    """The cache is full once and then stays as it is (CoorDL): what was read before that moment is in it.
+
+    `frozen` is how far each job was then: a sample is in the cache unless none had touched it.
+    """
+
+    def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
+        super().__init__(limited(parts, capacity))
+        self._capacity = capacity
+        self._frozen = np.full((len(parts.share), lanes), np.inf)
+
+    def share(self, x: Array, n: Array) -> Array:
+        unread = 1.0 - np.minimum(np.minimum(x, self._frozen), 1.0)
+        return self.of_others(unread) * np.where(n < 1, 1.0, unread)
+
+    def held(self, x: Array, n: Array) -> Array:
+        return super().held(np.minimum(x, self._frozen), n)
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        return np.asarray(super().changing(x, n, running) & np.isinf(self._frozen[0]))
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        full = ~np.isinf(self._frozen[0])
+        return np.where(full, 1.0, crossing(lambda y: self._occupied(y) - self._capacity, x, ahead, ~full))
+
+    def accept(self, x: Array, n: Array) -> None:
+        now = np.isinf(self._frozen[0]) & (self._occupied(x) >= self._capacity * (1 - 1e-9))
+        self._frozen = np.where(now, x, self._frozen)
+
+    def _occupied(self, x: Array) -> Array:
+        return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
+
+
+class Lru(Fits):
+    """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
+
+    The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
+    characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j
+    has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A job
+    misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance 1, b,
+    0) and no other did.
+    """
+
+    def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
+        super().__init__(limited(parts, capacity))
+        self._capacity = capacity
+        self._past = np.zeros((64, len(parts.share), lanes))
+        self._rows = 1
+        self._opens = np.zeros(lanes, dtype=int)
+        self._lanes = np.arange(lanes)
+
+    def share(self, x: Array, n: Array) -> Array:
+        then, full = self._window(x, n)
+        untouched, own = _untouched(then, x, n)
+        miss = np.zeros_like(x)
+        left = self._left_of_the_first(untouched, full)
+        for p, readers in enumerate(self.readers):
+            for i in readers:
+                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p] * own[i])
+                miss[i] += others * (1.0 - left[p])
+        return miss
+
+    def held(self, x: Array, n: Array) -> Array:
+        then, full = self._window(x, n)
+        untouched, _ = _untouched(then, x, n)
+        return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        full = self._touched_since(np.zeros_like(x), x, n) >= self._capacity * (1 - 1e-9)
+        if self.parts.cached.any():
+            full[:] = True
+        return super().changing(x, n, running) | full & running.any(axis=0)
+
+    def ends(self, n: Array, goal: Array) -> Array:
+        return np.minimum(goal, n + 1.0)
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        zero = np.zeros_like(x)
+        n = np.floor(x)
+
+        def over(y: Array) -> Array:
+            return self._touched_since(zero, y, n) - self._capacity
+
+        return crossing(over, x, ahead, over(x) < -1e-9 * self._capacity)
+
+    def accept(self, x: Array, n: Array) -> None:
+        if self._rows == len(self._past):
+            self._past = np.concatenate([self._past, np.zeros_like(self._past)])
+        self._past[self._rows] = x
+        self._rows += 1
+
+    def _window(self, x: Array, n: Array) -> tuple[Array, Flags]:
+        """Progress of each job when the window opened, and whether the cache is full; 0 before it is."""
+        while self._rows > 1:
+            following = np.minimum(self._opens + 1, self._rows - 1)
+            late = self._touched_since(self._at(following), x, n) >= self._capacity
+            late &= following > self._opens
+            if not late.any():
+                break
+            self._opens += late
+        low = self._at(self._opens)
+        full = self._touched_since(low, x, n) >= self._capacity * (1 - 1e-12)
+        following = self._opens + 1
+        high = np.where(following < self._rows, self._at(np.minimum(following, self._rows - 1)), x)
+
+        def under(y: Array) -> Array:
+            return self._capacity - self._touched_since(y, x, n)
+
+        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=3), 0.0), full
+
+    def _at(self, row: np.ndarray[tuple[int, ...], np.dtype[np.int_]]) -> Array:
+        return np.asarray(self._past[row, :, self._lanes].T)
+
+    def _touched_since(self, then: Array, x: Array, n: Array) -> Array:
+        return self.touched(_untouched(then, x, n)[0])
+
+    def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
+        """Share of each part, among what nobody touched, that is still there from before anyone started."""
+        cached = self.parts.cached[:, None] * np.ones(untouched.shape[1])
+        if not cached.any():
+            return cached
+        kept = np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            kept += self.parts.size[p] * cached[p] * prod((untouched[j] for j in readers), start=1.0)
+        room = np.where(full, 0.0, self._capacity - self.touched(untouched))
+        return np.asarray(cached * np.clip(room / np.maximum(kept, 1e-300), 0.0, 1.0))
+
+
+def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
+    """Chance that j touched a sample neither since `then`, and the same in the epoch before this one only."""
+    before = np.minimum(np.floor(then), n)
+    a, b, ends = x - n, then - before, n - before
+    own = np.where(ends < 0.5, 1.0, np.where(ends < 1.5, b, 0.0))
+    return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
+
+
+def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12) -> Array:
+    """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
+
+    Regula falsi (the Illinois rule): the values are nearly straight over a step.
+    """
+    low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
+    at_low, at_high = value(x), value(ahead)
+    inside = lanes & (at_high > 0) & (at_low <= 0)
+    if not inside.any():
+        return high
+    share, last = high, np.zeros(x.shape[1])
+    for _ in range(rounds):
+        share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
+        at = value(x + (ahead - x) * share)
+        over = at > 0
+        side = np.where(over, 1.0, -1.0)
+        kept = np.where(side == last, 0.5, 1.0)
+        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
+        low, high = np.where(over, low, share), np.where(over, share, high)
+    return share
+
+
+def limited(parts: Parts, capacity: float) -> Parts:
+    """The parts with no more of them cached at the start than the cache holds."""
+    held = float(parts.size @ parts.cached)
+    scale = min(1.0, capacity / held) if held else 1.0
+    return Parts(parts.names, parts.share, parts.size, parts.cached * scale)
+
+
+def of(parts: Parts, capacity: float | None, policy: str, lanes: int) -> Fits:
+    """The right one of these."""
+    if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
+        return Fits(parts)
+    return NoEviction(parts, capacity, lanes) if policy == "no-eviction" else Lru(parts, capacity, lanes)
+
+
+__all__: Sequence[str] = ("Fits", "Lru", "NoEviction", "crossing", "of")
