@@ -173,8 +173,8 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
     name = file.jobs[job].name
     while True:
         traces, weighed = windows.subset_alone(job, n, len(colds))
-        colds.append(alone(traces["cold"][0], n, 2))
-        halves.append(alone(traces["half"][0], n, 2))
+        colds.append(alone(traces["cold"][0], n))
+        halves.append(alone(traces["half"][0], n))
         seen = Seen(
             name,
             combined([one.first for one in colds]),

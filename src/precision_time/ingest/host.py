@@ -47,13 +47,17 @@ def load(file: str, function: str) -> Callable[..., Any]:
     found = getattr(module, function, None)
     if not callable(found):
         raise ImportError(f"{file} has no function {function}")
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):
+            # The first optimizer imports it, which takes as long as torch itself.
+            import torch._dynamo
     return found  # type: ignore[no-any-return]
 
 
 def can_fork() -> bool:
     """A fork copies one thread only, and no accelerator's context."""
-    torch = sys.modules.get("torch")
-    return threading.active_count() == 1 and not (torch is not None and torch.cuda.is_initialized())
+    loaded = sys.modules.get("torch")
+    return threading.active_count() == 1 and not (loaded is not None and loaded.cuda.is_initialized())
 
 
 def serve() -> None:

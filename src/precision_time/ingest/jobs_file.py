@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,13 @@ def _warm(field_name: str, value: Any) -> str:
     return text(field_name, value)
 
 
+def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
+    given = {} if value is None else value
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise JobError(f"{field_name} must be a mapping of names to values, not {show(value)}")
+    return dict(given)
+
+
 def _pattern(field_name: str, value: Any) -> str:
     try:
         pattern = re.compile(text(field_name, value))
@@ -138,7 +145,7 @@ class JobWords:
     _: KW_ONLY
     name: str = option("", text, "what it is called")
     run: str = option("", text, "a command, or python:FILE:FUNCTION")
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = option(None, _arguments, "arguments of the function, beside the subset it reads")
     epochs: int = option(1, count, "passes over its data")
     samples: int | None = option(None, optional(count), "samples of an epoch, when they differ from the other jobs'")
     data: Mapping[str, float] | None = option(None, optional(_parts), "what it reads, when that differs")
@@ -148,8 +155,6 @@ class JobWords:
 
     def __post_init__(self) -> None:
         apply_checks(self)
-        if not isinstance(self.arguments, Mapping) or not all(isinstance(key, str) for key in self.arguments):
-            raise JobError(f"arguments must be a mapping of names to values, not {show(self.arguments)}")
         if self.is_python:
             if self.run.count(":") < 2 or not all(self.python_function):
                 raise JobError(f"run {show(self.run)} has no file and function; write python:train.py:train")

@@ -24,7 +24,7 @@ from precision_time.ingest.windows import FEWEST_LINES, reached_s
 
 Report = Callable[[str, int, int], None]
 _FEWEST_BATCHES = 6
-_HOT_EPOCHS = 2
+_MOST_HOT_EPOCHS = 30
 
 
 @dataclass
@@ -119,13 +119,18 @@ class Windows:
         """ "cold": a cold and a hot epoch; "half": the same on samples of which half are cached by then."""
 
         def measure() -> dict[str, list[Trace]]:
-            run = self.launcher.run
-            return {
-                "cold": run("cold", [Launch(job, samples, 0, _HOT_EPOCHS)]),
-                "half": run("half", [Launch(job, samples, samples // 2, _HOT_EPOCHS)]),
-            }
+            cold = self.launcher.run("cold", [Launch(job, samples, 0, 2)])
+            epochs = 1 + self._hot_epochs(cold[0], samples)
+            return {"cold": cold, "half": self.launcher.run("half", [Launch(job, samples, samples // 2, epochs)])}
 
         return self._once([job], {"kind": "alone", "samples": samples, "repeat": repeat}, measure)
+
+    def _hot_epochs(self, cold: Trace, samples: int) -> int:
+        """As many as last as long as the cold one, so that both paces are known about as well."""
+        each = cold.samples[-1] / 2
+        first = reached_s(cold, each) - float(cold.seconds[0])
+        hot = max(1e-6, reached_s(cold, 2 * each) - reached_s(cold, each))
+        return max(1, min(_MOST_HOT_EPOCHS, round(min(first, self.file.calibration.window_s) / hot)))
 
     def subset_pair(
         self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], repeat: int
@@ -228,6 +233,9 @@ def pair_sizes(
             f"jobs {file.jobs[jobs[0]].name!r} and {file.jobs[jobs[1]].name!r} cannot be measured together: disjoint "
             f"windows of {_FEWEST_BATCHES} batches do not fit {most:.0f} samples; use smaller batches or more data"
         )
-    lasts_hot = max(n * h for n, h in zip(whole, hot_s, strict=True))
-    epochs = [max(1, math.ceil(lasts_hot / (n * h) - 0.05)) for n, h in zip(whole, hot_s, strict=True)]
+    longest = min(file.calibration.window_s, max(n * c for n, c in zip(whole, cold_s, strict=True)))
+    lasts_hot = max(longest, *(n * h for n, h in zip(whole, hot_s, strict=True)))
+    epochs = [
+        min(_MOST_HOT_EPOCHS, max(1, math.ceil(lasts_hot / (n * h) - 0.05))) for n, h in zip(whole, hot_s, strict=True)
+    ]
     return (int(whole[0]), int(whole[1])), (epochs[0], epochs[1])
