@@ -14,7 +14,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.inversion import Found, Seen, SeenPair, bound, invert
-from precision_time.ingest.jobs_file import JobsFile
+from precision_time.ingest.jobs_file import JobsFile, JobWords
 from precision_time.ingest.journal import Journal
 from precision_time.ingest.rates import JobRates, SharedCache, Together
 from precision_time.ingest.windows import Alone, Rate, alone, combined, reached_s, slope, together
@@ -181,7 +181,7 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
             combined([one.hot for one in (*colds, *halves) if one.hot]),
             combined([one.first for one in halves]),
         )
-        if _enough(file, len(colds), [seen.cold, seen.hot]):
+        if _enough(file, len(colds), [_weighed(file.jobs[job], seen)]):
             break
     both = [*colds, *halves]
     mean = np.mean
@@ -192,6 +192,12 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
         float(mean([one.end_s for one in both])),
         batch_of(traces["cold"][0]),
     ), weighed
+
+
+def _weighed(job: JobWords, seen: Seen) -> Rate:
+    """The mean time of a sample over all epochs: the error of a hot pace matters little where hot epochs are short."""
+    hot = job.epochs - 1
+    return Rate(seen.cold.seconds + hot * seen.hot.seconds, math.hypot(seen.cold.error, hot * seen.hot.error))
 
 
 def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
@@ -222,7 +228,11 @@ def _subset_pair(
         hots.append([replace(r, seconds=max(r.seconds - p, r.seconds / 2)) for r, p in zip(found, pauses, strict=True)])
         cold = [combined([one[a] for one in colds]) for a in (0, 1)]
         hot = [combined([one[a] for one in hots]) for a in (0, 1)]
-        if _enough(file, len(colds), [*cold, *hot]):
+        whole = [
+            _weighed(file.jobs[job], replace(one.seen, cold=cold[a], hot=hot[a]))
+            for a, (job, one) in enumerate(zip(pair, two, strict=True))
+        ]
+        if _enough(file, len(colds), whole):
             return SeenPair((cold[0], cold[1]), (hot[0], hot[1]))
 
 

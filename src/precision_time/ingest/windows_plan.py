@@ -126,11 +126,11 @@ class Windows:
         return self._once([job], {"kind": "alone", "samples": samples, "repeat": repeat}, measure)
 
     def _hot_epochs(self, cold: Trace, samples: int) -> int:
-        """As many as last as long as the cold one, so that both paces are known about as well."""
+        """As many as last half as long as the cold one."""
         each = cold.samples[-1] / 2
         first = reached_s(cold, each) - float(cold.seconds[0])
         hot = max(1e-6, reached_s(cold, 2 * each) - reached_s(cold, each))
-        return max(1, min(_MOST_HOT_EPOCHS, round(min(first, self.file.calibration.window_s) / hot)))
+        return max(1, min(_MOST_HOT_EPOCHS, math.ceil(min(first / 2, self.file.calibration.window_s) / hot)))
 
     def subset_pair(
         self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], repeat: int
@@ -233,7 +233,7 @@ def pair_sizes(
             f"jobs {file.jobs[jobs[0]].name!r} and {file.jobs[jobs[1]].name!r} cannot be measured together: disjoint "
             f"windows of {_FEWEST_BATCHES} batches do not fit {most:.0f} samples; use smaller batches or more data"
         )
-    longest = min(file.calibration.window_s, max(n * c for n, c in zip(whole, cold_s, strict=True)))
+    longest = min(file.calibration.window_s, max(n * c / 2 for n, c in zip(whole, cold_s, strict=True)))
     lasts_hot = max(longest, *(n * h for n, h in zip(whole, hot_s, strict=True)))
     epochs = [
         min(_MOST_HOT_EPOCHS, max(1, math.ceil(lasts_hot / (n * h) - 0.05))) for n, h in zip(whole, hot_s, strict=True)
