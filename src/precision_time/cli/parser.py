@@ -258,8 +258,10 @@ def _add_stagger_flags(parser: argparse.ArgumentParser, for_completion: bool) ->
     parser.add_argument("--run", action="store_true", help="launch the jobs as advised; measured against predicted")
     parser.add_argument("--order", metavar="WHICH", default="both", choices=orders if for_completion else None,
                         help=f"who may start first: {', '.join(orders)} (default both)")  # fmt: skip
-    parser.add_argument("--offset", metavar="SECONDS", help="ask about, and launch with, this offset instead of the best")
-    parser.add_argument("--folder", metavar="FOLDER", default="out/stagger", help="keeps what was measured, which is not "
+    parser.add_argument(
+        "--offset", metavar="SECONDS", help="ask about, and launch with, this offset instead of the best"
+    )
+    parser.add_argument("--folder", metavar="FOLDER", default="out/stagger", help="keeps what was measured; it is not "
                         "measured again (default out/stagger)")  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="measure again what is there")
     parser.add_argument("--plot", metavar="FILE", help="write the curves as a picture: .png or .svg")

@@ -16,14 +16,16 @@ from precision_time.errors import IngestError
 from precision_time.ingest.inversion import Found, Seen, SeenPair, bound, invert
 from precision_time.ingest.jobs_file import JobsFile, JobWords
 from precision_time.ingest.journal import Journal
+from precision_time.ingest.processes import Trace
 from precision_time.ingest.rates import JobRates, SharedCache, Together
-from precision_time.ingest.windows import Alone, Rate, alone, combined, reached_s, slope, together
+from precision_time.ingest.windows import Alone, Rate, alone, combined, reached_s, slope, together, whole_epoch
 from precision_time.ingest.windows_plan import Launcher, Report, Windows, batch_of, pair_sizes
 
 STEADY = 0.04
 """Windows are repeated until no rate has a larger standard error, as a share of it ..."""
 MOST_REPEATS = 3
 """... but not more often than this."""
+_FEWEST_BATCHES = 8
 DRAWS = 32
 """Sets of parameters drawn within the errors, for the band around a curve."""
 
@@ -95,6 +97,7 @@ class _Pace:
     epoch_s: float = 0.0
     end_s: float = 0.0
     batch: float = 1.0
+    samples: int = 0
 
 
 def calibrate(
@@ -129,35 +132,44 @@ def _by_subsets(
 ) -> tuple[list[_Pace], dict[tuple[int, int], SeenPair], list[str]]:
     notes: list[str] = []
     paces: list[_Pace] = []
-    samples = file.calibration.samples
-    smallest = min(file.samples_of(job) for job in file.jobs)
-    # The half-cached window reads [n/2, 3n/2), so n is at most two thirds of the data.
-    n = min(samples or max(32, smallest // 5), smallest * 2 // 3)
-    if samples is not None and n < samples:
-        notes.append(f"calibration.samples {samples} is more than two thirds of the data; {n} were used")
     for job, words in enumerate(file.jobs):
         said(f"{words.name} alone")
-        size = words.bytes_per_sample
-        if size is not None:
-            n = _fitting(file, n, size, notes)
-        made, weighed = _subset_alone(file, windows, job, n)
-        if size is None and weighed is not None and weighed > 0:
-            size = weighed / (3 * n / 2)  # all that the two launches have read
-            if (fits := _fitting(file, n, size, notes)) < n:
-                n = fits
-                made, _ = _subset_alone(file, windows, job, n)
-        made.seen = replace(made.seen, bytes_per_sample=size)
-        paces.append(made)
+        n = _fitting(file, _size(file, windows, job, notes), words.bytes_per_sample, notes)
+        while True:
+            made, weighed = _subset_alone(file, windows, job, n)
+            size = words.bytes_per_sample
+            if size is None and weighed:
+                size = weighed / (3 * (n // 2))  # all that the two launches have read
+            fits = _fitting(file, n, size, notes)
+            if fits == n:
+                break
+            n = fits
+        paces.append(replace(made, seen=replace(made.seen, bytes_per_sample=size), samples=n))
     pairs: dict[tuple[int, int], SeenPair] = {}
     for pair in combinations(range(len(file.jobs)), 2):
         said(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
-        pairs[pair] = _subset_pair(file, windows, pair, n, paces)
+        pairs[pair] = _subset_pair(file, windows, pair, paces)
     return paces, pairs, notes
 
 
-def _fitting(file: JobsFile, n: int, size: float, notes: list[str]) -> int:
+def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
+    """Samples of a job's windows, from the file; else a tenth of an epoch, but no longer than a short look allows."""
+    # The half-cached window reads [n/2, 3n/2), so n is at most two thirds of the data.
+    most = file.samples_of(file.jobs[job]) * 2 // 3
+    asked = file.calibration.samples
+    if asked is not None:
+        if asked > most:
+            notes.append(f"calibration.samples {asked} is more than two thirds of the data; {most} were used")
+        return min(asked, most)
+    trace = windows.whole_cold((job,), 0, shorter=4.0)[0]
+    batch, pace = batch_of(trace), slope(trace).seconds
+    tenth = min(file.samples_of(file.jobs[job]) // 10, file.calibration.window_s / 2 / pace)
+    return min(most, math.ceil(max(_FEWEST_BATCHES, tenth / batch)) * int(batch))
+
+
+def _fitting(file: JobsFile, n: int, size: float | None, notes: list[str]) -> int:
     """The window's samples, fewer where the cache would not hold all that the windows of a job read."""
-    if file.cache.capacity is None:
+    if file.cache.capacity is None or size is None:
         return n
     most = int(file.cache.capacity / size / 2)
     if most >= n:
@@ -169,29 +181,26 @@ def _fitting(file: JobsFile, n: int, size: float, notes: list[str]) -> int:
 def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_Pace, float | None]:
     colds: list[Alone] = []
     halves: list[Alone] = []
-    weighed: float | None = None
-    name = file.jobs[job].name
+    rates: list[Rate] = []
     while True:
         traces, weighed = windows.subset_alone(job, n, len(colds))
-        colds.append(alone(traces["cold"][0], n))
-        halves.append(alone(traces["half"][0], n))
+        cold, half = traces["cold"][0], traces["half"][0]
+        batch = batch_of(cold)
+        colds.append(alone(cold, n))
+        halves.append(alone(half, n))
+        rates.append(whole_epoch(half, n - n % batch if cold.samples[-1] < 2 * n else n, colds[-1].fill_s,
+                                 batch * colds[-1].first.seconds))  # fmt: skip
         seen = Seen(
-            name,
+            file.jobs[job].name,
             combined([one.first for one in colds]),
             combined([one.hot for one in (*colds, *halves) if one.hot]),
-            combined([one.first for one in halves]),
+            combined(rates),
         )
         if _enough(file, len(colds), [_weighed(file.jobs[job], seen)]):
             break
     both = [*colds, *halves]
-    mean = np.mean
-    return _Pace(
-        seen,
-        float(mean([one.fill_s for one in both])),
-        float(mean([one.epoch_s for one in both])),
-        float(mean([one.end_s for one in both])),
-        batch_of(traces["cold"][0]),
-    ), weighed
+    fill, epoch, end = (float(np.mean([getattr(o, w) for o in both])) for w in ("fill_s", "epoch_s", "end_s"))
+    return _Pace(seen, fill, epoch, end, batch, n), weighed
 
 
 def _weighed(job: JobWords, seen: Seen) -> Rate:
@@ -206,17 +215,20 @@ def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
     return count >= MOST_REPEATS or all(rate.spread <= STEADY for rate in rates)
 
 
-def _subset_pair(
-    file: JobsFile, windows: Windows, pair: tuple[int, int], n: int, paces: list[_Pace]
-) -> SeenPair:
+def _subset_pair(file: JobsFile, windows: Windows, pair: tuple[int, int], paces: list[_Pace]) -> SeenPair:
     two = [paces[job] for job in pair]
     most = min(file.samples_of(file.jobs[job]) for job in pair)
     if file.cache.capacity is not None:
         most = min(most, *(int(file.cache.capacity / (one.seen.bytes_per_sample or 1.0)) for one in two))
     sizes, epochs = pair_sizes(
-        file, pair, n, [one.seen.cold.seconds for one in two], [one.seen.hot.seconds for one in two],
-        [one.batch for one in two], most,
-    )  # fmt: skip
+        (two[0].seen.name, two[1].seen.name),
+        [one.samples for one in two],
+        [one.seen.cold.seconds for one in two],
+        [one.seen.hot.seconds for one in two],
+        [one.batch for one in two],
+        most,
+        file.calibration.window_s,
+    )
     colds: list[list[Rate]] = []
     hots: list[list[Rate]] = []
     while True:
@@ -254,13 +266,13 @@ def _by_pace(
     if file.cache.warm is None:
         spent = sum(float(t[0].seconds[-1]) for name, t in hot.items() if name.startswith("first-"))
         notes.append(
-            f"hot windows took a full first epoch, {spent:.0f} s, because the jobs cannot read a subset and there is no "
-            "cache.warm command"
+            f"hot windows took a full first epoch, {spent:.0f} s, because the jobs cannot read a subset and "
+            "there is no cache.warm command"
         )
     paces = []
     for job in everyone:
         said(f"{file.jobs[job].name} alone")
-        colds = []
+        colds: list[Trace] = []
         while not colds or not _enough(file, len(colds), [combined([slope(t) for t in colds])]):
             colds.append(windows.whole_cold((job,), len(colds))[0])
         first = [(slope(t), t) for t in colds]
@@ -278,8 +290,8 @@ def _by_pace(
         pairs[pair] = SeenPair((cold[0], cold[1]), (found[0], found[1]))
     if file.same_order and len(everyone) > 1:
         notes.append(
-            "jobs of one order that cannot read disjoint subsets find each other's samples in the cold window of two, so "
-            "what they do to each other's reads is underestimated"
+            "jobs of one order that cannot read disjoint subsets find each other's samples in the cold window of two, "
+            "so what they do to each other's reads is underestimated"
         )
     return paces, pairs, notes
 

@@ -50,7 +50,7 @@ def load(file: str, function: str) -> Callable[..., Any]:
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):
             # The first optimizer imports it, which takes as long as torch itself.
-            import torch._dynamo
+            import torch._dynamo  # noqa: F401
     return found  # type: ignore[no-any-return]
 
 

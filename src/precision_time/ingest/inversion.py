@@ -1,8 +1,8 @@
 """From rates seen in windows to the parameters of the fluid model, by its own equations (contention.py) backwards.
 
 Alone and cold, a job takes max(hot, storage) a sample, whatever its overlap; half cached, it takes something between
-max(hot, storage/2) and the mean of cold and hot, and where in between is the overlap. Two jobs that are hot keep the
-processor busy all the time, so that hot[i][j] is a quotient. Two that are cold take t_i = max(hot_i', storage_i'), where
+max(hot, storage/2) and the mean of cold and hot, and where in between is the overlap. Two jobs that are hot are
+busy all the time, so that hot[i][j] is a quotient. Two that are cold take t_i = max(hot_i', storage_i'), where
 
     hot_i' = hot_i / (1 - g_j (1 - 1 / hot[i][j]))               g_j = hot_j' / t_j
     storage_i' = storage_i / (1 - u_j (1 - 1 / storage[i][j]))   u_j = min(1, storage_j' / t_j)
@@ -79,7 +79,9 @@ def overlap_of(job: Seen, storage_s: float) -> float | None:
     return min(1.0, max(0.0, (shallow - job.half.seconds) / (shallow - deep)))
 
 
-def invert(jobs: Sequence[Seen], pairs: Mapping[tuple[int, int], SeenPair], which: Sequence[bool] | None = None) -> Found:
+def invert(
+    jobs: Sequence[Seen], pairs: Mapping[tuple[int, int], SeenPair], which: Sequence[bool] | None = None
+) -> Found:
     """Parameters that give these rates. `which`: jobs that count as bound, where the caller knows."""
     notes: list[str] = []
     is_bound = [bound(job) for job in jobs] if which is None else list(which)
@@ -106,7 +108,7 @@ def invert(jobs: Sequence[Seen], pairs: Mapping[tuple[int, int], SeenPair], whic
 def _storage_s(
     i: int, jobs: Sequence[Seen], is_bound: Sequence[bool], pairs: Mapping[tuple[int, int], SeenPair], notes: list[str]
 ) -> float:
-    """Seconds that the storage needs for a sample of job i: its cold pace, or that of the job the storage slows most."""
+    """Seconds that the storage needs for a sample of job i: its cold pace, or that of a job that waits for it."""
     if is_bound[i]:
         return jobs[i].cold.seconds
     job = jobs[i]
@@ -122,13 +124,19 @@ def _storage_s(
         return min(scale * other.cold.seconds, job.cold.seconds)
     # Nobody waits for the storage alone. Two may, together: then each has its share of it, and gets t / 2 by itself.
     together = [pair.cold[key.index(i)].seconds for key, pair in pairs.items() if i in key]
-    notes.append(f"no job waits for the storage alone, so its time for a sample of {job.name} is only bounded from above")
+    notes.append(
+        f"no job waits for the storage alone, so its time for a sample of {job.name} is only bounded from above"
+    )
     return min([job.hot.seconds, *(t / FAIR for t in together)])
 
 
 def _stretches(
-    key: tuple[int, int], jobs: Sequence[Seen], storage_s: Sequence[float], hot: Sequence[Sequence[float]],
-    seen: SeenPair, notes: list[str],
+    key: tuple[int, int],
+    jobs: Sequence[Seen],
+    storage_s: Sequence[float],
+    hot: Sequence[Sequence[float]],
+    seen: SeenPair,
+    notes: list[str],
 ) -> tuple[float, float]:
     """storage[i][j] and storage[j][i] of one pair."""
     times = [rate.seconds for rate in seen.cold]
@@ -157,14 +165,18 @@ def _stretches(
                 f"{other} keeps the storage busy for only {busy[1 - a]:.0%} of the time beside {me}")  # fmt: skip
             notes.append(
                 f"what {other} does to {me}'s reads was not told by the window ({why}); taken is "
-                + (f"the {found[1 - a]:.2f} of the other direction" if found[1 - a] else "a storage that is shared evenly")
+                + (
+                    f"the {found[1 - a]:.2f} of the other direction"
+                    if found[1 - a]
+                    else "a storage that is shared evenly"
+                )
             )
     first, second = (found[a] or found[1 - a] or FAIR for a in (0, 1))
     return first, second
 
 
 def _stretch(storage_s: float, time: Rate, busy: float) -> float | None:
-    """The stretch that makes `storage_s` last `time` while the other reads for a share `busy`; None: ill-conditioned."""
+    """The stretch that makes `storage_s` last `time` the other reading for a share `busy`; None: ill-conditioned."""
     slowed = 1.0 - storage_s / time.seconds
     if busy <= 0:
         return None

@@ -1,11 +1,11 @@
 """The file of co-located jobs (jobs.yaml): what is launched, what they read, how their cache is emptied.
 
-    data: pictures
-    samples: 600
-    cache: {reset: {folder: cache}, capacity: 2GiB, policy: lru}
-    jobs:
-      - {name: resnet, run: "python:train.py:train", arguments: {workers: 1}, epochs: 3}
-      - {name: vit, run: "python train.py --skip {first} --limit {samples} --epochs {epochs}", epochs: 5}
+data: pictures
+samples: 600
+cache: {reset: {folder: cache}, capacity: 2GiB, policy: lru}
+jobs:
+  - {name: resnet, run: "python:train.py:train", arguments: {workers: 1}, epochs: 3}
+  - {name: vit, run: "python train.py --skip {first} --limit {samples} --epochs {epochs}", epochs: 5}
 """
 
 from __future__ import annotations

@@ -127,9 +127,7 @@ class Running:
     def trace(self) -> Trace:
         begin = self.launched_s
         ended = None if self.stopped or self.ended_s is None else self.ended_s - begin
-        return Trace(
-            self.job.name, np.array(self._seconds) - begin, np.array(self._samples, dtype=float), ended, begin
-        )
+        return Trace(self.job.name, np.array(self._seconds) - begin, np.array(self._samples, dtype=float), ended, begin)
 
     def death(self, while_doing: str) -> IngestError:
         """The error that says how it ended, with the last lines of its log."""
@@ -276,7 +274,7 @@ def watch(
     while_doing: str = "in calibration",
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait until all have ended, or `until` holds and the rest are stopped. A death or a hang ends all and is raised."""
+    """Wait until all have ended, or `until` holds; the rest are stopped. A death or a hang ends all and is raised."""
     try:
         while True:
             for one in running:

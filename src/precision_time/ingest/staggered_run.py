@@ -51,7 +51,9 @@ def run_jobs(
     others have come to their end. Ctrl-C ends all.
     """
     if len(offsets_s) != len(file.jobs) or min(offsets_s) < 0:
-        raise IngestError(f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs")
+        raise IngestError(
+            f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
+        )
     journal = Journal(Path(folder))
     place = Path(folder) / "runs"
     place.mkdir(parents=True, exist_ok=True)
@@ -102,7 +104,8 @@ def _measured(file: JobsFile, offsets_s: Sequence[float], begun: dict[int, Runni
     zero = min(one.launched_s for one in begun.values())
     traces = {job: one.trace() for job, one in begun.items()}
     finish = [
-        (begun[job].ended_s or begun[job].last_s) - zero if job in begun else float("nan") for job in range(len(file.jobs))
+        (begun[job].ended_s or begun[job].last_s) - zero if job in begun else float("nan")
+        for job in range(len(file.jobs))
     ]
     epochs = [
         reached_s(traces[job], file.samples_of(words)) if job in traces and _has_epoch(file, traces[job], job) else None

@@ -1,4 +1,4 @@
-"""When to start each of several co-located jobs: the predicted makespan over offsets, the best of them, and what it gains.
+"""When to start each of several co-located jobs: the predicted makespan over offsets, the best, and its gain.
 
 An *order* is a tuple of job numbers, the first to start first; an *offset* is how much later than the first one starts.
 """
@@ -128,9 +128,7 @@ class Staggering:
         }  # fmt: skip
 
 
-def stagger(
-    found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None
-) -> Staggering:
+def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None) -> Staggering:
     """Predict from a calibration. `offset_s` is asked about (and launched) instead of the best."""
     jobs = found.jobs
     if len(jobs) < 2:
@@ -220,9 +218,7 @@ def _usual(found: Calibration, orders: Sequence[tuple[int, ...]]) -> tuple[Way, 
     return tuple(ways)
 
 
-def best_of_many(
-    jobs: Sequence[JobRates], together: Together, cache: SharedCache, points: int
-) -> tuple[float, ...]:
+def best_of_many(jobs: Sequence[JobRates], together: Together, cache: SharedCache, points: int) -> tuple[float, ...]:
     """Offsets of more than two jobs: coordinate descent from every order, all points of a coordinate at once."""
     reach = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
     orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
@@ -253,7 +249,7 @@ def _alternatives(found: Calibration, curves: tuple[Curve, ...], points: int) ->
     if found.cache.capacity is not None and found.cache.policy == "lru" and _too_small(found):
         kept = replace(found, cache=SharedCache(found.cache.capacity, "no-eviction"), draws=())
         offsets = [_offsets(curve.order, float(s)) for curve in curves for s in curve.offsets_s]
-        ways = np.array(offsets or [[0.0] * len(found.jobs)])
+        ways = np.array(offsets or [(0.0,) * len(found.jobs)])
         least = int(_run(_model(kept), kept.cache, ways).makespan_s.argmin())
         made.append(_way("no-eviction cache, at its best offset", kept, tuple(float(s) for s in ways[least])))
     return tuple(made)
@@ -265,7 +261,7 @@ def _too_small(found: Calibration) -> bool:
 
 
 def _shared_preparation(found: Calibration) -> Way | None:
-    """All read every sample once, in step (Joader, CoorDL); at most, for preparing it once is not counted as a saving."""
+    """All read every sample once, in step (Joader, CoorDL); at most, for that it is prepared once counts as no gain."""
     if len({tuple(sorted(job.parts.items())) for job in found.jobs}) > 1:
         return None
     left = {i: float(job.epochs) for i, job in enumerate(found.jobs)}

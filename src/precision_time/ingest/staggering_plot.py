@@ -1,4 +1,4 @@
-"""A staggering as a picture: the makespan over the offset in both orders, with its band, its best and what was measured."""
+"""A staggering as a picture: makespan over offset in both orders, with band, best and what was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A staggering as text: what calibration cost and found, the curve, the best start, what it gains, what was measured."""
+"""A staggering as text: what calibration cost and found, the curves, the best start, its gain, what was measured."""
 
 from __future__ import annotations
 
@@ -102,9 +102,8 @@ def _curve(answer: Staggering, curve: Curve) -> str:
         for k in at
     ]  # fmt: skip
     ends = f"{clock(float(curve.makespan_s.min()))} to {clock(float(curve.makespan_s.max()))}"
-    return (
-        f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n"
-        + _table([f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0)
+    return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + _table(
+        [f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0
     )
 
 

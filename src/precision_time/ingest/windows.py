@@ -37,22 +37,20 @@ class Rate:
 
 
 def combined(rates: Sequence[Rate]) -> Rate:
-    """The mean of repeated windows. Its error is the larger of what they say themselves and how they scatter."""
+    """The mean of repeated windows. Its error is how they scatter; of one or two, what they say themselves if more."""
     count = len(rates)
     mean = math.fsum(rate.seconds for rate in rates) / count
     within = math.sqrt(math.fsum(rate.error**2 for rate in rates)) / count
     between = 0.0
     if count > 1:
         between = math.sqrt(math.fsum((rate.seconds - mean) ** 2 for rate in rates) / (count - 1) / count)
-    return Rate(mean, max(within, between), count)
+    return Rate(mean, between if count > 2 else max(within, between), count)
 
 
 def slope(trace: Trace, begin_s: float = -math.inf, end_s: float = math.inf, first: float = 0.0, last: float = math.inf,
           what: str = "a window") -> Rate:  # fmt: skip
     """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
-    inside = (
-        (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
-    )
+    inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
     seconds, samples = trace.seconds[inside], trace.samples[inside]
     lines = len(seconds)
     if lines < FEWEST_LINES or samples[-1] <= samples[0]:
@@ -76,6 +74,16 @@ def reached_s(trace: Trace, samples: float) -> float:
     """Seconds from the launch until so many samples were done."""
     at = int(np.searchsorted(trace.samples, samples - 0.5))
     return float(trace.seconds[min(at, len(trace.seconds) - 1)])
+
+
+def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> Rate:
+    """Seconds per sample of a first epoch by its end: better than a slope where only the sum of all samples is certain.
+
+    `fill_s` is what goes by before, as another launch has shown it; it is believed to a quarter.
+    """
+    return Rate(
+        (reached_s(trace, samples) - fill_s) / samples, math.hypot(batch_s / math.sqrt(12), fill_s / 4) / samples
+    )
 
 
 @dataclass(frozen=True, slots=True)

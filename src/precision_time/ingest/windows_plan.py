@@ -1,7 +1,7 @@
-"""The short windows in which co-located jobs are measured, alone and in pairs, cold and hot; each is measured once.
+"""The short windows in which co-located jobs are measured, alone and in pairs, cold and hot; each once.
 
-Jobs that can be told what to read make a first (cold) and further (hot) epochs of a small subset. The others are started
-on everything from an empty cache, and stopped when they have shown their pace.
+Jobs that can be told what to read make a first (cold) and further (hot) epochs of a small subset. The others are
+started on everything from an empty cache, and stopped when they have shown their pace.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ class Launcher:
     _hosts: dict[int, Host] = field(default_factory=dict)
 
     def host(self, job: int) -> Host:
-        if job not in self._hosts:
-            self._hosts[job] = Host(self.file, self.file.jobs[job])
+        """That of a job. All are begun with the first, so that they import beside each other, and not in a window."""
+        if not self._hosts:
+            self._hosts = {number: Host(self.file, words) for number, words in enumerate(self.file.jobs)}
+            for host in self._hosts.values():
+                host.ready()
         return self._hosts[job]
 
     def run(
         self, name: str, launches: Sequence[Launch], until: Callable[[Sequence[Running]], bool] = lambda _: False
     ) -> list[Trace]:
         """Start them at one moment; traces when all have ended, or `until` held."""
-        for launch in launches:
-            self.host(launch.job).ready()
         places = [self.folder / "windows" / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
         places[0].parent.mkdir(parents=True, exist_ok=True)
         running: list[Running] = []
@@ -77,7 +78,7 @@ class Launcher:
 
 @dataclass
 class Windows:
-    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, not spent now."""
+    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, those spent earlier."""
 
     file: JobsFile
     journal: Journal
@@ -93,10 +94,7 @@ class Windows:
         entry = self.journal.get(key)
         if entry is None:
             begin = time.monotonic()
-            for job in jobs:
-                self.launcher.host(job)  # they import beside each other
-            for job in jobs:
-                self.launcher.host(job).ready()
+            self.launcher.host(jobs[0])
             cache_state.empty(self.file)
             traces = measure()
             entry = self.journal.put(key, {
@@ -149,9 +147,9 @@ class Windows:
         window = {"kind": "pair", "samples": samples, "epochs": epochs, "repeat": repeat}
         return self._once(jobs, window, measure)[0]
 
-    def whole_cold(self, jobs: tuple[int, ...], repeat: int) -> list[Trace]:
+    def whole_cold(self, jobs: tuple[int, ...], repeat: int, shorter: float = 1.0) -> list[Trace]:
         """Started on everything from an empty cache, stopped when all have shown their pace."""
-        seconds = self.file.calibration.window_s
+        seconds = self.file.calibration.window_s / shorter
 
         def measure() -> dict[str, list[Trace]]:
             return {"cold": self.launcher.run(f"cold-{len(jobs)}", self._whole(jobs), lambda r: _shown(r, seconds))}
@@ -159,8 +157,8 @@ class Windows:
         return self._once(jobs, {"kind": "cold", "window_s": seconds, "repeat": repeat}, measure)[0]["cold"]
 
     def whole_hot(self, jobs: tuple[int, ...], repeat: int) -> dict[str, list[Trace]]:
-        """ "0", "1" ...: each alone with all data in the cache; "0-1" ...: pairs. The cache is filled by its own command
-        or by a first epoch of each kind of data, the trace of which is "first-0" ..."""
+        """ "0", "1" ...: each alone with all data in the cache; "0-1" ...: pairs. The cache is filled by its own
+        command or by a first epoch of each kind of data, the trace of which is "first-0" ..."""
         seconds = self.file.calibration.window_s
 
         def measure() -> dict[str, list[Trace]]:
@@ -174,7 +172,9 @@ class Windows:
                 if not parts <= filled:
                     epoch = self.file.samples_of(self.file.jobs[job])
                     found[f"first-{job}"] = self.launcher.run(
-                        "first", self._whole((job,)), lambda r, n=epoch: _past(r[0], n, seconds)  # type: ignore[misc]
+                        "first",
+                        self._whole((job,)),
+                        lambda r, n=epoch: _past(r[0], n, seconds),  # type: ignore[misc]
                     )
                     filled |= parts
             for job in jobs:
@@ -217,23 +217,31 @@ def batch_of(trace: Trace) -> float:
 
 
 def pair_sizes(
-    file: JobsFile, jobs: tuple[int, int], samples: int, cold_s: Sequence[float], hot_s: Sequence[float],
-    batches: Sequence[float], most: float,
+    names: tuple[str, str],
+    samples: Sequence[int],
+    cold_s: Sequence[float],
+    hot_s: Sequence[float],
+    batches: Sequence[float],
+    most: float,
+    window_s: float,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Samples and hot epochs for a window of two jobs, so that both are busy for about the same time.
 
-    `most`: samples of both together, for the data and the cache are only so large.
+    `samples` are those of their windows alone; `most`: of both together, for data and cache are only so large.
     """
-    lasts = max(samples * min(cold_s), *(_FEWEST_BATCHES * b * c for b, c in zip(batches, cold_s, strict=True)))
+    lasts = max(
+        min(n * c for n, c in zip(samples, cold_s, strict=True)),
+        *(_FEWEST_BATCHES * b * c for b, c in zip(batches, cold_s, strict=True)),
+    )
     sizes = [lasts / c for c in cold_s]
     scale = min(1.0, most / math.fsum(sizes))
     whole = [max(1, round(scale * n / b)) * b for n, b in zip(sizes, batches, strict=True)]
     if any(n < FEWEST_LINES * b for n, b in zip(whole, batches, strict=True)) or sum(whole) > most + max(batches):
         raise IngestError(
-            f"jobs {file.jobs[jobs[0]].name!r} and {file.jobs[jobs[1]].name!r} cannot be measured together: disjoint "
+            f"jobs {names[0]!r} and {names[1]!r} cannot be measured together: disjoint "
             f"windows of {_FEWEST_BATCHES} batches do not fit {most:.0f} samples; use smaller batches or more data"
         )
-    longest = min(file.calibration.window_s, max(n * c / 2 for n, c in zip(whole, cold_s, strict=True)))
+    longest = min(window_s, max(n * c / 2 for n, c in zip(whole, cold_s, strict=True)))
     lasts_hot = max(longest, *(n * h for n, h in zip(whole, hot_s, strict=True)))
     epochs = [
         min(_MOST_HOT_EPOCHS, max(1, math.ceil(lasts_hot / (n * h) - 0.05))) for n, h in zip(whole, hot_s, strict=True)
