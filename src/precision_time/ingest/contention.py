@@ -44,8 +44,8 @@ class Contention:
         self._training: Array | None = None
         self._miss: Array | None = None
 
-    def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array]:
-        """Seconds per sample of each job, and the share of time that it prepares or trains.
+    def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array, Array]:
+        """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
 
         `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does.
         """
@@ -59,7 +59,7 @@ class Contention:
             if not np.any(np.abs(time - before) > self._tolerance * time):
                 break
         self._reading, self._training, self._miss = reading, training, miss
-        return time, training
+        return time, training, reading
 
     def seconds(self, miss: Array, hot: Array, storage: Array) -> Array:
         """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""

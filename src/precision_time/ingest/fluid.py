@@ -6,8 +6,8 @@ meanwhile (contention.py). This is the performance model of cache-aware staggeri
 SYSTEMS.md, section 5, for any number of jobs, overlapping data and a cache of stated capacity.
 
 Time goes in steps of the midpoint method, second order, that end exactly where a rate may jump: at starts, ends of
-epochs, and when the cache is full. (The midpoint, since a small LRU cache misses most at the very end of an epoch.) While
-no share of misses changes, one step goes all the way to the next such moment.
+epochs, and when the cache is full. (The midpoint, since a small LRU cache misses most at the very end of an epoch.)
+While no share of misses changes, one step goes all the way to the next such moment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from precision_time.errors import IngestError
-from precision_time.ingest import misses
 from precision_time.ingest.contention import Contention
+from precision_time.ingest.misses import Fits, Lru, NoEviction
+from precision_time.ingest.order import Ordered, OrderedLru
 from precision_time.ingest.parts import Parts
 from precision_time.ingest.rates import Array, JobRates, SharedCache, Together
 
@@ -79,7 +80,7 @@ def run(
     offsets = _checked(jobs, offsets_s, trajectory)
     lanes = offsets.shape[1]
     parts = Parts.of(jobs)
-    cached = misses.of(parts, cache.capacity, cache.policy, lanes)
+    cached = _misses(parts, cache, together.same_order, lanes)
     contention = Contention(jobs, together)
     goal = np.array([[float(job.epochs)] for job in jobs]) * np.ones(lanes)
     samples = np.array([[float(job.samples)] for job in jobs])
@@ -92,22 +93,24 @@ def run(
     while np.isnan(finish).any():
         running = (begin <= t) & np.isnan(finish)
         pressing = (offsets <= t) & (begin > t) if start_up_presses else None
-        miss = cached.share(x, n)
-        time, busy = contention.solve(miss, running, pressing)
+        miss = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
+        time, busy, _ = contention.solve(miss, running, pressing)
         rate = running / (time * samples)
         if trajectory:
             rows.append((t.copy(), x.copy(), np.where(running, miss, 0.0), cached.held(x, n)))
 
-        ends = cached.ends(n, goal)
+        ends = cached.ends(n, goal, x)
         dt = _next(t, begin, offsets if start_up_presses else None)
         changing = cached.changing(x, n, running)
         with np.errstate(divide="ignore", invalid="ignore"):
             dt = np.where(changing, np.minimum(dt, step / rate.max(axis=0)), dt)
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+            dt = np.minimum(dt, cached.meets(x, n, rate))
             dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
             if changing.any():
                 middle = np.minimum(x + rate * dt * 0.5, ends)
-                time, busy = contention.solve(cached.share(middle, n), running, pressing)
+                halfway = cached.settle(cached.share(middle, n), middle, n, running, contention, pressing)
+                time, busy, _ = contention.solve(halfway, running, pressing)
                 rate = running / (time * samples)
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
             dt = dt * cached.until(x, np.minimum(x + rate * dt, ends))
@@ -118,10 +121,9 @@ def run(
         starts = _next(t, begin, offsets if start_up_presses else None)
         t = np.where(dt >= starts * (1 - 1e-12), _following(t, begin, offsets if start_up_presses else None), t + dt)
         stall += np.where(running, dt * (1.0 - busy), 0.0)
-        first = np.where(here & (n < 1), t - begin, first)
+        first = np.where(here & (n < 1) & (x >= np.minimum(goal, 1.0)), t - begin, first)
         finish = np.where(here & (x >= goal), t, finish)
-        n = np.where(here, np.minimum(n + 1.0, np.floor(x)), n)
-        n = np.where(here & (n < 1), 1.0, n)
+        n = np.where(here & (x >= n + 1.0), np.floor(x), n)
         cached.accept(x, n)
 
     finish = finish + np.array([[job.end_s] for job in jobs])
@@ -135,6 +137,16 @@ def run(
             np.array([row[3][0] for row in rows]),
         )
     return Outcome(finish.T, finish.max(axis=0), first.T, stall.T, told)
+
+
+def _misses(parts: Parts, cache: SharedCache, same_order: bool, lanes: int) -> Fits:
+    """How misses come about with this cache, in one order or in independent ones."""
+    capacity = cache.capacity
+    if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
+        return Ordered(parts, None, lanes) if same_order else Fits(parts)
+    if cache.policy == "no-eviction":
+        return Ordered(parts, capacity, lanes) if same_order else NoEviction(parts, capacity, lanes)
+    return OrderedLru(parts, capacity, lanes) if same_order else Lru(parts, capacity, lanes)
 
 
 def _following(t: Array, begin: Array, offsets: Array | None) -> Array:

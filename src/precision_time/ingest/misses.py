@@ -6,12 +6,12 @@ of its own, drawn anew, so whether two jobs have touched a sample are independen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
-from precision_time.ingest.contention import Flags
+from precision_time.ingest.contention import Contention, Flags
 from precision_time.ingest.parts import Parts
 from precision_time.ingest.rates import Array
 
@@ -69,9 +69,19 @@ class Fits:
             both |= first[i] & first[j]
         return both
 
-    def ends(self, n: Array, goal: Array) -> Array:
+    def ends(self, n: Array, goal: Array, x: Array) -> Array:
         """Progress at which a job's share of misses may jump, or at which it ends."""
         return np.where(n < 1, np.minimum(goal, 1.0), goal)
+
+    def meets(self, x: Array, n: Array, rate: Array) -> Array:
+        """Seconds until one job meets another, where that matters, [lanes]."""
+        return np.full(x.shape[1], np.inf)
+
+    def settle(
+        self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
+    ) -> Array:
+        """Shares of misses that depend on the rates; none do where orders are independent."""
+        return miss
 
     def until(self, x: Array, ahead: Array) -> Array:
         """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
@@ -119,9 +129,9 @@ class Lru(Fits):
 
     The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
     characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j
-    has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A job
-    misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance 1, b,
-    0) and no other did.
+    has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A
+    job misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance
+    1, b, 0) and no other did. For one job this is cache.lru_hits.
     """
 
     def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
@@ -133,7 +143,7 @@ class Lru(Fits):
         self._lanes = np.arange(lanes)
 
     def share(self, x: Array, n: Array) -> Array:
-        then, full = self._window(x, n)
+        then, full = self.window(x, n)
         untouched, own = _untouched(then, x, n)
         miss = np.zeros_like(x)
         left = self._left_of_the_first(untouched, full)
@@ -144,17 +154,17 @@ class Lru(Fits):
         return miss
 
     def held(self, x: Array, n: Array) -> Array:
-        then, full = self._window(x, n)
+        then, full = self.window(x, n)
         untouched, _ = _untouched(then, x, n)
         return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
-        full = self._touched_since(np.zeros_like(x), x, n) >= self._capacity * (1 - 1e-9)
+        full = self.since(np.zeros_like(x), x, n) >= self._capacity * (1 - 1e-9)
         if self.parts.cached.any():
             full[:] = True
         return super().changing(x, n, running) | full & running.any(axis=0)
 
-    def ends(self, n: Array, goal: Array) -> Array:
+    def ends(self, n: Array, goal: Array, x: Array) -> Array:
         return np.minimum(goal, n + 1.0)
 
     def until(self, x: Array, ahead: Array) -> Array:
@@ -162,7 +172,7 @@ class Lru(Fits):
         n = np.floor(x)
 
         def over(y: Array) -> Array:
-            return self._touched_since(zero, y, n) - self._capacity
+            return self.since(zero, y, n) - self._capacity
 
         return crossing(over, x, ahead, over(x) < -1e-9 * self._capacity)
 
@@ -172,29 +182,30 @@ class Lru(Fits):
         self._past[self._rows] = x
         self._rows += 1
 
-    def _window(self, x: Array, n: Array) -> tuple[Array, Flags]:
+    def window(self, x: Array, n: Array) -> tuple[Array, Flags]:
         """Progress of each job when the window opened, and whether the cache is full; 0 before it is."""
         while self._rows > 1:
             following = np.minimum(self._opens + 1, self._rows - 1)
-            late = self._touched_since(self._at(following), x, n) >= self._capacity
+            late = self.since(self._at(following), x, n) >= self._capacity
             late &= following > self._opens
             if not late.any():
                 break
             self._opens += late
         low = self._at(self._opens)
-        full = self._touched_since(low, x, n) >= self._capacity * (1 - 1e-12)
+        full = self.since(low, x, n) >= self._capacity * (1 - 1e-12)
         following = self._opens + 1
         high = np.where(following < self._rows, self._at(np.minimum(following, self._rows - 1)), x)
 
         def under(y: Array) -> Array:
-            return self._capacity - self._touched_since(y, x, n)
+            return self._capacity - self.since(y, x, n)
 
         return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=3), 0.0), full
 
     def _at(self, row: np.ndarray[tuple[int, ...], np.dtype[np.int_]]) -> Array:
         return np.asarray(self._past[row, :, self._lanes].T)
 
-    def _touched_since(self, then: Array, x: Array, n: Array) -> Array:
+    def since(self, then: Array, x: Array, n: Array) -> Array:
+        """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
         return self.touched(_untouched(then, x, n)[0])
 
     def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
@@ -244,13 +255,3 @@ def limited(parts: Parts, capacity: float) -> Parts:
     held = float(parts.size @ parts.cached)
     scale = min(1.0, capacity / held) if held else 1.0
     return Parts(parts.names, parts.share, parts.size, parts.cached * scale)
-
-
-def of(parts: Parts, capacity: float | None, policy: str, lanes: int) -> Fits:
-    """The right one of these."""
-    if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
-        return Fits(parts)
-    return NoEviction(parts, capacity, lanes) if policy == "no-eviction" else Lru(parts, capacity, lanes)
-
-
-__all__: Sequence[str] = ("Fits", "Lru", "NoEviction", "crossing", "of")
