@@ -153,7 +153,7 @@ def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_
     gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in found.draws]
     answer = Staggering(
         found, curves, best, best, float(np.std(gains)) if gains else 0.0,
-        (together, *_usual(found, wanted)), _alternatives(found, curves, points), chosen,
+        (together, *_usual(found, wanted)), _alternatives(found, curves, together), chosen,
     )  # fmt: skip
     return answer if answer.sure else replace(answer, advised=together)
 
@@ -241,10 +241,11 @@ def best_of_many(jobs: Sequence[JobRates], together: Together, cache: SharedCach
     return best
 
 
-def _alternatives(found: Calibration, curves: tuple[Curve, ...], points: int) -> tuple[Way, ...]:
+def _alternatives(found: Calibration, curves: tuple[Curve, ...], together: Way) -> tuple[Way, ...]:
     """One loader that feeds all jobs; a cache that, when full, keeps what it has."""
     made = []
-    if shared := _shared_preparation(found):
+    # It is only bounded from above: a bound that is no better than starting together says nothing.
+    if (shared := _shared_preparation(found)) and shared.makespan_s < together.makespan_s:
         made.append(shared)
     if found.cache.capacity is not None and found.cache.policy == "lru" and _too_small(found):
         kept = replace(found, cache=SharedCache(found.cache.capacity, "no-eviction"), draws=())

@@ -38,7 +38,7 @@ class Clock:
 
     def __init__(self, longest_s: float) -> None:
         self._scale, self.unit = unit_for(longest_s)
-        self._digits = digits_for(longest_s / self._scale)
+        self._digits = digits_for(longest_s / self._scale) + 1
 
     def __call__(self, seconds: float) -> str:
         return f"{seconds / self._scale:,.{self._digits}f} {self.unit}"

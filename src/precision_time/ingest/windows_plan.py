@@ -78,7 +78,7 @@ class Launcher:
 
 @dataclass
 class Windows:
-    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, those spent earlier."""
+    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, earlier ones."""
 
     file: JobsFile
     journal: Journal
