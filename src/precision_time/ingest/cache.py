@@ -1,4 +1,4 @@
-"""How often a job alone finds a sample in a cache that holds a share of its data, once it has read it all a few times."""
+"""How often a job alone finds a sample in a cache that holds a share of its data, after its first epochs."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def sequential_lru_hits(share: float) -> float:
 
 
 def _checked(share: float) -> float:
-    if not 0.0 <= share:
+    if not share >= 0.0:  # nan too
         raise IngestError(f"The cache holds a share {share} of the data: give a number from 0 on.")
     return min(share, 1.0)
