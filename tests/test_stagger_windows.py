@@ -149,7 +149,9 @@ def test_a_job_that_does_not_wait_borrows_the_storage_by_bytes() -> None:
 
 def test_nobody_waits_for_the_storage() -> None:
     same = Rate(0.01, 1e-5)
-    found = invert([Seen("a", same, same, same), Seen("b", same, same, same)], {(0, 1): SeenPair((same, same), (same, same))})
+    found = invert(
+        [Seen("a", same, same, same), Seen("b", same, same, same)], {(0, 1): SeenPair((same, same), (same, same))}
+    )
     assert found.storage == ((1.0, FAIR), (FAIR, 1.0))
     assert max(found.storage_s) <= 0.005, "together they are as fast, so two readers still keep up"
     assert len(found.notes) >= 2

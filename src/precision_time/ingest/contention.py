@@ -51,12 +51,13 @@ class Contention:
         """
         reading, training = self._start(miss, running)
         time = self.seconds(miss, self._hot, self._storage)
-        for _ in range(200):
+        for turn in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
             reading = np.where(running, np.minimum(miss * storage / time, 1.0), 0.0)
             training = np.where(running, hot / time, 0.0)
-            if not np.any(np.abs(time - before) > self._tolerance * time):
+            # The first turn may leave all times as they are, only because it begins with shares that are nobody's.
+            if turn and not np.any(np.abs(time - before) > self._tolerance * time):
                 break
         self._reading, self._training, self._miss = reading, training, miss
         return time, training, reading

@@ -148,40 +148,43 @@ def _stretches(
             alone_hot[a] / (1.0 - min(1.0, hots[1 - a] / times[1 - a]) * (1.0 - 1.0 / stretch_hot[a])) for a in (0, 1)
         ]
     waits = [times[a] > hots[a] * (1.0 + BOUND) + 2 * seen.cold[a].error for a in (0, 1)]
+    mine = [storage_s[k] for k in key]
     found: list[float | None] = [None, None]
-    busy = [1.0, 1.0]
-    for _ in range(50):
-        # What is not told is what the other direction says: the storage is one and the same.
-        filled = [found[a] or found[1 - a] or FAIR for a in (0, 1)]
-        stretched = [
-            times[a] if waits[a] else storage_s[key[a]] / (1.0 - busy[1 - a] * (1.0 - 1.0 / filled[a])) for a in (0, 1)
-        ]
-        busy = [min(1.0, stretched[a] / times[a]) for a in (0, 1)]
-        found = [_stretch(storage_s[key[a]], seen.cold[a], busy[1 - a]) if waits[a] else None for a in (0, 1)]
+    for a in (0, 1):
+        if waits[a]:
+            other = None if waits[1 - a] else (mine[1 - a], times[1 - a])
+            found[a] = _stretch(mine[a], seen.cold[a], other)
     for a in (0, 1):
         if found[a] is None:
-            me, other = jobs[key[a]].name, jobs[key[1 - a]].name
-            why = f"{me} does not wait for the storage beside {other}" if not waits[a] else (
-                f"{other} keeps the storage busy for only {busy[1 - a]:.0%} of the time beside {me}")  # fmt: skip
+            me, beside = jobs[key[a]].name, jobs[key[1 - a]].name
+            why = f"{beside} hardly uses the storage" if waits[a] else f"{me} does not wait for the storage"
             notes.append(
-                f"what {other} does to {me}'s reads was not told by the window ({why}); taken is "
-                + (
-                    f"the {found[1 - a]:.2f} of the other direction"
-                    if found[1 - a]
-                    else "a storage that is shared evenly"
-                )
+                f"what {beside} does to {me}'s reads was not told by the window ({why} there); taken is "
+                + (f"the {found[1 - a]:.2f} of the other direction" if found[1 - a] else "a storage shared evenly")
             )
     first, second = (found[a] or found[1 - a] or FAIR for a in (0, 1))
     return first, second
 
 
-def _stretch(storage_s: float, time: Rate, busy: float) -> float | None:
-    """The stretch that makes `storage_s` last `time` the other reading for a share `busy`; None: ill-conditioned."""
-    slowed = 1.0 - storage_s / time.seconds
-    if busy <= 0:
+def _stretch(storage_s: float, time: Rate, other: tuple[float, float] | None) -> float | None:
+    """The stretch that makes `storage_s` last `time`; None: ill-conditioned.
+
+    `other` None: it waits for the storage too, so it reads all the time. Else its own storage_s and time: it reads for
+    the share storage_s' / time, where storage_s' is what the same stretch makes of its storage_s.
+    """
+
+    def slowed(stretch: float) -> float:
+        """Share of the speed of reads that is lost."""
+        busy = 1.0 if other is None else min(1.0, other[0] * stretch / other[1])
+        return busy * (1.0 - 1.0 / stretch)
+
+    lost, error = max(0.0, 1.0 - storage_s / time.seconds), time.spread * storage_s / time.seconds
+    low, high = 1.0, MOST
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slowed(middle) < lost else (low, middle)
+    step = 0.01 * low
+    slope = (slowed(low + step) - slowed(low)) / step
+    if low > 0.999 * MOST or error / slope > _UNSURE * low:
         return None
-    share = max(0.0, slowed / busy)
-    error = time.spread * storage_s / time.seconds / busy
-    if error / max(1e-9, 1.0 - share) > _UNSURE:
-        return None
-    return min(MOST, 1.0 / max(1.0 / MOST, 1.0 - share))
+    return low

@@ -5,7 +5,6 @@ An *order* is a tuple of job numbers, the first to start first; an *offset* is h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -14,9 +13,13 @@ from typing import Any
 import numpy as np
 
 from precision_time.errors import IngestError
+from precision_time.ingest.alternatives import shared_preparation_s
 from precision_time.ingest.calibration import Calibration, Model
+from precision_time.ingest.curve import Curve as BothOrders
+from precision_time.ingest.curve import stagger_curve
 from precision_time.ingest.fluid import Outcome, run
-from precision_time.ingest.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.offsets import best_offsets
+from precision_time.ingest.rates import Array, SharedCache
 
 REACH = 1.2
 """Curves go from 0 to so many cold epochs of the job that starts first."""
@@ -27,7 +30,8 @@ SMALL = 0.02
 LEVEL = 1e-3
 """Of offsets that are as good as this share, the smallest is chosen: it leaves most room for what goes wrong."""
 MOST_ORDERS_JOBS = 5
-ORDERS = ("both", "given", "reversed")
+PRESSES = True
+"""A job that starts up (imports, compiles) slows the others' preparation as one does that trains."""
 
 
 @dataclass(frozen=True)
@@ -130,44 +134,78 @@ class Staggering:
 
 def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None) -> Staggering:
     """Predict from a calibration. `offset_s` is asked about (and launched) instead of the best."""
-    jobs = found.jobs
-    if len(jobs) < 2:
+    if len(found.jobs) < 2:
         raise IngestError("one job alone has nobody to be staggered against; list at least two jobs")
-    given = tuple(range(len(jobs)))
-    wanted = {"both": [given, given[::-1]], "given": [given], "reversed": [given[::-1]]}[orders]
-    together = _way("together", found, (0.0,) * len(jobs))
-    curves: tuple[Curve, ...] = ()
-    if len(jobs) == 2:
-        curves = tuple(_curve(found, order, points) for order in wanted)
-        curve = min(curves, key=lambda one: one.makespan_s[one.best])
-        best = _way("staggered", found, _offsets(curve.order, float(curve.offsets_s[curve.best])))
-    else:
-        if offset_s is not None:
-            raise IngestError("one offset says little of more than two jobs; leave --offset out")
-        best = _way("staggered", found, best_of_many(found.jobs, found.together, found.cache, points))
-    chosen = None
-    if offset_s is not None:
-        chosen = min(
-            (_way("chosen", found, _offsets(order, offset_s)) for order in wanted), key=lambda way: way.makespan_s
-        )
+    if len(found.jobs) > 2 and offset_s is not None:
+        raise IngestError("one offset says little of more than two jobs; leave --offset out")
+    answer = _of_two(found, points, orders, offset_s) if len(found.jobs) == 2 else _of_many(found)
+    together, best = answer.together, answer.best
     gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in found.draws]
-    answer = Staggering(
-        found, curves, best, best, float(np.std(gains)) if gains else 0.0,
-        (together, *_usual(found, wanted)), _alternatives(found, curves, together), chosen,
-    )  # fmt: skip
+    answer = replace(answer, gain_error_s=float(np.std(gains)) if gains else 0.0)
     return answer if answer.sure else replace(answer, advised=together)
 
 
-def _model(found: Calibration) -> Model:
-    return found.jobs, found.together
+def _of_two(found: Calibration, points: int, orders: str, offset_s: float | None) -> Staggering:
+    jobs, cache = found.jobs, found.cache
+    longest = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
+    both = stagger_curve(jobs, found.together, cache, points, longest, start_up_presses=PRESSES)
+    allowed = {"both": (0, 1), "given": (0,), "reversed": (1,)}[orders]
+    curves = tuple(_curve(found, first, both) for first in allowed)
+    if orders == "both":
+        offsets = both.best.offsets_s
+    else:
+        curve = curves[0]
+        offsets = _offsets(allowed[0], float(curve.offsets_s[curve.best]))
+    others = [_way("together", found, (0.0, 0.0))]
+    for name, ways in (("after a full first epoch", both.wait_epoch), ("one after the other", both.serial)):
+        least = min((way for way in ways if way.first in allowed), key=lambda way: way.makespan_s)
+        others.append(_way(name, found, least.offsets_s))
+    best = _way("staggered", found, offsets)
+    chosen = None
+    if offset_s is not None:
+        chosen = min((_way("chosen", found, _offsets(f, offset_s)) for f in allowed), key=lambda way: way.makespan_s)
+    alternatives = []
+    # The first is only bounded from above: a bound that is no better than starting together says nothing.
+    if both.shared_preparation_s is not None and both.shared_preparation_s < others[0].makespan_s:
+        alternatives.append(Way("shared preparation, at most", (), both.shared_preparation_s))
+    if both.no_eviction_s is not None and _too_small(found):
+        alternatives.append(Way("no-eviction cache, at its best offset", (), both.no_eviction_s))
+    return Staggering(found, curves, best, best, 0.0, tuple(others), tuple(alternatives), chosen)
+
+
+def _of_many(found: Calibration) -> Staggering:
+    jobs, cache = found.jobs, found.cache
+    offsets = best_offsets(jobs, found.together, cache, start_up_presses=PRESSES)
+    best = _way("staggered", found, offsets.offsets_s)
+    others = [_way("together", found, (0.0,) * len(jobs))]
+    orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
+    for name, whole in (("after a full first epoch", False), ("one after the other", True)):
+        made = [_way(name, found, _chain(found, order, whole)) for order in orders]
+        others.append(min(made, key=lambda way: way.makespan_s))
+    alternatives = []
+    shared = shared_preparation_s(jobs, found.together, cache)
+    if shared is not None and shared < others[0].makespan_s:
+        alternatives.append(Way("shared preparation, at most", (), shared))
+    return Staggering(found, (), best, best, 0.0, tuple(others), tuple(alternatives))
+
+
+def _chain(found: Calibration, order: Sequence[int], whole: bool) -> tuple[float, ...]:
+    """Each starts when the one before has done its first epoch, or all: with what the earlier ones have cached."""
+    offsets, at = [0.0] * len(order), 0.0
+    for job in order:
+        offsets[job] = at
+        words = found.jobs[job]
+        first = words.cold_epoch_s if at == 0 else words.hot_epoch_s
+        at += words.start_up_s + first + ((words.epochs - 1) * words.hot_epoch_s + words.end_s if whole else 0.0)
+    return tuple(offsets)
 
 
 def _run(model: Model, cache: SharedCache, offsets: Array | Sequence[Sequence[float]]) -> Outcome:
-    return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), start_up_presses=True)
+    return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), start_up_presses=PRESSES)
 
 
 def _way(name: str, found: Calibration, offsets: tuple[float, ...]) -> Way:
-    outcome = _run(_model(found), found.cache, [offsets])
+    outcome = _run((found.jobs, found.together), found.cache, [offsets])
     return Way(name, offsets, float(outcome.makespan_s[0]), tuple(float(s) for s in outcome.finish_s[0]))
 
 
@@ -175,111 +213,27 @@ def _makespan(model: Model, cache: SharedCache, way: Way) -> float:
     return float(_run(model, cache, [way.offsets_s]).makespan_s[0])
 
 
-def _offsets(order: tuple[int, ...], offset_s: float) -> tuple[float, ...]:
-    """By job number, of two jobs in this order."""
-    return (0.0, offset_s) if order == (0, 1) else (offset_s, 0.0)
+def _offsets(first: int, offset_s: float) -> tuple[float, float]:
+    """By job number, of two jobs."""
+    return (0.0, offset_s) if first == 0 else (offset_s, 0.0)
 
 
-def _curve(found: Calibration, order: tuple[int, ...], points: int) -> Curve:
-    first = found.jobs[order[0]]
-    offsets = np.linspace(0.0, REACH * (first.start_up_s + first.cold_epoch_s), points)
-    lanes = np.array([_offsets(order, float(s)) for s in offsets])
-    makespan = _run(_model(found), found.cache, lanes).makespan_s
+def _curve(found: Calibration, first: int, both: BothOrders) -> Curve:
+    """One order, with the band that the errors of the measured rates leave."""
+    offsets, makespan = both.offsets_s, both.makespan_s[first]
+    order = (first, 1 - first)
     if not found.draws:
         return Curve(order, offsets, makespan, makespan, makespan)
+    points = len(offsets)
     some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
-    drawn = np.array([_run(model, found.cache, lanes[some]).makespan_s for model in found.draws])
+    lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
+    drawn = np.array([_run(model, found.cache, lanes).makespan_s for model in found.draws])
     # What the draws do to the curve, put on the curve itself: between the points it has no noise of its own.
-    low, high = (np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan
-                 for q in QUANTILES)  # fmt: skip
+    low, high = (
+        np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
+    )
     return Curve(order, offsets, makespan, np.minimum(low, makespan), np.maximum(high, makespan))
 
 
-def _usual(found: Calibration, orders: Sequence[tuple[int, ...]]) -> tuple[Way, ...]:
-    """Waiting a full first epoch, and one after the other; each in its better order."""
-
-    def chain(order: tuple[int, ...], wait: Any) -> tuple[float, ...]:
-        offsets, at = [0.0] * len(order), 0.0
-        for job in order:
-            offsets[job] = at
-            at += wait(found.jobs[job], at)
-        return tuple(offsets)
-
-    def epoch(job: JobRates, at: float) -> float:
-        return job.start_up_s + (job.cold_epoch_s if at == 0 else job.hot_epoch_s)
-
-    def whole(job: JobRates, at: float) -> float:
-        return epoch(job, at) + (job.epochs - 1) * job.hot_epoch_s + job.end_s
-
-    ways = []
-    for name, wait in (("after a full first epoch", epoch), ("one after the other", whole)):
-        made = [_way(name, found, chain(order, wait)) for order in orders]
-        ways.append(min(made, key=lambda way: way.makespan_s))
-    return tuple(ways)
-
-
-def best_of_many(jobs: Sequence[JobRates], together: Together, cache: SharedCache, points: int) -> tuple[float, ...]:
-    """Offsets of more than two jobs: coordinate descent from every order, all points of a coordinate at once."""
-    reach = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
-    orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
-    best, least = tuple(0.0 for _ in jobs), math.inf
-    for order in orders:
-        offsets = np.zeros(len(jobs))
-        value = math.inf
-        for _ in range(3):
-            before = value
-            for job in order[1:]:
-                lanes = np.tile(offsets, (points, 1))
-                lanes[:, job] = np.linspace(0.0, reach, points)
-                makespans = run(jobs, together, cache, lanes, start_up_presses=True).makespan_s
-                at = int(np.flatnonzero(makespans <= makespans.min() * (1.0 + LEVEL))[0])
-                offsets[job], value = lanes[at, job], float(makespans[at])
-            if value > before * (1.0 - LEVEL):
-                break
-        if value < least * (1.0 - LEVEL):
-            best, least = tuple(float(s) for s in offsets - offsets.min()), value
-    return best
-
-
-def _alternatives(found: Calibration, curves: tuple[Curve, ...], together: Way) -> tuple[Way, ...]:
-    """One loader that feeds all jobs; a cache that, when full, keeps what it has."""
-    made = []
-    # It is only bounded from above: a bound that is no better than starting together says nothing.
-    if (shared := _shared_preparation(found)) and shared.makespan_s < together.makespan_s:
-        made.append(shared)
-    if found.cache.capacity is not None and found.cache.policy == "lru" and _too_small(found):
-        kept = replace(found, cache=SharedCache(found.cache.capacity, "no-eviction"), draws=())
-        offsets = [_offsets(curve.order, float(s)) for curve in curves for s in curve.offsets_s]
-        ways = np.array(offsets or [(0.0,) * len(found.jobs)])
-        least = int(_run(_model(kept), kept.cache, ways).makespan_s.argmin())
-        made.append(_way("no-eviction cache, at its best offset", kept, tuple(float(s) for s in ways[least])))
-    return tuple(made)
-
-
 def _too_small(found: Calibration) -> bool:
-    assert found.cache.capacity is not None  # asked by the caller
-    return found.cache.capacity < max(job.samples for job in found.jobs)
-
-
-def _shared_preparation(found: Calibration) -> Way | None:
-    """All read every sample once, in step (Joader, CoorDL); at most, for that it is prepared once counts as no gain."""
-    if len({tuple(sorted(job.parts.items())) for job in found.jobs}) > 1:
-        return None
-    left = {i: float(job.epochs) for i, job in enumerate(found.jobs)}
-    samples = max(job.samples for job in found.jobs)
-    at = max(job.start_up_s for job in found.jobs)
-    finish = [0.0] * len(found.jobs)
-    fast = max(job.storage_s for job in found.jobs)
-    first = True
-    while left:
-        hot = max(
-            found.jobs[i].hot_s * (1.0 + sum(found.together.hot[i][j] - 1.0 for j in left if j != i)) for i in left
-        )
-        lasts = min(left.values()) if not first else min(1.0, *left.values())
-        at += lasts * samples * (max(hot, fast) if first else hot)
-        first = False
-        left = {i: epochs - lasts for i, epochs in left.items()}
-        for i in [i for i, epochs in left.items() if epochs <= 1e-9]:
-            finish[i] = at + found.jobs[i].end_s
-            del left[i]
-    return Way("shared preparation, at most", (), max(finish), tuple(finish))
+    return found.cache.capacity is not None and found.cache.capacity < max(job.samples for job in found.jobs)
