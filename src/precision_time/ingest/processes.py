@@ -146,7 +146,7 @@ class Running:
             why = "call progress(samples) after every batch"
         else:
             why = f"give a pattern of its log lines as progress, or append lines to the file that ${VARIABLE} names"
-        return IngestError(f"job {self.job.name!r} told no progress in {seconds:.0f} s: {why}{self.last_words()}")
+        return IngestError(f"job {self.job.name!r} told no progress in {seconds:.3g} s: {why}{self.last_words()}")
 
     def last_words(self) -> str:
         with contextlib.suppress(OSError):
