@@ -104,7 +104,7 @@ def test_from_calibration_to_a_measured_run(
 
 @needs_nginx
 def test_a_job_that_dies_in_calibration_leaves_what_was_measured(url: str, tmp_path: Path) -> None:
-    bad = function_job("bad", url, 2, die_at=60)  # in the second epoch of its first window
+    bad = function_job("bad", url, 2, die_at=60, batch_size=3)  # in the second epoch of its first window
     file = jobs_of(json.loads(write(tmp_path, function_job("good", url, 2), bad).read_text()), tmp_path)
     with pytest.raises(IngestError, match=r"job 'bad' died in calibration, with exit code 1.*the loss is not a number"):
         calibrate(file, tmp_path / "out")
@@ -166,13 +166,13 @@ def test_commands_that_cannot_read_a_subset(url: str, tmp_path: Path) -> None:
     assert answer.best.makespan_s <= answer.together.makespan_s
 
 
-def calibration(error: float = 0.0, jobs: int = 2, capacity: float | None = None) -> Calibration:
+def calibration(error: float = 0.0, jobs: int = 2, capacity: float | None = None, storage: float = 4.0) -> Calibration:
     """Made up: two readers and, on request, more; rates with this error, as a share."""
     rates = tuple(
         JobRates(name, 1000, epochs, hot_s=hot, storage_s=0.01)
         for name, epochs, hot in (("a", 2, 0.001), ("b", 4, 0.009), ("c", 1, 0.004))[:jobs]
     )
-    effects = Together.alike(jobs, storage=4.0)  # a storage that hates two readers: staggering pays
+    effects = Together.alike(jobs, storage=storage)  # 4: it hates two readers, so that staggering pays
 
     def rate(seconds: float) -> Rate:
         return Rate(seconds, error * seconds)
@@ -189,7 +189,7 @@ def calibration(error: float = 0.0, jobs: int = 2, capacity: float | None = None
             ),
             effects,
         )
-        for _ in range(16)
+        for _ in range(12)
     )  # fmt: skip
     pairs = {(i, j): pair for i in range(jobs) for j in range(i + 1, jobs)}
     cache = SharedCache(capacity)
@@ -212,7 +212,7 @@ def test_the_best_start_beats_all_plain_ones() -> None:
 
 
 def test_a_gain_within_the_uncertainty_is_not_advised() -> None:
-    answer = stagger(calibration(error=0.5))
+    answer = stagger(calibration(error=0.2, storage=1.5))
     assert answer.gain_s > 0
     assert not answer.sure
     assert answer.advised is answer.together
@@ -246,7 +246,7 @@ def test_three_jobs() -> None:
 
 
 def test_a_cache_that_is_too_small_brings_the_no_eviction_cache_up() -> None:
-    names = [way.name for way in stagger(calibration(capacity=400.0)).alternatives]
+    names = [way.name for way in stagger(calibration(capacity=400.0), points=20).alternatives]
     assert any(name.startswith("no-eviction cache") for name in names)
     names = [way.name for way in stagger(calibration(capacity=4000.0)).alternatives]
     assert not any(name.startswith("no-eviction cache") for name in names)
@@ -261,3 +261,30 @@ def test_words_of_the_answer() -> None:
     assert measured_text(answer, measured).count("+0.0%") == 3
     assert sparkline(np.array([1.0, 2.0, 3.0])) == "▁▅█"
     assert sparkline(np.array([2.0, 2.0])) == "▁▁"
+
+
+@needs_nginx
+def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """examples/stagger/train.py: real JPEG pictures, a real DataLoader with workers, a real file cache."""
+    pytest.importorskip("torch")
+    pytest.importorskip("fsspec")
+    from precision_time.ingest.local_server import LocalServer
+    from precision_time.ingest.pictures import Recipe, make
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    make(tmp_path / "pictures", 160, Recipe(size=32))
+    train = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
+    with LocalServer(tmp_path / "pictures", requests_per_s=100) as server:
+        jobs = [
+            {"name": name, "run": f"python:{train}:train", "epochs": epochs,
+             "arguments": {"root": server.url, "cache": "cache", "batch_size": 4, "workers": 1, "seed": epochs}}
+            for name, epochs in (("a", 2), ("b", 3))
+        ]  # fmt: skip
+        given = json.loads(write(tmp_path, *jobs, samples=160).read_text())
+        file = jobs_of(given, tmp_path)
+        found = calibrate(file, tmp_path / "out")
+        answer = stagger(found)
+        measured = run_jobs(file, answer.launch.offsets_s, tmp_path / "out")
+    assert [job.storage_s for job in found.jobs] == pytest.approx([0.01, 0.01], rel=0.2)
+    assert found.together.storage[0][1] == pytest.approx(2.0, rel=0.3)
+    assert answer.launch.makespan_s == pytest.approx(measured.makespan_s, rel=0.35)

@@ -148,7 +148,7 @@ def _by_subsets(
     pairs: dict[tuple[int, int], SeenPair] = {}
     for pair in combinations(range(len(file.jobs)), 2):
         said(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
-        pairs[pair] = _subset_pair(file, windows, pair, paces)
+        pairs[pair] = _subset_pair(file, windows, pair, paces, notes)
     return paces, pairs, notes
 
 
@@ -215,12 +215,14 @@ def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
     return count >= MOST_REPEATS or all(rate.spread <= STEADY for rate in rates)
 
 
-def _subset_pair(file: JobsFile, windows: Windows, pair: tuple[int, int], paces: list[_Pace]) -> SeenPair:
+def _subset_pair(
+    file: JobsFile, windows: Windows, pair: tuple[int, int], paces: list[_Pace], notes: list[str]
+) -> SeenPair:
     two = [paces[job] for job in pair]
     most = min(file.samples_of(file.jobs[job]) for job in pair)
     if file.cache.capacity is not None:
         most = min(most, *(int(file.cache.capacity / (one.seen.bytes_per_sample or 1.0)) for one in two))
-    sizes, epochs = pair_sizes(
+    sizes, epochs, hot_s = pair_sizes(
         (two[0].seen.name, two[1].seen.name),
         [one.samples for one in two],
         [one.seen.cold.seconds for one in two],
@@ -228,13 +230,14 @@ def _subset_pair(file: JobsFile, windows: Windows, pair: tuple[int, int], paces:
         [one.batch for one in two],
         most,
         file.calibration.window_s,
+        max(1.0, 2 * max(one.fill_s for one in two)),
     )
     colds: list[list[Rate]] = []
     hots: list[list[Rate]] = []
     while True:
-        traces = windows.subset_pair(pair, sizes, epochs, len(colds))
+        traces = windows.subset_pair(pair, sizes, epochs, hot_s, len(colds))
         colds.append(together(traces["cold"], "the cold window of two"))
-        found = together(traces["hot"], "the hot window of two")
+        found = _hot_together(traces["hot"], [one.seen for one in two], notes)
         # A window over several short epochs has the pause between epochs in it; it is no doing of the other job.
         pauses = [one.epoch_s / size if e > 1 else 0.0 for one, size, e in zip(two, sizes, epochs, strict=True)]
         hots.append([replace(r, seconds=max(r.seconds - p, r.seconds / 2)) for r, p in zip(found, pauses, strict=True)])
@@ -246,6 +249,17 @@ def _subset_pair(file: JobsFile, windows: Windows, pair: tuple[int, int], paces:
         ]
         if _enough(file, len(colds), whole):
             return SeenPair((cold[0], cold[1]), (hot[0], hot[1]))
+
+
+def _hot_together(traces: list[Trace], alone_seen: list[Seen], notes: list[str]) -> list[Rate]:
+    """Paces of two hot jobs; those alone where one was through before the other had told enough."""
+    try:
+        return together(traces, "the hot window of two")
+    except IngestError:
+        names = " and ".join(one.name for one in alone_seen)
+        notes.append(f"{names} were not at work together for long enough when all was cached; as if they did not slow "
+                     "each other then: raise epochs or calibration.samples")  # fmt: skip
+        return [one.hot for one in alone_seen]
 
 
 def _by_pace(
@@ -286,7 +300,7 @@ def _by_pace(
     for pair in combinations(everyone, 2):
         said(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
         cold = together(windows.whole_cold(pair, 0), "the cold window of two")
-        found = together(hot[f"{pair[0]}-{pair[1]}"], "the hot window of two")
+        found = _hot_together(hot[f"{pair[0]}-{pair[1]}"], [paces[job].seen for job in pair], notes)
         pairs[pair] = SeenPair((cold[0], cold[1]), (found[0], found[1]))
     if file.same_order and len(everyone) > 1:
         notes.append(

@@ -24,6 +24,7 @@ from precision_time.ingest.rates import Array, SharedCache
 REACH = 1.2
 """Curves go from 0 to so many cold epochs of the job that starts first."""
 BAND_POINTS = 25
+FEW_DRAWS = 8
 QUANTILES = (0.1, 0.9)
 SMALL = 0.02
 """A gain of a smaller share is not told from none: the model itself is not better than this."""
@@ -140,7 +141,7 @@ def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_
         raise IngestError("one offset says little of more than two jobs; leave --offset out")
     answer = _of_two(found, points, orders, offset_s) if len(found.jobs) == 2 else _of_many(found)
     together, best = answer.together, answer.best
-    gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in found.draws]
+    gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in _draws(found)]
     answer = replace(answer, gain_error_s=float(np.std(gains)) if gains else 0.0)
     return answer if answer.sure else replace(answer, advised=together)
 
@@ -222,17 +223,23 @@ def _curve(found: Calibration, first: int, both: BothOrders) -> Curve:
     """One order, with the band that the errors of the measured rates leave."""
     offsets, makespan = both.offsets_s, both.makespan_s[first]
     order = (first, 1 - first)
-    if not found.draws:
+    draws = _draws(found)
+    if not draws:
         return Curve(order, offsets, makespan, makespan, makespan)
     points = len(offsets)
     some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
     lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
-    drawn = np.array([_run(model, found.cache, lanes).makespan_s for model in found.draws])
+    drawn = np.array([_run(model, found.cache, lanes).makespan_s for model in draws])
     # What the draws do to the curve, put on the curve itself: between the points it has no noise of its own.
     low, high = (
         np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
     )
     return Curve(order, offsets, makespan, np.minimum(low, makespan), np.maximum(high, makespan))
+
+
+def _draws(found: Calibration) -> tuple[Model, ...]:
+    """Fewer of a cache that is too small: its share of hits is an equation to solve at every step."""
+    return found.draws[:FEW_DRAWS] if _too_small(found) else found.draws
 
 
 def _too_small(found: Calibration) -> bool:

@@ -25,6 +25,7 @@ from precision_time.ingest.windows import FEWEST_LINES, reached_s
 Report = Callable[[str, int, int], None]
 _FEWEST_BATCHES = 6
 _MOST_HOT_EPOCHS = 30
+_MOST_PAIR_EPOCHS = 10_000
 
 
 @dataclass
@@ -86,6 +87,7 @@ class Windows:
     report: Report = lambda what, done, total: None
     cost_s: float = 0.0
     reused_s: float = 0.0
+    _counted: set[str] = field(default_factory=set)
 
     def _once(
         self, jobs: Sequence[int], window: dict[str, Any], measure: Callable[[], dict[str, list[Trace]]]
@@ -102,9 +104,11 @@ class Windows:
                 "cost_s": round(time.monotonic() - begin, 3), "cache_bytes": cache_state.weight(self.file),
                 "traces": {name: [trace.to_dict() for trace in found] for name, found in traces.items()},
             })  # fmt: skip
-        else:
+        elif key not in self._counted:
             self.reused_s += float(entry["cost_s"])
-        self.cost_s += float(entry["cost_s"])
+        if key not in self._counted:  # equal jobs are measured once
+            self._counted.add(key)
+            self.cost_s += float(entry["cost_s"])
         names = [self.file.jobs[job].name for job in jobs]
         found = {name: [Trace.from_dict(trace) for trace in kept] for name, kept in entry["traces"].items()}
         if entry["jobs"] != names:  # the same jobs under other names
@@ -131,9 +135,9 @@ class Windows:
         return max(1, min(_MOST_HOT_EPOCHS, math.ceil(min(first / 2, self.file.calibration.window_s) / hot)))
 
     def subset_pair(
-        self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], repeat: int
+        self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], hot_s: float, repeat: int
     ) -> dict[str, list[Trace]]:
-        """ "cold": one epoch each of disjoint subsets; "hot": the same subsets, until the first has done its epochs."""
+        """ "cold": one epoch each of disjoint subsets; "hot": the same subsets, until both were busy for `hot_s`."""
         firsts = (0, samples[0])
 
         def measure() -> dict[str, list[Trace]]:
@@ -141,7 +145,7 @@ class Windows:
             hot = [Launch(job, n, first, e) for job, n, first, e in zip(jobs, samples, firsts, epochs, strict=True)]
             return {
                 "cold": self.launcher.run("cold-pair", cold),
-                "hot": self.launcher.run("hot-pair", hot, lambda running: any(one.over for one in running)),
+                "hot": self.launcher.run("hot-pair", hot, lambda running: _shown(running, hot_s)),
             }
 
         window = {"kind": "pair", "samples": samples, "epochs": epochs, "repeat": repeat}
@@ -224,10 +228,12 @@ def pair_sizes(
     batches: Sequence[float],
     most: float,
     window_s: float,
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Samples and hot epochs for a window of two jobs, so that both are busy for about the same time.
+    start_s: float,
+) -> tuple[tuple[int, int], tuple[int, int], float]:
+    """Samples and hot epochs for a window of two jobs, so that both are busy for about the same time; seconds if hot.
 
-    `samples` are those of their windows alone; `most`: of both together, for data and cache are only so large.
+    `samples` are those of their windows alone; `most`: of both together, for data and cache are only so large;
+    `start_s`: seconds that one may begin after the other, for which the other needs work too.
     """
     lasts = max(
         min(n * c for n, c in zip(samples, cold_s, strict=True)),
@@ -244,6 +250,7 @@ def pair_sizes(
     longest = min(window_s, max(n * c / 2 for n, c in zip(whole, cold_s, strict=True)))
     lasts_hot = max(longest, *(n * h for n, h in zip(whole, hot_s, strict=True)))
     epochs = [
-        min(_MOST_HOT_EPOCHS, max(1, math.ceil(lasts_hot / (n * h) - 0.05))) for n, h in zip(whole, hot_s, strict=True)
+        min(_MOST_PAIR_EPOCHS, max(1, math.ceil((lasts_hot + start_s) / (n * h) - 0.05)))
+        for n, h in zip(whole, hot_s, strict=True)
     ]
-    return (int(whole[0]), int(whole[1])), (epochs[0], epochs[1])
+    return (int(whole[0]), int(whole[1])), (epochs[0], epochs[1]), lasts_hot
