@@ -1,8 +1,8 @@
 """A discrete-event simulation of co-located jobs, sample by sample: the judge of the fluid model.
 
 It shares nothing with the model but the description of the jobs. Every sample is drawn from a real random permutation,
-looked up in a real cache (a set, or an ordered dictionary for LRU), read from a storage that serves the jobs beside each
-other, prepared by a pool of workers, queued, and trained on by an accelerator.
+looked up in a real cache (an ordered dictionary), read from a storage that serves the jobs beside each other, prepared
+by a pool of workers, queued, and trained on by an accelerator. Two that miss one sample at once share one read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What two jobs could do instead of starting apart: share the preparation, or keep a cache that is too small from turning."""
+"""What jobs could do instead of starting apart: share the preparation, or stop a small cache from evicting."""
 
 from __future__ import annotations
 

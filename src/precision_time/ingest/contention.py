@@ -51,13 +51,15 @@ class Contention:
         """
         reading, training = self._start(miss, running)
         time = self.seconds(miss, self._hot, self._storage)
-        for turn in range(200):
+        for _ in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
+            trained = training
             reading = np.where(running, np.minimum(miss * storage / time, 1.0), 0.0)
             training = np.where(running, hot / time, 0.0)
-            # The first turn may leave all times as they are, only because it begins with shares that are nobody's.
-            if turn and not np.any(np.abs(time - before) > self._tolerance * time):
+            # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
+            moved = np.abs(time - before) > self._tolerance * time
+            if not (moved | (np.abs(training - trained) > self._tolerance)).any():
                 break
         self._reading, self._training, self._miss = reading, training, miss
         return time, training, reading
@@ -67,6 +69,17 @@ class Contention:
         return self._overlap * np.maximum(hot, miss * storage) + (1.0 - self._overlap) * (
             hot + miss * np.maximum(storage - hot, 0.0)
         )
+
+    def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
+        """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""
+        slope = (1.0 - self._overlap) * np.maximum(storage - hot, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            hidden = np.where(storage > 0, hot / storage, np.inf)
+            below = np.where(slope > 0, (time - hot) / slope, np.inf)
+            knee = hot + slope * hidden
+            above = hidden + np.maximum(time - knee, 0.0) / (slope + self._overlap * storage)
+        miss = np.where(below < hidden, below, np.where(np.isfinite(hidden), above, np.inf))
+        return np.asarray(np.where(time >= hot, np.clip(miss, 0.0, 1.0), 0.0))
 
     def stretched(self, reading: Array, training: Array, pressing: Flags | None) -> tuple[Array, Array]:
         """Seconds of a hit and of the storage, when the others are busy for these shares of time."""

@@ -14,7 +14,7 @@ from precision_time.ingest.rates import Array, JobRates, SharedCache, Together
 
 Evaluate = Callable[[Array, Array], Array]
 
-SAME = 1e-4
+SAME = 1e-7
 """Makespans closer than this share are equal: the smaller offset is preferred."""
 
 

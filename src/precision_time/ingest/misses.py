@@ -83,6 +83,10 @@ class Fits:
         """Shares of misses that depend on the rates; none do where orders are independent."""
         return miss
 
+    def keep(self, x: Array, ahead: Array) -> Array:
+        """`ahead`, with those that stay side by side exactly so."""
+        return ahead
+
     def until(self, x: Array, ahead: Array) -> Array:
         """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
         return np.ones(x.shape[1])
@@ -199,7 +203,7 @@ class Lru(Fits):
         def under(y: Array) -> Array:
             return self._capacity - self.since(y, x, n)
 
-        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=3), 0.0), full
+        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=2), 0.0), full
 
     def _at(self, row: np.ndarray[tuple[int, ...], np.dtype[np.int_]]) -> Array:
         return np.asarray(self._past[row, :, self._lanes].T)

@@ -30,6 +30,7 @@ class Ordered(Fits):
         self._size = np.array([float(parts.size[row > 0].sum()) for row in parts.share])
         self._cached = self.parts.share @ self.parts.cached
         self._limit = np.full((len(parts.share), lanes), np.inf)
+        self._bound: list[Flags] = []
 
     def share(self, x: Array, n: Array) -> Array:
         held = np.minimum(self._front(x), self._limit)
@@ -79,6 +80,7 @@ class Ordered(Fits):
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
     ) -> Array:
         """Let jobs that are side by side share the misses: as much each as keeps them together, in all as one alone."""
+        self._bound = []
         clusters = [(i, those) for i, those in enumerate(self.beside(x, n, running)) if (those.sum(axis=0) > 1).any()]
         clusters = [(i, those & ~those[:i].any(axis=0)) for i, those in clusters]
         if not clusters:
@@ -95,9 +97,18 @@ class Ordered(Fits):
                 if several.any():
                     total = 1.0 - self._cached[i]
                     miss = np.where(several, 0.5 * miss + 0.5 * _shared(contention, hot, storage, several, total), miss)
-            if np.abs(miss - before).max() < 1e-9:
+            if np.abs(miss - before).max() < 1e-7:
                 break
+        for i, those in clusters:
+            shares = those & (miss > 1e-6) & (miss < 1.0 - self._cached[i] - 1e-6)
+            self._bound.append(shares & (shares.sum(axis=0) > 1))
         return miss
+
+    def keep(self, x: Array, ahead: Array) -> Array:
+        for those in self._bound:
+            way = np.where(those, ahead - x, 0.0).sum(axis=0) / np.maximum(those.sum(axis=0), 1)
+            ahead = np.where(those, x + way, ahead)
+        return ahead
 
     def _front(self, x: Array) -> Array:
         """Progress, in the first epoch, of the furthest of those that read the same, [jobs, lanes]."""
@@ -202,13 +213,7 @@ def _shared(contention: Contention, hot: Array, storage: Array, several: Flags, 
     """Misses of each of `several` that give them one time per sample, as far as can be, and add up to `total`."""
 
     def most(time: Array) -> Array:
-        """The largest share of misses with which a job takes no longer than `time`."""
-        low, high = np.zeros_like(hot), np.full_like(hot, total)
-        for _ in range(45):
-            middle = 0.5 * (low + high)
-            fits = contention.seconds(middle, hot, storage) <= time
-            low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-        return np.where(several, np.where(contention.seconds(high, hot, storage) <= time, total, low), 0.0)
+        return np.where(several, np.minimum(contention.most_misses(time, hot, storage), total), 0.0)
 
     everyone = np.where(several, contention.seconds(np.full_like(hot, total), hot, storage), 0.0).max(axis=0)
     low, high = np.zeros_like(everyone), everyone

@@ -96,8 +96,16 @@ class JobRates:
         return self.samples * self.hot_s
 
     @property
+    def fetch_stall_s(self) -> float:
+        """Seconds of an epoch lost to reading: an epoch that finds nothing less one that finds all.
+
+        That is how DS-Analyzer measures it (Mohan et al., VLDB 2021); samples / this is its fetch rate.
+        """
+        return self.samples * (self.time_s(1.0) - self.hot_s)
+
+    @property
     def fetch_stall(self) -> float:
-        """Share of a cold epoch lost to reading: 1 - hot / cold (DS-Analyzer, Mohan et al., VLDB 2021)."""
+        """The same as a share of the epoch that finds nothing."""
         return 1.0 - self.hot_s / self.time_s(1.0)
 
 
