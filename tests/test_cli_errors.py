@@ -21,7 +21,7 @@ JOB_FLAGS = [
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
     "--execution", "--framework",
-    "--no-sync", "--communication-dtype", "--anchors", "--epochs", "--steps", "--samples", "--dataset",
+    "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
@@ -34,17 +34,18 @@ EVALUATE_FLAGS = [
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
 NOT_VERIFIED = [
-    "--anchors", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset", "--dataset-size",
-    "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs", "--checkpoint-every-steps",
-    "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--anchors", "--data", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset",
+    "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
+    "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
 CALIBRATE_FLAGS = [
     *(f for f in VERIFY_FLAGS if f not in ("--gpus", "--device", "--save", "--runs", "--steps")),
     "--output",
     "--fresh",
+    "--storage",
 ]
-MEASURE_FLAGS = [*(f for f in CALIBRATE_FLAGS if f != "--fresh"), "--only"]
+MEASURE_FLAGS = [*(f for f in CALIBRATE_FLAGS if f not in ("--fresh", "--storage")), "--only"]
 """Those of docs/measure.md."""
 
 

@@ -1,7 +1,7 @@
 """A training loop to stagger: a small CNN on JPEG pictures. `width` and `steps` choose what is its limit.
 
-A tiny net (width=4) waits for its data; a wide one (width=32), or several steps on each batch, keeps the processor busy.
-As a job of `precision-time stagger`: python:examples/stagger/train.py:train
+A tiny net (width=4) waits for its data; a wide one (width=32), or several steps on each batch, keeps the processor
+busy. As a job of `precision-time stagger`: python:examples/stagger/train.py:train
 """
 
 from __future__ import annotations
@@ -32,6 +32,21 @@ def network(width: int) -> nn.Module:
     )
 
 
+def learner(width: int, steps: int, seed: int = 0) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """What is done with every batch: so many steps of the optimizer."""
+    torch.manual_seed(seed)
+    net, loss_of = network(width), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+    def learn(pictures: torch.Tensor, labels: torch.Tensor) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss_of(net(pictures), labels).backward()
+            optimizer.step()
+
+    return learn
+
+
 def train(
     progress: Callable[[int], None],
     *,
@@ -54,7 +69,6 @@ def train(
     `steps` are the optimizer steps on each batch. Jobs of one `seed` read in one order.
     """
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
     kept = FileCache(cache, None if cache_mib is None else int(cache_mib * 2**20), cache_policy) if cache else None
     loader = DataLoader(
         Pictures(root, kept, first, samples),
@@ -64,13 +78,9 @@ def train(
         persistent_workers=workers > 0,
         generator=torch.Generator().manual_seed(seed),
     )
-    net, loss_of = network(width), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    learn = learner(width, steps, seed)
     progress(0)
     for _ in range(epochs):
         for pictures, labels in loader:
-            for _ in range(steps):
-                optimizer.zero_grad()
-                loss_of(net(pictures), labels).backward()
-                optimizer.step()
+            learn(pictures, labels)
             progress(len(labels))

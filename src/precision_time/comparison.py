@@ -30,6 +30,7 @@ BREAKDOWN = (
     "communication_exposed",
     "bubble",
     "rank_wait",
+    "loader_stall",
 )
 """The terms that sum to a step, in the order of the step."""
 

@@ -23,6 +23,7 @@ SUFFIXES = (".png", ".svg", ".html")
 # Okabe and Ito's palette: told apart by people with any colour vision.
 _COLOURS = (
     "#0072B2", "#56B4E9", "#009E73", "#F0E442", "#A6CEE3", "#CC79A7", "#999999", "#D55E00", "#E69F00", "#6E4B1F",
+    "#4B5D67",
 )  # fmt: skip
 _LABELS = (
     "forward",
@@ -35,6 +36,7 @@ _LABELS = (
     "exposed communication",
     "pipeline bubble",
     "slowest GPU",
+    "waiting for data",
 )
 
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 _TERM_HEADS = dict(zip(
     BREAKDOWN,
-    ("forward", "backward", "optimizer", "scaling", "recompute", "casts", "host", "comm.", "bubble", "slowest GPU"),
+    ("forward", "backward", "optimizer", "scaling", "recompute", "casts", "host", "comm.", "bubble", "slowest GPU",
+     "data"),
     strict=True,
 ))  # fmt: skip
-_WHERE_SOME_HAVE = frozenset({"recompute", "bubble", "rank_wait"})
+_WHERE_SOME_HAVE = frozenset({"recompute", "bubble", "rank_wait", "loader_stall"})
 """Terms that stand in the table only where a row has them."""
 
 
@@ -133,7 +134,7 @@ def _cluster(row: Row) -> str:
 def breakdown_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the second table, in milliseconds; the terms add up to the step as printed.
 
-    What is recomputed, pipeline bubbles and the wait for the slowest GPU stand there where a row has them."""
+    What is recomputed, bubbles, the waits for the slowest GPU and for data stand there where a row has them."""
     names = row_names(comparison.rows)
     known = [(n, row.estimate) for n, row in zip(names, comparison.rows, strict=True) if row.estimate is not None]
     digits = 1 if min((estimate.step.p50 for _, estimate in known), default=1.0) >= 0.01 else 3

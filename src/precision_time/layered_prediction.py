@@ -12,6 +12,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
+from precision_time.ingest.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.layout.layered_program import LayeredProgram
@@ -59,11 +60,14 @@ def predict_layers(
     memory = layered_memory(
         step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
     )  # fmt: skip
-    # 7. What measured jobs like this one say about it.
+    # 7. The loader beside training, where the job says what it reads; and what measured jobs like this one say.
+    loader, filled = loader_of(job, step, cluster) if job.data else (None, ())
     correction, unheard = correct(step, step_terms(timeline))
     events = partial(layers_trace_events, timeline, priced, job.signature())
-    said = (*_said(job, step, precision), *unheard)
-    return assemble(job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS)
+    said = (*_said(job, step, precision), *filled, *unheard)
+    return assemble(
+        job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS, loader=loader
+    )
 
 
 def options_of(job: Job) -> Options:
@@ -107,5 +111,5 @@ def _said(job: Job, step: LayeredStep, precision: Precision) -> tuple[str, ...]:
         said.append(f"{job.grad_accum} micro-batches a step (grad_accum) in schedule {layout.schedule}")
     if precision.loss_scaling:
         said.append("loss scaling: no skipped steps counted")
-    said.append("data loading keeps up; energy from the board's power limit")
+    said.append(f"{'' if job.data else 'data loading keeps up; '}energy from the board's power limit")
     return tuple(said)

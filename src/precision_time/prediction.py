@@ -24,6 +24,7 @@ from precision_time.estimate.memory import memory
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
+from precision_time.ingest.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layered_prediction import is_layered, predict_layers
@@ -100,11 +101,13 @@ def _predict_one(
     timeline = simulate(priced)
     # 6. What measured jobs like this one say about it.
     correction, unheard = _correction(job, cluster.gpu, catalog, constants, anchoring, step, step_terms(timeline))
-    # 7. The answer: intervals, breakdown, memory, run.
+    # 7. The loader beside training, where the job says what it reads.
+    loader, filled = loader_of(job, step, cluster) if job.data else (None, ())
+    # 8. The answer: intervals, breakdown, memory, run.
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
-    said = (*assumptions(job, step, precision, cluster.gpu), *unheard)
+    said = (*assumptions(job, step, precision, cluster.gpu), *filled, *unheard)
     held = memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
-    return assemble(job, step, priced, timeline, held, cluster, events, said, correction)
+    return assemble(job, step, priced, timeline, held, cluster, events, said, correction, loader=loader)
 
 
 def _correction(
@@ -192,9 +195,10 @@ def assumptions(job: Job, step: TrainingStep, precision: Precision, gpu: Gpu) ->
         )
     if precision.loss_scaling:
         said.append("loss scaling: no skipped steps counted")
-    energy = "; energy from the board's power limit" if gpu.tdp_w or gpu.calibration is None else ""
-    said.append(f"data loading keeps up{energy}")
-    return tuple(said)
+    words = [] if job.data else ["data loading keeps up"]
+    if gpu.tdp_w or gpu.calibration is None:
+        words.append("energy from the board's power limit")
+    return (*said, "; ".join(words)) if words else tuple(said)
 
 
 def _defaults(job: Job, step: TrainingStep) -> str:
@@ -228,10 +232,10 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
             f"precision schedule switches at from_step {starts[-1]}, but the run has {last.steps} steps; lower it"
         )
     lengths = [b - a for a, b in zip(starts, [*starts[1:], last.steps], strict=True)]
-    fixed = last.run.p50 - last.step.p50 * last.steps if last.run else 0.0
+    spans = list(zip(estimates, starts, lengths, strict=True))
+    fixed = last.run.p50 - _stepping(last, 0, last.steps, "p50") if last.run else 0.0
     total = Interval(*(
-        sum(getattr(e.step, q) * n for e, n in zip(estimates, lengths, strict=True)) + fixed
-        for q in ("p10", "p50", "p90")
+        sum(_stepping(e, start, n, q) for e, start, n in spans) + fixed for q in ("p10", "p50", "p90")
     ))  # fmt: skip
     ratio = total.p50 / last.run.p50 if last.run else 1.0
     note = "; ".join(
@@ -247,6 +251,15 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
             *last.assumptions,
         ),
     )
+
+
+def _stepping(estimate: Estimate, start: int, steps: int, quantile: str) -> float:
+    """Seconds of so many steps from step `start` of a run on; those of its first epoch wait for the cold cache."""
+    cold, slow = 0, 0.0
+    if estimate.loading is not None and estimate.steps_per_epoch is not None:
+        cold = max(0, min(start + steps, estimate.steps_per_epoch) - start)
+        slow = getattr(estimate.loading.first_step, quantile) * cold
+    return slow + float(getattr(estimate.step, quantile)) * (steps - cold)
 
 
 def predict_time(model: str, *, precision: str = "fp32", gpus: int = 1, **fields: Any) -> Estimate:

@@ -113,5 +113,6 @@ def shares_of(breakdown: Mapping[str, float]) -> tuple[float, ...]:
     whole = sum(breakdown.values()) or 1.0
     seconds = dict.fromkeys(INFORMED, 0.0)
     for term, each in breakdown.items():
-        seconds[TERM_OF[term]] += each
+        if TERM_OF[term] in seconds:
+            seconds[TERM_OF[term]] += each
     return tuple(round(seconds[name] / whole, 5) for name in INFORMED)

@@ -12,6 +12,7 @@ from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
+from precision_time.job.data import data_words
 
 _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 """Flags that decide what else is taken from an imported file."""
@@ -88,7 +89,11 @@ def stagger(given: Namespace) -> str:
 
 def calibrate(given: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as whole
+    from precision_time.cli.measuring import calibrate_storage
 
+    if given.storage is not None:
+        probe, text = calibrate_storage(given)
+        return _json(probe) if given.json else text
     jobs, said = _to_measure(given)
     content, text = whole(given, jobs, said.get("precision", []))
     return _json(content) if given.json else text
@@ -255,6 +260,8 @@ def job_of(source: str | None, said: dict[str, Any], imported: str | None = None
     for word in ("input", "model_config"):  # single keys override single keys
         if word in said:
             said = {**said, word: {**getattr(job, word), **getattr(Job("any", **{word: said[word]}), word)}}
+    if "data" in said:
+        said = {**said, "data": job.data.updated(data_words("data", said["data"]))}
     return job.replace(**said)
 
 

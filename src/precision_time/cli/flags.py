@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from precision_time.job import Job, Run
 
-_NOT_FLAGS = frozenset({"schedule", "run", "data"})
-"""Words with structure inside: a job file says them; those of `run` are flags one by one."""
+_NOT_FLAGS = frozenset({"schedule", "run"})
+"""A job file says the schedule; the words of `run` are flags one by one."""
 
 AXES = ("gpu", "gpus", "batch_size", "layout", "precision")
 """Words that `compare` takes several values of; the last varies fastest."""

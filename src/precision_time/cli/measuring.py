@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from precision_time.measure.verify import Verification
 
 DEFAULT_OUTPUT = "this-machine.json"
+DEFAULT_STORAGE = "this-storage.yaml"
+DEFAULT_BUDGET = "180s"
+STORAGE_BUDGET = "20s"
 DEFAULT_FOLDER = "measurements"
 DEFAULT_RUNS = "small-networks"
 
@@ -33,7 +36,7 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
 
     path = given.output or DEFAULT_OUTPUT
     check_output(path)
-    here, budget_s = _machine(given), _seconds(given.budget, "budget")
+    here, budget_s = _machine(given), _seconds(given.budget or DEFAULT_BUDGET, "budget")
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     journal = journal_of(path)
     if given.fresh:
@@ -42,6 +45,24 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
         found = measure(here, budget_s, progress, wanted, journal)
     write(path, found.content)
     return found.content, calibration_text(found.content, found.left_out, path, found.continued)
+
+
+def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
+    """The storage probe as JSON and as text; the storage file is written."""
+    from precision_time.cli.progress import Progress
+    from precision_time.hardware.storage import check_storage_output, write_storage
+    from precision_time.ingest.storage_probe import probe_storage
+
+    for flag in ("source", "ranks", "threads", "on", "fresh", "precision"):
+        if getattr(given, flag, None):
+            what = f"model {given.source[0]!r}" if flag == "source" else f"flag --{flag}"
+            raise UsageError(f"{what} has no meaning with --storage, which measures no training; leave one of them out")
+    path = given.output or DEFAULT_STORAGE
+    check_storage_output(path)
+    with Progress("steps") as progress:
+        found = probe_storage(given.storage, _seconds(given.budget or STORAGE_BUDGET, "budget"), progress)
+    write_storage(path, found.storage)
+    return found.to_dict(), f"{found}\nwritten to {path}; a job reads it as data: {{storage: {path}}}"
 
 
 def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:

@@ -22,7 +22,15 @@ _FILE_FLAGS = (
     "real_runs", "jobs", "folder",
 )  # fmt: skip
 
-_NOT_FOR_VERIFY = ("anchors", "gpu", "node", "nodes", "system", *(flag.word for flag in FLAGS if flag.group == "run"))
+_NOT_FOR_VERIFY = (
+    "anchors",
+    "data",
+    "gpu",
+    "node",
+    "nodes",
+    "system",
+    *(flag.word for flag in FLAGS if flag.group == "run"),
+)
 """Job words that this machine decides, or that say how long a run is."""
 
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
@@ -54,7 +62,7 @@ COMMANDS = {
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
     "evaluate": "predict a table of measured jobs and judge the predictions",
     "stagger": "when to start co-located jobs that read the same data; --run launches them so",
-    "calibrate": "measure this machine and write the device file to predict it with",
+    "calibrate": "measure this machine, or a storage, and write the file to predict with",
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "runs": "really train small networks here, pass by pass, into a table; resumable",
     "verify": "really train here for some steps and compare with the prediction",
@@ -69,8 +77,13 @@ _USAGE = {
     "predict": "MODEL|FILE [--flag VALUE ...]",
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
+<<<<<<< HEAD
     "stagger": "JOBS.yaml [--run] [--order both] [--offset SECONDS] [--folder FOLDER] [--plot FILE] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]",
+=======
+    "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]"
+    "\n       precision-time calibrate --storage PATH|URL [--output FILE.yaml] [--budget 20s]",
+>>>>>>> reading
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
@@ -142,7 +155,10 @@ def build_parser(for_completion: bool = False) -> Parser:
     _add_evaluate_flags(made["evaluate"])
     _add_stagger_flags(made["stagger"], for_completion)
     calibrate, verify = made["calibrate"], made["verify"]
-    calibrate.add_argument("--output", metavar="FILE", help="device file to write (default this-machine.json)")
+    calibrate.add_argument("--output", metavar="FILE", help="file to write (default this-machine.json, of a "
+                           "storage this-storage.yaml)")  # fmt: skip
+    calibrate.add_argument("--storage", metavar="PATH|URL", help="measure what training data is read from instead: a "
+                           "folder with files, http://HOST/PATH of one with index.json, s3://...")  # fmt: skip
     calibrate.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; their operators are "
                            "measured too, in their own shapes")  # fmt: skip
     calibrate.add_argument("--fresh", action="store_true", help="measure all points anew, not only those that lack")
@@ -162,8 +178,9 @@ def build_parser(for_completion: bool = False) -> Parser:
     runs.add_argument("--only", metavar="NETWORK", action="append", help="only these small networks; several with "
                       "commas or by repeating the flag (default: all)")  # fmt: skip
     runs.add_argument("--quick", action="store_true", help="try out: smallest parts in fp32, once, no device file")
-    for command, budget in ((calibrate, "180s"), (verify, "180s"), (measure, "10min"), (runs, "35min")):
-        command.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {budget})")
+    for command, budget in ((calibrate, None), (verify, "180s"), (measure, "10min"), (runs, "35min")):
+        command.add_argument("--budget", metavar="TIME", default=budget, help="time to measure (default "
+                             f"{budget or '180s, of a storage 20s'})")  # fmt: skip
         command.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU where there is one)")
         command.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
         command.add_argument("--threads", metavar="N", help="threads of each process (default: the cores shared out)")

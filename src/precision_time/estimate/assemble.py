@@ -13,6 +13,7 @@ from precision_time.capture.graph import Phase
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.loading import Loading, Pace
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
@@ -23,9 +24,11 @@ from precision_time.estimate.spread import (
     log_spread,
 )
 from precision_time.hardware.fabric import Cluster
+from precision_time.ingest.loader import Loader
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline
+from precision_time.timeline.trace import with_loader
 from precision_time.timing.kernels import SOURCES
 from precision_time.timing.price import PricedKinds
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
@@ -50,32 +53,46 @@ class Described(Protocol):
 def assemble(
     job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
-    judged_by: str = STEPS,
+    judged_by: str = STEPS, loader: Loader | None = None,
 ) -> Estimate:  # fmt: skip
-    """The estimate of a job whose precision does not change during the run."""
+    """The estimate of a job whose precision does not change during the run; without a loader, loading keeps up."""
     per_kind = priced.calls_per_kind
     floor_s = float((per_kind * priced.floor_s).sum())
     breakdown = _corrected(step_terms(timeline), correction, floor_s)
-    seconds = sum(breakdown.values())
+    train_s = sum(breakdown.values())
     sources = _sources(priced, per_kind, timeline, correction)
     bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
     unknown = list(priced.works.unsupported)
     unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
     spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster, judged_by))
-    interval = Interval.around(seconds, spread)
+    train = Interval.around(train_s, spread)
     replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
     global_batch = step.batch_size * job.grad_accum * replicas
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
+    pace = Pace(loader, train, per_epoch, steps) if loader is not None else None
+    loading = pace.loading() if pace else None
+    interval = loading.step if loading else train
+    breakdown["loader_stall"] = loading.stall_s if loading else 0.0
+    seconds = interval.p50
+    epoch = interval.scaled(per_epoch) if per_epoch else None
+    stepping = interval.scaled(steps) if steps else None
+    if pace and loading:
+        sources = _with_stall(sources, loading, seconds)
+        epoch = loading.first_epoch if pace.only_first else loading.later_epoch
+        stepping = pace.run(steps) if steps else None
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
-    run = None if steps is None else run_interval(job, interval, steps, per_epoch, forward_s, step.batch_size, cluster)
+    run = None
+    if steps is not None and stepping is not None:
+        run = stepping.shifted(around_steps(job, steps, per_epoch, forward_s, step.batch_size))
     price = job.run.price_per_gpu_hour
-    busy = 1.0 - breakdown["host_gaps"] / seconds
+    whole = seconds if stepping is None or steps is None else stepping.p50 / steps  # of a step, the whole run through
+    busy = (train_s - breakdown["host_gaps"]) / whole
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return Estimate(
         job=job,
         step=interval,
-        epoch=interval.scaled(per_epoch) if per_epoch else None,
+        epoch=epoch,
         run=run,
         breakdown=breakdown,
         communication_hidden_s=timeline.communication_hidden_s,
@@ -102,7 +119,8 @@ def assemble(
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
         assumptions=assumptions,
         anchors=correction,
-        events=partial(_stretched, events, seconds / timeline.step_s) if correction.count else events,
+        loading=loading,
+        events=_drawn(events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
     )
 
 
@@ -116,6 +134,27 @@ def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, 
             for event in found["traceEvents"]
         ],
     }
+
+
+def _drawn(
+    events: Callable[[], dict[str, Any]], ratio: float, train_s: float, loading: Loading | None
+) -> Callable[[], dict[str, Any]]:
+    """The trace as anchors stretch it, with the loader on a stream of its own."""
+    drawn = events if ratio == 1.0 else partial(_stretched, events, ratio)
+    if loading is None:
+        return drawn
+    return partial(_beside_loader, drawn, train_s, loading)
+
+
+def _beside_loader(events: Callable[[], dict[str, Any]], train_s: float, loading: Loading) -> dict[str, Any]:
+    return with_loader(events(), train_s, loading.loader_s, loading.stall_s, loading.binding)
+
+
+def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -> dict[str, float]:
+    """Shares of the step by source, with what is waited for data."""
+    share = loading.stall_s / step_s
+    found = {name: value * (1.0 - share) for name, value in sources.items()}
+    return {**found, loading.source: found.get(loading.source, 0.0) + share}
 
 
 def _spread(terms: SpreadTerms, cluster: Cluster, judged_by: str) -> float:
@@ -222,7 +261,7 @@ def _unit(step: Described) -> str:
 def _steps_per_epoch(job: Job, step: Described, global_batch: int) -> int | None:
     if job.run.steps_per_epoch:
         return job.run.steps_per_epoch
-    size = job.run.dataset_size
+    size = job.run.dataset_size or job.data.samples
     if size is None:
         dataset = job.run.dataset or step.dataset
         if dataset is None or dataset not in DATASETS:
@@ -249,18 +288,9 @@ def step_forward_seconds(timeline: Timeline, job: Job) -> float:
     return (timeline.busy[Phase.FORWARD] + timeline.busy[Phase.LOSS]) / job.grad_accum
 
 
-def run_interval(
-    job: Job,
-    step: Interval,
-    steps: int,
-    per_epoch: int | None,
-    forward_s: float,
-    batch_size: int,
-    cluster: Cluster,
-) -> Interval:
-    """Seconds of the whole run: steps, evaluations, checkpoints, start-up."""
+def around_steps(job: Job, steps: int, per_epoch: int | None, forward_s: float, batch_size: int) -> float:
+    """Seconds of a run beside its steps: evaluations, checkpoints, start-up."""
     run = job.run
-    total = step.scaled(steps)
     fixed = run.start_up_s or 0.0
     if run.checkpoint_every_steps and run.checkpoint_s:
         fixed += steps // run.checkpoint_every_steps * run.checkpoint_s
@@ -268,4 +298,4 @@ def run_interval(
         evaluations = steps / per_epoch / (run.evaluation_every_epochs or 1.0)
         batches = math.ceil(run.evaluation_samples / (batch_size * job.layout_spec.dp))
         fixed += evaluations * batches * forward_s
-    return total.shifted(fixed)
+    return fixed

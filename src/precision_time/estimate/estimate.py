@@ -9,12 +9,13 @@ from typing import Any
 from precision_time.errors import DataError
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.interval import Interval
+from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
 from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
     "forward", "backward", "optimizer", "loss_scaling", "recompute", "casts", "host_gaps", "communication_exposed",
-    "bubble", "rank_wait",
+    "bubble", "rank_wait", "loader_stall",
 )  # fmt: skip
 
 
@@ -30,6 +31,8 @@ class Estimate:
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
     assumptions        defaults that were filled in, in words
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
+    loading            first and later epochs, stalls and what hides them, where the job says where its data is from.
+                       `step` and `epoch` are then those of later epochs, if the run has any
     """
 
     job: Job
@@ -55,6 +58,7 @@ class Estimate:
     assumptions: tuple[str, ...] = ()
     anchors: Correction = NONE
     communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    loading: Loading | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -83,6 +87,7 @@ class Estimate:
                 for k, v in plain.items()
             },
             "anchors": self.anchors.to_dict(),
+            "loading": self.loading.to_dict() if self.loading else None,
             "memory": self.memory.to_dict(),
         }
 
@@ -95,7 +100,8 @@ class Estimate:
                 fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
             memory = Memory.from_dict(given["memory"])
             anchors = Correction.from_dict(given.get("anchors", {}))
-            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, **fields)
+            loading = Loading.from_dict(given["loading"]) if given.get("loading") else None
+            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, loading=loading, **fields)
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_Z90 = 1.2815515655446004
+Z90 = 1.2815515655446004
 """90th percentile of the standard normal distribution."""
 
 
@@ -20,7 +20,7 @@ class Interval:
     @classmethod
     def around(cls, middle: float, log_spread: float) -> Interval:
         """Log-normal around `middle` with standard deviation `log_spread` of the logarithm."""
-        width = math.exp(_Z90 * max(log_spread, 0.0))
+        width = math.exp(Z90 * max(log_spread, 0.0))
         return cls(middle / width, middle, middle * width)
 
     def scaled(self, factor: float) -> Interval:

@@ -28,6 +28,7 @@ _LABELS = {
     "communication_exposed": "exposed communication",
     "bubble": "pipeline bubble",
     "rank_wait": "waiting for the slowest GPU",
+    "loader_stall": "waiting for data",
 }
 _NAME, _NUMBER, _BAR = 30, 12, 30
 
@@ -49,7 +50,11 @@ def _headline(estimate: Estimate) -> str:
 
 def _times(estimate: Estimate) -> str:
     lines = [f"{'':{_NAME}}{'P50':>{_NUMBER}}{'P10':>{_NUMBER}}{'P90':>{_NUMBER}}"]
-    for name, interval in (("step", estimate.step), ("epoch", estimate.epoch), ("run", estimate.run)):
+    found = estimate.loading
+    first = found.first_epoch if found is not None and found.steady == "later" else None
+    for name, interval in (
+        ("step", estimate.step), ("first epoch", first), ("epoch", estimate.epoch), ("run", estimate.run)
+    ):  # fmt: skip
         if interval is not None:
             lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50))))
     if estimate.cost_usd is not None:
@@ -58,6 +63,9 @@ def _times(estimate: Estimate) -> str:
         joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
         lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))
     lines.append(_row(f"{estimate.samples_unit} per second", [human_count(estimate.samples_per_s)]))
+    if found is not None:
+        verdict = textwrap.fill(found.verdict, 110, subsequent_indent="  ", break_on_hyphens=False)
+        lines.append(verdict)
     if estimate.epoch is None:
         lines.append("no epoch: give --dataset or --dataset-size")
     return "\n".join(lines)
@@ -78,7 +86,10 @@ def _row(name: str, cells: Sequence[str]) -> str:
 
 
 def _length(estimate: Estimate, name: str) -> str:
-    steps = {"epoch": estimate.steps_per_epoch, "run": estimate.steps}.get(name)
+    per_epoch = estimate.steps_per_epoch
+    steps = {"epoch": per_epoch, "first epoch": per_epoch, "run": estimate.steps}.get(name)
+    if name == "epoch" and estimate.loading is not None:
+        name = "first epoch" if estimate.loading.steady == "first" else "later epoch"
     return f"{name} of {steps:,} steps" if steps else name
 
 

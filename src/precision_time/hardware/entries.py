@@ -119,7 +119,18 @@ _NODE_NUMBERS = {
     "gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w", "oversubscription", "gpus_per_leaf"
 }  # fmt: skip
 _NETWORK_FACTS = ("oversubscription", "rail_optimised", "gpus_per_leaf")
-NODE_KEYS = {*_NODE_NUMBERS, "rail_optimised", "gpus", "intra", "inter", "default_for", "aliases", "source"}
+_HOST_NUMBERS = {"cores", "host_memory_gib"}
+NODE_KEYS = {
+    *_NODE_NUMBERS,
+    *_HOST_NUMBERS,
+    "rail_optimised",
+    "gpus",
+    "intra",
+    "inter",
+    "default_for",
+    "aliases",
+    "source",
+}
 
 
 def node_from_entry(name: str, entry: Entry, where: str) -> Node:
@@ -140,6 +151,11 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
             f"{where}: domain_gpus={number['domain_gpus']} is not a multiple of"
             f" gpus_per_node={number['gpus_per_node']}."
         )
+    if entry.get("cores") is not None:
+        number["cores"] = checks.whole(checks.positive(entry["cores"], f"{where}: cores", 4096, "cores"), where)
+    if entry.get("host_memory_gib") is not None:
+        gib = checks.positive(entry["host_memory_gib"], f"{where}: host_memory_gib", 1e5, "GiB")
+        number["host_memory_bytes"] = int(gib * 2**30)
     inter = entry.get("inter")
     if inter is not None and not number.get("nics"):
         raise CatalogError(f"{where}: inter is {inter} but nics is missing; say how many ports each node has.")

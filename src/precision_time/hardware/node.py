@@ -31,6 +31,10 @@ class Node:
     """Host time (launching, data) here against the reference host, a DGX A100."""
     tdp_w: float | None = None
     """Power limit of the GPU here, where it is not the catalog entry's."""
+    cores: int | None = None
+    """CPU cores (not hardware threads); None: not known."""
+    host_memory_bytes: int | None = None
+    """Memory of the CPUs; None: not known."""
     default_for: tuple[str, ...] = ()
     """GPUs for which this is the node when the job names none."""
     aliases: tuple[str, ...] = ()

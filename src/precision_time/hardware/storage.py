@@ -151,14 +151,21 @@ def write_storage(path: str | Path, storage: Storage) -> None:
 
     from precision_time.job.file import write_whole
 
+    check_storage_output(path)
     content = storage.to_dict()
     if Path(path).suffix.lower() == ".json":
         text = json.dumps(content, indent=1) + "\n"
-    elif Path(path).suffix.lower() in _FILES:
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     else:
-        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, so that it is known again as one")
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_whole(path, text.encode())
+
+
+def check_storage_output(path: str | Path) -> None:
+    """Before seconds of measuring: the name must be that of a storage file, and its folder must exist."""
+    if Path(path).suffix.lower() not in _FILES:
+        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, so that it is known again as one")
+    if not Path(path).absolute().parent.is_dir():
+        raise DataError(f"storage file {str(path)!r}: there is no folder {Path(path).parent}; make it first")
 
 
 def _read(path: Path) -> dict[str, Any]:

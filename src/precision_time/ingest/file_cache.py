@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precision_time.errors import IngestError, nearest
@@ -31,7 +31,7 @@ class FileCache:
     """`get(key, read)` gives the bytes of `key`, from the cache or from `read(key)`.
 
     capacity   bytes of samples that it holds, exactly; None: everything
-    policy     "lru": a sample that finds no room replaces those used longest ago; "no-eviction": it is not kept (CoorDL)
+    policy     "lru": what finds no room replaces what was used longest ago; "no-eviction": it is not kept (CoorDL)
 
     `hits` and `misses` count what this process asked for. A copy in another process (pickled or forked) counts anew.
     """
@@ -88,7 +88,7 @@ class FileCache:
         self._oldest = []
         self._counted = (os.getpid(), 0, 0)
 
-    def bytes(self) -> int:
+    def held(self) -> int:
         """What the samples weigh that it holds."""
         with self._locked() as size:
             return _read_size(size)
@@ -128,7 +128,7 @@ class FileCache:
         """Keep it if the policy has room for it; the lock is held for the moment of taking the room."""
         if self.capacity is not None and len(content) > self.capacity:
             return
-        if self.policy == "no-eviction" and self.capacity is not None and self.bytes() + len(content) > self.capacity:
+        if self.policy == "no-eviction" and self.capacity is not None and self.held() + len(content) > self.capacity:
             return
         part = f"{path}.{os.getpid()}"
         try:
@@ -197,7 +197,7 @@ class FileCache:
             with self._locked() as size:
                 if path.exists():
                     self._check(json.loads(path.read_text()))
-                elif any(entry.name != SIZE for entry in os.scandir(self.folder)):
+                elif any(name != SIZE for name in os.listdir(self.folder)):
                     raise IngestError(f"folder {str(self.folder)!r} holds other files than a cache; choose another")
                 else:
                     path.write_text(json.dumps(settings))
@@ -233,7 +233,5 @@ def _write_size(file: int, size: int) -> None:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -11,13 +11,16 @@ that does something else between two reads finds its next turn already there.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -82,9 +85,7 @@ class LocalServer:
         if not self.folder.is_dir():
             raise IngestError(f"folder {str(folder)!r} to serve does not exist; make pictures there first")
         if any(character in str(self.folder) for character in '"\\$\n'):
-            raise IngestError(
-                f"folder {str(folder)!r} cannot be named in a configuration of nginx; choose another name"
-            )
+            raise IngestError(f"folder {str(folder)!r} cannot be written in nginx's configuration; choose another name")
         for word, value in (("requests_per_s", requests_per_s), ("stream_requests_per_s", stream_requests_per_s)):
             if value is not None and value < 1:
                 raise IngestError(f"{word} of the server is {value:g}; give at least 1, or leave it out")
@@ -99,9 +100,9 @@ class LocalServer:
             try:
                 self._start()
                 return self
-            except IngestError:
+            except IngestError as error:
                 self._stop()
-                if attempt == TRIES - 1:
+                if attempt == TRIES - 1 or "in use" not in str(error):
                     raise
             except BaseException:
                 self._stop()
@@ -132,6 +133,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._log,
+            start_new_session=True,  # an interrupt from the keyboard is ours to handle; and both end together
         )
         self._base = self.url = f"http://127.0.0.1:{port}"
         self._asked = 0
@@ -157,27 +159,35 @@ class LocalServer:
     def _config(self, port: int) -> str:
         zones: list[str] = []
         limits: list[str] = []
+        queue = f" burst={self.waiting}" if self.waiting else ""
         if self.requests_per_s is not None:
             # nginx reads whole numbers per second or per minute.
             zones.append(f'limit_req_zone "all" zone=all:64k rate={_rate(self.requests_per_s)};')
-            limits.append(f"limit_req zone=all burst={self.waiting};")
+            limits.append(f"limit_req zone=all{queue};")
         if self.stream_requests_per_s is not None:
             zones.append(f"limit_req_zone $connection zone=stream:1m rate={_rate(self.stream_requests_per_s)};")
-            limits.append(f"limit_req zone=stream burst={self.waiting};")
+            limits.append(f"limit_req zone=stream{queue};")
         return _CONFIG.format(
-            home=self._home.name if self._home else "", zones=' '.join(zones), port=port, status=STATUS, root=self.folder,
+            home=self._home.name if self._home else "",
+            zones=" ".join(zones),
+            port=port,
+            status=STATUS,
+            root=self.folder,
             limits=" ".join(limits),
-        )  # fmt: skip
+        )
 
     def _stop(self) -> None:
-        """Close the pipe, and wait until shell and server are gone."""
+        """End the shell, and wait until shell and server are gone."""
         if self._process is not None:
             assert self._process.stdin is not None
-            self._process.stdin.close()
+            # A word ends it too: a forked process, a loader's worker say, may hold the pipe open beside us.
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(b"end\n")
+                self._process.stdin.close()
             try:
                 self._process.wait(timeout=START_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._process = None
             self._log.close()

@@ -8,6 +8,7 @@ the loopback). Everything else goes through fsspec. A reader belongs to one proc
 from __future__ import annotations
 
 import http.client
+import os
 import time
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -25,8 +26,8 @@ FIRST_PAUSE_S = 0.05
 class ObjectReader(Protocol):
     """What reads a file of a data set."""
 
-    def read(self, name: str) -> bytes:
-        """The whole file; `IngestError` that says what to do."""
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The whole file, or `length` bytes from `start` on; `IngestError` that says what to do."""
 
     def close(self) -> None:
         """No more reads."""
@@ -48,10 +49,10 @@ class FileReader:
     def __init__(self, root: str) -> None:
         self._root = root.removeprefix("file://").rstrip("/")
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         try:
             with open(f"{self._root}/{name}", "rb", buffering=0) as file:
-                return file.readall()
+                return file.readall() if length is None else os.pread(file.fileno(), length, start)
         except OSError as error:
             raise IngestError(
                 f"file {name!r} of data set {self._root!r} cannot be read: {error.strerror}; check the path"
@@ -73,13 +74,14 @@ class HttpReader:
         self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
         self._used = False
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         status, reason, where = 0, "", ""
+        wanted = {} if length is None else {"Range": f"bytes={start}-{start + length - 1}"}
         for attempt in range(TRIES):
             if attempt:
                 time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
-            status, reason, where, content = self._ask(name)
-            if status == 200:
+            status, reason, where, content = self._ask(name, wanted)
+            if status in (200, 206):
                 return content
             if status not in BUSY:
                 break
@@ -92,11 +94,11 @@ class HttpReader:
             raise IngestError(f"{what}; give an address that may be read without signing in, or one of fsspec (s3://)")
         raise IngestError(f"{what}; check the address, which must be that of the folder with index.json")
 
-    def _ask(self, name: str) -> tuple[int, str, str, bytes]:
+    def _ask(self, name: str, headers: dict[str, str]) -> tuple[int, str, str, bytes]:
         """Status, reason, location and content. A kept connection that the server has closed is opened once more."""
         for fresh in (not self._used, True):
             try:
-                self._connection.request("GET", f"{self._path}/{quote(name)}")
+                self._connection.request("GET", f"{self._path}/{quote(name)}", headers=headers)
                 answer = self._connection.getresponse()
                 content = answer.read()
                 self._used = True
@@ -112,6 +114,10 @@ class HttpReader:
 
     def close(self) -> None:
         self._connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_connection"):
+            self.close()
 
 
 class FsspecReader:
@@ -131,9 +137,10 @@ class FsspecReader:
         except Exception as error:
             raise IngestError(f"data set {root!r} cannot be opened by fsspec: {error}; check the address") from error
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        part = {} if length is None else {"start": start, "end": start + length}
         try:
-            content: Any = self._files.cat_file(f"{self._path}/{name}")
+            content: Any = self._files.cat_file(f"{self._path}/{name}", **part)
             return bytes(content)
         except Exception as error:  # every kind of storage has exceptions of its own
             raise IngestError(

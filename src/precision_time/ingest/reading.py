@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
-from dataclasses import dataclass
 from typing import Any
 
 from precision_time.errors import IngestError, MissingExtraError
 from precision_time.ingest.file_cache import FileCache
+from precision_time.ingest.index import Index, read_index
 from precision_time.ingest.object_reader import ObjectReader, open_reader
-from precision_time.ingest.pictures import INDEX
 
 try:
     import torch
@@ -27,53 +25,7 @@ CROPPED = 0.875
 """Edge of the random crop by that of the picture, as 224 of 256."""
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """What a data set holds: names, bytes and labels of its files, in order."""
-
-    names: tuple[str, ...]
-    bytes: tuple[int, ...]
-    labels: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def part(self, first: int, samples: int | None) -> Index:
-        """The `samples` files from number `first` on; all that follow where None."""
-        end = len(self) if samples is None else first + samples
-        if not 0 <= first < end <= len(self):
-            raise IngestError(
-                f"samples {first} to {end - 1} are not all in the data set, which has {len(self)}; "
-                f"choose first and samples so that their sum is at most {len(self)}"
-            )
-        return Index(self.names[first:end], self.bytes[first:end], self.labels[first:end])
-
-
-def read_index(root: str, reader: ObjectReader | None = None) -> Index:
-    """The index.json of a data set; it must name at least one file."""
-    opened = reader or open_reader(root)
-    content = opened.read(INDEX)
-    if reader is None:
-        opened.close()
-    try:
-        rows = json.loads(content)["files"]
-        found = Index(
-            tuple(str(row[0]) for row in rows), tuple(int(row[1]) for row in rows), tuple(int(row[2]) for row in rows)
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise IngestError(
-            f"{INDEX} of data set {root!r} is no index of pictures ({error}); make one with "
-            "python -m precision_time.ingest.pictures"
-        ) from error
-    if not found:
-        raise IngestError(
-            f"data set {root!r} is empty: its {INDEX} names no file; make pictures with "
-            "python -m precision_time.ingest.pictures"
-        )
-    return found
-
-
-class Pictures(Dataset):  # type: ignore[type-arg]
+class Pictures(Dataset):
     """A torch data set of (tensor of floats 0..1 in CHW order, label). Each process opens its own connection."""
 
     def __init__(

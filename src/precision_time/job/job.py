@@ -27,6 +27,7 @@ from precision_time.job.checks import (
     text,
     word,
 )
+from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.file import read_mapping
 from precision_time.job.layout import Layout
@@ -60,12 +61,6 @@ def _mapping(field: str, value: Any) -> dict[str, Value]:
     if not isinstance(value, Mapping):
         raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{seq_len: 128}}")
     return clean_fields(value, field)
-
-
-def _nothing_yet(field: str, value: Any) -> dict[str, Value]:
-    if given := _mapping(field, value):
-        raise JobError(f"{field} {show(given)} is not supported yet; remove it, data loading is not modelled")
-    return {}
 
 
 def _run(field: str, value: Any) -> Run:
@@ -173,7 +168,9 @@ class Job:
     anchors: tuple[str, ...] = option(
         (), parse_anchors, "measured jobs that correct the estimate: published (default), none or FILE.csv"
     )
-    data: Mapping[str, Value] = option((), _nothing_yet, "data loading; not supported yet")
+    data: Data = option(  # noqa: RUF009
+        NO_DATA, parse_data, "where samples come from: storage=nfs-10gbe;workers=8;... (default: it keeps up)"
+    )
     run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -182,7 +179,7 @@ class Job:
                 raise JobError("precision is a list and schedule is given too; keep one of them")
             object.__setattr__(self, "schedule", self.precision)
             object.__setattr__(self, "precision", "")
-        for name in ("model_config", "input", "data"):  # the dataclass default is immutable
+        for name in ("model_config", "input"):  # the dataclass default is immutable
             object.__setattr__(self, name, getattr(self, name) or {})
         apply_checks(self)
         layout = parse_layout(self.layout, self.gpus, self.nodes)
@@ -244,8 +241,8 @@ class Job:
             value = getattr(self, name)
             if name == "precision" and self.schedule:
                 value = [entry.to_dict() for entry in self.schedule]
-            elif name == "run":
-                value = self.run.to_dict()
+            elif name in ("run", "data"):
+                value = value.to_dict()
             elif isinstance(value, Mapping):
                 value = {key: list(v) if isinstance(v, tuple) else v for key, v in value.items()}
             elif name == "anchors":
@@ -295,6 +292,8 @@ class Job:
         if self.recompute != "none":
             layers = "" if self.recompute_layers is None else f" of {self.recompute_layers} layers a stage"
             parts.append(f"recompute {self.recompute}{layers}")
+        if self.data:
+            parts.append(f"data from {self.data.storage or 'a given storage'}")
         for name in ("optimizer", "memory_format", "attention", "execution"):
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

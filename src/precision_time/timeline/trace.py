@@ -48,3 +48,23 @@ def trace_events(timeline: Timeline, kinds: Sequence[OpKind], modules: Sequence[
         "displayTimeUnit": "ms",
         "otherData": {"repeated_micro_steps_not_drawn": timeline.repeated_micro_steps},
     }
+
+
+def with_loader(trace: dict[str, Any], train_s: float, loader_s: float, stall_s: float, binding: str) -> dict[str, Any]:
+    """The same step with the loader on a track of its own, and below it what training waits for its samples."""
+    events = trace["traceEvents"]
+    track = 1 + max((event["tid"] for event in events if "tid" in event), default=0)
+    drawn = [("next samples", 0.0, loader_s)]
+    if stall_s:
+        drawn.append((f"training waits: {binding}", train_s, stall_s))
+    return {
+        **trace,
+        "traceEvents": [
+            *events,
+            *({"ph": "M", "pid": 0, "tid": track + at, "name": "thread_name", "args": {"name": name}}
+              for at, name in enumerate(("loader", "loader stall"))),
+            *({"ph": "X", "pid": 0, "tid": track + at, "ts": start * 1e6, "dur": seconds * 1e6, "name": name,
+               "cat": "loader", "args": {"limit": binding}}
+              for at, (name, start, seconds) in enumerate(drawn)),
+        ],
+    }  # fmt: skip

@@ -27,6 +27,7 @@ from precision_time.units import human_seconds
 
 _TERM_COLOURS = (
     "#0072B2", "#56B4E9", "#009E73", "#B8A500", "#7A4FBF", "#CC79A7", "#999999", "#D55E00", "#E0B0A0", "#6E4B1F",
+    "#4B5D67",
 )  # fmt: skip
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sort")) {

@@ -1,0 +1,266 @@
+"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about four minutes.
+
+Real PyTorch training (examples/stagger/train.py) on real JPEG files from nginx with a limited rate, through the file
+cache. What predicts: the storage probe, the preparation probe, and steps of the optimizer on batches in memory, taken
+between the judged runs but never from them. Writes benchmarks/results/loader.json and loader.md.
+Leave the machine alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precision_time.hardware.storage import Storage
+from precision_time.ingest.formats import WORKER_START_S
+from precision_time.ingest.index import read_index
+from precision_time.ingest.loader import Loader
+from precision_time.ingest.local_server import LocalServer
+from precision_time.ingest.pictures import Recipe, make
+from precision_time.ingest.preparation_probe import PreparationProbe, probe_preparation
+from precision_time.ingest.reading import CROPPED
+from precision_time.ingest.storage_probe import probe_storage
+
+RESULTS = Path(__file__).parent / "results"
+EXAMPLE = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
+SIZE, BATCH = 160, 16
+GOAL = 0.10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One loader: its workers, the storage's limit, the cache (share of the data that it holds) and the net."""
+
+    name: str
+    workers: int
+    requests_per_s: float | None
+    cache: float | None
+    policy: str = "lru"
+    width: int = 4
+    steps: int = 1
+
+
+SETTINGS = (
+    Setting("storage-bound, then all cached", 1, 150, None),
+    Setting("storage-bound, half cached (no eviction)", 2, 200, 0.5, "no-eviction"),
+    Setting("storage-bound, 0.7 cached (lru)", 2, 200, 0.7, "lru"),
+    Setting("no workers, then all cached", 0, 150, None, width=8),
+    Setting("preparation-bound, no limit, all cached", 1, None, None),
+    Setting("compute-bound once cached", 1, 150, None, width=16, steps=2),
+)
+
+
+def example() -> Any:
+    """The training loop that users see."""
+    spec = importlib.util.spec_from_file_location("stagger_train", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def step_s(width: int, steps: int, seconds: float = 0.6) -> float:
+    """Mean seconds of training on batches in memory, so many that none is still in the processor's cache."""
+    learn = example().learner(width, steps)
+    edge = round(CROPPED * SIZE)
+    pictures, labels = torch.rand(16, BATCH, 3, edge, edge), torch.arange(BATCH) % 10
+    torch.set_num_threads(1)
+    learn(pictures[0], labels)
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() < begun + seconds or count < 16:
+        learn(pictures[count % 16], labels)
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Really measured: seconds, and the share of samples that were read from the server."""
+
+    seconds: float
+    missed: float
+
+
+def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, epochs: int) -> list[Epoch]:
+    """Every epoch of a real run that starts with an empty cache."""
+    begun, read, done = 0.0, 0, 0
+    found: list[Epoch] = []
+
+    def progress(count: int) -> None:
+        nonlocal begun, read, done
+        done += count
+        if done % samples == 0:
+            now, requests = time.monotonic(), server.requests()
+            if done:
+                found.append(Epoch(now - begun, (requests - read) / samples))
+            begun, read = time.monotonic(), requests
+
+    total = sum(read_index(server.url).bytes)
+    example().train(
+        progress, root=server.url, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
+        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy,
+        cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
+    )  # fmt: skip
+    return found
+
+
+def loader_of(
+    setting: Setting, storage: Storage, prepared: PreparationProbe, samples: int, mean_bytes: float
+) -> Loader:
+    """The loader as the probes describe it."""
+    prepare_s = (prepared.worker_s if setting.workers else prepared.inline_s) + prepared.hit_s
+    return Loader(
+        samples_per_step=BATCH,
+        bytes_per_sample=mean_bytes,
+        prepare_s=prepare_s,
+        # A missed sample is kept too, by whoever read it.
+        storage=replace(storage, latency_s=storage.latency_s + prepared.store_s - prepared.hit_s),
+        workers=setting.workers,
+        cores=float(os.cpu_count() or 1),
+        training_cores=1.0,
+        samples=samples,
+        capacity=1.0 if setting.cache is None else setting.cache,
+        policy=setting.policy,
+    )
+
+
+def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples: int) -> tuple[float, float]:
+    """Seconds of the cold epoch and of a later one. The loop keeps its workers: they start once, before the first."""
+    steps, started_s = samples / BATCH, WORKER_START_S * loader.workers
+    cold = loader.epoch_s(train_s, loader.first_miss(), steps) - started_s + prepared.start_s * loader.workers
+    later = loader.epoch_s(train_s, loader.later_misses()[0][1], steps) - started_s
+    return cold, later
+
+
+def run(folder: Path, samples: int, rounds: int, epochs: int = 4) -> list[dict[str, Any]]:
+    """All settings, `rounds` times, with the probes in between."""
+    make(folder / "pictures", samples, Recipe(SIZE))
+    root = str(folder / "pictures")
+    mean_bytes = read_index(root).mean_bytes
+    storages: dict[Setting, Storage] = {}
+    measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in SETTINGS}
+    steps: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
+    prepared: list[PreparationProbe] = []
+    for turn in range(rounds):
+        for setting in SETTINGS:
+            with LocalServer(root, setting.requests_per_s) as server:
+                if turn == 0:
+                    storages[setting] = probe_storage(server.url, 6.0).storage
+                prepared.append(probe_preparation(root, BATCH, folder, 3.0))
+                steps[setting].append(step_s(setting.width, setting.steps))
+                with tempfile.TemporaryDirectory(dir=folder) as cache:
+                    measured[setting].append(measure(setting, server, Path(cache), samples, epochs))
+            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
+            print(f"{turn + 1}/{rounds} {setting.name}: {said}", file=sys.stderr, flush=True)
+    middle = PreparationProbe(**{
+        word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
+    })  # fmt: skip
+    rows = []
+    for setting in SETTINGS:
+        train_s = statistics.median(steps[setting])
+        if setting.workers:
+            train_s += middle.receive_s
+        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes)
+        cold, later = predict(loader, middle, train_s, samples)
+        first = [epochs[0] for epochs in measured[setting]]
+        rest = [epoch for epochs in measured[setting] for epoch in epochs[1:]]
+        rows.append({
+            "setting": asdict(setting),
+            "storage": storages[setting].to_dict(),
+            "train_s": train_s,
+            "binding": loader.binding(train_s, loader.first_miss()),
+            "cold": judged(cold, loader.first_miss(), first),
+            "later": judged(later, loader.later_misses()[0][1], rest),
+            "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
+        })  # fmt: skip
+    return [{"prepared": asdict(middle)}, *rows]
+
+
+def judged(predicted_s: float, miss: float, epochs: list[Epoch]) -> dict[str, float]:
+    """Prediction beside the median epoch."""
+    seconds = statistics.median(epoch.seconds for epoch in epochs)
+    missed = statistics.median(epoch.missed for epoch in epochs)
+    return {
+        "predicted_s": predicted_s, "measured_s": seconds, "error": predicted_s / seconds - 1,
+        "predicted_miss": miss, "measured_miss": missed,
+    }  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = [
+        "| loader | workers | requests/s | cache | cold: predicted, measured | | later: predicted, measured | |",
+        "|---|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        setting = row["setting"]
+        cache = "all" if setting["cache"] is None else f"{setting['cache']:.0%} {setting['policy']}"
+        cells = [
+            setting["name"], str(setting["workers"]), f"{setting['requests_per_s'] or 'no limit'}", cache,
+        ]  # fmt: skip
+        for kind in ("cold", "later"):
+            found = row[kind]
+            cells += [f"{found['predicted_s']:.2f} s, {found['measured_s']:.2f} s", f"{found['error']:+.1%}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each setting (default 3)")
+    parser.add_argument("--samples", type=int, default=640, help="pictures of an epoch (default 640)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of loader.json and loader.md")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder:
+        prepared, *rows = run(Path(folder), given.samples, given.rounds)
+    machine = {
+        "date": datetime.date.today().isoformat(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("precision-time", "torch", "pillow", "numpy")
+        } | {"python": platform.python_version()},
+    }  # fmt: skip
+    errors = [abs(row[kind]["error"]) for row in rows for kind in ("cold", "later")]
+    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, **prepared, "rows": rows}
+    given.output.mkdir(parents=True, exist_ok=True)
+    (given.output / "loader.json").write_text(json.dumps(content, indent=1) + "\n")
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    text = (
+        "# Loader-bound jobs: predicted against measured\n\n"
+        f"`python benchmarks/loader.py` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
+        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE}, batches of {BATCH}, medians of {given.rounds} "
+        "runs.\nPredicted from the storage probe, the preparation probe and steps on batches in memory.\n\n"
+        f"{table(rows)}\n\n"
+        f"Largest error {max(errors):.1%}, mean {statistics.mean(errors):.1%}; "
+        f"{sum(error <= GOAL for error in errors)} of {len(errors)} epochs within {GOAL:.0%}.\n"
+    )
+    (given.output / "loader.md").write_text(text)
+    print(text)
+    return 0
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in path.read_text().splitlines() if line.startswith("model name")] \
+        if path.exists() else []  # fmt: skip
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

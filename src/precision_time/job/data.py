@@ -1,0 +1,152 @@
+"""Where the samples come from, in words: files, storage, cache, loader workers. Nothing said: loading keeps up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.job.checks import (
+    apply_checks,
+    count,
+    count_or_zero,
+    known_fields,
+    option,
+    optional,
+    positive,
+    positive_or_zero,
+    show,
+    switch,
+    text,
+    word,
+)
+from precision_time.job.fields import parse_fields
+
+FORMATS = ("jpeg", "png", "raw", "tokens", "flac", "wav", "video")
+_FORMAT_ALIASES = {"jpg": "jpeg", "audio": "flac", "npy": "raw", "uint8": "raw", "text": "tokens", "mp4": "video"}
+CACHES = ("none", "page-cache", "explicit")
+_CACHE_ALIASES = {"no": "none", "page": "page-cache", "page_cache": "page-cache", "pagecache": "page-cache"}
+POLICIES = ("lru", "no-eviction")
+_POLICY_ALIASES = {"no_eviction": "no-eviction", "coordl": "no-eviction", "minio": "no-eviction"}
+
+
+def _share(field: str, value: Any) -> float:
+    found = positive_or_zero(field, value)
+    if found > 1:
+        raise JobError(f"{field} must be a share from 0 to 1, not {show(value)}; for example {field}: 0.5")
+    return found
+
+
+def _positive_share(field: str, value: Any) -> float:
+    return _share(field, positive(field, value))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Data:
+    """The words of the section `data`; None means not said. An empty one is false: loading is not modelled."""
+
+    _: KW_ONLY
+    samples: int | None = option(None, optional(count), "samples of an epoch (default: those of run.dataset)")
+    bytes_per_sample: float | None = option(None, optional(positive), "mean bytes of a stored sample")
+    format: str | None = option(
+        None, optional(word(FORMATS, _FORMAT_ALIASES)), "how a sample is stored, which decides what it costs", FORMATS
+    )
+    samples_per_read: float | None = option(
+        None, optional(positive), "samples that one read brings: 1 for a file each, many for shards"
+    )
+    storage: str | None = option(None, optional(text), "storage of the catalog, or FILE of calibrate --storage")
+    bandwidth_gb_per_s: float | None = option(None, optional(positive), "GB/s that one node reads (shared: all nodes)")
+    stream_mb_per_s: float | None = option(None, optional(positive), "MB/s that one reader gets")
+    latency_ms: float | None = option(None, optional(positive_or_zero), "milliseconds to the first byte of a read")
+    requests_per_s: float | None = option(None, optional(positive), "reads that the storage answers per second")
+    reader_efficiency: float | None = option(
+        None, optional(_positive_share), "eta: share of the bandwidth left when two jobs read at once"
+    )
+    shared: bool | None = option(None, optional(switch), "all nodes share the storage (false: each reads alone)")
+    cache: str | None = option(
+        None, optional(word(CACHES, _CACHE_ALIASES)), "what keeps samples that were read", CACHES
+    )
+    cache_gib: float | None = option(None, optional(positive), "GiB of the cache on each node")
+    cache_policy: str | None = option(
+        None, optional(word(POLICIES, _POLICY_ALIASES)), "what a full cache does with a new sample", POLICIES
+    )
+    cached: float | None = option(None, optional(_share), "share of the samples in the cache at the start")
+    decode_ms: float | None = option(
+        None, optional(positive_or_zero), "milliseconds of one worker to decode, augment and batch a sample"
+    )
+    samples_per_s_per_worker: float | None = option(None, optional(positive), "the same as samples per second")
+    workers: int | None = option(None, optional(count_or_zero), "loader workers of each rank, as num_workers")
+    prefetch_factor: int | None = option(None, optional(count), "batches that each worker prepares ahead (default 2)")
+    pin_memory: bool | None = option(None, optional(switch), "batches reach the GPU behind compute (default true)")
+    prepared_bytes: float | None = option(None, optional(positive), "bytes of a sample as it goes to the GPU")
+    cores: int | None = option(None, optional(count), "CPU cores of a node (default: the catalog's)")
+
+    def __post_init__(self) -> None:
+        apply_checks(self)
+        if not self:
+            return
+        if self.storage is None and self.bandwidth_gb_per_s is None:
+            said = ", ".join(self.to_dict())
+            raise JobError(
+                f"data says {said}, but not what is read from; add storage, for example storage: nfs-10gbe, or "
+                f"bandwidth_gb_per_s"
+            )
+        if self.decode_ms is not None and self.samples_per_s_per_worker is not None:
+            raise JobError("data gives decode_ms and samples_per_s_per_worker, which say the same; keep one of them")
+        if self.cache == "none":
+            for name in ("cache_gib", "cache_policy", "cached"):
+                if getattr(self, name):
+                    raise JobError(f"data gives {name} {getattr(self, name)} with cache none; leave one of them out")
+        if self.cache == "explicit" and self.cache_gib is None:
+            raise JobError("data cache explicit has no size; add cache_gib, for example cache_gib: 200")
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) is not None for name in DATA_FIELDS)
+
+    def __repr__(self) -> str:
+        return f"Data({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    @property
+    def prepare_s(self) -> float | None:
+        """Seconds of one worker for a sample that is there, where the job says it."""
+        if self.samples_per_s_per_worker is not None:
+            return 1.0 / self.samples_per_s_per_worker
+        return None if self.decode_ms is None else self.decode_ms / 1e3
+
+    def updated(self, words: Mapping[str, Any]) -> Data:
+        """These words over those said; one that says the same as another takes its place."""
+        said = self.to_dict()
+        for one, other in (("decode_ms", "samples_per_s_per_worker"), ("samples_per_s_per_worker", "decode_ms")):
+            if one in words:
+                said.pop(other, None)
+        return Data(**{**said, **words})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that were said; `from_dict` reads them back."""
+        values = {name: getattr(self, name) for name in DATA_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def data_words(field: str, value: Any) -> dict[str, Any]:
+    """The words of a mapping or of `key=value;...` text, not checked yet."""
+    if isinstance(value, Data):
+        return value.to_dict()
+    if isinstance(value, str):
+        value = parse_fields(value, field)
+    if not isinstance(value, Mapping):
+        raise JobError(f"{field} must be a mapping, not {show(value)}; for example {field}: {{storage: nvme-gen4}}")
+    return known_fields(value, DATA_FIELDS, field)
+
+
+def parse_data(field: str, value: Any) -> Data:
+    """The section from its words; None is an empty one."""
+    if value is None or isinstance(value, Data):
+        return value or NO_DATA
+    words = data_words(field, value)
+    return Data(**words) if words else NO_DATA
+
+
+DATA_FIELDS = tuple(item.name for item in dataclasses.fields(Data))
+NO_DATA = Data()
