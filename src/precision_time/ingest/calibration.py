@@ -18,11 +18,13 @@ from precision_time.ingest.jobs_file import JobsFile, JobWords
 from precision_time.ingest.journal import Journal
 from precision_time.ingest.processes import Trace
 from precision_time.ingest.rates import JobRates, SharedCache, Together
-from precision_time.ingest.windows import Alone, Rate, alone, combined, reached_s, slope, together, whole_epoch
+from precision_time.ingest.windows import Alone, Rate, alone, reached_s, slope, together, typical, whole_epoch
 from precision_time.ingest.windows_plan import Launcher, Report, Windows, batch_of, pair_sizes
 
 STEADY = 0.04
 """Windows are repeated until no rate has a larger standard error, as a share of it ..."""
+UNQUIET = 0.08
+"""An error that is still larger after all repeats is told."""
 MOST_REPEATS = 3
 """... but not more often than this."""
 _FEWEST_BATCHES = 8
@@ -192,9 +194,9 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
                                  batch * colds[-1].first.seconds))  # fmt: skip
         seen = Seen(
             file.jobs[job].name,
-            combined([one.first for one in colds]),
-            combined([one.hot for one in (*colds, *halves) if one.hot]),
-            combined(rates),
+            typical([one.first for one in colds]),
+            typical([one.hot for one in (*colds, *halves) if one.hot]),
+            typical(rates),
         )
         if _enough(file, len(colds), [_weighed(file.jobs[job], seen)]):
             break
@@ -241,8 +243,8 @@ def _subset_pair(
         # A window over several short epochs has the pause between epochs in it; it is no doing of the other job.
         pauses = [one.epoch_s / size if e > 1 else 0.0 for one, size, e in zip(two, sizes, epochs, strict=True)]
         hots.append([replace(r, seconds=max(r.seconds - p, r.seconds / 2)) for r, p in zip(found, pauses, strict=True)])
-        cold = [combined([one[a] for one in colds]) for a in (0, 1)]
-        hot = [combined([one[a] for one in hots]) for a in (0, 1)]
+        cold = [typical([one[a] for one in colds]) for a in (0, 1)]
+        hot = [typical([one[a] for one in hots]) for a in (0, 1)]
         whole = [
             _weighed(file.jobs[job], replace(one.seen, cold=cold[a], hot=hot[a]))
             for a, (job, one) in enumerate(zip(pair, two, strict=True))
@@ -287,12 +289,12 @@ def _by_pace(
     for job in everyone:
         said(f"{file.jobs[job].name} alone")
         colds: list[Trace] = []
-        while not colds or not _enough(file, len(colds), [combined([slope(t) for t in colds])]):
+        while not colds or not _enough(file, len(colds), [typical([slope(t) for t in colds])]):
             colds.append(windows.whole_cold((job,), len(colds))[0])
         first = [(slope(t), t) for t in colds]
         fill = [reached_s(t, t.samples[-1]) - float(t.samples[-1]) * rate.seconds for rate, t in first]
         seen = Seen(
-            file.jobs[job].name, combined([rate for rate, _ in first]), slope(hot[str(job)][0]),
+            file.jobs[job].name, typical([rate for rate, _ in first]), slope(hot[str(job)][0]),
             bytes_per_sample=file.jobs[job].bytes_per_sample,
         )  # fmt: skip
         paces.append(_Pace(seen, max(0.0, float(np.mean(fill))), 0.0, 0.0, batch_of(colds[0])))
@@ -321,6 +323,10 @@ def _assembled(
     if file.cache.capacity is not None and sizes:
         held = file.cache.capacity / (sum(sizes) / len(sizes))
     draws = _draws(file, paces, seen, pairs)
+    weighed = [_weighed(words, one) for words, one in zip(file.jobs, seen, strict=True)]
+    if (worst := max(rate.spread for rate in weighed)) > UNQUIET:
+        notes = [*notes, f"the windows of one job differ by {worst:.0%} (standard error): something else was at work "
+                 "on this machine; call again with --fresh when it is quiet"]  # fmt: skip
     return Calibration(
         jobs, effects, SharedCache(held, file.cache.policy), seen, pairs, draws, windows.cost_s, windows.reused_s,
         tuple(dict.fromkeys([*notes, *found.notes])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -34,6 +35,15 @@ class Rate:
 
     def to_dict(self) -> dict[str, float]:
         return {"s_per_sample": self.seconds, "standard_error_s": self.error, "windows": self.windows}
+
+
+def typical(rates: Sequence[Rate]) -> Rate:
+    """As `combined`, but of three or more the one in the middle: a window that something disturbed counts little.
+
+    Only for launches at different times. Within one launch the mean is right: what is slow there is slow in the run.
+    """
+    found = combined(rates)
+    return found if len(rates) < 3 else Rate(median(rate.seconds for rate in rates), found.error, found.windows)
 
 
 def combined(rates: Sequence[Rate]) -> Rate:
