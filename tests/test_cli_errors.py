@@ -71,6 +71,9 @@ def test_the_flags_are_frozen() -> None:
     ])  # fmt: skip
     assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
+    assert sorted(flags_of(parser, "stagger")) == sorted([
+        "--help", "--json", "--run", "--order", "--offset", "--folder", "--fresh", "--plot", "--points",
+    ])  # fmt: skip
     assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
@@ -206,6 +209,10 @@ WRONG = [
     ("gpus --device none.yaml", "none.yaml"),
     ("--completion bassh", "flag --completion 'bassh' is unknown; nearest: bash"),
     ("--versio", "flag '--versio' is unknown; nearest: --version"),
+    ("stagger", "no jobs file is given"),
+    ("stagger none.yaml", "jobs file 'none.yaml' cannot be read: no such file"),
+    ("stagger none.yaml --offset soon", "flag --offset is 'soon'; give seconds of at least 0"),
+    ("stagger none.yaml --runs", "flag '--runs' is unknown; nearest: --run"),
     ("fit", "give it with --shared DIR"),
     ("fit stepps --shared x", "stage 'stepps' is unknown; nearest: steps"),
     ("fit kernels --report --shared x", "--report goes with steps, anchors"),

@@ -80,6 +80,13 @@ def evaluate(given: Namespace) -> str:
     return _json(evaluation.to_dict()) if given.json else evaluation.text(worst)
 
 
+def stagger(given: Namespace) -> str:
+    from precision_time.cli.staggering import stagger as whole
+
+    content, text = whole(given)
+    return _json(content) if given.json else text
+
+
 def calibrate(given: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as whole
     from precision_time.cli.measuring import calibrate_storage

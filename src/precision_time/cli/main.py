@@ -50,6 +50,7 @@ def _dispatch(given: Namespace) -> int:
             "predict": commands.predict,
             "compare": commands.compare,
             "evaluate": commands.evaluate,
+            "stagger": commands.stagger,
             "calibrate": commands.calibrate,
             "measure": commands.measure,
             "runs": commands.runs,

@@ -19,7 +19,7 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 
 _FILE_FLAGS = (
     "device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported", "trained",
-    "real_runs",
+    "real_runs", "jobs", "folder",
 )  # fmt: skip
 
 _NOT_FOR_VERIFY = (
@@ -61,6 +61,7 @@ COMMANDS = {
     "predict": "predict one job",
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
     "evaluate": "predict a table of measured jobs and judge the predictions",
+    "stagger": "when to start co-located jobs that read the same data; --run launches them so",
     "calibrate": "measure this machine, or a storage, and write the file to predict with",
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "runs": "really train small networks here, pass by pass, into a table; resumable",
@@ -76,6 +77,7 @@ _USAGE = {
     "predict": "MODEL|FILE [--flag VALUE ...]",
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
+    "stagger": "JOBS.yaml [--run] [--order both] [--offset SECONDS] [--folder FOLDER] [--plot FILE] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]"
     "\n       precision-time calibrate --storage PATH|URL [--output FILE.yaml] [--budget 20s]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
@@ -147,6 +149,7 @@ def build_parser(for_completion: bool = False) -> Parser:
     _add_job_flags(compare, AXES, for_completion, crossed=f"where nothing else is crossed: {DEFAULT_PRECISIONS}")
 
     _add_evaluate_flags(made["evaluate"])
+    _add_stagger_flags(made["stagger"], for_completion)
     calibrate, verify = made["calibrate"], made["verify"]
     calibrate.add_argument("--output", metavar="FILE", help="file to write (default this-machine.json, of a "
                            "storage this-storage.yaml)")  # fmt: skip
@@ -260,6 +263,22 @@ def _add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
             action="append",
             help=f"only rows with this {word}; several with commas or by repeating the flag",
         )
+
+
+def _add_stagger_flags(parser: argparse.ArgumentParser, for_completion: bool) -> None:
+    orders = ("both", "given", "reversed")
+    parser.add_argument("jobs", nargs="?", metavar="JOBS.yaml", help="co-located jobs (fields: docs/staggering.md)")
+    parser.add_argument("--run", action="store_true", help="launch the jobs as advised; measured against predicted")
+    parser.add_argument("--order", metavar="WHICH", default="both", choices=orders if for_completion else None,
+                        help=f"who may start first: {', '.join(orders)} (default both)")  # fmt: skip
+    parser.add_argument(
+        "--offset", metavar="SECONDS", help="ask about, and launch with, this offset instead of the best"
+    )
+    parser.add_argument("--folder", metavar="FOLDER", default="out/stagger", help="keeps what was measured; it is not "
+                        "measured again (default out/stagger)")  # fmt: skip
+    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument("--plot", metavar="FILE", help="write the curves as a picture: .png or .svg")
+    parser.add_argument("--points", metavar="N", default="100", help="points of a curve (default 100)")
 
 
 def _offer_files(commands: object) -> None:

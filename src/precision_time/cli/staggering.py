@@ -1,0 +1,94 @@
+"""The command `stagger`: calibrate, predict, advise, and with --run really launch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precision_time.cli.parser import UsageError
+from precision_time.cli.progress import Progress
+from precision_time.errors import nearest
+
+if TYPE_CHECKING:
+    from precision_time.ingest.staggered_run import Measured
+    from precision_time.ingest.staggering import Staggering
+
+DEFAULT_FOLDER = "out/stagger"
+ORDERS = ("both", "given", "reversed")
+MOST_POINTS = 10_000
+
+
+def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
+    """For JSON, and as text."""
+    from precision_time.ingest.calibration import calibrate
+    from precision_time.ingest.jobs_file import read_jobs
+    from precision_time.ingest.staggered_run import earlier_runs
+    from precision_time.ingest.staggering import stagger as predict
+    from precision_time.ingest.staggering_plot import check_picture, plot
+    from precision_time.ingest.staggering_text import measured_text, text
+
+    if given.jobs is None:
+        raise UsageError("no jobs file is given; name one, for example precision-time stagger jobs.yaml")
+    points, offset_s = _points(given.points), _offset(given.offset)
+    if given.order not in ORDERS:
+        raise UsageError(
+            f"flag --order {given.order!r} is unknown; nearest: {nearest(given.order, ORDERS)}; "
+            f"use one of {', '.join(ORDERS)}"
+        )
+    if given.plot:
+        check_picture(given.plot)
+    file = read_jobs(given.jobs)
+    folder = Path(given.folder)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder {str(folder)!r} is a file; name a folder")
+    if len(file.jobs) > 2 and (given.plot or offset_s is not None):
+        raise UsageError("--plot and --offset are for two jobs; leave them out for more")
+    print(f"calibrating {len(file.jobs)} jobs into {folder}", file=sys.stderr)
+    with Progress("windows") as bar:
+        found = calibrate(file, folder, given.fresh, lambda _, done, total: bar(done, total))
+    answer = predict(found, points, given.order, offset_s)
+    said = text(answer)
+    content = answer.to_dict()
+    if given.run:
+        if not given.json:
+            print(said + "\n", flush=True)
+            said = ""
+        measured = _launch(file, folder, answer)
+        content["run"] = measured.to_dict()
+        said += measured_text(answer, measured)
+    if given.plot:
+        plot(answer, given.plot, earlier_runs(file, folder))
+        print(f"picture written to {given.plot}", file=sys.stderr)
+    return content, said
+
+
+def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:
+    """Launch as advised, with a bar over all samples of all jobs."""
+    from precision_time.ingest.staggered_run import run_jobs
+    from precision_time.ingest.staggering_text import start_words
+
+    print(f"launching: {start_words(answer, answer.launch)}", file=sys.stderr)
+    total = sum(job.samples * int(job.epochs) for job in answer.calibration.jobs)
+    with Progress("samples") as bar:
+        return run_jobs(file, answer.launch.offsets_s, folder, lambda _, samples: bar(sum(samples), total))
+
+
+def _points(text: str) -> int:
+    if not text.isdigit() or not 2 <= int(text) <= MOST_POINTS:
+        raise UsageError(f"flag --points is {text!r}; give a whole number from 2 to {MOST_POINTS}")
+    return int(text)
+
+
+def _offset(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"flag --offset is {text!r}; give seconds of at least 0, for example 12.5")
+    return seconds

@@ -1,0 +1,301 @@
+"""The file of co-located jobs (jobs.yaml): what is launched, what they read, how their cache is emptied.
+
+data: pictures
+samples: 600
+cache: {reset: {folder: cache}, capacity: 2GiB, policy: lru}
+jobs:
+  - {name: resnet, run: "python:train.py:train", arguments: {workers: 1}, epochs: 3}
+  - {name: vit, run: "python train.py --skip {first} --limit {samples} --epochs {epochs}", epochs: 5}
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
+from precision_time.job.checks import (
+    apply_checks,
+    count,
+    known_fields,
+    option,
+    optional,
+    positive,
+    show,
+    text,
+    word,
+)
+from precision_time.job.file import read_mapping
+
+POLICIES = ("lru", "no-eviction")
+ORDERS = ("independent", "same")
+GROUPS = ("samples", "batch", "more")
+PLACEHOLDERS = ("samples", "first", "epochs")
+PYTHON = "python:"
+RESETS = ("page_cache", "folder", "command")
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k|m|g|t|ki|mi|gi|ti)?b?\s*", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    f"{letter}i": 1024**power for power, letter in enumerate("kmgt", start=1)
+}
+
+
+def size_in_bytes(field_name: str, value: Any) -> float:
+    """ "2GiB", "500 MB" or a number of bytes."""
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        value = float(match[1]) * _FACTORS[(match[2] or "").lower()]
+    try:
+        return positive(field_name, value)
+    except JobError:
+        raise JobError(f"{field_name} {show(value)} is no size; give bytes or a unit, for example 2GiB") from None
+
+
+def _parts(field_name: str, value: Any) -> Mapping[str, float]:
+    """A name, or names with the shares of a job's samples that lie in each."""
+    if isinstance(value, str):
+        return {text(field_name, value): 1.0}
+    if not isinstance(value, Mapping) or not value:
+        raise JobError(
+            f"{field_name} must be a name, or names with shares, not {show(value)}; "
+            f"for example {field_name}: {{common: 0.7, own: 0.3}}"
+        )
+    shares = {text(field_name, name): positive(f"{field_name}.{name}", share) for name, share in value.items()}
+    if abs(sum(shares.values()) - 1.0) > 1e-6:
+        raise JobError(f"{field_name} has shares that add up to {sum(shares.values()):g}; make them add up to 1")
+    return shares
+
+
+def _reset(field_name: str, value: Any) -> Mapping[str, str]:
+    """How the cache is emptied: {"page_cache": ""}, {"folder": PATH} or {"command": TEXT}."""
+    if isinstance(value, str):
+        if value.strip() != "page_cache":
+            raise JobError(
+                f"{field_name} {show(value)} is unknown; nearest: {nearest(value, RESETS)}; write page_cache, "
+                f"{{folder: PATH}} or {{command: TEXT}}"
+            )
+        return {"page_cache": ""}
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise JobError(f"{field_name} must be page_cache, {{folder: PATH}} or {{command: TEXT}}, not {show(value)}")
+    given = known_fields(value, RESETS[1:], field_name)
+    return {name: text(f"{field_name}.{name}", found) for name, found in given.items()}
+
+
+def _warm(field_name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = known_fields(value, ("command",), field_name).get("command")
+    return text(field_name, value)
+
+
+def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
+    given = {} if value is None else value
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise JobError(f"{field_name} must be a mapping of names to values, not {show(value)}")
+    return dict(given)
+
+
+def _pattern(field_name: str, value: Any) -> str:
+    try:
+        pattern = re.compile(text(field_name, value))
+    except re.error as error:
+        raise JobError(f"{field_name} {show(value)} is no regular expression: {error}; correct it") from None
+    if len(named := [name for name in GROUPS if name in pattern.groupindex]) != 1:
+        raise JobError(
+            f"{field_name} {show(value)} names {len(named)} of the groups {', '.join(GROUPS)}; name one, for example "
+            r"'samples=(?P<samples>\d+)'"
+        )
+    return pattern.pattern
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWords:
+    """`cache:` of the file. `reset` empties it, `warm` fills it; capacity in bytes."""
+
+    _: KW_ONLY
+    reset: Mapping[str, str] = option("page_cache", _reset, "how the cache is emptied before a cold window")
+    capacity: float | None = option(None, optional(size_in_bytes), "bytes it holds; everything, when left out")
+    policy: str = option("lru", word(POLICIES), "what it does when full", POLICIES)
+    warm: str | None = option(None, optional(_warm), "a command that brings all data into it")
+
+    def __post_init__(self) -> None:
+        apply_checks(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationWords:
+    """`calibration:` of the file: how long windows are."""
+
+    _: KW_ONLY
+    samples: int | None = option(None, optional(count), "samples of a window (default: a fifth of an epoch)")
+    window_s: float = option(8.0, positive, "seconds of a window of a job that cannot read a subset")
+    repeats: int = option(1, count, "times that every window is measured at least")
+    patience_s: float = option(120.0, positive, "seconds without any progress after which a job counts as hung")
+
+    def __post_init__(self) -> None:
+        apply_checks(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JobWords:
+    """One of `jobs:`. `run` is a shell command or python:FILE:FUNCTION, relative to the folder of the file."""
+
+    _: KW_ONLY
+    name: str = option("", text, "what it is called")
+    run: str = option("", text, "a command, or python:FILE:FUNCTION")
+    arguments: Mapping[str, Any] = option(None, _arguments, "arguments of the function, beside the subset it reads")
+    epochs: int = option(1, count, "passes over its data")
+    samples: int | None = option(None, optional(count), "samples of an epoch, when they differ from the other jobs'")
+    data: Mapping[str, float] | None = option(None, optional(_parts), "what it reads, when that differs")
+    progress: str | None = option(None, optional(_pattern), "pattern of the log lines that tell its progress")
+    batch_size: int | None = option(None, optional(count), "samples of a batch, for a pattern that counts batches")
+    bytes_per_sample: float | None = option(None, optional(size_in_bytes), "mean size of a sample")
+
+    def __post_init__(self) -> None:
+        apply_checks(self)
+        if self.is_python:
+            if self.run.count(":") < 2 or not all(self.python_function):
+                raise JobError(f"run {show(self.run)} has no file and function; write python:train.py:train")
+            if clash := sorted({*PLACEHOLDERS, "progress"} & set(self.arguments)):
+                raise JobError(f"arguments has {clash[0]!r}, which stagger itself gives; leave it out")
+        else:
+            if self.arguments:
+                raise JobError("arguments go with run: python:FILE:FUNCTION; write those of a command into the command")
+            for name in self.placeholders:
+                if name not in PLACEHOLDERS:
+                    raise JobError(
+                        f"run has the placeholder {{{name}}}; nearest: {nearest(name, PLACEHOLDERS)}; "
+                        "use these, and {{ }} for braces"
+                    )
+        if self.progress and "batch" in re.compile(self.progress).groupindex and self.batch_size is None:
+            raise JobError("progress counts batches but batch_size is not said; add batch_size: 32, say")
+
+    @property
+    def is_python(self) -> bool:
+        return self.run.startswith(PYTHON)
+
+    @property
+    def python_function(self) -> tuple[str, str]:
+        """File and function of python:FILE:FUNCTION."""
+        file, _, function = self.run.removeprefix(PYTHON).rpartition(":")
+        return file, function
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        try:
+            return frozenset(name for _, name, _, _ in string.Formatter().parse(self.run) if name is not None)
+        except ValueError as error:
+            raise JobError(f"run {show(self.run)} has an unpaired brace: {error}; write {{{{ }}}} for braces") from None
+
+    @property
+    def takes_subsets(self) -> bool:
+        """Whether it can be told to read so many samples from so far on, so many times."""
+        return self.is_python or self.placeholders >= set(PLACEHOLDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFile:
+    """The whole file. `folder` is where it lies: paths and commands start there."""
+
+    jobs: tuple[JobWords, ...]
+    cache: CacheWords
+    calibration: CalibrationWords
+    order: str
+    folder: Path
+
+    def samples_of(self, job: JobWords) -> int:
+        assert job.samples is not None  # filled in when the file is read
+        return job.samples
+
+    def parts_of(self, job: JobWords) -> Mapping[str, float]:
+        assert job.data is not None  # filled in when the file is read
+        return job.data
+
+    @property
+    def takes_subsets(self) -> bool:
+        return all(job.takes_subsets for job in self.jobs)
+
+    @property
+    def same_order(self) -> bool:
+        return self.order == "same"
+
+
+_TOP = ("data", "samples", "bytes_per_sample", "cache", "jobs", "calibration", "order")
+_JOB = ("name", "run", "arguments", "epochs", "samples", "data", "progress", "batch_size", "bytes_per_sample")
+
+
+def read_jobs(path: str | Path) -> JobsFile:
+    """The checked content of a YAML or JSON file; a mistake is a DataError naming file, field and fix."""
+    content = read_mapping(path, "jobs file")
+    try:
+        return jobs_of(content, Path(path).absolute().parent)
+    except DataError:
+        raise
+    except PrecisionTimeError as error:
+        raise DataError(f"jobs file {str(path)!r}: {error}") from None
+
+
+def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
+    """The same from a mapping."""
+    given = known_fields(content, _TOP, "the file")
+    listed = given.get("jobs")
+    if not isinstance(listed, list) or not listed:
+        raise JobError("jobs must be a list of at least one job; for example jobs: [{name: a, run: python train.py}]")
+    defaults = {
+        "data": given.get("data", "data"),
+        "samples": given.get("samples"),
+        "bytes_per_sample": given.get("bytes_per_sample"),
+    }
+    jobs = tuple(_job(index, words, defaults, folder) for index, words in enumerate(listed))
+    names = [job.name for job in jobs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise JobError(f"two jobs are called {twice[0]!r}; give them different names")
+    cache_words = _section(given, "cache", ("reset", "capacity", "policy", "warm"))
+    calibration = _section(given, "calibration", ("samples", "window_s", "repeats", "patience_s"))
+    cache = _named("cache", CacheWords, {"reset": "page_cache", **cache_words})
+    if cache.capacity is not None and "folder" not in cache.reset:
+        unknown = [job.name for job in jobs if job.bytes_per_sample is None]
+        if unknown:
+            raise JobError(
+                f"cache.capacity needs bytes_per_sample of job {unknown[0]}, because only a folder can be weighed; "
+                "add it, for example bytes_per_sample: 110kB"
+            )
+    return JobsFile(
+        jobs,
+        cache,
+        _named("calibration", CalibrationWords, calibration),
+        word(ORDERS)("order", given.get("order", "independent")),
+        folder,
+    )
+
+
+def _job(index: int, words: Any, defaults: Mapping[str, Any], folder: Path) -> JobWords:
+    where = f"jobs[{index}]"
+    if not isinstance(words, Mapping):
+        raise JobError(f"{where} must be a mapping, not {show(words)}; for example {{name: a, run: python train.py}}")
+    given = {**{k: v for k, v in defaults.items() if v is not None}, **known_fields(words, _JOB, where)}
+    given.setdefault("name", f"job-{index + 1}")
+    for needed in ("run", "samples"):
+        if needed not in given:
+            raise JobError(f"{where} has no {needed}; add {needed}: {'600' if needed == 'samples' else 'COMMAND'}")
+    job: JobWords = _named(where, JobWords, given)
+    if job.is_python and not (folder / job.python_function[0]).is_file():
+        raise JobError(f"{where}.run names the file {job.python_function[0]!r}, which is not there; check the path")
+    return job
+
+
+def _section(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> dict[str, Any]:
+    words = given.get(name, {})
+    if not isinstance(words, Mapping):
+        raise JobError(f"{name} must be a mapping of {', '.join(known)}, not {show(words)}")
+    return known_fields(words, known, name)
+
+
+def _named(where: str, noun: Any, words: Mapping[str, Any]) -> Any:
+    """The noun of these words; its errors say in which section they are."""
+    try:
+        return noun(**words)
+    except JobError as error:
+        raise JobError(f"{where}.{error}") from None
