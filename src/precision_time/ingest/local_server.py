@@ -71,7 +71,8 @@ _GUARD = 'exec 3<&0; "$@" </dev/null 3<&- & server=$!; read _ <&3; kill -TERM $s
 class LocalServer:
     """`with LocalServer(folder, requests_per_s=200) as server: ... server.url`; gone when the block ends.
 
-    `waiting` is how many requests may wait their turn before nginx refuses with 503.
+    `waiting` is how many requests may wait their turn before nginx refuses with 503. `port` is chosen, where it is left
+    out.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LocalServer:
         requests_per_s: float | None = None,
         stream_requests_per_s: float | None = None,
         waiting: int = 10_000,
+        port: int | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         if not self.folder.is_dir():
@@ -90,6 +92,7 @@ class LocalServer:
             if value is not None and value < 1:
                 raise IngestError(f"{word} of the server is {value:g}; give at least 1, or leave it out")
         self.requests_per_s, self.stream_requests_per_s, self.waiting = requests_per_s, stream_requests_per_s, waiting
+        self.port = port
         self._nginx = found()
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,7 +126,7 @@ class LocalServer:
 
     def _start(self) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="precision-time-nginx-")
-        port = _free_port()
+        port = self.port or _free_port()
         config = Path(self._home.name) / "nginx.conf"
         config.write_text(self._config(port))
         command = [self._nginx, "-p", self._home.name, "-e", "stderr", "-c", str(config)]

@@ -1,0 +1,142 @@
+"""The report of benchmarks/stagger.py: a table, the errors, and a picture of curves with measured points."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MAPE_GOAL, REGRET_GOAL, MODEL_GOAL_S = 0.08, 0.03, 0.05
+INK, COLOURS = "#30343b", ("#2563a8", "#c2541c")
+
+
+def errors(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """predicted / median measured - 1 of every point."""
+    return [row["predicted_s"] / statistics.median(row["measured_s"]) - 1.0 for row in rows]
+
+
+def grid_rows(pair: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in pair["rows"] if ":" in row["name"]]
+
+
+def row_named(pair: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next(row for row in pair["rows"] if row["name"] == name)
+
+
+def regret(pair: Mapping[str, Any]) -> float:
+    """Measured makespan at the chosen offset over the least measured anywhere, minus 1."""
+    least = min(statistics.median(row["measured_s"]) for row in pair["rows"])
+    return statistics.median(row_named(pair, "best")["measured_s"]) / least - 1.0
+
+
+def noise(pair: Mapping[str, Any]) -> float:
+    """How much repeats of one point differ: median of (largest - smallest) / median."""
+    return statistics.median(
+        (max(row["measured_s"]) - min(row["measured_s"])) / statistics.median(row["measured_s"]) for row in pair["rows"]
+    )
+
+
+def text(content: Mapping[str, Any]) -> str:
+    pairs = content["pairs"]
+    every = [error for pair in pairs for error in errors(grid_rows(pair))]
+    size = [abs(error) for error in every]
+    lines = [
+        "# Staggered jobs: predicted against really run",
+        "",
+        f"{len(every)} points of {len(pairs)} pairs, {sum(len(r['measured_s']) for p in pairs for r in p['rows'])} runs: "
+        f"mean error of the makespan {statistics.fmean(size):.1%} (goal {MAPE_GOAL:.0%}), largest {max(size):.1%}, signed "
+        f"{statistics.fmean(every):+.1%}.",
+        f"Real DataLoader training on {content['samples']:,} JPEG files of {content['bytes_per_sample'] / 1e3:.0f} kB, read "
+        f"over HTTP from nginx limited to {content['requests_per_s']} requests a second, through a file cache.",
+        "Predictions come from the calibration windows alone. Measured is the median of the repeats.",
+        "",
+        "| pair | points | mean error | largest | signed | repeats differ | chosen: first, offset | predicted | measured | "
+        "regret | start together | after an epoch | one after the other | calibration |",
+        "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for pair in pairs:
+        found = errors(grid_rows(pair))
+        best = row_named(pair, "best")
+        offsets = best["offsets_s"]
+        chosen = "both at once" if not any(offsets) else f"{'ab'[offsets.index(0.0)]}, {max(offsets):.1f} s"
+        waits = [statistics.median(row_named(pair, name)["measured_s"]) for name in ("01:1", "10:1") if _has(pair, name)]
+        together = statistics.median(row_named(pair, "01:0")["measured_s"])
+        cells = [
+            pair["pair"], str(len(found)), f"{statistics.fmean(map(abs, found)):.1%}", f"{max(map(abs, found)):.1%}",
+            f"{statistics.fmean(found):+.1%}", f"{noise(pair):.1%}", chosen, f"{best['predicted_s']:.1f} s",
+            f"{statistics.median(best['measured_s']):.1f} s", f"{regret(pair):.1%}", f"{together:.1f} s",
+            f"{min(waits):.1f} s" if waits else "-",
+            f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
+            f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
+            f"{pair['staggering']['calibration_share_of_makespan']:.0%} of a makespan",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"Regret: measured makespan at the chosen offset over the least measured at any point (goal {REGRET_GOAL:.0%}).",
+        f"A curve pair of 100 points with its bands, choice and alternatives took "
+        f"{max(pair['model_s'] for pair in pairs):.2f} s at most; the curve alone is in benchmarks/results/ingest.md.",
+        "",
+        "![Makespan over the offset: predicted curves, measured points](stagger.svg)",
+        "",
+        "## Every point",
+        "",
+        "| pair | first | offset, cold epochs | offset | predicted | measured | error | runs |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for pair in pairs:
+        for row, error in zip(pair["rows"], errors(pair["rows"]), strict=True):
+            order, _, share = row["name"].partition(":")
+            cells = [
+                pair["pair"], "ab"[int(order[0])] if share else row["name"], share or "-", f"{max(row['offsets_s']):.2f} s",
+                f"{row['predicted_s']:.2f} s", f"{statistics.median(row['measured_s']):.2f} s", f"{error:+.1%}",
+                ", ".join(f"{s:.2f}" for s in row["measured_s"]),
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python benchmarks/stagger.py`."]
+    return "\n".join(lines) + "\n"
+
+
+def _has(pair: Mapping[str, Any], name: str) -> bool:
+    return any(row["name"] == name for row in pair["rows"])
+
+
+def picture(content: Mapping[str, Any], path: Path) -> None:
+    """One panel a pair: both orders' curves with their bands, every measured run as a dot, the choice as a line."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "precision-time", "font.size": 9, "text.color": INK})
+    from matplotlib import pyplot
+
+    pairs = content["pairs"]
+    columns = min(3, len(pairs))
+    rows = -(-len(pairs) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(4.2 * columns, 3.1 * rows), squeeze=False, layout="constrained")
+    for number, axis in enumerate(axes.flat):
+        if number >= len(pairs):
+            axis.set_axis_off()
+            continue
+        pair = pairs[number]
+        for at, curve in enumerate(pair["staggering"]["curves"]):
+            colour = COLOURS[at]
+            axis.fill_between(curve["offsets_s"], curve["low_s"], curve["high_s"], color=colour, alpha=0.15, lw=0)
+            axis.plot(curve["offsets_s"], curve["makespan_s"], color=colour, lw=1.4, label=f"{curve['first']} first")
+            order = ("01", "10")[at]
+            for row in grid_rows(pair):
+                if row["name"].startswith(order) or (at and row["name"] == "01:0"):
+                    x = [max(row["offsets_s"])] * len(row["measured_s"])
+                    axis.plot(x, row["measured_s"], "o", ms=3, color=colour, alpha=0.8)
+        best = max(row_named(pair, "best")["offsets_s"])
+        axis.axvline(best, color=INK, lw=0.8, ls=":")
+        axis.set_title(pair["pair"], fontsize=9)
+        axis.set_xlabel("offset of the second job, s")
+        axis.set_ylim(bottom=0)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8, loc="lower right")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("makespan, s")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
