@@ -56,5 +56,5 @@ def no_eviction_s(
     """Least makespan over these offsets if the cache never evicts; None if it does not evict now."""
     if cache.policy == "no-eviction" or cache.capacity is None:
         return None
-    kept = SharedCache(cache.capacity, "no-eviction")
+    kept = replace(cache, policy="no-eviction")
     return float(run(jobs, together, kept, np.asarray(offsets_s)).makespan_s.min())

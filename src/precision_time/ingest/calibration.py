@@ -328,7 +328,7 @@ def _assembled(
         notes = [*notes, f"the windows of one job differ by {worst:.0%} (standard error): something else was at work "
                  "on this machine; call again with --fresh when it is quiet"]  # fmt: skip
     return Calibration(
-        jobs, effects, SharedCache(held, file.cache.policy), seen, pairs, draws, windows.cost_s, windows.reused_s,
+        jobs, effects, SharedCache(held, file.cache.policy, file.coalesces), seen, pairs, draws, windows.cost_s, windows.reused_s,
         tuple(dict.fromkeys([*notes, *found.notes])),
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     show,
+    switch,
     text,
     word,
 )
@@ -119,6 +120,11 @@ class CacheWords:
     capacity: float | None = option(None, optional(size_in_bytes), "bytes it holds; everything, when left out")
     policy: str = option("lru", word(POLICIES), "what it does when full", POLICIES)
     warm: str | None = option(None, optional(_warm), "a command that brings all data into it")
+    coalesces: bool | None = option(
+        None,
+        optional(switch),
+        "whether who asks for what another is just reading waits for it (default: the page cache does, others do not)",
+    )
 
     def __post_init__(self) -> None:
         apply_checks(self)
@@ -218,6 +224,12 @@ class JobsFile:
         return all(job.takes_subsets for job in self.jobs)
 
     @property
+    def coalesces(self) -> bool:
+        """Whether a read that is under way serves whoever asks for the same: the kernel locks a page it reads."""
+        said = self.cache.coalesces
+        return "page_cache" in self.cache.reset if said is None else said
+
+    @property
     def same_order(self) -> bool:
         return self.order == "same"
 
@@ -252,7 +264,7 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     names = [job.name for job in jobs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise JobError(f"two jobs are called {twice[0]!r}; give them different names")
-    cache_words = _section(given, "cache", ("reset", "capacity", "policy", "warm"))
+    cache_words = _section(given, "cache", ("reset", "capacity", "policy", "warm", "coalesces"))
     calibration = _section(given, "calibration", ("samples", "window_s", "repeats", "patience_s"))
     cache = _named("cache", CacheWords, {"reset": "page_cache", **cache_words})
     if cache.capacity is not None and "folder" not in cache.reset:
