@@ -142,7 +142,7 @@ def evaluate(pair: Pair, url: str, folder: Path, bytes_per_sample: float, repeat
 def measure(
     file: JobsFile, starts: Mapping[str, tuple[float, ...]], folder: Path, repeats: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs of every start, in shuffled turns, so that a slow minute of the machine hits all alike. Kept as they come."""
+    """Runs of every start, in shuffled turns, so that a slow minute hits all alike. Kept as they come."""
     kept = folder / "measured.jsonl"
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in starts}
     if kept.is_file():

@@ -327,8 +327,9 @@ def _assembled(
     if (worst := max(rate.spread for rate in weighed)) > UNQUIET:
         notes = [*notes, f"the windows of one job differ by {worst:.0%} (standard error): something else was at work "
                  "on this machine; call again with --fresh when it is quiet"]  # fmt: skip
+    cache = SharedCache(held, file.cache.policy, file.coalesces)
     return Calibration(
-        jobs, effects, SharedCache(held, file.cache.policy, file.coalesces), seen, pairs, draws, windows.cost_s, windows.reused_s,
+        jobs, effects, cache, seen, pairs, draws, windows.cost_s, windows.reused_s,
         tuple(dict.fromkeys([*notes, *found.notes])),
     )  # fmt: skip
 
