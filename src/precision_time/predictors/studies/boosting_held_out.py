@@ -178,7 +178,7 @@ def _trained(
     if question.kind == BLIND_LINE:
         made = BlindLine(question.precision)
     elif question.kind in (BLIND, BLIND_ALL):
-        made = BlindBoosting(question.precision, question.kind == BLIND_ALL, setting, seed)
+        made = BlindBoosting(question.precision, question.kind == BLIND_ALL, setting=setting, seed=seed)
     else:
         made = Boosting(setting, seed)
     made.fit(training)
