@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, run
 from precision_time.fit.together import between
+from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
 
@@ -73,7 +74,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """The last linear step of a fit: slopes of log(predicted), what they are to add up to, and how far rows were off."""
+    """The last linear step of a fit: slopes of log(predicted), what they are to add up to, how far rows were off."""
 
     slopes: Array
     target: Array

@@ -91,6 +91,10 @@ class Line(Seeing, Predictor):
         """
         if self._fitted is None:
             return {}
+        if len(folds) != len(self._fitted.taught):
+            raise PredictorError(
+                f"line was fitted to {len(self._fitted.taught)} jobs, but {len(folds)} are asked about; give it those"
+            )
         at = np.flatnonzero(self._fitted.taught)
         folds_of = [int(folds[i]) for i in at.tolist()]
         moved = {}

@@ -25,6 +25,7 @@ FEWEST, FEWEST_GROUPS = 20, 4
 
 def enough(measured: Sequence[MeasuredJob]) -> bool:
     """Whether trees can be trained on these jobs at all."""
+    measured = merged(measured)
     return len(measured) >= FEWEST and _groups(measured) >= FEWEST_GROUPS
 
 
