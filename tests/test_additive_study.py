@@ -74,6 +74,8 @@ def test_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(figure.svg.startswith("<svg") for figure in section.figures)
     assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
     assert all(claim.met is None for claim in section.claims)  # nothing here can be met: other jobs, other devices
+    assert [v.predictor for v in section.verdicts] == ["additive", "line, kernels alone"]
+    assert all(v.call_s is not None and 0.0 < v.call_s < 1.0 for v in section.verdicts)
     layouts = section.data["layouts"]
     assert {(row["dp"], row["tp"], row["pp"]) for row in layouts} == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
     stages = next(table for table in section.tables if table.header[0] == "pp")

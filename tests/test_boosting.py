@@ -28,7 +28,15 @@ from precision_time.predictors.published import card_group, grouped_folds, job_g
 from precision_time.predictors.registry import predictor_class
 from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rooflines import Rooflines, fit_rooflines
-from precision_time.predictors.rows import Radii, Rows, best_share, conformal, out_of_fold
+from precision_time.predictors.rows import (
+    Radii,
+    Rows,
+    best_share,
+    conformal,
+    conformal_of_groups,
+    merged,
+    out_of_fold,
+)
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=25, seeds=2)
@@ -234,8 +242,50 @@ def test_conformal_radius_by_hand() -> None:
 
 
 def test_an_interval_is_no_narrower_for_what_is_less_known() -> None:
-    small, large = np.full(9, 0.1), np.full(9, 0.3)
-    assert Radii.of(small, large, small) == Radii(0.1, 0.3, 0.3)
+    small, large, families = np.full(9, 0.1), np.full(9, 0.3), list("aaabbbccc")
+    assert Radii.of(small, large, small, families) == Radii(0.1, 0.3, 0.3)
+
+
+def test_a_new_family_is_as_wide_as_families_are_apart() -> None:
+    """Three families, each a quarter of the whole, and a quarter for one that is not among them."""
+    errors = np.array([0.1, -0.1, 0.1, 0.1, -0.2, 0.3, 0.3])
+    families = ["many"] * 4 + ["one", "two", "two"]
+    assert conformal_of_groups(errors, families, 0.25) == 0.1  # the many count no more than the one
+    assert conformal_of_groups(errors, families, 0.26) == 0.2
+    assert conformal_of_groups(errors, families, 0.51) == 0.3
+    assert conformal_of_groups(errors, families, 0.80) == 0.3  # three families cannot promise more than 75 %
+    assert conformal_of_groups(np.array([]), []) == 0.0
+    alone = [str(i) for i in range(9)]  # each its own family: the plain rule
+    sizes = np.linspace(0.1, 0.9, 9)
+    assert conformal_of_groups(sizes, alone) == conformal(sizes) == pytest.approx(0.8)
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=40, max_size=40), st.integers(2, 8))
+def test_the_promise_to_a_new_family_is_kept_on_average(errors: list[float], count: int) -> None:
+    """Each family left out in turn: the mean share of its rows inside what the others say, as exchangeability has it.
+
+    The bound holds where the others are enough to promise it: coverage (families) / (families + 1).
+    """
+    families = np.array([str(i % count) for i in range(len(errors))])
+    sizes = np.array(errors)
+    coverage = 0.8 * (count - 1) / count
+    inside = []
+    for family in sorted(set(families)):
+        rest = families != family
+        radius = conformal_of_groups(sizes[rest], families[rest].tolist(), coverage)
+        inside.append(np.mean(sizes[~rest] <= radius))
+    assert np.mean(inside) >= coverage - 1.0 / count - 1e-9
+
+
+def test_lengths_of_one_job_teach_as_one_row() -> None:
+    job = Job("resnet50", gpu="v100-16gb-sxm", batch_size=8)
+    short, long = (MeasuredJob(str(n), job.replace(run={"steps": n}), s, "resnet") for n, s in ((1, 3.0), (4, 6.0)))
+    other = dataclasses.replace(short, id="other", job=short.job.replace(batch_size=16))
+    steps = [MeasuredJob(name, job, s, "resnet") for name, s in (("a", 1.0), ("b", 2.0))]
+    found = merged([short, other, *steps, long])
+    assert [each.id for each in found] == ["1", "other", "a", "b"]  # steps without a length stay what they are
+    assert found[0].seconds == pytest.approx(9.0 / 5.0)
+    assert found[1:] == [other, *steps]
 
 
 def test_best_share_by_hand() -> None:
@@ -502,6 +552,25 @@ def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[
     assert 0.5 < slower < 1.5
 
 
+def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: list[MeasuredJob]) -> None:
+    """To first order: against a line that is really fitted without the family."""
+    some = [m for m in measured if m.job.gpus == 1][::2]
+    taught = [dataclasses.replace(m, seconds=m.seconds * (1.3 if m.family == "bert" else 1.0)) for m in some]
+    families = sorted({m.family for m in taught})
+    line = Line()
+    line.fit(taught)
+    moved = line.moved_without([families.index(m.family) for m in taught])
+    without = Line()
+    without.fit([m for m in taught if m.family != "bert"])
+    really = [np.log(without.step_seconds(m.job) / line.step_seconds(m.job)) for m in taught]
+    assert moved[families.index("bert")] == pytest.approx(really, abs=0.004)
+    of_bert = [change for change, m in zip(really, taught, strict=True) if m.family == "bert"]
+    assert min(of_bert) < -0.012  # else there is nothing to tell apart
+    assert Line().moved_without([0, 1]) == {}
+    with pytest.raises(PredictorError, match="fitted to 18 jobs, but 2 are asked about"):
+        line.moved_without([0, 1])
+
+
 def test_the_line_needs_data_parallel_rows() -> None:
     job = Job("gpt2", precision="bf16-master", batch_size=2, gpus=8, grad_accum=4, layout="tp=2,pp=2")
     with pytest.raises(PredictorError, match="none of the 1 measured jobs is plain data parallel"):
@@ -543,6 +612,8 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
     assert counts == sorted(counts)
     assert any("Large" in table.caption for table in section.tables)
     assert {part for part, _, _ in heard} == {"boosting: held out", "boosting: large models", "boosting: all rows"}
+    assert {v.predictor for v in section.verdicts} == {"boosting", "boosting-residual", "line"}
+    assert all(v.call_s is not None and 0.0 < v.call_s < 1.0 for v in section.verdicts)
     json.dumps(section.data)
 
 
@@ -554,7 +625,7 @@ def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
     assert "absent" in section.text[0]
     assert not section.claims
     few = study(Context(measured[:15], (), (), quick=True))
-    assert few.text == ("15 published rows are too few to judge boosting held out.",)
+    assert few.text[0] == "15 published rows are too few to judge boosting held out."
 
 
 def test_no_question_of_the_study_trains_on_what_it_judges(measured: list[MeasuredJob]) -> None:

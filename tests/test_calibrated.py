@@ -87,6 +87,17 @@ def test_where_a_work_looks_for_points() -> None:
     assert priced(nothing, name, work).seconds == pytest.approx(untouched.seconds)
 
 
+@pytest.mark.parametrize(("device_type", "expected_us"), [("cpu", 900), ("cuda", 100)])
+def test_on_a_cpu_half_numbers_stand_for_as_many_wide_ones(device_type: str, expected_us: float) -> None:
+    """A loop over elements takes its time by elements: a pooling of 1 MB in bfloat16 is one of 2 MB in float32."""
+    name = "aten.max_pool2d_with_indices"
+    pooled = kernel_row(name, traffic(1, "pooling", "bfloat16"), 900 * US)
+    rows = [pooled, kernel_row("aten.relu", traffic(2, "pointwise"), 100 * US)]
+    times = priced(device(rows, device_type), name, traffic(2, "pooling"))
+    assert times.seconds[0] == pytest.approx(expected_us * US)
+    assert sources(times) == ["assumed"]
+
+
 def test_an_operator_timed_as_a_whole_is_not_counted_twice() -> None:
     spec = TensorSpec((1000, 256), "float32")
     index = TensorSpec((100,), "int64")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, run
 from precision_time.fit.together import between
+from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
 
@@ -72,12 +73,22 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """The last linear step of a fit: slopes of log(predicted), what they are to add up to, how far rows were off."""
+
+    slopes: Array
+    target: Array
+    residual: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
     """Log factors, and their covariance once the training rows have spoken."""
 
     parameters: Parameters
     theta: Array
     covariance: Array
+    linear: Linear
 
     @property
     def constants(self) -> StepConstants:
@@ -101,15 +112,43 @@ def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
     rows, architectures = [case.row for case in training], [case.cluster.gpu.arch for case in training]
     theta = np.zeros(len(parameters.names))
     covariance = np.diag(parameters.prior**2)
+    linear = Linear(np.zeros((len(training), len(theta))), np.zeros(len(training)), np.zeros(len(training)))
     for _ in range(iterations):
         slopes, residual = _linear(training, parameters, theta)
-        weight = np.linalg.inv(between(rows, architectures, residual))
-        covariance = np.linalg.inv(slopes.T @ weight @ slopes + np.diag(parameters.prior**-2))
-        found = covariance @ slopes.T @ weight @ (residual + slopes @ theta)
+        linear = Linear(slopes, residual + slopes @ theta, residual)
+        found, covariance = _solved(parameters, rows, architectures, linear)
         change, theta = float(np.abs(found - theta).max()), found
         if change < 0.01:
             break
-    return Fitted(parameters, theta, np.asarray(covariance, dtype=np.float64))
+    return Fitted(parameters, theta, covariance, linear)
+
+
+def _solved(
+    parameters: Parameters, rows: Sequence[Row], architectures: Sequence[str], linear: Linear
+) -> tuple[Array, Array]:
+    """The most likely log factors of a linear step, and their covariance."""
+    weight = np.linalg.inv(between(rows, architectures, linear.residual))
+    covariance = np.linalg.inv(linear.slopes.T @ weight @ linear.slopes + np.diag(parameters.prior**-2))
+    return covariance @ linear.slopes.T @ weight @ linear.target, np.asarray(covariance, dtype=np.float64)
+
+
+def left_out(fitted: Fitted, training: Sequence[Case], groups: Sequence[int]) -> dict[int, Array]:
+    """Group -> how log(predicted) of every training row would move, had the rows of that group not been among them.
+
+    To first order: the last linear step of the fit is solved again without them, the slopes stay.
+    """
+    linear, found = fitted.linear, {}
+    for group in sorted(set(groups)):
+        kept = [i for i, each in enumerate(groups) if each != group]
+        if not kept:
+            continue
+        rest = Linear(linear.slopes[kept], linear.target[kept], linear.residual[kept])
+        cases = [training[i] for i in kept]
+        theta, _ = _solved(
+            fitted.parameters, [case.row for case in cases], [case.cluster.gpu.arch for case in cases], rest
+        )
+        found[group] = np.asarray(linear.slopes @ (theta - fitted.theta), dtype=np.float64)
+    return found
 
 
 def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,7 @@ class Additive:
             runs = np.sum(local.calls, axis=0) > 0
             for index in np.flatnonzero(runs & (priced.source_s[:, _MEASURED] > 0.0)):
                 found[device_key(cluster.gpu), local.kinds[index], options] = float(priced.kind_s[index])
-        return len(found), sum(max(_POINT_S, _LEAST_CALLS * seconds) for seconds in found.values())
+        return len(found), _spent(found.values())
 
 
 class BlindAdditive(Additive):
@@ -269,6 +269,19 @@ class BlindAdditive(Additive):
 
     def _restore(self, said: Mapping[str, Any]) -> None:
         self.precision = str(said["precision"])
+
+
+def calibration_seconds(jobs: Iterable[Job]) -> float:
+    """Roughly what `calibrate` took to measure the kernels of the jobs' device files, which do not say."""
+    points = {
+        device_key(gpu): gpu.calibration.kernels.seconds
+        for job in jobs if job.device and (gpu := _catalog(job.device).gpu(job.gpu)).calibration is not None
+    }  # fmt: skip
+    return sum(map(_spent, points.values()))
+
+
+def _spent(seconds: Iterable[float]) -> float:
+    return sum(max(_POINT_S, _LEAST_CALLS * each) for each in seconds)
 
 
 def _where(job: Job, alone: bool = False) -> Cluster:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from precision_time.errors import PredictorError
 from precision_time.job.file import compact_json
 from precision_time.job.job import Job
-from precision_time.job.precision import parse_precision
+from precision_time.predictors.blind import Blind, Seeing
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, Feature, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.line import frozen, only, read_json
+from precision_time.predictors.line import read_json
 from precision_time.predictors.rooflines import Rooflines, fit_rooflines
-from precision_time.predictors.rows import Indices, Known, Radii, Rows, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, merged, out_of_fold
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]
@@ -127,11 +127,10 @@ class Learned:
         return compute, added, self.aggregator.log_factor(facts, added)
 
 
-class Boosting(Predictor):
+class Boosting(Seeing, Predictor):
     """`progress(done, of)` may be given to hear how far a fit is."""
 
     name = "boosting"
-    aware = True
 
     def __init__(
         self, setting: Setting | None = None, seed: int = 0, progress: Callable[[int, int], None] | None = None
@@ -146,9 +145,10 @@ class Boosting(Predictor):
         """Raises `PredictorError` for fewer jobs than can teach (`rows.FEWEST`)."""
         start = time.perf_counter()
         self._learned = None
-        rows = Rows.of(self._taught(measured), self._seen, self.name)
+        taught = self._taught(measured)
+        rows = Rows.of(merged(taught), self._seen, self.name)
         self._learned = self._learn(rows)
-        self._cost = Cost(len(rows), sum(m.cost_s for m in rows.measured), time.perf_counter() - start)
+        self._cost = Cost(len(taught), sum(m.cost_s for m in taught), time.perf_counter() - start)
 
     def _learn(self, rows: Rows) -> Learned:
         width = choose_width(rows)
@@ -205,7 +205,7 @@ class Boosting(Predictor):
         """The models of all rows; `target` is the log of what compute took, `errors` are those of held-out rows."""
         strange = self._compute_out_of_fold(rows, target, width, rows.family_folds())
         kin = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
-        radii = Radii.of(errors, target - kin, target - strange)
+        radii = Radii.of(errors, target - kin, target - strange, rows.families)
         final = Compute.fit(rows, target, width, self.setting, self.seed)
         self._progress(5, 5)
         return Learned(final, communication, aggregator, width, radii, rows.known)
@@ -247,7 +247,7 @@ class Boosting(Predictor):
         if learned.communication is not None and learned.aggregator is not None:
             models |= {"communication": learned.communication.trees, "aggregator": learned.aggregator.trees}
         content = {
-            "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "models": list(models),
+            "predictor": self.name, "models": list(models),
             "rooflines": dict(learned.compute.rooflines.theta), "cost": asdict(self._cost),
             "width": learned.width,  "radii": asdict(learned.radii),
             "known": learned.known.to_dict(), **self._own(),
@@ -258,7 +258,7 @@ class Boosting(Predictor):
         write(folder, files)
 
     @classmethod
-    def load(cls, folder: Path) -> Boosting:
+    def load(cls, folder: Path) -> Self:
         content = read_json(folder, FILE, cls.name)
         found = cls._from(content)
         count, models = found.setting.seeds, content["models"]
@@ -272,48 +272,18 @@ class Boosting(Predictor):
         found._cost = Cost(**content["cost"])
         return found
 
-    # --- what the blind twin does otherwise
-
-    def _seen(self, job: Job) -> Job:
-        return job
-
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
-        return measured
-
     def _own(self) -> dict[str, Any]:
-        return {}
+        return {**super()._own(), "seed": self.seed, "setting": asdict(self.setting)}
 
     @classmethod
-    def _from(cls, content: dict[str, Any]) -> Boosting:
-        return cls(Setting(**content["setting"]), content["seed"])
+    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._words(content), "seed": content["seed"], "setting": Setting(**content["setting"])}
 
 
-class BlindBoosting(Boosting):
-    """The same with the dtype frozen: the features of every job are those of `precision`, and rows measured in it alone
-    teach; with `everything`, all rows do, as if they had run in it."""
+class BlindBoosting(Blind, Boosting):
+    """The features of every job are those of one precision."""
 
     name = "boosting-blind"
-    aware = False
-
-    def __init__(
-        self, precision: str = "fp32", everything: bool = False, setting: Setting | None = None, seed: int = 0
-    ) -> None:
-        super().__init__(setting, seed)
-        self.precision = parse_precision(precision).label
-        self.everything = everything
-
-    def _seen(self, job: Job) -> Job:
-        return frozen(job, self.precision)
-
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
-        return measured if self.everything else only(measured, self.precision, self.name)
-
-    def _own(self) -> dict[str, Any]:
-        return {"precision": self.precision, "everything": self.everything}
-
-    @classmethod
-    def _from(cls, content: dict[str, Any]) -> BlindBoosting:
-        return cls(content["precision"], content["everything"], Setting(**content["setting"]), content["seed"])
 
 
 def choose_width(rows: Rows) -> float:

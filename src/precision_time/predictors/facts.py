@@ -7,6 +7,7 @@ nothing in this module was fitted to whole training steps.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,19 +18,19 @@ from numpy.typing import NDArray
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
-from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered, program_of
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.layout.layered_program import Exchange, LayeredProgram
 from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.prediction import _catalog
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.host import HostCosts, host_costs
+from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import KindWorks, kind_works
+from precision_time.timing.price import KindWorks, collective, host_of, kind_works, machine
 from precision_time.timing.price_layers import busiest_stage, price_layers
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
@@ -45,9 +46,9 @@ _PLAIN = StepConstants()
 """No factor that was fitted to whole steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """One optimizer step of the busiest rank of a job.
+    """One optimizer step of the busiest rank of a job. Equal to itself alone, so that what follows from it can be kept.
 
     roofs             (group of kernels, dtype class) -> seconds at the roofline: per kernel the larger of operations
                       over dense peak and bytes over memory bandwidth; "helpers" are transposes a library may add
@@ -96,17 +97,32 @@ class Facts:
     def ranks(self) -> int:
         return self.cluster.gpus
 
+    @property
+    def in_turns(self) -> bool:
+        """The host runs the kernels itself, one after another (a CPU): nothing is launched ahead."""
+        return self.cluster.gpu.device_type == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """A job by its words, its run apart: jobs hold tables, so they have no hash of their own."""
+    """A job by its words, its run apart: jobs hold tables, so they have no hash of their own. `device` is the state of
+    its device file, which may be calibrated anew."""
 
     words: str
+    device: tuple[int, int] | None
     job: Job = field(compare=False)
 
     @classmethod
     def of(cls, job: Job) -> JobKey:
-        return cls(json.dumps({**job.to_dict(), "run": None}, sort_keys=True), job)
+        return cls(json.dumps({**job.to_dict(), "run": None}, sort_keys=True), _state(job.device), job)
+
+
+def _state(device: str | None) -> tuple[int, int] | None:
+    try:
+        found = os.stat(device) if device else None
+    except OSError:  # whoever reads it says what is wrong
+        return None
+    return None if found is None else (found.st_mtime_ns, found.st_size)
 
 
 def facts_of(job: Job) -> Facts:
@@ -118,7 +134,7 @@ def facts_of(job: Job) -> Facts:
         raise PredictorError(
             "precision is a schedule, and a predictor's features are those of one precision; ask for each part alone"
         )
-    if job.device or ":" in job.model or ".py" in job.model:
+    if ":" in job.model or ".py" in job.model:
         return _count(job)
     return _kept(JobKey.of(job))
 
@@ -130,8 +146,7 @@ def _kept(key: JobKey) -> Facts:
 
 def _count(job: Job) -> Facts:
     precision = job.precision_spec
-    catalog = default_catalog().with_file(job.device) if job.device else default_catalog()
-    cluster = catalog.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    cluster = _catalog(job.device).cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
     compute_peak(cluster.gpu, precision.math, "")
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
     if is_layered(job):
@@ -145,7 +160,7 @@ def _count(job: Job) -> Facts:
     sent = np.array([bucket.nbytes for bucket in program.buckets], dtype=np.float64)
     wire_s = 0.0
     if len(sent):
-        wire_s = float(collective_seconds("all_reduce", sent, cluster).seconds.sum())
+        wire_s = float(collective("all_reduce", sent, cluster).seconds.sum())
     elements = sum(bucket.elements for bucket in program.buckets)
     synced = program.synced_micro_steps
     return _facts(
@@ -156,7 +171,7 @@ def _count(job: Job) -> Facts:
         wire_s=wire_s * synced,
         window=synced / program.micro_steps,
         batch=step.batch_size,
-        host=host_costs(job.execution, cluster.node.host_factor),
+        host=host_of(job.execution, machine(cluster), _PLAIN, 1.0),
         family=step.family,
     )  # fmt: skip
 
@@ -291,7 +306,7 @@ def _layered(job: Job, cluster: Cluster, options: WorkOptions) -> Facts:
         wire_s=wire_s,
         window=program.reductions / program.micro_batches,
         batch=step.batch_size,
-        host=host_costs(job.execution, cluster.node.host_factor),
+        host=host_of(job.execution, machine(cluster), _PLAIN, 1.0),
         family=step.family,
         inner_s=inner_s + 2.0 * priced.send_s * program.micro_batches,
         bubble=waits / (waits + program.micro_batches),

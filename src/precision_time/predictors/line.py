@@ -11,26 +11,30 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from precision_time.errors import MissingPeakError, PredictorError
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.errors import PredictorError
 from precision_time.fit.cases import Case, cases, run
-from precision_time.fit.factors import fit
-from precision_time.hardware.catalog import default_catalog
+from precision_time.fit.factors import Fitted, fit, left_out
 from precision_time.job.file import compact_json
 from precision_time.job.job import Job
-from precision_time.job.precision import parse_precision
 from precision_time.layered_prediction import is_layered
 from precision_time.measurements.row import Row
 from precision_time.prediction import predict
+from precision_time.predictors.blind import Blind, Seeing
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
+from precision_time.predictors.rows import merged
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.kernels import compute_peak
 from precision_time.timing.layout_costs import shipped_layout_costs
+
+Array = NDArray[np.float64]
 
 ROUNDS = 2
 """Gauss-Newton steps of a fit. The board takes up to six; held out by family, two predict the same to 0.1 % of MAPE."""
@@ -38,7 +42,16 @@ FILE = "line.json"
 _PARTS = ("scales", "execution", "host", "ranks")
 
 
-class Line(Predictor):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fitted:
+    """What `fit` found, from which cases, and which of the jobs it was given these are."""
+
+    found: Fitted
+    cases: tuple[Case, ...]
+    taught: tuple[bool, ...]
+
+
+class Line(Seeing, Predictor):
     """The main line of the package under the interface of the published predictors."""
 
     name = "line"
@@ -46,21 +59,49 @@ class Line(Predictor):
     def __init__(self, rounds: int = ROUNDS) -> None:
         self.rounds = rounds
         self.constants: StepConstants | None = None
+        self._fitted: _Fitted | None = None
         self._cost = Cost(0, 0.0, 0.0)
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
         """Settle the step factors on these jobs; those of other layouts than data parallel teach nothing here."""
         start = time.perf_counter()
-        self.constants = None
-        taught = [case for each in self._taught(measured) if (case := _case(each, self._seen(each.job))) is not None]
+        self.constants, self._fitted = None, None
+        asked = merged(self._taught(measured))
+        of_job = [_case(each, self._seen(each.job)) for each in asked]
+        taught = [case for case in of_job if case is not None]
         if not taught:
             raise PredictorError(
                 f"line: none of the {len(measured)} measured jobs is plain data parallel, which its factors are "
                 "fitted to; give such jobs, or leave fit out to use the shipped factors"
             )
-        found = fit(taught, iterations=self.rounds).constants
-        self.constants = replace(found, layouts=shipped_layout_costs())
+        found = fit(taught, iterations=self.rounds)
+        self._fitted = _Fitted(found, tuple(taught), tuple(case is not None for case in of_job))
+        self.constants = replace(found.constants, layouts=shipped_layout_costs())
         self._cost = Cost(len(measured), sum(m.cost_s for m in measured), time.perf_counter() - start)
+
+    def can_learn(self, measured: Sequence[MeasuredJob]) -> bool:
+        """Whether any of the jobs can teach: those on a device file have measured kernels, which no factor moves."""
+        return any(_can_teach(self._seen(each.job)) for each in measured)
+
+    def moved_without(self, folds: Sequence[int]) -> dict[int, Array]:
+        """Fold -> how the log of its seconds would move, of every job that `fit` was given, had that fold not taught.
+
+        To first order (`fit.factors.left_out`). Folds are of the jobs of `fit`, as `rows.merged` has them; empty where
+        nothing was fitted.
+        """
+        if self._fitted is None:
+            return {}
+        if len(folds) != len(self._fitted.taught):
+            raise PredictorError(
+                f"line was fitted to {len(self._fitted.taught)} jobs, but {len(folds)} are asked about; give it those"
+            )
+        at = np.flatnonzero(self._fitted.taught)
+        folds_of = [int(folds[i]) for i in at.tolist()]
+        moved = {}
+        for fold, change in left_out(self._fitted.found, self._fitted.cases, folds_of).items():
+            moved[fold] = np.zeros(len(folds))
+            moved[fold][at] = change
+        return moved
 
     def predict(self, job: Job) -> Forecast:
         step = predict(self._seen(job), constants=self.constants).step
@@ -70,7 +111,9 @@ class Line(Predictor):
     def step_seconds(self, job: Job) -> float:
         """Seconds of one step alone, without memory, interval and breakdown."""
         seen = self._seen(job)
-        if self.constants is None or is_layered(seen):
+        if self.constants is None and not seen.anchors:
+            return _shipped_seconds(JobKey.of(seen))
+        if self.constants is None or seen.device or is_layered(seen):
             return float(predict(seen, constants=self.constants).step.p50)
         return float(run(_traced(JobKey.of(seen)), self.constants)[1].step_s)
 
@@ -81,11 +124,11 @@ class Line(Predictor):
         folder.mkdir(parents=True, exist_ok=True)
         constants = self.constants
         said = None if constants is None else {part: dict(getattr(constants, part)) for part in _PARTS}
-        content = {"predictor": self.name, "rounds": self.rounds, "constants": said, "cost": asdict(self._cost)}
+        content = {"predictor": self.name, "constants": said, "cost": asdict(self._cost)}
         (folder / FILE).write_text(compact_json({**content, **self._own()}) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> Line:
+    def load(cls, folder: Path) -> Self:
         content = read_json(folder, FILE, cls.name)
         found = cls._from(content)
         if content["constants"] is not None:
@@ -93,62 +136,18 @@ class Line(Predictor):
         found._cost = Cost(**content["cost"])
         return found
 
-    # --- what the blind twin does otherwise
-
-    def _seen(self, job: Job) -> Job:
-        return job
-
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
-        return measured
-
     def _own(self) -> dict[str, Any]:
-        return {}
+        return {**super()._own(), "rounds": self.rounds}
 
     @classmethod
-    def _from(cls, content: dict[str, Any]) -> Line:
-        return cls(content["rounds"])
+    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._words(content), "rounds": content["rounds"]}
 
 
-class BlindLine(Line):
-    """The line with the dtype frozen: every job is one in `precision`, and rows measured in it alone teach."""
+class BlindLine(Blind, Line):
+    """Every job is priced in one precision, and its factors are of rows in it."""
 
     name = "line-blind"
-
-    def __init__(self, precision: str = "fp32", rounds: int = ROUNDS) -> None:
-        super().__init__(rounds)
-        self.precision = parse_precision(precision).label
-
-    def _seen(self, job: Job) -> Job:
-        return frozen(job, self.precision)
-
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
-        return only(measured, self.precision, self.name)
-
-    def _own(self) -> dict[str, Any]:
-        return {"precision": self.precision}
-
-    @classmethod
-    def _from(cls, content: dict[str, Any]) -> BlindLine:
-        return cls(content["precision"], content["rounds"])
-
-
-def frozen(job: Job, precision: str) -> Job:
-    """The job as one sees it who takes all jobs to run in `precision`, or in fp32 where the GPU has no unit for it."""
-    catalog = default_catalog().with_file(job.device) if job.device else default_catalog()
-    try:
-        compute_peak(catalog.gpu(job.gpu), parse_precision(precision).math, "")
-    except MissingPeakError:
-        precision = "fp32"
-    return job.replace(precision=precision, communication_dtype=None)
-
-
-def only(measured: Sequence[MeasuredJob], precision: str, name: str) -> list[MeasuredJob]:
-    """The jobs measured in one precision; `PredictorError` where there are none."""
-    found = [each for each in measured if each.precision == precision]
-    if not found:
-        have = ", ".join(sorted({each.precision for each in measured})) or "none"
-        raise PredictorError(f"{name}: no measured job ran in precision {precision!r}; measured ones: {have}")
-    return found
 
 
 # --- jobs as the fit of step factors takes them
@@ -160,9 +159,18 @@ def _traced(key: JobKey) -> Case:
     return cases([_row("", key.job, math.nan, "")])[0]
 
 
+@lru_cache(maxsize=4096)
+def _shipped_seconds(key: JobKey) -> float:
+    return float(predict(key.job).step.p50)
+
+
+def _can_teach(job: Job) -> bool:
+    return not (job.device or job.layout != "dp" or job.recompute != "none" or is_layered(job))
+
+
 def _case(measured: MeasuredJob, seen: Job) -> Case | None:
     """A measured job as a row of trust B: how sure a measurement is, `MeasuredJob` does not say."""
-    if seen.device or seen.layout != "dp" or seen.recompute != "none" or is_layered(seen):
+    if not _can_teach(seen):
         return None
     seconds = measured.seconds / steps_of(measured.job)
     return replace(_traced(JobKey.of(seen)), row=_row(measured.id, seen, seconds, measured.family))

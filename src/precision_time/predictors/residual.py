@@ -3,13 +3,15 @@
 The line's step factors are fitted to the training rows first, as `Line.fit` does it; they are shrunk so much that the
 rows they were fitted to err nearly as others do, and what they leave there is what the trees learn from. For a model
 of a family that taught them nothing a share of their correction counts, chosen by leaving out families of the training
-rows (from the trees; the line's factors stay, since fitting them takes seconds).
+rows, from the trees and, to first order, from the line's factors. What is left there also says how wide an interval
+must be for a new family. Rows on a calibrated device teach the line nothing, its kernels being measured: there it
+stays as it ships.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.line import Line, read_json
-from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]
@@ -51,27 +53,37 @@ class BoostingResidual(Predictor):
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
         start = time.perf_counter()
         self._trees = None
-        rows = Rows.of(measured, lambda job: job, self.name)
+        rows = Rows.of(merged(measured), lambda job: job, self.name)
         self.line, self._fitted_line = self._fitted_line or Line(), None
-        if self.line.constants is None:
+        if self.line.constants is None and self.line.can_learn(measured):
             self.line.fit(measured)
-        left = rows.log_s - np.log([self.line.step_seconds(each.job) for each in measured])
+        left = rows.log_s - np.log([self.line.step_seconds(each.job) for each in rows.measured])
         columns = matrix(rows.facts)
 
-        def held_out(training: Indices, judged: Indices) -> Array:
-            grown = self._grow(columns[training], left[training], rows.pick(training).weights)
-            return grown.predict(columns[judged])
+        def held_out(target: Array) -> Callable[[Indices, Indices], Array]:
+            def judge(training: Indices, judged: Indices) -> Array:
+                grown = self._grow(columns[training], target[training], rows.pick(training).weights)
+                return grown.predict(columns[judged])
 
-        strange = out_of_fold(rows.family_folds(), held_out)
-        self._share = best_share(left, strange, rows.weights)
+            return judge
+
+        folds = rows.family_folds()
+        moved = self.line.moved_without(folds.tolist())
+        strange, left_strange = np.zeros(len(rows)), left.copy()
+        for fold in np.unique(folds):
+            judged, training = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            found = left - moved.get(int(fold), 0.0)  # of a line that this fold did not teach
+            left_strange[judged], strange[judged] = found[judged], held_out(found)(training, judged)
+        self._share = best_share(left_strange, strange, rows.weights)
         self._radii = Radii.of(
-            left - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out),
-            left - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out),
-            left - self._share * strange,
+            left - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out(left)),
+            left - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out(left)),
+            left_strange - self._share * strange,
+            rows.families,
         )
         self._known = rows.known
         self._trees = self._grow(columns, left, rows.weights)
-        self._cost = Cost(len(rows), sum(m.cost_s for m in measured), time.perf_counter() - start)
+        self._cost = Cost(len(measured), sum(m.cost_s for m in measured), time.perf_counter() - start)
 
     def _grow(self, columns: Array, target: Array, weights: Array) -> Trees:
         return Trees.fit(FEATURES, columns, target, weights, self.setting, self.seed)

@@ -1,7 +1,7 @@
 """Compute time as rooflines over utilisations, fitted to measured steps: what gradient boosting starts from.
 
     device = sum over groups of kernels and dtype classes of exp(theta) x roofline seconds + kernels x launch
-    compute = (device^p + host^p)^(1/p) / (1 - bubble)
+    compute = (device^p + host^p)^(1/p) / (1 - bubble)        p = 1 on a CPU, where the two take turns
 
 theta, the log of one over a utilisation, is the sum of a part common to all kernels and of departures by family of
 kernels, group, dtype class and architecture, each shrunk towards zero (partial pooling), so that what few rows say of
@@ -52,6 +52,7 @@ class Rooflines:
     """Fitted parts by name; a part that no training row had is zero."""
 
     theta: Mapping[str, float] = field(default_factory=lambda: {":common": COMMON})
+    _factors: dict[tuple[str, str, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def log_factor(self, group: str, kind: str, arch: str) -> float:
         """Log of seconds over roofline seconds of these kernels."""
@@ -63,9 +64,18 @@ class Rooflines:
         theta, arch = self.theta, facts.cluster.gpu.arch
         device = facts.kernels * LAUNCH_S * math.exp(theta.get(":launch", 0.0))
         for (group, kind), seconds in facts.roofs.items():
-            device += seconds * math.exp(self.log_factor(group, kind, arch))
+            key = (group, kind, arch)
+            if key not in self._factors:  # of few kernels, and asked for by every job
+                self._factors[key] = math.exp(self.log_factor(*key))
+            device += seconds * self._factors[key]
         host = facts.host_s * math.exp(theta.get(":host", 0.0))
-        return float((device**POWER + host**POWER) ** (1.0 / POWER) / (1.0 - facts.bubble))
+        power = _power(facts)
+        return float((device**power + host**power) ** (1.0 / power) / (1.0 - facts.bubble))
+
+
+def _power(facts: Facts) -> float:
+    """1, the sum, where host and kernels take turns on the same cores."""
+    return 1.0 if facts.in_turns else POWER
 
 
 class _Design:
@@ -95,6 +105,7 @@ class _Design:
                 self.roofs[i, keys[group, kind, facts.cluster.gpu.arch]] = seconds
         self.launch = np.array([facts.kernels * LAUNCH_S for facts in jobs])
         self.host = np.array([facts.host_s for facts in jobs])
+        self.power = np.array([_power(facts) for facts in jobs])
         self.idle = np.array([1.0 - facts.bubble for facts in jobs])
 
     def log_seconds(self, theta: Array) -> tuple[Array, Array]:
@@ -103,11 +114,11 @@ class _Design:
         launch = self.launch * math.exp(theta[1])
         device = terms.sum(axis=1) + launch
         host = self.host * math.exp(theta[2])
-        share = device**POWER / (device**POWER + host**POWER)  # of the step's log that the device moves
+        share = device**self.power / (device**self.power + host**self.power)  # of the step's log that the device moves
         slopes = (terms @ self.of_key) * (share / device)[:, None]
         slopes[:, 1] += share * launch / device
         slopes[:, 2] += 1.0 - share
-        return np.log(device) - np.log(share) / POWER - np.log(self.idle), slopes
+        return np.log(device) - np.log(share) / self.power - np.log(self.idle), slopes
 
 
 def fit_rooflines(

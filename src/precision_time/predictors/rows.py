@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
-from precision_time.predictors.facts import Facts, facts_of
+from precision_time.predictors.facts import Facts, JobKey, facts_of
 from precision_time.predictors.interface import MeasuredJob, steps_of
 from precision_time.predictors.published import card_group, grouped_folds, job_group
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+FAMILY_FOLDS = 9
+"""Most folds of families inside a fit; each costs a fit of its own."""
 FEWEST, FEWEST_GROUPS = 20, 4
 """Measured jobs, and jobs in another dress counted once, without which nothing is fitted: chosen."""
 
 
 def enough(measured: Sequence[MeasuredJob]) -> bool:
     """Whether trees can be trained on these jobs at all."""
+    measured = merged(measured)
     return len(measured) >= FEWEST and _groups(measured) >= FEWEST_GROUPS
 
 
 def _groups(measured: Sequence[MeasuredJob]) -> int:
     return len({job_group(each) for each in measured})
+
+
+def merged(measured: Sequence[MeasuredJob]) -> list[MeasuredJob]:
+    """The measured jobs, those that differ only in how long they ran as one: all their seconds over all their steps.
+
+    Features are of a step, so several lengths of one job would only repeat a row.
+    """
+    found: list[MeasuredJob] = []
+    groups: dict[tuple[JobKey, str, str], list[MeasuredJob]] = {}
+    for each in measured:
+        if each.job.run.samples is None and each.job.run.steps is None and each.job.run.epochs is None:
+            found.append(each)
+            continue
+        group = groups.setdefault((JobKey.of(each.job), each.family, each.dataset), [])
+        if not group:
+            found.append(each)
+        group.append(each)
+    longer = {
+        id(group[0]): sum(m.seconds for m in group) / sum(steps_of(m.job) for m in group)
+        for group in groups.values() if len(group) > 1
+    }  # fmt: skip
+    return [replace(m, seconds=longer[id(m)] * steps_of(m.job)) if id(m) in longer else m for m in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +121,14 @@ class Rows:
         """The fold of each row; a job in other precisions and batches stays in one."""
         return np.array(grouped_folds(self.measured, job_group, count, seed), dtype=np.intp)
 
-    def family_folds(self) -> NDArray[np.intp]:
-        """A fold for each family; where there is but one, five of jobs."""
-        known = {name: i for i, name in enumerate(sorted(set(self.families)))}
-        if len(known) < 2:
+    def family_folds(self, most: int = FAMILY_FOLDS) -> NDArray[np.intp]:
+        """A fold for each family, some together where there are more than `most`; of one alone, five of jobs."""
+        count = len(set(self.families))
+        if count < 2:
             return self.job_folds(5)
+        if count > most:
+            return np.array(grouped_folds(self.measured, lambda each: each.family, most), dtype=np.intp)
+        known = {name: i for i, name in enumerate(sorted(set(self.families)))}
         return np.array([known[name] for name in self.families], dtype=np.intp)
 
 
@@ -143,9 +171,9 @@ class Radii:
     strange: float
 
     @classmethod
-    def of(cls, same: Array, kin: Array, strange: Array) -> Radii:
-        """Of held-out errors; none narrower than one for a job better known."""
-        widths = np.maximum.accumulate([conformal(same), conformal(kin), conformal(strange)])
+    def of(cls, same: Array, kin: Array, strange: Array, families: Sequence[str]) -> Radii:
+        """Of held-out errors, `families` those of the rows; none narrower than one for a job better known."""
+        widths = np.maximum.accumulate([conformal(same), conformal(kin), conformal_of_groups(strange, families)])
         return cls(*map(float, widths))
 
 
@@ -176,3 +204,23 @@ def conformal(errors: Array, coverage: float = 0.8) -> float:
     if not len(size):
         return 0.0
     return float(size[min(len(size), int(np.ceil(coverage * (len(size) + 1)))) - 1])
+
+
+def conformal_of_groups(errors: Array, groups: Sequence[str], coverage: float = 0.8) -> float:
+    """Half width in log seconds that holds `coverage` of the rows of a new group, if groups are like each other.
+
+    Rows of a group err together, so each group counts once, however many rows it has, and one more, unseen, counts as
+    wider than all (Dunn, Wasserman and Ramdas 2023, hierarchical conformal prediction by pooled distributions). The
+    widest error seen is the answer where so few groups cannot promise as much.
+    """
+    usable = np.isfinite(errors)
+    sizes = np.abs(errors[usable])
+    if not len(sizes):
+        return 0.0
+    names = [name for name, usual in zip(groups, usable, strict=True) if usual]
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    order = np.argsort(sizes)
+    inside = np.cumsum([1.0 / counts[names[i]] for i in order]) / (len(counts) + 1)
+    return float(sizes[order][min(int(np.searchsorted(inside, coverage - 1e-9)), len(sizes) - 1)])

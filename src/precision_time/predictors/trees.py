@@ -64,9 +64,9 @@ class Trees:
         grown = []
         for each in range(setting.seeds):
             parameters = setting.parameters(features, 1000 * seed + each)
-            grown.append(
-                lightgbm.train(parameters, lightgbm.Dataset(columns, **data, params=parameters), setting.rounds)
-            )
+            rows = lightgbm.Dataset(columns, **data, params=parameters)
+            # Else LightGBM writes the trees out as text and reads them back.
+            grown.append(lightgbm.train(parameters, rows, setting.rounds, keep_training_booster=True))
         return cls(tuple(features), tuple(grown))
 
     def predict(self, columns: Array) -> Array:

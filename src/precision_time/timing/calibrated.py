@@ -237,6 +237,7 @@ class _Book:
 
     def __init__(self, gpu: Gpu, calibration: Calibration) -> None:
         points = calibration.kernels
+        self._loops = gpu.device_type == "cpu"
         self._operator = [operator.rstrip("_") for operator in points.operator]
         self._variant = points.variant
         kinds = [class_of_dtype(math, dtype) for math, dtype in zip(points.math, points.dtype, strict=True)]
@@ -261,13 +262,15 @@ class _Book:
         self._surfaces: dict[Key, _Surface] = {}
 
     def curve(self, operator: str, family: str, variant: str, math: str, kind: str) -> _Curve | None:
-        """Of the nearest points: the operator's, one alike, the family's; then those of float32, then any pointwise."""
+        """Of the nearest points: the operator's, one alike, the family's; then those of float32, on a CPU also those of
+        half numbers, by elements; then any pointwise."""
         of_operator = ("operator", operator, math, kind)
         key = self._first(
             ("own", operator, family, variant, math, kind), of_operator,
             *(("operator", other, math, kind) for other in ALIKE.get(operator, ())),
             ("variant", family, variant, math, kind), ("family", family, kind), ("operator", operator, math, "fp32"),
-            ("family", family, "fp32"), ("family", "pointwise", kind), ("family", "pointwise", "fp32"),
+            ("family", family, "fp32"), *(self._narrower(operator, family, math) if kind == "fp32" else ()),
+            ("family", "pointwise", kind), ("family", "pointwise", "fp32"),
         )  # fmt: skip
         if key is None:
             return None
@@ -276,9 +279,15 @@ class _Book:
         if found is None:
             at = np.array(self._members[key], dtype=np.intp)
             named = key[0] == "own" or key[:2] == of_operator[:2]
-            found = _Curve(self._bytes[at], self._seconds[at], self._spread[at], own, named)
+            as_wide = _NARROWED if kind == "fp32" and key[-1] == "half" else 1.0
+            found = _Curve(as_wide * self._bytes[at], self._seconds[at], self._spread[at], own, named)
             self._curves[key, own] = found
         return found
+
+    def _narrower(self, operator: str, family: str, math: str) -> tuple[Key, ...]:
+        """Of half numbers for float32, where the loop over elements is what takes the time: on a CPU. A pooling there
+        takes ten times what a pointwise operator of as many bytes does."""
+        return (("operator", operator, math, "half"), ("family", family, "half")) if self._loops else ()
 
     def surface(self, family: str, math: str, kind: str) -> _Surface | None:
         """Of the family in that unit, else in any unit of the dtype class, else of a related family."""
@@ -298,6 +307,10 @@ class _Book:
 
     def _first(self, *keys: Key) -> Key | None:
         return next((key for key in keys if key in self._members), None)
+
+
+_NARROWED = 2.0
+"""Bytes of float32 over those of half, for as many elements."""
 
 
 @lru_cache(maxsize=8)

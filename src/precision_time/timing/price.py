@@ -311,7 +311,7 @@ def _price_kinds(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = _host(execution, cluster, constants, None if habits is None else habits.host)
+    host = host_of(execution, cluster, constants, None if habits is None else habits.host)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
     return PricedKinds(
         kinds=program_kinds,
@@ -341,7 +341,7 @@ def price(
     """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
     constants = constants or shipped()
     bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
-    reduction = _collective("all_reduce", bytes_, cluster) if len(bytes_) else None
+    reduction = collective("all_reduce", bytes_, cluster) if len(bytes_) else None
     return PricedProgram(
         **fields_of(price_kinds(program.kinds, cluster, options, execution, constants)),
         program=program,
@@ -364,7 +364,7 @@ def _measured_host(cluster: Machine) -> HostFigures | None:
     return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
 
 
-def _host(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
+def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
     """The calibrated host's own costs where it was measured, without the factors of other hosts."""
     measured = _measured_host(cluster)
     if measured is not None:
@@ -373,7 +373,7 @@ def _host(execution: str, cluster: Machine, constants: StepConstants, factor: fl
     return constants.host_costs(host_costs(execution, cluster.node.host_factor * crowd))
 
 
-def _collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:
+def collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:
     """Measured on this very node where it was, by the fabric's model otherwise."""
     measured = measured_collective(name, nbytes, cluster)
     return collective_seconds(name, nbytes, cluster) if measured is None else measured
@@ -382,4 +382,4 @@ def _collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:
 def _broadcast_seconds(program: RankProgram, cluster: Cluster) -> float:
     if not program.broadcast_bytes or program.ranks < 2:
         return 0.0
-    return float(_collective("broadcast", np.array([program.broadcast_bytes], dtype=np.float64), cluster).seconds[0])
+    return float(collective("broadcast", np.array([program.broadcast_bytes], dtype=np.float64), cluster).seconds[0])

@@ -14,7 +14,7 @@ from precision_time.errors import PrecisionTimeError
 from precision_time.job.job import Job
 from precision_time.job.precision import PRECISIONS
 from precision_time.prediction import Anchoring, predict
-from precision_time.predictors.additive import Additive, BlindAdditive
+from precision_time.predictors.additive import Additive, BlindAdditive, calibration_seconds
 from precision_time.predictors.additive_equations import Terms
 from precision_time.predictors.interface import MeasuredJob, steps_of
 from precision_time.predictors.studies import additive_figures as figures
@@ -27,6 +27,7 @@ from precision_time.predictors.studies.additive_errors import (
     precisions_of,
     twin_table,
 )
+from precision_time.predictors.studies.boosting_scores import timing_of
 from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 from precision_time.timing.constants import StepConstants
 
@@ -249,8 +250,22 @@ def _claims(on_runs: Sequence[Judged], on_published: Sequence[Judged]) -> list[C
 
 
 def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = None) -> tuple[Verdict, ...]:
-    """The model and the main line beside it; neither has learnt from these rows."""
+    """The model and the main line beside it; neither has learnt from these rows.
+
+    On a calibrated device the line is the product's, charged for the calibration; elsewhere it has kernel curves alone.
+    """
     precisions = sorted({each.measured.precision for each in judged})
+    jobs = [each.measured.job for each in judged if {AWARE, LINE} <= set(each.seconds)]
+    calibrated = calibration_seconds(jobs) or None
+    constants = None if calibrated else _KERNELS
+    model = Additive()
+    model.fit([each.measured for each in judged])
+    ways: dict[str, tuple[str, float | None, Callable[[Job], Any]]] = {
+        "additive": (AWARE, measured_s, model.predict),
+        "line" if calibrated else "line, kernels alone": (
+            LINE, calibrated, lambda job: predict(job, constants=constants, anchoring=_ALONE)
+        ),
+    }  # fmt: skip
     return tuple(
         Verdict(
             name, rows, "all: nothing is fitted to steps",
@@ -261,9 +276,9 @@ def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = No
                 ])
                 for part in ("all", *precisions)
             },
-            measured_s if way == AWARE else None,
+            spent, timing_of(call, jobs[:: max(1, len(jobs) // 10)][:10]),
         )
-        for name, way in (("additive", AWARE), ("line, kernels alone", LINE))
+        for name, (way, spent, call) in ways.items()
         if all(any(way in e.seconds for e in judged if p == e.measured.precision) for p in precisions) and judged
     )  # fmt: skip
 

@@ -15,7 +15,9 @@ from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES, OVERLAP, matrix, vector
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.line import Line
+from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.studies import boosting_figures as figures
+from precision_time.predictors.studies import boosting_runs
 from precision_time.predictors.studies.boosting_claims import (
     PUBLISHED,
     SAME_GPUS,
@@ -40,9 +42,11 @@ from precision_time.predictors.studies.boosting_scores import (
     having,
     moved_by_precision,
     scores,
+    timing_of,
 )
 from precision_time.predictors.study import Context, Errors, Figure, Section, Table, Verdict
 from precision_time.predictors.trees import Setting
+from precision_time.timing.constants import shipped
 
 KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting on top of the line"
 QUICK = Setting(rounds=30, seeds=1)
@@ -69,11 +73,20 @@ LARGE_RUNS = {
 
 
 def study(context: Context) -> Section:
-    """Train, judge and tell. Without published rows the section says so."""
+    """Train, judge and tell, on published rows and on real runs. Without either the section says so."""
+    published, real = _published(context), boosting_runs.study(context, *((QUICK,) if context.quick else ()))
+    return Section(
+        KEY, TITLE, (*published.text, *real.text), (*published.claims, *real.claims),
+        (*published.tables, *real.tables), (*published.figures, *real.figures),
+        (*published.verdicts, *real.verdicts), {**published.data, "real_runs": dict(real.data)},
+    )  # fmt: skip
+
+
+def _published(context: Context) -> Section:
     setting = QUICK if context.quick else Setting()
     measured = tuple(context.published)
     if not measured:
-        return Section(KEY, TITLE, ("The tables of published rows are absent, so boosting was not judged.",))
+        return Section(KEY, TITLE, ("The tables of published rows are absent, so boosting was not judged on them.",))
 
     def progress(part: str) -> Callable[[int, int], None]:
         return lambda done, of: context.progress(part, done, of)
@@ -172,27 +185,20 @@ def _importance(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, l
     return found
 
 
-def _timing(whole: Boosting, measured: Sequence[MeasuredJob], calls: int = 100) -> dict[str, float]:
+def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float]:
     """Median seconds of a call on this machine, warm, and of a first question about a network never asked of."""
     jobs = [each.job for each in measured[:: max(1, len(measured) // 20)]][:20]
-    facts = [facts_of(job) for job in jobs]
+    facts = {id(job): facts_of(job) for job in jobs}
     line = Line()
-    for job in jobs:
-        line.step_seconds(job)
-
-    def median(call: Callable[[int], Any], count: int) -> float:
-        spent = []
-        for i in range(count):
-            start = time.perf_counter()
-            call(i % len(jobs))
-            spent.append(time.perf_counter() - start)
-        return statistics.median(spent)
-
+    line.constants = shipped()  # fitted factors take no other time than those that ship, and fitting takes seconds
+    top = BoostingResidual(whole.setting, whole.seed, line)
+    top.fit(measured)
     found = {
-        "features": median(lambda i: vector(facts[i], FEATURES), calls),
-        "model": median(lambda i: whole.learned.log_parts([facts[i]]), calls),
-        "predict": median(lambda i: whole.predict(jobs[i]), calls),
-        "line": median(lambda i: line.predict(jobs[i]), len(jobs)),
+        "features": timing_of(lambda job: vector(facts[id(job)], FEATURES), jobs),
+        "model": timing_of(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
+        "predict": timing_of(whole.predict, jobs),
+        "residual": timing_of(top.predict, jobs),
+        "line": timing_of(Line().predict, jobs),
     }
     first = measured[0].job.replace(model="vit-b-16", model_config={}, input={}, batch_size=48, optimizer="adamw")
     start = time.perf_counter()
@@ -215,6 +221,7 @@ def _tables(
     listed = [(f.name, f.unit, "more is never faster" if f.sign else "", f.what) for f in (AGGREGATED[0], *FEATURES)]
     names = {
         "features": "features of a counted job", "model": "the model alone", "predict": "boosting, predict",
+        "residual": "boosting-residual, predict",
         "line": "line, predict", "first_of_a_network": "boosting, first question about a network",
     }  # fmt: skip
     tables = [
@@ -278,6 +285,7 @@ _SHOWN = {
     "line by family": "model family",
 }  # fmt: skip
 """Runs that stand beside other predictors, and what each leaves out."""
+_CALLS = {"boosting": "predict", "boosting-residual": "residual", "line": "line"}
 
 
 def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Verdict, ...]:
@@ -288,7 +296,7 @@ def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Ve
                 name: Errors(s["n"], s["mape"], s["median"], s["p90"], s["signed"])
                 for name, s in {"all": found[run]["all"], **found[run]["precision"]}.items()
             },
-            call_s={"boosting": timing["predict"], "line": timing["line"]}.get(run.partition(" ")[0]),
+            call_s=timing[_CALLS[run.partition(" ")[0]]],
         )
         for run, left_out in _SHOWN.items()
         if run in found

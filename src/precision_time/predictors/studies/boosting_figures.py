@@ -14,7 +14,10 @@ from precision_time.predictors.study import Figure
 _BARS = ("#0072B2", "#D55E00", "#009E73")
 
 
-def ratios(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], names: Mapping[str, str]) -> Figure:
+def ratios(
+    measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], names: Mapping[str, str],
+    caption: str = "Boosting: predicted over measured step time of every held-out row", below: str = "measured step",
+) -> Figure:  # fmt: skip
     """Predicted over measured of every held-out row, a panel for each run, coloured by precision."""
     from matplotlib.ticker import NullLocator
 
@@ -42,12 +45,12 @@ def ratios(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], names: 
         axes.set_title(label, loc="left", fontsize=10)
         axes.grid(color="#888888", alpha=0.25, linewidth=0.6)
         axes.set_ylabel("predicted / measured")
-    panels[-1].set_xlabel("measured step time")
+    panels[-1].set_xlabel(f"{below} time")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     return Figure(
-        "Boosting: predicted over measured step time of every held-out row; the grey band is within 20 %",
-        _svg(figure, "boosting ratios"),
+        f"{caption}; the grey band is within 20 %",
+        _svg(figure, f"{below} ratios"),
     )
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.predictors.boosting import BlindBoosting, Boosting
-from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor
+from precision_time.predictors.facts import JobKey
+from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.published import card_group, grouped_folds, job_group
 from precision_time.predictors.residual import BoostingResidual
@@ -25,7 +26,8 @@ from precision_time.processes import cores, pooled
 Array = NDArray[np.float64]
 
 BOOSTING, LINES, BLIND, BLIND_ALL, BLIND_LINE = "boosting", "lines", "blind", "blind, all rows", "blind line"
-"""What is trained; `LINES` are the line and boosting on top of it."""
+RESIDUAL = "residual"
+"""What is trained; `LINES` are the line and boosting on top of it, `RESIDUAL` the latter alone."""
 FOLDS = 5
 CURVE = (0.15, 0.25, 0.4, 0.7, 1.0)
 """Shares of the training rows of a fold in the learning curve."""
@@ -158,9 +160,15 @@ def answer_share(share: Share) -> list[Answer]:
     for question in share.questions:
         training = [share.measured[i] for i in question.training]
         for run, predictor in _trained(question, training, share.setting, share.seed).items():
+            per_step: dict[JobKey, tuple[float, ...]] = {}  # one question for all lengths of a job
             for row in question.judged:
-                forecast = predictor.predict(share.measured[row].job)
-                found.append((run, row, forecast.seconds, forecast.p10_s, forecast.p90_s))
+                job = share.measured[row].job
+                key, steps = JobKey.of(job), steps_of(job)
+                if key not in per_step:
+                    said = predictor.predict(job)
+                    per_step[key] = (said.seconds / steps, said.p10_s / steps, said.p90_s / steps)
+                p50, p10, p90 = (each * steps for each in per_step[key])
+                found.append((run, row, p50, p10, p90))
     return found
 
 
@@ -175,10 +183,12 @@ def _trained(
         residual.fit(training)
         return {f"line {question.run}": line, f"boosting-residual {question.run}": residual}
     made: Predictor
-    if question.kind == BLIND_LINE:
+    if question.kind == RESIDUAL:
+        made = BoostingResidual(setting, seed)
+    elif question.kind == BLIND_LINE:
         made = BlindLine(question.precision)
     elif question.kind in (BLIND, BLIND_ALL):
-        made = BlindBoosting(question.precision, question.kind == BLIND_ALL, setting, seed)
+        made = BlindBoosting(question.precision, question.kind == BLIND_ALL, setting=setting, seed=seed)
     else:
         made = Boosting(setting, seed)
     made.fit(training)

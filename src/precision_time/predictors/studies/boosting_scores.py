@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.published import job_group
 from precision_time.predictors.studies.boosting_held_out import HeldOut
@@ -104,3 +107,15 @@ def moved_by_precision(measured: Sequence[MeasuredJob]) -> list[float]:
         key = f"{job_group(each)}|{each.job.batch_size}|{each.job.grad_accum}"
         found.setdefault(key, {})[each.precision] = each.seconds
     return sorted(max(times.values()) / min(times.values()) for times in found.values() if len(times) > 1)
+
+
+def timing_of(call: Callable[[Job], Any], jobs: Sequence[Job], calls: int = 30) -> float:
+    """Median seconds of a call on this machine, each job asked about once before."""
+    for job in jobs:
+        call(job)
+    spent = []
+    for i in range(calls):
+        start = time.perf_counter()
+        call(jobs[i % len(jobs)])
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)

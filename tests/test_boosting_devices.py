@@ -1,0 +1,171 @@
+"""Boosting on a calibrated device: its facts from the device file, what the line cannot learn there, and the study."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import HOST, TWO, US, device_document
+from precision_time.errors import PredictorError
+from precision_time.job import Job
+from precision_time.predictors.boosting import Boosting
+from precision_time.predictors.facts import facts_of
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.predictors.line import BlindLine, Line
+from precision_time.predictors.residual import BoostingResidual
+from precision_time.predictors.rooflines import POWER, Rooflines
+from precision_time.predictors.runs import read_runs
+from precision_time.predictors.trees import Setting
+
+FEW = Setting(rounds=20, seeds=1)
+REDUCED = [[1024.0, 1e-3], [1e9, 1e-3]]
+"""Seconds of an all-reduce by bytes: whatever its size, a millisecond."""
+
+
+def write(path: Path, **host: float) -> str:
+    document = device_document(TWO, host={**HOST, **host}, collectives={"all_reduce": {"2": REDUCED}})
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Job:
+    """A job on an invented CPU of 100 GFLOP/s."""
+    return Job("resnet50", gpu="this-cpu", device=write(tmp_path / "device.json"), batch_size=8)
+
+
+def test_facts_come_from_the_device_file(here: Job) -> None:
+    alone, two = facts_of(here), facts_of(here.replace(gpus=2))
+    assert alone.in_turns
+    assert two.wire_s == pytest.approx(1e-3 * round(two.wire_s / 1e-3))  # a millisecond for each bucket
+    assert two.wire_s >= 1e-3
+    assert not facts_of(Job("resnet50", gpu="v100-16gb-sxm", batch_size=8)).in_turns
+
+
+def test_a_device_calibrated_anew_is_counted_anew(here: Job) -> None:
+    before = facts_of(here)
+    assert facts_of(here.replace(run={"steps": 7})) is before  # a run's length is no fact of a step
+    path = Path(here.device or "")
+    write(path, operator_us=40.0)
+    os.utime(path, (1.0, 1.0))
+    assert facts_of(here).host_s > 5 * before.host_s
+
+
+def test_host_and_kernels_take_turns_on_a_cpu(here: Job) -> None:
+    facts = dataclasses.replace(facts_of(here), host_s=2.0, kernels=0.0)
+    theta = {":common": 0.0}
+    device = facts.roof_s + sum(s for (group, _), s in facts.roofs.items() if group == "helpers")
+    assert Rooflines(theta).seconds(facts) == pytest.approx(device + 2.0)
+    gpu = dataclasses.replace(facts, cluster=facts_of(Job("resnet50", gpu="v100-16gb-sxm")).cluster)
+    assert Rooflines(theta).seconds(gpu) == pytest.approx((device**POWER + 2.0**POWER) ** (1 / POWER))
+
+
+def jobs_here(here: Job) -> list[MeasuredJob]:
+    """36 jobs of three networks that take 2.5 times what the line says of them."""
+    found = []
+    for model in ("small-mlp", "small-lenet5", "small-alexnet"):
+        for batch in (2, 4, 8):
+            for gpus in (1, 2):
+                for precision in ("fp32", "amp-bf16"):
+                    job = here.replace(model=model, batch_size=batch, gpus=gpus, precision=precision)
+                    found.append(MeasuredJob(f"{model} {batch} {gpus}", job, 2.5 * Line().step_seconds(job), model))
+    return found
+
+
+def test_measured_kernels_teach_the_line_nothing(here: Job) -> None:
+    pytest.importorskip("torch")  # graphs under a CPU's autocast do not ship
+    measured = jobs_here(here)
+    with pytest.raises(PredictorError, match="none of the 36 measured jobs"):
+        Line().fit(measured)
+    predictor = BoostingResidual(Setting(rounds=60, seeds=1))
+    predictor.fit(measured)
+    assert predictor.line.constants is None
+    ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in measured])
+    assert ratio == pytest.approx(1.0, abs=0.1)
+    job = measured[0].job
+    assert Line().step_seconds(job) == pytest.approx(Line().predict(job).seconds)
+    fitted = Line(rounds=1)
+    fitted.fit([MeasuredJob("gpu", Job("resnet50", gpu="v100-16gb-sxm", batch_size=8), 0.1, "resnet")])
+    assert fitted.step_seconds(job) == pytest.approx(fitted.predict(job).seconds)
+    half = job.replace(precision="amp-bf16")
+    assert BlindLine("fp32").step_seconds(half) == Line().step_seconds(job)
+
+
+# --- the study on real runs
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[MeasuredJob]:
+    pytest.importorskip("torch")
+    return list(read_runs())
+
+
+def test_no_question_about_real_runs_trains_on_what_it_judges(runs: list[MeasuredJob]) -> None:
+    from precision_time.predictors.studies.boosting_runs import ATTENTION, questions_of_runs
+
+    asked = questions_of_runs(runs, seed=0)
+    whole: dict[str, list[int]] = {}
+    alike = {
+        "job": lambda m: (m.job.model, m.dataset, m.job.gpus), "network": lambda m: m.job.model,
+        "family": lambda m: m.family, "precision": lambda m: m.precision, "attention": lambda m: m.family,
+    }  # fmt: skip
+    for question in asked:
+        way = "job" if question.run.startswith("blind") else question.run.rpartition(" ")[2]
+        taught, judged = ({alike[way](runs[i]) for i in rows} for rows in (question.training, question.judged))
+        assert taught, question.run
+        assert not taught & judged, question.run
+        whole.setdefault(question.run, []).extend(question.judged)
+        if question.run.startswith("blind"):
+            assert {runs[i].precision for i in question.training} == {question.run.split()[1]}
+    for run, judged in whole.items():
+        unseen = [i for i, each in enumerate(runs) if each.family in ATTENTION]
+        assert sorted(judged) == (unseen if run.endswith("attention") else list(range(len(runs)))), run
+    assert {runs[i].job.model for i in whole["boosting without attention"]} == {
+        "small-vit-p4", "small-vit-p8", "small-deit-p8", "small-cct", "small-swin"
+    }  # fmt: skip
+
+
+def test_a_quick_study_of_real_runs(runs: list[MeasuredJob]) -> None:
+    pytest.importorskip("matplotlib")
+    from precision_time.predictors.studies.boosting import QUICK
+    from precision_time.predictors.studies.boosting_runs import FEW as NETWORKS
+    from precision_time.predictors.studies.boosting_runs import study
+    from precision_time.predictors.study import Context
+
+    heard: list[str] = []
+    section = study(Context((), (), runs, quick=True, progress=lambda part, done, of: heard.append(part)), QUICK)
+    scores = section.data["scores"]
+    judged = [m for m in runs if m.job.model in NETWORKS and m.dataset == "cifar-10"]
+    for run in ("boosting by job", "boosting by family", "boosting-residual by family", "line"):
+        assert scores[run]["all"]["n"] == len(judged)
+        assert set(scores[run]["precision"]) == {"fp32", "amp-bf16"}
+    assert set(scores["boosting without attention"]["family"]) == {"vit"}
+    blind = section.data["blind"]
+    assert blind["line, blind, knows fp32"]["fp32"] == blind["line, aware"]["fp32"]
+    assert blind["line, blind, knows fp32"]["amp-bf16"] != blind["line, aware"]["amp-bf16"]
+    assert blind["boosting, blind, trained in fp32"]["amp-bf16"] != blind["boosting, aware"]["amp-bf16"]
+    for verdict in section.verdicts:
+        assert verdict.rows == "real runs"
+        assert set(verdict.errors) == {"all", "fp32", "amp-bf16"}
+        assert verdict.call_s
+        assert verdict.measured_s
+        assert 0.0 < verdict.measured_s < sum(m.cost_s for m in judged) + 600.0
+    assert all(figure.svg.startswith("<svg") for figure in section.figures)
+    assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
+    assert {"boosting: counting real runs", "boosting: real runs, held out"} == set(heard)
+    json.dumps(dict(section.data))
+
+
+def test_lengths_of_a_run_are_judged_by_their_steps(runs: list[MeasuredJob]) -> None:
+    from precision_time.predictors.interface import steps_of
+
+    some = [m for m in runs if m.job.model in ("small-mlp", "small-lenet5") and m.job.gpus == 1]
+    predictor = Boosting(FEW)
+    predictor.fit([m for m in runs if m.job.model in ("small-mlp", "small-lenet5", "small-alexnet")])
+    steps = {round(predictor.predict(m.job).seconds / steps_of(m.job) / US, 3) for m in some}
+    assert len(steps) == len({(m.job.model, m.dataset, m.job.batch_size, m.precision) for m in some})
