@@ -12,6 +12,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.prices import Rental
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.layout.layered_program import LayeredProgram
@@ -45,8 +46,9 @@ Correct = Callable[[LayeredStep, Mapping[str, float]], tuple[Correction, tuple[s
 
 
 def predict_layers(
-    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct
-) -> Estimate:
+    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct,
+    rental: Rental | None = None,
+) -> Estimate:  # fmt: skip
     """The estimate of a job in any layout."""
     # 2. and 3. What runs on one rank, and who exchanges what with whom.
     step, program = program_of(job, precision, cluster.gpu.device_type)
@@ -63,7 +65,7 @@ def predict_layers(
     correction, unheard = correct(step, step_terms(timeline))
     events = partial(layers_trace_events, timeline, priced, job.signature())
     said = (*_said(job, step, precision), *unheard)
-    return assemble(job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS)
+    return assemble(job, step, priced, timeline, memory, cluster, events, said, correction, LAYOUTS, rental)
 
 
 def options_of(job: Job) -> Options:

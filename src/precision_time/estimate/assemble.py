@@ -23,6 +23,7 @@ from precision_time.estimate.spread import (
     log_spread,
 )
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.prices import Rental
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline
@@ -50,7 +51,7 @@ class Described(Protocol):
 def assemble(
     job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
-    judged_by: str = STEPS,
+    judged_by: str = STEPS, rental: Rental | None = None,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run."""
     per_kind = priced.calls_per_kind
@@ -70,6 +71,7 @@ def assemble(
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
     run = None if steps is None else run_interval(job, interval, steps, per_epoch, forward_s, step.batch_size, cluster)
     price = job.run.price_per_gpu_hour
+    usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
     busy = 1.0 - breakdown["host_gaps"] / seconds
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return Estimate(
@@ -98,10 +100,11 @@ def assemble(
             for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
         },
         flops_per_step=_flops(priced, per_kind),
-        cost_usd=run.scaled(cluster.gpus * price / 3600.0) if run and price is not None else None,
+        cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
         assumptions=assumptions,
         anchors=correction,
+        rental=rental if price is None else None,
         events=partial(_stretched, events, seconds / timeline.step_s) if correction.count else events,
     )
 

@@ -10,6 +10,7 @@ from precision_time.errors import DataError
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.memory import Memory
+from precision_time.hardware.prices import Rental
 from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
@@ -30,6 +31,7 @@ class Estimate:
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
     assumptions        defaults that were filled in, in words
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
+    rental             the cloud instances whose list price the cost is of; None without a named price
     """
 
     job: Job
@@ -55,6 +57,7 @@ class Estimate:
     assumptions: tuple[str, ...] = ()
     anchors: Correction = NONE
     communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rental: Rental | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -84,6 +87,7 @@ class Estimate:
             },
             "anchors": self.anchors.to_dict(),
             "memory": self.memory.to_dict(),
+            **({"rental": self.rental.to_dict()} if self.rental else {}),
         }
 
     @classmethod
@@ -95,7 +99,8 @@ class Estimate:
                 fields[name] = tuple(given[name]) if isinstance(given[name], list) else given[name]
             memory = Memory.from_dict(given["memory"])
             anchors = Correction.from_dict(given.get("anchors", {}))
-            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, **fields)
+            rental = Rental.from_dict(given["rental"]) if given.get("rental") else None
+            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, rental=rental, **fields)
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
 
