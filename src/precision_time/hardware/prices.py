@@ -110,7 +110,8 @@ def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: in
         choices = {ANY, *(p.provider for p in known), *(p.instance for p in known)}
         raise CatalogError(
             f"price {word!r} is neither a provider nor an instance type; nearest: {nearest(word, choices)}; "
-            "or give price_per_gpu_hour, or add it under `prices:` of a device file."
+            "or give "
+            "price_per_gpu_hour, or add it under `prices:` of a device file."
         )
     fitting = [p for p in offered if p.gpu == gpu]
     if not fitting:
@@ -118,7 +119,8 @@ def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: in
         holds = f"is an instance with {named[0].gpu}" if named else "has no instance"
         raise CatalogError(
             f"price {word!r} {holds}{', not' if named else ' with'} {gpu}; with it: "
-            f"{', '.join(others) or 'none known'}; or give price_per_gpu_hour, or add it under `prices:` of a device file."
+            f"{', '.join(others) or 'none known'}; or give "
+            "price_per_gpu_hour, or add it under `prices:` of a device file."
         )
     box = min(per_node, max(p.gpus for p in fitting))
     rentals = [Rental(p, ceil(gpus / p.gpus)) for p in fitting if p.gpus >= box]

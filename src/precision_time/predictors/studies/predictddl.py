@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from precision_time.predictors.ernest import Ernest
-from precision_time.predictors.predictddl.facts import facts_of
-from precision_time.predictors.predictddl.predictor import PredictDDL, embedder_of
-from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Row, described
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, described
 from precision_time.predictors.studies import predictddl_figures as figures
 from precision_time.predictors.studies.predictddl_ernest import (
     PER_JOB,
     PER_NETWORK,
     Protocol,
     own_runs,
+    runs_made,
     same_runs,
 )
 from precision_time.predictors.studies.predictddl_held_out import (
@@ -34,6 +32,7 @@ from precision_time.predictors.studies.predictddl_held_out import (
     network_of_row,
     overall,
 )
+from precision_time.predictors.studies.predictddl_speed import Speed, speed_claims, speed_table, timed
 from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 
 FOLDS = 5
@@ -41,8 +40,6 @@ ERNEST_BUDGET = 10.0
 TARGET_RATIO = 3.0
 _NO_GRAPH = "law of work, no graph vector"
 _QUICK = ("predictddl", PUBLISHED_ROW)
-_NEW_SIZE = 48
-"""Pixels that no run has: asking about them traces and embeds a network anew."""
 
 
 def study(context: Context) -> Section:
@@ -75,13 +72,17 @@ def study(context: Context) -> Section:
         own_runs("per network", held, PER_NETWORK, bill, ERNEST_BUDGET),
         own_runs("per job", held, PER_JOB, bill, ERNEST_BUDGET),
     ]
-    speed = inference(rows, protocols)
+    own: dict[str, list[MeasuredJob]] = {}
+    for run in runs_made(held, PER_NETWORK, ERNEST_BUDGET):
+        own.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
+    speed = timed(rows, own, context.quick, lambda done, of: context.progress("PredictDDL: first answers", done, of))
     accuracies = {name: overall(each) for name, each in found.items()}
     tables = [
         _accuracy_table(held, families),
         _design_table(found),
         _network_table(protocols),
         _protocol_table(protocols),
+        speed_table(speed),
     ]
     return Section(
         "predictddl",
@@ -117,45 +118,6 @@ def _on_published(context: Context) -> str:
         f"One predictor is trained for each type and needs {LEAST_NETWORKS} networks beside the one held out, so "
         + (f"only {', '.join(enough)} could be judged there." if enough else "none of them can be judged there.")
     )
-
-
-def inference(rows: Sequence[Row], protocols: Sequence[Protocol]) -> dict[str, float]:
-    """Seconds of one answer, and to the first answer about a new network, runs included."""
-    predictor = PredictDDL(dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:1]))
-    predictor.learn_described(rows)
-    job = rows[0].measured.job
-    engine = predictor.engine()
-    engine.answer(job)  # traced and embedded
-    start = time.perf_counter()
-    repeats = 50
-    for _ in range(repeats):
-        engine.answer(job)
-    call = (time.perf_counter() - start) / repeats
-    ernest = Ernest(by=PER_JOB)
-    begin = time.perf_counter()
-    ernest.fit([row.measured for row in rows if row.measured.job.model == job.model])
-    fit = time.perf_counter() - begin
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        ernest.predict(job)
-    ernest_call = (time.perf_counter() - begin) / repeats
-    first = []
-    names = sorted({row.measured.job.model for row in rows})
-    for model in names[:: max(1, len(names) // 8)]:
-        new = next(r.measured.job for r in rows if r.measured.job.model == model).replace(
-            input={"image_size": _NEW_SIZE}
-        )
-        begin = time.perf_counter()
-        facts = facts_of(new)
-        who = predictor.trained[facts.dataset]
-        who.forecast(facts, embedder_of("pretrained")(facts.network))
-        first.append(time.perf_counter() - begin)
-    return {
-        "call_s": call,
-        "ernest_call_s": ernest_call,
-        "first_s": float(np.median(first)),
-        "ernest_first_s": protocols[2].ernest_network_s / len({row.facts.dataset for row in rows}) + fit + ernest_call,
-    }
 
 
 def _percent(value: float) -> str:
@@ -276,9 +238,7 @@ def _on_confidence(held: Sequence[Held]) -> str:
     return f"{flagged} Confidence and size of error have a rank correlation of {rank:+.2f}, {said}."
 
 
-def _claims(
-    protocols: Sequence[Protocol], speed: Mapping[str, float], designs: Mapping[str, Accuracy]
-) -> tuple[Claim, ...]:
+def _claims(protocols: Sequence[Protocol], speed: Speed, designs: Mapping[str, Accuracy]) -> tuple[Claim, ...]:
     same, relative, network, job = protocols
     ratios = list(same.ratios().values())
     return (
@@ -313,22 +273,7 @@ def _claims(
             f"mean {np.mean(ratios):.2f}, largest {max(ratios):.1f}",
             None,
         ),
-        Claim(
-            "time to a first answer about a new network, Ernest's runs included, over PredictDDL's",
-            "10.3",
-            f"{speed['ernest_first_s'] / speed['first_s']:.1f} "
-            f"({speed['ernest_first_s']:.2f} s / {speed['first_s']:.2f} s)",
-            None,
-            "PredictDDL traces and embeds the network, in a process that has torch loaded; Ernest makes its design's "
-            "runs of it (per network).",
-        ),
-        Claim(
-            "time of one answer once all is known, Ernest's over PredictDDL's",
-            "",
-            f"{speed['ernest_call_s'] / speed['call_s']:.2f} ({1e3 * speed['ernest_call_s']:.2f} ms / "
-            f"{1e3 * speed['call_s']:.2f} ms)",
-            None,
-        ),
+        *speed_claims(speed),
     )  # fmt: skip
 
 
@@ -338,7 +283,7 @@ def _chosen(held: Sequence[Held]) -> str:
 
 def _data(
     designs: Mapping[str, Accuracy], held: Sequence[Held], families: Sequence[Held], protocols: Sequence[Protocol],
-    speed: Mapping[str, float],
+    speed: Speed,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "designs": {name: dataclasses.asdict(a) for name, a in designs.items()},
@@ -357,7 +302,7 @@ def _data(
             }
             for p in protocols
         },
-        "speed": dict(speed),
+        "speed": speed.to_dict(),
         "rows": [
             {"id": h.row.measured.id, "measured_s": h.row.measured.seconds, "predicted_s": h.seconds,
              "confidence": h.confidence, "strange": h.strange}
@@ -366,10 +311,10 @@ def _data(
     }  # fmt: skip
 
 
-def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Mapping[str, float]) -> Verdict:
+def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Speed) -> Verdict:
     precisions = sorted({each.row.measured.precision for each in held})
     errors = {
         part: Errors.of([each.error for each in held if part in ("all", each.row.measured.precision)])
         for part in ("all", *precisions)
     }
-    return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed["call_s"])
+    return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed.call.median)

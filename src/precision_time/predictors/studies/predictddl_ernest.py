@@ -24,6 +24,7 @@ import numpy as np
 
 from precision_time.errors import PredictorError
 from precision_time.predictors.ernest import Ernest, designed
+from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.selection import grouped_folds
 from precision_time.predictors.studies.predictddl_held_out import Held, network_of_row
 
@@ -112,8 +113,8 @@ def same_runs(held: Sequence[Held], folds: int, seed: int, relative: bool = Fals
     )
 
 
-def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, budget: float) -> Protocol:
-    """Ernest with its design's runs of every unseen network: "per network" or "per job"."""
+def runs_made(held: Sequence[Held], by: Sequence[str], budget: float) -> list[MeasuredJob]:
+    """The runs that Ernest's design asks for of every unseen network."""
     whole = _whole(held)
     candidates = [each.row for each in held if each.row.facts.samples < whole[each.row.facts.dataset]]
     if tuple(by) == PER_NETWORK:
@@ -126,7 +127,12 @@ def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, 
             for row in candidates
             if row.measured.precision == CHEAP_PRECISION and row.facts.batch_size == first[row.facts.dataset]
         ]
-    made = designed([row.measured for row in candidates], by=by, budget=budget)
+    return designed([row.measured for row in candidates], by=by, budget=budget)
+
+
+def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, budget: float) -> Protocol:
+    """Ernest with its design's runs of every unseen network: "per network" or "per job"."""
+    made = runs_made(held, by, budget)
     ernest = Ernest(by=by, relative=True)
     ernest.fit(made)
     own = {row.id for row in made}
