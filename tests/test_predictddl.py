@@ -499,6 +499,12 @@ def test_a_quick_study_says_what_was_found() -> None:
     assert section.data["designs"]["predictddl"]["mape"] == pytest.approx(np.mean(errors))
     target = next(claim for claim in section.claims if "(target)" in claim.published)
     same = section.data["protocols"]["same runs"]
+    own, told = (section.data["protocols"][name] for name in ("per network", "per network, both told"))
+    assert own["ernest_mape"] == told["ernest_mape"]  # the same rows; only PredictDDL is told more
+    assert own["predictddl_mape"] != told["predictddl_mape"]
+    speed = section.data["speed"]
+    assert speed["call_s"]["median"] < speed["warm_s"]["median"] < speed["fresh_s"]["median"]
+    assert speed["ernest_pass_s"]["median"] < speed["ernest_runs_s"]["median"] < speed["ernest_warm_s"]["q3"]
     assert target.met == (same["ernest_mape"] >= 3 * same["predictddl_mape"])
     json.dumps(section.data)
 

@@ -19,6 +19,7 @@ from precision_time.predictors.studies.predictddl_ernest import (
     own_runs,
     runs_made,
     same_runs,
+    told,
 )
 from precision_time.predictors.studies.predictddl_held_out import (
     FEW,
@@ -32,12 +33,18 @@ from precision_time.predictors.studies.predictddl_held_out import (
     network_of_row,
     overall,
 )
+from precision_time.predictors.studies.predictddl_readings import (
+    TARGET_RATIO,
+    amortised_table,
+    readings_claims,
+    readings_table,
+    readings_text,
+)
 from precision_time.predictors.studies.predictddl_speed import Speed, speed_claims, speed_table, timed
 from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 
 FOLDS = 5
 ERNEST_BUDGET = 10.0
-TARGET_RATIO = 3.0
 _NO_GRAPH = "law of work, no graph vector"
 _QUICK = ("predictddl", PUBLISHED_ROW)
 
@@ -72,6 +79,7 @@ def study(context: Context) -> Section:
         own_runs("per network", held, PER_NETWORK, bill, ERNEST_BUDGET),
         own_runs("per job", held, PER_JOB, bill, ERNEST_BUDGET),
     ]
+    both = [told(protocols[at], held, by, ERNEST_BUDGET) for at, by in ((2, PER_NETWORK), (3, PER_JOB))]
     own: dict[str, list[MeasuredJob]] = {}
     for run in runs_made(held, PER_NETWORK, ERNEST_BUDGET):
         own.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
@@ -81,14 +89,15 @@ def study(context: Context) -> Section:
         _accuracy_table(held, families),
         _design_table(found),
         _network_table(protocols),
-        _protocol_table(protocols),
+        readings_table(protocols, both),
+        amortised_table(protocols),
         speed_table(speed),
     ]
     return Section(
         "predictddl",
         "PredictDDL",
-        (*_text(held, accuracies, protocols), *text),
-        _claims(protocols, speed, accuracies),
+        (*_text(held, accuracies, protocols, both), *text),
+        _claims(protocols, both, speed, accuracies),
         tuple(tables),
         (
             figures.scatter(held),
@@ -101,7 +110,7 @@ def study(context: Context) -> Section:
             for name, way in (("predictddl", "predictddl"), ("predictddl as published", PUBLISHED_ROW))
             if way in found
         ),
-        data=_data(accuracies, held, families, protocols, speed),
+        data=_data(accuracies, held, families, [*protocols, *both], speed),
     )
 
 
@@ -166,24 +175,9 @@ def _network_table(protocols: Sequence[Protocol]) -> Table:
     return Table("Mean error of every unseen network", header, tuple(rows))
 
 
-def _protocol_table(protocols: Sequence[Protocol]) -> Table:
-    rows = []
-    for p in protocols:
-        ratios = list(p.ratios().values())
-        rows.append((
-            p.name, str(len(p.beside)), _percent(p.ernest_mape), _percent(p.predictddl_mape), f"{p.ratio:.2f}",
-            f"{np.mean(ratios):.2f}", f"{max(ratios):.1f}", f"{p.runs_per_network:.1f}", f"{p.ernest_network_s:.1f}",
-            f"{p.predictddl_s:.0f}", f"{p.even:.0f}" if np.isfinite(p.even) else "any",
-        ))  # fmt: skip
-    return Table(
-        "Ernest against PredictDDL by what Ernest was given",
-        ("protocol", "rows", "Ernest, %", "PredictDDL, %", "ratio of means", "mean ratio of networks", "largest",
-         "Ernest's runs a network", "their seconds", "PredictDDL's seconds in all", "even at networks served"),
-        tuple(rows),
-    )  # fmt: skip
-
-
-def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequence[Protocol]) -> tuple[str, ...]:
+def _text(
+    held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequence[Protocol], both: Sequence[Protocol]
+) -> tuple[str, ...]:
     worst = sorted(accuracy_by(held, lambda h: h.row.measured.job.model).items(), key=lambda pair: -pair[1].mape)[:4]
     spread = [h.row.measured.log_spread for h in held if h.row.measured.log_spread is not None]
     noise = f" Repeats of a row differ by {100 * float(np.median(spread)):.0f} % themselves." if spread else ""
@@ -205,16 +199,7 @@ def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequ
         "Worst are " + ", ".join(f"{name} ({100 * a.signed:+.0f} %)" for name, a in worst) + ": kinds of layers or "
         "proportions that no other network of the fold has.",
         _on_confidence(held),
-        "Protocols. Same runs: Ernest is fitted to the very rows that PredictDDL is (other networks), one model for "
-        "each dataset type, batch and precision. Per network: for each unseen network and dataset type it makes its "
-        "design's runs, in fp32 at the first batch, and uses them for all batches and precisions. Per job: its "
-        "design's runs for each batch and precision, where parts of the data were run. A design's candidates are the "
-        "parts of the data below the whole, and Ernest is judged on rows that it did not run.",
-        "Equal cost. With the same runs the bill is the same whoever asks about what, and neither has run the network "
-        "asked about: this is what PredictDDL was made for, and how the target is read here. Ernest is meant to run "
-        f"it, though. PredictDDL's {protocols[2].predictddl_s:.0f} s of runs pay for the designs of "
-        f"{protocols[2].even:.0f} networks: who asks about fewer gets Ernest's runs of each for less, who asks about "
-        "more pays more for them.",
+        readings_text(protocols, both),
     )
 
 
@@ -238,18 +223,14 @@ def _on_confidence(held: Sequence[Held]) -> str:
     return f"{flagged} Confidence and size of error have a rank correlation of {rank:+.2f}, {said}."
 
 
-def _claims(protocols: Sequence[Protocol], speed: Speed, designs: Mapping[str, Accuracy]) -> tuple[Claim, ...]:
-    same, relative, network, job = protocols
+def _claims(
+    protocols: Sequence[Protocol], both: Sequence[Protocol], speed: Speed, designs: Mapping[str, Accuracy]
+) -> tuple[Claim, ...]:
+    same = protocols[0]
     ratios = list(same.ratios().values())
+    first, *others = readings_claims(protocols, both)
     return (
-        Claim(
-            "mean error of Ernest over PredictDDL's on unseen networks, at equal measurement cost (the same runs)",
-            f"at least {TARGET_RATIO:g} (target)",
-            f"{same.ratio:.2f} ({_percent(same.ernest_mape)} % / {_percent(same.predictddl_mape)} %)",
-            same.ratio >= TARGET_RATIO,
-            f"Ernest as its authors fit it, in seconds; fitted in per cent it is at {_percent(relative.ernest_mape)} % "
-            f"and the ratio {relative.ratio:.2f}. It errs because it cannot tell networks apart.",
-        ),
+        first,
         Claim(
             "the same for the design as published (its target log(seconds), with precision columns)",
             f"at least {TARGET_RATIO:g}",
@@ -258,15 +239,7 @@ def _claims(protocols: Sequence[Protocol], speed: Speed, designs: Mapping[str, A
             same.ernest_mape / designs[PUBLISHED_ROW].mape >= TARGET_RATIO,
             "Logs of sizes cannot add launches and arithmetic, and the networks are few for a vector of 32 numbers.",
         ),
-        Claim(
-            "the same where Ernest runs every unseen network, and both bills are equal at "
-            f"{network.even:.0f} networks served",
-            f"at least {TARGET_RATIO:g} (stricter reading)",
-            f"{network.ratio:.2f} ({_percent(network.ernest_mape)} % / {_percent(network.predictddl_mape)} %)",
-            network.ratio >= TARGET_RATIO,
-            "A few short runs of the very network say as much about it as all other networks' do; with runs for every "
-            f"batch and precision Ernest is at {_percent(job.ernest_mape)} %, for {job.ernest_network_s:.1f} s each.",
-        ),
+        *others,
         Claim(
             "Ernest's mean error over PredictDDL's, network by network, same runs",
             "up to 9.8",

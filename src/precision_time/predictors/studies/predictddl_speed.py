@@ -92,7 +92,7 @@ def timed(
 ) -> Speed:  # fmt: skip
     """`own` holds for every network and dataset type the runs of Ernest's design (`ernest_runs`)."""
     keys = sorted(own)
-    chosen = keys[:: max(1, len(keys) // NETWORKS)][: 2 if quick else NETWORKS]
+    chosen = keys[:: max(1, len(keys) // NETWORKS)][: 1 if quick else NETWORKS]
     repeats, again = (1, 2) if quick else (REPEATS, AGAIN)
     first = {key: own[key][0].job for key in chosen}
     steps = len(chosen) * (repeats + 1) + 1
