@@ -9,7 +9,8 @@ New networks are those of the real runs at sizes of pictures that none has, so n
 Ernest has to run a network first: to its process are added the seconds of the runs that its design asks for, of the
 same network and data (at the size that was run), as they were measured: 2 or 3 repeats each with building and warm-up.
 Those leave out starting processes, so a fresh one pays for one start with torch imported, as timed here. `ernest_pass`
-counts each run once and without building and warm-up, the least that anybody could charge.
+counts each run once and without building and warm-up, the least that anybody could charge. The runs were made on a
+quiet machine; processes are timed as they find it, other studies beside them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from precision_time.predictors.study import Claim, Table
 NETWORKS, REPEATS, AGAIN = 5, 3, 20
 SIZES = (48, 96, 80)
 """Pictures of these sizes on a side are in no run; patches of 4 and 8 and windows divide them."""
-_PATIENCE_S = 120.0
+BUDGET_S = 75.0
+"""For fresh processes; after it no size more is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,14 @@ def timed(
         predictor = PredictDDL(dataclasses.replace(FULL, settings=FEW[:1]))  # which regressor it is takes no time
         predictor.learn_described(rows)
         predictor.save(Path(folder))
-        new = [(key, first[key].replace(input={"image_size": size})) for key in chosen for size in SIZES[:repeats]]
+        new = [(key, first[key].replace(input={"image_size": size})) for size in SIZES[:repeats] for key in chosen]
         base = {"predictor": "predictddl", "folder": folder}
         fresh: dict[str, list[float]] = {}
         done = 0
+        begin = time.perf_counter()
         for key, job in new:
+            if len(fresh) == len(chosen) and time.perf_counter() - begin > BUDGET_S:
+                break  # every network was timed once; a busy machine is not worth more
             fresh.setdefault(key, []).append(_first_line({**base, "jobs": [job.to_dict()]})[0])
             done += 1
             report(done, steps)
@@ -114,6 +119,7 @@ def timed(
         for (key, _), line in zip(new, lines[1:-1], strict=True):
             warm.setdefault(key, []).append(line["answer_s"])
         calls = lines[-1]["call_s"]
+    done = len(new)
     starts = [_torch_start() for _ in range(repeats)]
     done += 1
     report(done, steps)
