@@ -105,29 +105,25 @@ def timed(
         new = [(key, first[key].replace(input={"image_size": size})) for size in SIZES[:repeats] for key in chosen]
         base = {"predictor": "predictddl", "folder": folder}
         fresh: dict[str, list[float]] = {}
-        done = 0
         begin = time.perf_counter()
-        for key, job in new:
+        for done, (key, job) in enumerate(new):
             if len(fresh) == len(chosen) and time.perf_counter() - begin > BUDGET_S:
                 break  # every network was timed once; a busy machine is not worth more
             fresh.setdefault(key, []).append(_first_line({**base, "jobs": [job.to_dict()]})[0])
-            done += 1
-            report(done, steps)
+            report(done + 1, steps)
         other = first[chosen[0]].replace(input={"image_size": SIZES[0] + 64}).to_dict()
         lines = _lines({**base, "jobs": [other, *(job.to_dict() for _, job in new)], "again": again})
         warm: dict[str, list[float]] = {}
         for (key, _), line in zip(new, lines[1:-1], strict=True):
             warm.setdefault(key, []).append(line["answer_s"])
         calls = lines[-1]["call_s"]
-    done = len(new)
     starts = [_torch_start() for _ in range(repeats)]
-    done += 1
-    report(done, steps)
+    report(len(new) + 1, steps)
     start_s = float(np.median(starts))
     ernest_fresh: dict[str, float] = {}
     ernest_warm: dict[str, float] = {}
     ernest_calls: list[float] = []
-    for key in chosen:
+    for done, key in enumerate(chosen, len(new) + 2):
         asked = {
             "predictor": "ernest", "by": PER_NETWORK, "jobs": [first[key].to_dict()], "again": again,
             "rows": [[m.job.to_dict(), m.seconds] for m in own[key]],
@@ -137,7 +133,6 @@ def timed(
         ernest_fresh[key] = start_s + runs_s + wall
         ernest_warm[key] = runs_s + found[0]["ready_s"] + found[0]["answer_s"]
         ernest_calls += found[-1]["call_s"]
-        done += 1
         report(done, steps)
     return Speed(
         call=Spread.of(calls), fresh=Spread.of(_flat(fresh)), warm=Spread.of(_flat(warm)),
