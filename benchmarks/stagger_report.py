@@ -45,7 +45,7 @@ def text(content: Mapping[str, Any]) -> str:
     lines = [
         "# Staggered jobs: predicted against really run",
         "",
-        f"{len(every)} points of {len(pairs)} pairs, {runs} runs: mean error of the makespan {statistics.fmean(size):.1%} "
+        f"{len(every)} points of {len(pairs)} pairs, {runs} runs: mean error of makespans {statistics.fmean(size):.1%} "
         f"(goal {MAPE_GOAL:.0%}), largest {max(size):.1%}, signed {statistics.fmean(every):+.1%}.",
         f"Real DataLoader training on {content['samples']:,} JPEG files of {content['bytes_per_sample'] / 1e3:.0f} kB, "
         f"read over HTTP from nginx limited to {content['requests_per_s']} requests a second, through a file cache.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from precision_time.hardware import Catalog, Gpu, default_catalog
+from precision_time.hardware import Catalog, Gpu, Rental, default_catalog
 from precision_time.hardware.calibration import KERNEL_COLUMNS
 from precision_time.job import Job
 from precision_time.timing.work import CONVOLUTION_FEATURES, Work, matmul_work, memory_work
@@ -54,6 +54,7 @@ class FakeEstimate:
     epoch: FakeInterval | None = None
     run: FakeInterval | None = None
     cost_usd: float | FakeInterval | None = None
+    rental: Rental | None = None
 
     @property
     def step(self) -> FakeInterval:

@@ -32,7 +32,12 @@ from precision_time.predictors.studies import cherrypick as cherrypick_study
 from precision_time.predictors.studies import ernest as ernest_study
 from precision_time.predictors.study import Context, Section
 from precision_time.predictors.surrogate import Averaged, Belief, Likelihood, expected_improvement
-from precision_time.predictors.training_tables import measured_configurations, simulated_configurations
+from precision_time.predictors.training_tables import (
+    ENERGY,
+    measured_configurations,
+    published_configurations,
+    simulated_configurations,
+)
 
 pytest.importorskip("sklearn")
 QUICK = replace(IMPROVED, surrogate=Averaged(draws=16))
@@ -279,18 +284,44 @@ def test_a_file_that_holds_no_runs_is_said(tmp_path: Path) -> None:
 
 def test_a_simulated_world_holds_what_can_run() -> None:
     job = Job("resnet50", run=Run(samples=10_000))
-    table = simulated_configurations(job, gpus=("t4", "a100-80gb-sxm"), counts=(1, 4), batches=(32,))
+    table = simulated_configurations(job, gpus=("t4", "a100-80gb-sxm"), counts=(1, 4), batches=(32,), price=ENERGY)
     assert not any("t4, tf32" in n or "t4, amp-bf16" in n for n in table.names)  # no such units
     assert "4 x a100-80gb-sxm, amp-bf16, batch 32" in table.names
     one, four = (table.names.index(f"{n} x t4, fp32, batch 32") for n in (1, 4))
     assert table.price_per_s[four] == pytest.approx(4 * table.price_per_s[one])
     assert table.known()(four) < table.known()(one)
+    one, four = (
+        simulated_configurations(job, gpus=("a100-80gb-sxm",), counts=(count,), precisions=("tf32",)).price_per_s[0]
+        for count in (1, 4)
+    )
+    assert one == four == pytest.approx(27.44705 / 3600)  # AWS rents A100 by the eight
     dollars = simulated_configurations(job, gpus=("t4",), counts=(2,), batches=(32,), usd_per_gpu_hour={"t4": 0.36})
     np.testing.assert_allclose(dollars.price_per_s, 2e-4)
     with pytest.raises(PredictorError, match="price"):
         simulated_configurations(job, gpus=("t4",), usd_per_gpu_hour={})
     with pytest.raises(PredictorError, match="length"):
         simulated_configurations(Job("resnet50"))
+
+
+def published_row(gpu: str, gpus: int, precision: str, batch: int, step_s: float) -> MeasuredJob:
+    job = Job("resnet50", gpu=gpu, gpus=gpus, precision=precision, batch_size=batch)
+    return MeasuredJob(f"{gpu}{gpus}{precision}{batch}", job, step_s, "resnet", "imagenet")
+
+
+def test_published_steps_are_priced_as_whole_instances() -> None:
+    rows = [
+        published_row("v100-16gb-sxm", gpus, precision, batch, batch / 400)
+        for gpus in (1, 4, 8) for precision in ("fp32", "amp-fp16") for batch in (32, 64)
+    ]  # fmt: skip
+    slower = published_row("v100-16gb-sxm", 8, "fp32", 64, 9.0)  # equal configuration: the faster one counts
+    unpriced = published_row("rtx-3090", 1, "fp32", 64, 0.1)
+    table = published_configurations([*rows, slower, unpriced])["resnet50, "]
+    assert len(table) == 12
+    at = table.names.index("4 x v100-16gb-sxm, amp-fp16, batch 64")
+    assert table.known()(at) == pytest.approx(1e6 / (4 * 64) * 64 / 400)
+    assert table.price_per_s[at] == pytest.approx(12.24 / 3600)
+    assert table.known()(table.names.index("8 x v100-16gb-sxm, fp32, batch 64")) == pytest.approx(1e6 / 8 / 400)
+    assert published_configurations(rows[:11]) == {}
 
 
 def real_runs() -> tuple[MeasuredJob, ...]:

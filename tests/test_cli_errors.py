@@ -24,6 +24,7 @@ JOB_FLAGS = [
     "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--price",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
 ON_TOP = ["--anchor", "--import", "--help", "--json"]
@@ -37,6 +38,7 @@ NOT_VERIFIED = [
     "--anchors", "--data", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--price",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
 CALIBRATE_FLAGS = [
@@ -82,7 +84,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "train")) == sorted(["--help", "--shared", "--real-runs", "--output", "--json"])
     assert sorted(flags_of(parser, "reproduce")) == sorted([*flags_of(parser, "train"), "--seed", "--quick"])
     assert flags_of(parser, "zoo") == ["--help", "--json"]
-    assert flags_of(parser, "gpus") == ["--help", "--device", "--json"]
+    assert flags_of(parser, "gpus") == ["--help", "--device", "--prices", "--json"]
 
 
 def test_predict_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -299,6 +300,34 @@ def test_the_checker_says_what_is_wrong(words: dict, error: type[Exception], tex
         trained().predict(Job.from_dict({"batch_size": 16, "samples": 4096, **words}))
 
 
+def test_a_gpu_has_one_name_and_what_lacks_says_how_to_train_it() -> None:
+    job = Job("resnet50", batch_size=16, gpu="A100", run={"dataset": "imagenet", "samples": 4096})
+    assert trained().predict(job) == trained().predict(job.replace(gpu="a100-80gb-sxm"))
+    for other in (job.replace(gpu="h100"), job.replace(dataset="coco")):
+        with pytest.raises(PredictorError, match=r"runs of at least 4 networks .* with gpu .*runs\.csv .*--real-runs"):
+            trained().predict(other)
+
+
+def test_a_folder_of_runs_of_ones_own_trains_a_new_dataset_type(tmp_path: Path) -> None:
+    columns_of = ("id", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer",
+                  "dataset", "samples", "pass_s", "spread", "cost_s")  # fmt: skip
+    with (tmp_path / "runs.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, columns_of)
+        table.writeheader()
+        for row in rows():
+            if row.job.model != "resnet50":  # the one asked about
+                words = {name: getattr(row.job, name) for name in ("model", "batch_size", "gpus", "gpu", "precision")}
+                table.writerow({
+                    **words, "id": row.id, "model_config": "", "input": "", "optimizer": "sgd", "dataset": "imagenet",
+                    "samples": 4096, "pass_s": row.seconds, "spread": "", "cost_s": row.cost_s,
+                })  # fmt: skip
+    made = PredictDDL(QUICK)
+    made.fit(read_runs(tmp_path))
+    asked = [row for row in rows() if row.job.model == "resnet50"]
+    errors = [made.predict(row.job.replace(gpu="a100")).seconds / row.seconds - 1 for row in asked]
+    assert np.abs(errors).mean() < 0.3
+
+
 def test_a_device_that_had_peaks_in_training_must_have_them_when_asked() -> None:
     made = PredictDDL(QUICK)
     who = dataclasses.replace(trained().trained["imagenet"], gpus=("this-cpu",))
@@ -499,6 +528,12 @@ def test_a_quick_study_says_what_was_found() -> None:
     assert section.data["designs"]["predictddl"]["mape"] == pytest.approx(np.mean(errors))
     target = next(claim for claim in section.claims if "(target)" in claim.published)
     same = section.data["protocols"]["same runs"]
+    own, told = (section.data["protocols"][name] for name in ("per network", "per network, both told"))
+    assert own["ernest_mape"] == told["ernest_mape"]  # the same rows; only PredictDDL is told more
+    assert own["predictddl_mape"] != told["predictddl_mape"]
+    speed = section.data["speed"]
+    assert speed["call_s"]["median"] < speed["warm_s"]["median"] < speed["fresh_s"]["median"]
+    assert speed["ernest_pass_s"]["median"] < speed["ernest_runs_s"]["median"] < speed["ernest_warm_s"]["q3"]
     assert target.met == (same["ernest_mape"] >= 3 * same["predictddl_mape"])
     json.dumps(section.data)
 

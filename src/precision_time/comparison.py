@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, SupportsFloat
 
 from precision_time.errors import PrecisionTimeError
+from precision_time.hardware.prices import Rental
 from precision_time.job import Job
 from precision_time.processes import cores, pooled
 
@@ -76,6 +77,8 @@ class EstimateLike(Protocol):
     def bound_shares(self) -> Mapping[str, float]: ...
     @property
     def cost_usd(self) -> SupportsFloat | None: ...
+    @property
+    def rental(self) -> Rental | None: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 

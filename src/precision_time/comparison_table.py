@@ -47,6 +47,8 @@ def cost_per_epoch(estimate: EstimateLike) -> float | None:
     price = estimate.job.run.price_per_gpu_hour
     if price is not None:
         return price * estimate.job.gpus * estimate.epoch.p50 / 3600
+    if estimate.rental is not None:
+        return estimate.rental.usd_per_hour * estimate.epoch.p50 / 3600
     if estimate.cost_usd is None or estimate.run is None or estimate.run.p50 <= 0:
         return None
     return float(estimate.cost_usd) * estimate.epoch.p50 / estimate.run.p50
@@ -160,9 +162,10 @@ def render(comparison: Comparison) -> str:
         parts[-1] += f"\nspeed-up: samples per second over {base.job.precision} on {base.job.gpus} x {base.job.gpu}"
         heads, cells = breakdown_rows(comparison)
         parts.append(format_table(heads, cells))
+    rentals = {str(row.estimate.rental): None for row in comparison.rows if row.estimate and row.estimate.rental}
     notes = [
         textwrap.fill(note, 110, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-        for note in comparison.explanations()
+        for note in (*rentals, *comparison.explanations())
     ]
     if notes:
         parts.append("\n".join(notes))

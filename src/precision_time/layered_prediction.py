@@ -12,6 +12,7 @@ from precision_time.estimate.correction import Correction
 from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.prices import Rental
 from precision_time.ingest.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
@@ -46,8 +47,9 @@ Correct = Callable[[LayeredStep, Mapping[str, float]], tuple[Correction, tuple[s
 
 
 def predict_layers(
-    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct
-) -> Estimate:
+    job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None, correct: Correct,
+    rental: Rental | None = None,
+) -> Estimate:  # fmt: skip
     """The estimate of a job in any layout."""
     # 2. and 3. What runs on one rank, and who exchanges what with whom.
     step, program = program_of(job, precision, cluster.gpu.device_type)
@@ -66,7 +68,18 @@ def predict_layers(
     events = partial(layers_trace_events, timeline, priced, job.signature())
     said = (*_said(job, step, precision), *filled, *unheard)
     return assemble(
-        job, step, priced, timeline, memory, cluster, events, said, correction, judged_by=LAYOUTS, loader=loader
+        job,
+        step,
+        priced,
+        timeline,
+        memory,
+        cluster,
+        events,
+        said,
+        correction,
+        judged_by=LAYOUTS,
+        rental=rental,
+        loader=loader,
     )
 
 

@@ -86,10 +86,10 @@ def _predict_one(
     known = catalog or _catalog(job.device)
     cluster = _cluster(known, job.gpu, job.gpus, job.system or job.node, job.nodes)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
+    rental = known.rental(job.run.price, cluster) if job.run.price and job.run.price_per_gpu_hour is None else None
     if is_layered(job):
-        return predict_layers(
-            job, precision, cluster, constants, partial(_correction, job, cluster.gpu, catalog, constants, anchoring)
-        )
+        correct = partial(_correction, job, cluster.gpu, catalog, constants, anchoring)
+        return predict_layers(job, precision, cluster, constants, correct, rental)
     # 2. What runs: operators with their dtypes, from the zoo or traced now. Knows of hardware only CPU or not.
     step = training_step(job, precision, cluster.gpu.device_type)
     # 3. Who reduces what with whom: one program, since all data-parallel ranks are equal.
@@ -107,7 +107,7 @@ def _predict_one(
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
     said = (*assumptions(job, step, precision, cluster.gpu), *filled, *unheard)
     held = memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
-    return assemble(job, step, priced, timeline, held, cluster, events, said, correction, loader=loader)
+    return assemble(job, step, priced, timeline, held, cluster, events, said, correction, rental=rental, loader=loader)
 
 
 def _correction(

@@ -6,13 +6,16 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.data import data_words
+
+if TYPE_CHECKING:
+    from precision_time.hardware import Price
 
 _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 """Flags that decide what else is taken from an imported file."""
@@ -191,6 +194,8 @@ def gpus(given: Namespace) -> str:
     from precision_time.hardware import default_catalog, load_device_file
 
     catalog = load_device_file(given.device) if given.device else default_catalog()
+    if given.prices:
+        return _prices(list(catalog.prices.values()), given.filter or "", given.json)
     found = [gpu for name, gpu in catalog.gpus.items() if (given.filter or "").lower() in name.lower()]
     if not found:
         raise _nothing("gpu", given.filter, catalog.gpus)
@@ -220,6 +225,29 @@ def gpus(given: Namespace) -> str:
     ]
     table = format_table(["gpu", "arch", "GiB", "GB/s", *kinds], rows, left=2)
     return f"{table}\n\nfp64 to fp8: dense peaks in TFLOP/s"
+
+
+def _prices(known: list[Price], text: str, as_json: bool) -> str:
+    """Cloud instances whose name, provider or GPU contains the text, the cheapest GPU hour of each GPU first."""
+    from dataclasses import asdict
+
+    from precision_time.comparison_table import format_table
+
+    found = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
+    if not found:
+        raise _nothing("price", text, {word for p in known for word in (p.instance, p.provider, p.gpu)})
+    found.sort(key=lambda p: (p.gpu, p.usd_per_gpu_hour))
+    if as_json:
+        return _json([asdict(p) for p in found])
+    heads = ["gpu", "provider", "instance", "region", "as of", "trust", "GPUs", "$/hour", "$/GPU-hour"]
+    rows = [
+        [
+            p.gpu, p.provider, p.instance, p.region, p.as_of, p.trust,
+            str(p.gpus), f"{p.usd_per_hour:,.2f}", f"{p.usd_per_gpu_hour:,.2f}",
+        ]
+        for p in found
+    ]  # fmt: skip
+    return f"{format_table(heads, rows, left=6)}\n\non-demand list prices; they change. Sources: --json"
 
 
 def completion(shell: str) -> str:

@@ -70,7 +70,7 @@ COMMANDS = {
     "reproduce": "train and judge the published predictors side by side; write the report",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "zoo": "list the named workloads",
-    "gpus": "list the GPU catalog",
+    "gpus": "list the GPU catalog, or with --prices the cloud instances",
 }
 
 _USAGE = {
@@ -87,7 +87,7 @@ _USAGE = {
     "reproduce": "[STUDY ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
     "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
-    "gpus": "[TEXT] [--device FILE] [--json]",
+    "gpus": "[TEXT] [--prices] [--device FILE] [--json]",
 }
 
 _SOURCE_HELP = "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
@@ -203,7 +203,8 @@ def build_parser(for_completion: bool = False) -> Parser:
     made["reproduce"].add_argument("--quick", action="store_true", help="fewer seeds, rounds and rows: to try it out")
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
-    made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node or fabric")
+    made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node, fabric or price")
+    made["gpus"].add_argument("--prices", action="store_true", help="list what clouds ask for instances with them")
     for command in made.values():
         command.add_argument("--json", action="store_true", help="print JSON")
     if for_completion:

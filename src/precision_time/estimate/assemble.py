@@ -24,6 +24,7 @@ from precision_time.estimate.spread import (
     log_spread,
 )
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.prices import Rental
 from precision_time.ingest.loader import Loader
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
@@ -53,7 +54,7 @@ class Described(Protocol):
 def assemble(
     job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
-    judged_by: str = STEPS, loader: Loader | None = None,
+    judged_by: str = STEPS, rental: Rental | None = None, loader: Loader | None = None,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run; without a loader, loading keeps up."""
     per_kind = priced.calls_per_kind
@@ -86,6 +87,7 @@ def assemble(
     if steps is not None and stepping is not None:
         run = stepping.shifted(around_steps(job, steps, per_epoch, forward_s, step.batch_size))
     price = job.run.price_per_gpu_hour
+    usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
     whole = seconds if stepping is None or steps is None else stepping.p50 / steps  # of a step, the whole run through
     busy = (train_s - breakdown["host_gaps"]) / whole
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
@@ -115,12 +117,13 @@ def assemble(
             for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
         },
         flops_per_step=_flops(priced, per_kind),
-        cost_usd=run.scaled(cluster.gpus * price / 3600.0) if run and price is not None else None,
+        cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
         assumptions=assumptions,
         anchors=correction,
         loading=loading,
         events=_drawn(events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
+        rental=rental if price is None else None,
     )
 
 

@@ -11,6 +11,7 @@ from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
+from precision_time.hardware.prices import Rental
 from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
@@ -33,6 +34,7 @@ class Estimate:
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
     loading            first and later epochs, stalls and what hides them, where the job says where its data is from.
                        `step` and `epoch` are then those of later epochs, if the run has any
+    rental             the cloud instances whose list price the cost is of; None without a named price
     """
 
     job: Job
@@ -59,6 +61,7 @@ class Estimate:
     anchors: Correction = NONE
     communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     loading: Loading | None = None
+    rental: Rental | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def __float__(self) -> float:
@@ -89,6 +92,7 @@ class Estimate:
             "anchors": self.anchors.to_dict(),
             "loading": self.loading.to_dict() if self.loading else None,
             "memory": self.memory.to_dict(),
+            **({"rental": self.rental.to_dict()} if self.rental else {}),
         }
 
     @classmethod
@@ -101,7 +105,15 @@ class Estimate:
             memory = Memory.from_dict(given["memory"])
             anchors = Correction.from_dict(given.get("anchors", {}))
             loading = Loading.from_dict(given["loading"]) if given.get("loading") else None
-            return cls(job=Job.from_dict(given["job"]), memory=memory, anchors=anchors, loading=loading, **fields)
+            rental = Rental.from_dict(given["rental"]) if given.get("rental") else None
+            return cls(
+                job=Job.from_dict(given["job"]),
+                memory=memory,
+                anchors=anchors,
+                loading=loading,
+                rental=rental,
+                **fields,
+            )
         except (KeyError, TypeError) as error:
             raise DataError(f"this is no estimate written by to_dict: {error} is missing or malformed") from error
 

@@ -59,6 +59,10 @@ def _times(estimate: Estimate) -> str:
             lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50))))
     if estimate.cost_usd is not None:
         lines.append(_row("cost", [f"${v:,.2f}" for v in _order(estimate.cost_usd)]))
+    if estimate.rental is not None:
+        lines += textwrap.wrap(f"{estimate.rental}", 108, initial_indent="  ", subsequent_indent="    ")
+        if estimate.cost_usd is None:
+            lines.append("  no cost of a run: give --epochs, --steps or --samples")
     if estimate.energy_j is not None:
         joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
         lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))

@@ -12,6 +12,7 @@ from precision_time.hardware.catalog import (
 from precision_time.hardware.fabric import Cluster, Fabric, Group
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
+from precision_time.hardware.prices import Price, Rental
 
 __all__ = [
     "Catalog",
@@ -20,6 +21,8 @@ __all__ = [
     "Gpu",
     "Group",
     "Node",
+    "Price",
+    "Rental",
     "cluster",
     "default_catalog",
     "fabric",

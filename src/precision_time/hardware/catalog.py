@@ -1,4 +1,4 @@
-"""The catalog of GPUs, nodes and fabrics: our data files, and the device files a user adds.
+"""The catalog of GPUs, nodes, fabrics and prices: our data files, and the device files a user adds.
 
 A catalog never changes; `with_file` gives a new one. Module functions ask the built-in catalog.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
@@ -27,10 +27,11 @@ from precision_time.hardware.entries import (
 from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
+from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
 
 _DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
-_SECTIONS = ("gpus", "nodes", "fabrics")
+_SECTIONS = ("gpus", "nodes", "fabrics", "prices")
 _OWN_TO_A_NODE = {"default_for", "aliases", "source"}
 """What a node `based_on` another does not take over."""
 
@@ -75,8 +76,18 @@ class Catalog:
                 found[name] = fabric_from_entry(name, entry, f"{where}: fabrics: {name}")
         return MappingProxyType(found)
 
+    @cached_property
+    def prices(self) -> Mapping[str, Price]:
+        """By instance type."""
+        found = dict(_builtin_prices())
+        for where, document in self.overlays:
+            for name, entry in entries(document, "prices", where).items():
+                price = price_from_entry(name, entry, f"{where}: prices: {name}")
+                found[name] = replace(price, gpu=self.gpu(price.gpu).name)
+        return MappingProxyType(found)
+
     def with_file(self, path: str | Path) -> Catalog:
-        """This catalog with the `gpus:`, `nodes:` and `fabrics:` of a YAML or JSON device file added."""
+        """This catalog with the `gpus:`, `nodes:`, `fabrics:` and `prices:` of a YAML or JSON device file added."""
         return self.with_document(_read_document(Path(path)), str(path))
 
     def with_document(self, document: Entry, where: str = "device") -> Catalog:
@@ -101,6 +112,8 @@ class Catalog:
                         f"{where}: nodes: {name}: {gpu_name!r} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
                     )
         _ = new.gpus, new.fabrics  # validate every entry now, not at first use
+        if document.get("prices"):
+            _ = new.prices
         return new
 
     @cached_property
@@ -156,6 +169,11 @@ class Catalog:
         inter = None if box.inter is None else self.fabric(box.inter)
         return Cluster(device, box, self.fabric(box.intra), inter, gpus, nodes)
 
+    def rental(self, price: str, cluster: Cluster) -> Rental:
+        """The cloud instances for a cluster's GPUs; `price` is a provider, `any` of them, or an instance type."""
+        per_node = ceil(cluster.gpus / cluster.nodes)
+        return rental(self.prices.values(), price, cluster.gpu.name, cluster.gpus, per_node)
+
 
 @cache
 def default_catalog() -> Catalog:
@@ -207,6 +225,18 @@ def _builtin_node_entries() -> Mapping[str, Entry]:
 def _builtin_fabrics() -> Mapping[str, Fabric]:
     document = _read_document(_DATA / "fabrics.yaml")
     return {name: fabric_from_entry(name, entry, f"fabrics.yaml: {name}") for name, entry in document.items()}
+
+
+@cache
+def _builtin_prices() -> Mapping[str, Price]:
+    document = _read_document(_DATA / "prices.yaml")
+    sources = document["sources"]
+    return {
+        name: price_from_entry(
+            name, {**entry, "source": sources.get(entry["source"], entry["source"])}, f"prices.yaml: {name}"
+        )
+        for name, entry in document["prices"].items()
+    }
 
 
 def _read_document(path: Path) -> dict[str, Any]:

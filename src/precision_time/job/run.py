@@ -45,6 +45,9 @@ class Run:
     )
     start_up_s: float | None = option(None, optional(positive_or_zero), "seconds from launch to the first step")
     price_per_gpu_hour: float | None = option(None, optional(positive_or_zero), "US dollars per GPU and hour")
+    price: str | None = option(
+        None, optional(text), "list price of a cloud: aws, azure, gcp ..., any, or an instance type (p4d.24xlarge)"
+    )
 
     def __post_init__(self) -> None:
         apply_checks(self)

@@ -40,6 +40,11 @@ class Facts:
     resolution: float
     """Pixels on a side, or positions of a sequence; 1 where the job has neither."""
 
+    @property
+    def gpu(self) -> str:
+        """Its catalog name, where it has one: a100 and a100-80gb-sxm are one device."""
+        return self.cluster.gpu.name if self.cluster else self.job.gpu
+
 
 def facts_of(job: Job) -> Facts:
     """Raises the errors of what cannot be: unknown model, other layouts than data parallel, a run without a length."""

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from precision_time.errors import PredictorError, nearest
 from precision_time.job.job import Job
 from precision_time.predictors.predictddl.facts import Facts, facts_of
-from precision_time.predictors.predictddl.trainer import Trained
+from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Trained
+
+
+def how_to_train(gpu: str) -> str:
+    """What to measure, where to put it, and the command that trains on it."""
+    return (
+        f"measure runs of at least {LEAST_NETWORKS} networks on it, with gpu {gpu}, as rows of a FOLDER/runs.csv "
+        "(columns: docs/predictors.md; precision-time runs writes such a table), and train with precision-time train "
+        "predictddl --real-runs FOLDER"
+    )
 
 
 def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
@@ -22,13 +31,13 @@ def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
     found = trained.get(facts.dataset)
     if found is None:
         raise PredictorError(
-            f"dataset type {facts.dataset or 'unknown'!r} has no trained predictor; nearest: "
-            f"{nearest(facts.dataset, trained)}; measure runs of some networks on it and fit them, or set run.dataset"
+            f"dataset type {facts.dataset or 'unknown'!r} has no trained predictor, only {', '.join(sorted(trained))}; "
+            f"{how_to_train(job.gpu)}; or set run.dataset, or take predictor line"
         )
-    if job.gpu not in found.gpus and (facts.cluster is None or len(found.gpus) < 2):
+    if facts.gpu not in found.gpus and (facts.cluster is None or len(found.gpus) < 2):
         raise PredictorError(
-            f"gpu {job.gpu!r} is not among those trained on for dataset type {found.dataset!r}; "
-            f"nearest: {nearest(job.gpu, found.gpus)}; measure runs on it and fit them too"
+            f"gpu {job.gpu!r} is not among those trained on for dataset type {found.dataset!r}; nearest: "
+            f"{nearest(job.gpu, found.gpus)}; {how_to_train(job.gpu)}; or take predictor line"
         )
     if found.peaks and facts.cluster is None:
         raise PredictorError(

@@ -88,7 +88,7 @@ class Trained:
         if far := self._far(row):
             spread *= STRANGER
             notes = (*notes, f"Extrapolated: {far} lies far outside the networks trained on.")
-        if facts.job.gpu not in self.gpus:
+        if facts.gpu not in self.gpus:
             notes = (*notes, f"No training run was on {facts.job.gpu}; its catalog figures stand for it.")
         return Forecast.spread(seconds, spread, confidence, notes)
 
@@ -127,7 +127,7 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
     if len(set(names_of)) < LEAST_NETWORKS:
         raise PredictorError(
             f"dataset type {dataset!r} has runs of {len(set(names_of))} networks, and an unseen one cannot be told "
-            f"from fewer than {LEAST_NETWORKS}; measure more networks"
+            f"from fewer than {LEAST_NETWORKS}; measure more networks and give their runs as well (--real-runs FOLDER)"
         )
     vectors = [embed(row.facts.network) for row in rows]
     table = [columns(row.facts, vector, design.groups) for row, vector in zip(rows, vectors, strict=True)]
@@ -147,7 +147,7 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
         fitted=choice.fitted,
         likeness=likeness(np.stack([vector for _, vector in unlike.values()])),
         networks=tuple(name for name, _ in unlike.values()),
-        gpus=tuple(sorted({row.measured.job.gpu for row in rows})),
+        gpus=tuple(sorted({row.facts.gpu for row in rows})),
         groups=design.groups,
         spread=max(LEAST_SPREAD, float(np.sqrt(np.mean(choice.residuals**2)))),
         rows=len(rows),

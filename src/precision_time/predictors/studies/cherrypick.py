@@ -1,4 +1,4 @@
-"""CherryPick judged: on the analytics jobs it was published with, in a simulated world of GPUs, and on real runs.
+"""CherryPick judged: on the analytics jobs it was published with, on published and simulated GPUs, and on real runs.
 
 Every search knows only what it has measured; the best cost, which it is compared with, is known from the whole table.
 """
@@ -6,128 +6,41 @@ Every search knows only what it has measured; the best cost, which it is compare
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from precision_time.errors import DataError
-from precision_time.job.job import Job
-from precision_time.job.run import Run
-from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, Setting, cherrypick
-from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, coordinate_descent, random_search
+from precision_time.predictors.cherrypick import IMPROVED, cherrypick
+from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, random_search
 from precision_time.predictors.cloud_tables import JOBS, CloudRun, cloud_configurations, read_cloud_runs
+from precision_time.predictors.studies.cherrypick_gpus import published, real, simulated
+from precision_time.predictors.studies.cherrypick_searches import (
+    HEADER,
+    LADDER,
+    SEEDS,
+    Gathered,
+    Judged,
+    all_ways,
+    judge,
+    per_cent,
+    rows_of,
+    seeds_of,
+    together,
+)
 from precision_time.predictors.studies.cloud_figures import gap_by_runs, gaps_by_job
-from precision_time.predictors.study import Claim, Context, Figure, Section, Table
-from precision_time.predictors.surrogate import Averaged
-from precision_time.predictors.training_tables import measured_configurations, simulated_configurations
-
-SEEDS = 20
-NOTHING_FOUND = float("inf")
-"""Gap of a search that found nothing within the deadline."""
+from precision_time.predictors.study import Claim, Context, Section
 
 PUBLISHED_P90 = {"kmeans": 38, "spark": 18, "terasort": 0, "tpcds": 20, "tpch": 7}
 """Ninth decile of the gap to the best cost, in per cent, as published (spark is the paper's regression)."""
 
-AVERAGED = replace(PUBLISHED, surrogate=Averaged())
-LADDER: tuple[tuple[str, str, Setting], ...] = (
-    ("as published", "authors", PUBLISHED),
-    ("+ averaged hyperparameters", "authors", AVERAGED),
-    ("as the authors' code (2 starts, 6 %)", "authors", AUTHORS),
-    ("averaged + totals of the cluster", "totals", AVERAGED),
-    ("+ improvement for each unit of cost", "totals", replace(AVERAGED, per_cost=True)),
-    ("improved: + stop below 3 % after 8 runs", "totals", IMPROVED),
-)
-"""(label, encoding, setting), one mechanism after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Searches of one table, one a seed: gaps to the best cost (0 is exact), runs, share of exhaustive cost."""
-
-    gap: FloatArray
-    runs: FloatArray
-    cost: FloatArray
-
-    @property
-    def exact(self) -> float:
-        return float(np.mean(self.gap < 1e-9))
-
-
-def judge(table: Configurations, searches: Sequence[Search], deadline_s: float | None = None) -> Judged:
-    """Beside the cheapest of the whole table that keeps the deadline."""
-    times = np.array([table.known()(i) for i in range(len(table))])
-    costs = times * table.price_per_s
-    index = table.best(deadline_s)
-    best = float(costs[index]) if index is not None else float("nan")
-    found = [NOTHING_FOUND if s.best is None else s.best.cost / best - 1.0 for s in searches]
-    return Judged(
-        np.array(found), np.array([len(s.history) for s in searches], dtype=float),
-        np.array([s.cost for s in searches]) / float(costs.sum()),
-    )  # fmt: skip
-
-
-def together(parts: Sequence[Judged]) -> Judged:
-    """All searches of several tables."""
-    return Judged(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("gap", "runs", "cost")))
-
-
-def all_ways(
-    table: Configurations, setting: Setting, seeds: int, deadline_s: float | None = None, first: int = 0
-) -> dict[str, Judged]:
-    """CherryPick, and random search and coordinate descent with as many runs, seed by seed."""
-    picked = [cherrypick(table, deadline_s=deadline_s, seed=first + s, setting=setting) for s in range(seeds)]
-    found = {"CherryPick": picked, "random": [], "coordinate descent": []}
-    for seed, search in enumerate(picked, first):
-        runs = len(search.history)
-        found["random"].append(random_search(table, runs=runs, deadline_s=deadline_s, seed=seed))
-        found["coordinate descent"].append(coordinate_descent(table, runs=runs, deadline_s=deadline_s, seed=seed))
-    return {way: judge(table, searches, deadline_s) for way, searches in found.items()}
-
-
-HEADER = (
-    "table", "configurations", "way", "median gap %", "P90 gap %", "exact %", "runs", "cost of exhaustive %",
-)  # fmt: skip
-
-
-def per_cent(gaps: FloatArray, share: float) -> str:
-    """A quantile of gaps; "none" where so many searches found nothing within the deadline."""
-    # no interpolation between a gap and none
-    value = float(np.quantile(gaps, share, method="inverted_cdf" if np.isinf(gaps).any() else "linear"))
-    return f"{100 * value:.1f}" if np.isfinite(value) else "none"
-
-
-def rows_of(name: str, size: int, ways: Mapping[str, Judged]) -> list[tuple[str, ...]]:
-    """Lines of a table, one for each way of searching."""
-    return [
-        (
-            name, str(size), way, per_cent(j.gap, 0.5), per_cent(j.gap, 0.9),
-            f"{100 * j.exact:.0f}", f"{j.runs.mean():.1f}", f"{100 * j.cost.mean():.1f}",
-        )
-        for way, j in ways.items()
-    ]  # fmt: skip
-
-
-@dataclass
-class _Report:
-    """What the parts of the study add to."""
-
-    text: list[str]
-    claims: list[Claim]
-    tables: list[Table]
-    figures: list[Figure]
-    data: dict[str, object]
-
-    def table(self, key: str, caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-        self.tables.append(Table(caption, header, tuple(rows)))
-        self.data[key] = [dict(zip(header, line, strict=True)) for line in rows]
-
 
 def study(context: Context) -> Section:
     """CherryPick's part of the report."""
-    report = _Report(
+    report = Gathered(
         [
             "CherryPick looks for the cheapest configuration by measuring few of them. Each search below is one of "
-            f"{_seeds(context)} with other starts; gaps are to the best cost in the table; random search and "
+            f"{seeds_of(context)} with other starts; gaps are to the best cost in the table; random search and "
             "coordinate descent get as many runs as CherryPick took with the same seed. No search measures "
             "anything twice."
         ],
@@ -139,21 +52,18 @@ def study(context: Context) -> Section:
         _cloud(context, report, read_cloud_runs(context.shared))
     except DataError as error:
         report.text.append(f"The analytics jobs published with CherryPick were not judged: {error}.")
-    _simulated(context, report)
-    _real(context, report)
+    published(context, report)
+    simulated(context, report)
+    real(context, report)
     return Section(
         "cherrypick", "CherryPick", tuple(report.text), tuple(report.claims), tuple(report.tables),
         tuple(report.figures), data=report.data,
     )  # fmt: skip
 
 
-def _seeds(context: Context) -> int:
-    return 2 if context.quick else SEEDS
-
-
-def _cloud(context: Context, report: _Report, runs: tuple[CloudRun, ...]) -> None:
+def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> None:
     jobs = JOBS[-2:] if context.quick else JOBS
-    seeds = _seeds(context)
+    seeds = seeds_of(context)
     first = context.seed * SEEDS
     ladder = []
     by_rung: dict[str, dict[str, Judged]] = {}
@@ -187,7 +97,7 @@ def _cloud(context: Context, report: _Report, runs: tuple[CloudRun, ...]) -> Non
     _claims(report, by_rung, jobs)
 
 
-def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+def _cloud_by_job(context: Context, report: Gathered, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
     lines: list[tuple[str, ...]] = []
     gaps: dict[str, dict[str, Sequence[float]]] = {job: {} for job in jobs}
     last: dict[str, list[Judged]] = {}
@@ -195,7 +105,7 @@ def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...],
         label, encoding, setting = rung
         for job in jobs:
             table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
-            ways = all_ways(table, setting, _seeds(context), first=context.seed * SEEDS)
+            ways = all_ways(table, setting, seeds_of(context), first=context.seed * SEEDS)
             lines += [(label, *line) for line in rows_of(job, len(table), ways)]
             gaps[job][label.partition(":")[0]] = list(ways["CherryPick"].gap)
             if rung is LADDER[-1]:
@@ -227,7 +137,7 @@ def _cloud_by_job(context: Context, report: _Report, runs: tuple[CloudRun, ...],
     _cloud_deadline(context, report, runs, jobs)
 
 
-def _cloud_deadline(context: Context, report: _Report, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+def _cloud_deadline(context: Context, report: Gathered, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
     lines: list[tuple[str, ...]] = []
     medians = []
     for label, encoding, setting in (
@@ -240,7 +150,7 @@ def _cloud_deadline(context: Context, report: _Report, runs: tuple[CloudRun, ...
             for job in jobs:
                 table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
                 limit = float(np.quantile([table.known()(i) for i in range(len(table))], share))
-                ways = all_ways(table, setting, _seeds(context), limit, context.seed * SEEDS)
+                ways = all_ways(table, setting, seeds_of(context), limit, context.seed * SEEDS)
                 name = f"{job} within {limit:.0f} s"
                 lines += [(label.partition(":")[0], *line) for line in rows_of(name, len(table), ways)]
                 found.append(ways["CherryPick"])
@@ -266,13 +176,13 @@ def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Se
         found = []
         for job in jobs:
             table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
-            searches = (cherrypick(table, seed=s, setting=endless) for s in range(_seeds(context)))
+            searches = (cherrypick(table, seed=s, setting=endless) for s in range(seeds_of(context)))
             found += [_gaps_so_far(table, search) for search in searches]
         curves[label.partition(":")[0]] = [float(g) for g in np.median(found, axis=0)]
     found = []
     for job in jobs:
         table = cloud_configurations(runs, job, as_authors=True)
-        found += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(_seeds(context))]
+        found += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(seeds_of(context))]
     curves["random"] = [float(g) for g in np.median(found, axis=0)]
     return curves
 
@@ -283,7 +193,7 @@ def _gaps_so_far(table: Configurations, search: Search) -> FloatArray:
     return found
 
 
-def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: Sequence[str]) -> None:
+def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Judged]], jobs: Sequence[str]) -> None:
     for label in (LADDER[0][0], LADDER[2][0], LADDER[-1][0]):
         of = by_rung[label]
         whole = together(list(of.values()))
@@ -321,71 +231,3 @@ def _claims(report: _Report, by_rung: Mapping[str, Mapping[str, Judged]], jobs: 
         "runs seldom show: a search that stops on the wrong side of it is far off, one that goes on "
         "mostly finds the other."
     )
-
-
-SIMULATED = {
-    "resnet50 on ImageNet": Job("resnet50", run=Run(epochs=1, dataset="imagenet")),
-    "bert-large on 100,000 sequences": Job("bert-large", run=Run(samples=100_000)),
-}
-
-
-def _simulated(context: Context, report: _Report) -> None:
-    lines: list[tuple[str, ...]] = []
-    found = []
-    for at, (name, job) in enumerate(SIMULATED.items()):
-        if context.quick and at:
-            break
-        context.progress("CherryPick: simulated GPUs", at, len(SIMULATED))
-        table = (
-            simulated_configurations(job, gpus=("a100-80gb-sxm", "t4"), counts=(1, 4))
-            if context.quick
-            else simulated_configurations(job)
-        )
-        times = [table.known()(i) for i in range(len(table))]
-        for share in (0.1, 0.4):
-            limit = float(np.quantile(times, share))
-            for label, _, setting in (LADDER[0], LADDER[-1]):
-                ways = all_ways(table, setting, _seeds(context), limit, context.seed * SEEDS)
-                lines += [(label.partition(":")[0], *r) for r in rows_of(f"{name}, {limit:.3g} s", len(table), ways)]
-                if setting is IMPROVED:
-                    found.append(ways["CherryPick"])
-    context.progress("CherryPick: simulated GPUs", len(SIMULATED), len(SIMULATED))
-    whole = together(found)
-    report.text.append(
-        "GPU type x count x precision x batch of a training job is a simulated world: its times are what this package "
-        "predicts, because no published table holds such a grid, and its cost is energy at rated power, because the "
-        "catalog has no prices. Deadlines are kept by a tenth and by four tenths of the configurations. The improved "
-        f"setting finds the best within {100 * np.median(whole.gap):.1f} % in the median, "
-        f"{100 * np.quantile(whole.gap, 0.9):.1f} % in the ninth decile, for {100 * whole.cost.mean():.1f} % of the "
-        "cost of exhaustive search. This says how the search fares on such a landscape, not how fast a GPU is."
-    )
-    report.table("simulated", "A simulated world of GPUs, with a deadline", ("setting", *HEADER), lines)
-
-
-def _real(context: Context, report: _Report) -> None:
-    tables = measured_configurations(context.runs)
-    if not tables:
-        report.text.append(
-            "There are no real runs with enough ways to train one network; `precision-time runs` makes them."
-        )
-        return
-    if context.quick:
-        tables = dict(list(tables.items())[:2])
-    lines: list[tuple[str, ...]] = []
-    for label, _, setting in (LADDER[0], LADDER[-1]):
-        found: dict[str, list[Judged]] = {}
-        for at, table in enumerate(tables.values()):
-            context.progress("CherryPick: real runs", at, len(tables))
-            for way, judged in all_ways(table, setting, min(5, _seeds(context)), first=context.seed * SEEDS).items():
-                found.setdefault(way, []).append(judged)
-        size = max(len(t) for t in tables.values())
-        ways = {way: together(parts) for way, parts in found.items()}
-        lines += [(label.partition(":")[0], *line) for line in rows_of(f"{len(tables)} networks", size, ways)]
-    context.progress("CherryPick: real runs", len(tables), len(tables))
-    report.text.append(
-        f"The real runs give {size} ways (workers x batch x precision) to train each of {len(tables)} networks on one "
-        "data set. That is too few for a search that makes 6 or 8 runs at least, and the improved setting measures "
-        "them all; it is here because its times are measured. Price: workers. Some differences between ways are within "
-        "their noise."
-    )
-    report.table("real", "Real runs: workers x batch x precision", ("setting", *HEADER), lines)

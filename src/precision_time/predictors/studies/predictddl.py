@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from precision_time.predictors.ernest import Ernest
-from precision_time.predictors.predictddl.facts import facts_of
-from precision_time.predictors.predictddl.predictor import PredictDDL, embedder_of
-from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Row, described
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, described
 from precision_time.predictors.studies import predictddl_figures as figures
 from precision_time.predictors.studies.predictddl_ernest import (
     PER_JOB,
     PER_NETWORK,
     Protocol,
     own_runs,
+    runs_made,
     same_runs,
+    told,
 )
 from precision_time.predictors.studies.predictddl_held_out import (
     FEW,
@@ -34,15 +33,20 @@ from precision_time.predictors.studies.predictddl_held_out import (
     network_of_row,
     overall,
 )
+from precision_time.predictors.studies.predictddl_readings import (
+    TARGET_RATIO,
+    amortised_table,
+    readings_claims,
+    readings_table,
+    readings_text,
+)
+from precision_time.predictors.studies.predictddl_speed import Speed, speed_claims, speed_table, timed
 from precision_time.predictors.study import Claim, Context, Errors, Section, Table, Verdict
 
 FOLDS = 5
 ERNEST_BUDGET = 10.0
-TARGET_RATIO = 3.0
 _NO_GRAPH = "law of work, no graph vector"
 _QUICK = ("predictddl", PUBLISHED_ROW)
-_NEW_SIZE = 48
-"""Pixels that no run has: asking about them traces and embeds a network anew."""
 
 
 def study(context: Context) -> Section:
@@ -75,19 +79,25 @@ def study(context: Context) -> Section:
         own_runs("per network", held, PER_NETWORK, bill, ERNEST_BUDGET),
         own_runs("per job", held, PER_JOB, bill, ERNEST_BUDGET),
     ]
-    speed = inference(rows, protocols)
+    both = [told(protocols[at], held, by, ERNEST_BUDGET) for at, by in ((2, PER_NETWORK), (3, PER_JOB))]
+    own: dict[str, list[MeasuredJob]] = {}
+    for run in runs_made(held, PER_NETWORK, ERNEST_BUDGET):
+        own.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
+    speed = timed(rows, own, context.quick, lambda done, of: context.progress("PredictDDL: first answers", done, of))
     accuracies = {name: overall(each) for name, each in found.items()}
     tables = [
         _accuracy_table(held, families),
         _design_table(found),
         _network_table(protocols),
-        _protocol_table(protocols),
+        readings_table(protocols, both),
+        amortised_table(protocols),
+        speed_table(speed),
     ]
     return Section(
         "predictddl",
         "PredictDDL",
-        (*_text(held, accuracies, protocols), *text),
-        _claims(protocols, speed, accuracies),
+        (*_text(held, accuracies, protocols, both), *text),
+        _claims(protocols, both, speed, accuracies),
         tuple(tables),
         (
             figures.scatter(held),
@@ -100,7 +110,7 @@ def study(context: Context) -> Section:
             for name, way in (("predictddl", "predictddl"), ("predictddl as published", PUBLISHED_ROW))
             if way in found
         ),
-        data=_data(accuracies, held, families, protocols, speed),
+        data=_data(accuracies, held, families, [*protocols, *both], speed),
     )
 
 
@@ -117,45 +127,6 @@ def _on_published(context: Context) -> str:
         f"One predictor is trained for each type and needs {LEAST_NETWORKS} networks beside the one held out, so "
         + (f"only {', '.join(enough)} could be judged there." if enough else "none of them can be judged there.")
     )
-
-
-def inference(rows: Sequence[Row], protocols: Sequence[Protocol]) -> dict[str, float]:
-    """Seconds of one answer, and to the first answer about a new network, runs included."""
-    predictor = PredictDDL(dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:1]))
-    predictor.learn_described(rows)
-    job = rows[0].measured.job
-    engine = predictor.engine()
-    engine.answer(job)  # traced and embedded
-    start = time.perf_counter()
-    repeats = 50
-    for _ in range(repeats):
-        engine.answer(job)
-    call = (time.perf_counter() - start) / repeats
-    ernest = Ernest(by=PER_JOB)
-    begin = time.perf_counter()
-    ernest.fit([row.measured for row in rows if row.measured.job.model == job.model])
-    fit = time.perf_counter() - begin
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        ernest.predict(job)
-    ernest_call = (time.perf_counter() - begin) / repeats
-    first = []
-    names = sorted({row.measured.job.model for row in rows})
-    for model in names[:: max(1, len(names) // 8)]:
-        new = next(r.measured.job for r in rows if r.measured.job.model == model).replace(
-            input={"image_size": _NEW_SIZE}
-        )
-        begin = time.perf_counter()
-        facts = facts_of(new)
-        who = predictor.trained[facts.dataset]
-        who.forecast(facts, embedder_of("pretrained")(facts.network))
-        first.append(time.perf_counter() - begin)
-    return {
-        "call_s": call,
-        "ernest_call_s": ernest_call,
-        "first_s": float(np.median(first)),
-        "ernest_first_s": protocols[2].ernest_network_s / len({row.facts.dataset for row in rows}) + fit + ernest_call,
-    }
 
 
 def _percent(value: float) -> str:
@@ -204,24 +175,9 @@ def _network_table(protocols: Sequence[Protocol]) -> Table:
     return Table("Mean error of every unseen network", header, tuple(rows))
 
 
-def _protocol_table(protocols: Sequence[Protocol]) -> Table:
-    rows = []
-    for p in protocols:
-        ratios = list(p.ratios().values())
-        rows.append((
-            p.name, str(len(p.beside)), _percent(p.ernest_mape), _percent(p.predictddl_mape), f"{p.ratio:.2f}",
-            f"{np.mean(ratios):.2f}", f"{max(ratios):.1f}", f"{p.runs_per_network:.1f}", f"{p.ernest_network_s:.1f}",
-            f"{p.predictddl_s:.0f}", f"{p.even:.0f}" if np.isfinite(p.even) else "any",
-        ))  # fmt: skip
-    return Table(
-        "Ernest against PredictDDL by what Ernest was given",
-        ("protocol", "rows", "Ernest, %", "PredictDDL, %", "ratio of means", "mean ratio of networks", "largest",
-         "Ernest's runs a network", "their seconds", "PredictDDL's seconds in all", "even at networks served"),
-        tuple(rows),
-    )  # fmt: skip
-
-
-def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequence[Protocol]) -> tuple[str, ...]:
+def _text(
+    held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequence[Protocol], both: Sequence[Protocol]
+) -> tuple[str, ...]:
     worst = sorted(accuracy_by(held, lambda h: h.row.measured.job.model).items(), key=lambda pair: -pair[1].mape)[:4]
     spread = [h.row.measured.log_spread for h in held if h.row.measured.log_spread is not None]
     noise = f" Repeats of a row differ by {100 * float(np.median(spread)):.0f} % themselves." if spread else ""
@@ -243,16 +199,7 @@ def _text(held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequ
         "Worst are " + ", ".join(f"{name} ({100 * a.signed:+.0f} %)" for name, a in worst) + ": kinds of layers or "
         "proportions that no other network of the fold has.",
         _on_confidence(held),
-        "Protocols. Same runs: Ernest is fitted to the very rows that PredictDDL is (other networks), one model for "
-        "each dataset type, batch and precision. Per network: for each unseen network and dataset type it makes its "
-        "design's runs, in fp32 at the first batch, and uses them for all batches and precisions. Per job: its "
-        "design's runs for each batch and precision, where parts of the data were run. A design's candidates are the "
-        "parts of the data below the whole, and Ernest is judged on rows that it did not run.",
-        "Equal cost. With the same runs the bill is the same whoever asks about what, and neither has run the network "
-        "asked about: this is what PredictDDL was made for, and how the target is read here. Ernest is meant to run "
-        f"it, though. PredictDDL's {protocols[2].predictddl_s:.0f} s of runs pay for the designs of "
-        f"{protocols[2].even:.0f} networks: who asks about fewer gets Ernest's runs of each for less, who asks about "
-        "more pays more for them.",
+        readings_text(protocols, both),
     )
 
 
@@ -277,19 +224,13 @@ def _on_confidence(held: Sequence[Held]) -> str:
 
 
 def _claims(
-    protocols: Sequence[Protocol], speed: Mapping[str, float], designs: Mapping[str, Accuracy]
+    protocols: Sequence[Protocol], both: Sequence[Protocol], speed: Speed, designs: Mapping[str, Accuracy]
 ) -> tuple[Claim, ...]:
-    same, relative, network, job = protocols
+    same = protocols[0]
     ratios = list(same.ratios().values())
+    first, *others = readings_claims(protocols, both)
     return (
-        Claim(
-            "mean error of Ernest over PredictDDL's on unseen networks, at equal measurement cost (the same runs)",
-            f"at least {TARGET_RATIO:g} (target)",
-            f"{same.ratio:.2f} ({_percent(same.ernest_mape)} % / {_percent(same.predictddl_mape)} %)",
-            same.ratio >= TARGET_RATIO,
-            f"Ernest as its authors fit it, in seconds; fitted in per cent it is at {_percent(relative.ernest_mape)} % "
-            f"and the ratio {relative.ratio:.2f}. It errs because it cannot tell networks apart.",
-        ),
+        first,
         Claim(
             "the same for the design as published (its target log(seconds), with precision columns)",
             f"at least {TARGET_RATIO:g}",
@@ -298,37 +239,14 @@ def _claims(
             same.ernest_mape / designs[PUBLISHED_ROW].mape >= TARGET_RATIO,
             "Logs of sizes cannot add launches and arithmetic, and the networks are few for a vector of 32 numbers.",
         ),
-        Claim(
-            "the same where Ernest runs every unseen network, and both bills are equal at "
-            f"{network.even:.0f} networks served",
-            f"at least {TARGET_RATIO:g} (stricter reading)",
-            f"{network.ratio:.2f} ({_percent(network.ernest_mape)} % / {_percent(network.predictddl_mape)} %)",
-            network.ratio >= TARGET_RATIO,
-            "A few short runs of the very network say as much about it as all other networks' do; with runs for every "
-            f"batch and precision Ernest is at {_percent(job.ernest_mape)} %, for {job.ernest_network_s:.1f} s each.",
-        ),
+        *others,
         Claim(
             "Ernest's mean error over PredictDDL's, network by network, same runs",
             "up to 9.8",
             f"mean {np.mean(ratios):.2f}, largest {max(ratios):.1f}",
             None,
         ),
-        Claim(
-            "time to a first answer about a new network, Ernest's runs included, over PredictDDL's",
-            "10.3",
-            f"{speed['ernest_first_s'] / speed['first_s']:.1f} "
-            f"({speed['ernest_first_s']:.2f} s / {speed['first_s']:.2f} s)",
-            None,
-            "PredictDDL traces and embeds the network, in a process that has torch loaded; Ernest makes its design's "
-            "runs of it (per network).",
-        ),
-        Claim(
-            "time of one answer once all is known, Ernest's over PredictDDL's",
-            "",
-            f"{speed['ernest_call_s'] / speed['call_s']:.2f} ({1e3 * speed['ernest_call_s']:.2f} ms / "
-            f"{1e3 * speed['call_s']:.2f} ms)",
-            None,
-        ),
+        *speed_claims(speed),
     )  # fmt: skip
 
 
@@ -338,7 +256,7 @@ def _chosen(held: Sequence[Held]) -> str:
 
 def _data(
     designs: Mapping[str, Accuracy], held: Sequence[Held], families: Sequence[Held], protocols: Sequence[Protocol],
-    speed: Mapping[str, float],
+    speed: Speed,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "designs": {name: dataclasses.asdict(a) for name, a in designs.items()},
@@ -357,7 +275,7 @@ def _data(
             }
             for p in protocols
         },
-        "speed": dict(speed),
+        "speed": speed.to_dict(),
         "rows": [
             {"id": h.row.measured.id, "measured_s": h.row.measured.seconds, "predicted_s": h.seconds,
              "confidence": h.confidence, "strange": h.strange}
@@ -366,10 +284,10 @@ def _data(
     }  # fmt: skip
 
 
-def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Mapping[str, float]) -> Verdict:
+def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Speed) -> Verdict:
     precisions = sorted({each.row.measured.precision for each in held})
     errors = {
         part: Errors.of([each.error for each in held if part in ("all", each.row.measured.precision)])
         for part in ("all", *precisions)
     }
-    return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed["call_s"])
+    return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed.call.median)

@@ -10,6 +10,8 @@ says which runs Ernest has had; PredictDDL has had all runs of the *other* netwo
     per job      for every unseen network, dataset type, batch and precision it makes its design's runs. Where a batch
                  was only ever run over the whole data, there is nothing cheaper than the answer, and none is counted.
 
+    both told    the last two again, with PredictDDL's answers corrected by the very runs that Ernest made.
+
 Candidates for a design are parts of the data below the whole, as its authors use them; rows that Ernest ran itself are
 not among those it is judged on, and PredictDDL is then judged on the same rows. PredictDDL's bill is paid once: the
 more networks it serves, the less of it falls to each. At `even` networks both have spent as much.
@@ -17,13 +19,15 @@ more networks it serves, the less of it falls to each. At `even` networks both h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from precision_time.errors import PredictorError
-from precision_time.predictors.ernest import Ernest, designed
+from precision_time.predictors.ernest import Ernest, designed, job_key
+from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.selection import grouped_folds
 from precision_time.predictors.studies.predictddl_held_out import Held, network_of_row
 
@@ -112,8 +116,8 @@ def same_runs(held: Sequence[Held], folds: int, seed: int, relative: bool = Fals
     )
 
 
-def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, budget: float) -> Protocol:
-    """Ernest with its design's runs of every unseen network: "per network" or "per job"."""
+def runs_made(held: Sequence[Held], by: Sequence[str], budget: float) -> list[MeasuredJob]:
+    """The runs that Ernest's design asks for of every unseen network."""
     whole = _whole(held)
     candidates = [each.row for each in held if each.row.facts.samples < whole[each.row.facts.dataset]]
     if tuple(by) == PER_NETWORK:
@@ -126,7 +130,12 @@ def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, 
             for row in candidates
             if row.measured.precision == CHEAP_PRECISION and row.facts.batch_size == first[row.facts.dataset]
         ]
-    made = designed([row.measured for row in candidates], by=by, budget=budget)
+    return designed([row.measured for row in candidates], by=by, budget=budget)
+
+
+def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, budget: float) -> Protocol:
+    """Ernest with its design's runs of every unseen network: "per network" or "per job"."""
+    made = runs_made(held, by, budget)
     ernest = Ernest(by=by, relative=True)
     ernest.fit(made)
     own = {row.id for row in made}
@@ -140,6 +149,21 @@ def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, 
             continue
     networks = len({row.job.model for row in made})
     return Protocol(name, tuple(beside), sum(row.cost_s for row in made) / networks, bill_s, len(made) / networks)
+
+
+def told(protocol: Protocol, held: Sequence[Held], by: Sequence[str], budget: float) -> Protocol:
+    """The same rows where PredictDDL is told of Ernest's runs too: its answers times the geometric mean of measured
+    over predicted in the runs of the same key. No parameter is chosen; both now pay for those runs."""
+    said = {each.row.measured.id: each.seconds for each in held}
+    ratios: dict[Hashable, list[float]] = {}
+    for run in runs_made(held, by, budget):
+        ratios.setdefault(job_key(run.job, by), []).append(math.log(run.seconds / said[run.id]))
+    beside = tuple(
+        replace(b, held=replace(b.held, seconds=b.held.seconds * math.exp(float(np.mean(found)))))
+        for b in protocol.beside
+        if (found := ratios.get(job_key(b.held.row.measured.job, by)))
+    )
+    return replace(protocol, name=f"{protocol.name}, both told", beside=beside)
 
 
 def _whole(held: Sequence[Held]) -> dict[str, float]:

@@ -1,0 +1,127 @@
+"""What clouds ask for their instances by the hour, and which instances hold the GPUs of a job.
+
+List prices on demand, of one region and one day each; they change, and contracts, reservations and spot markets are
+others. A cloud charges whole instances: who uses 4 of 8 GPUs pays for 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from precision_time.errors import CatalogError, nearest
+from precision_time.hardware import checks
+from precision_time.hardware.checks import Entry
+
+ANY = "any"
+"""Stands for all providers."""
+TRUSTS = ("looked up", "recalled")
+PRICE_KEYS = {"provider", "gpu", "gpus", "usd_per_hour", "region", "as_of", "trust", "source"}
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of one instance type: US dollars an hour for all of it, on demand, in a region.
+
+    gpu, gpus   catalog name of its GPUs, and how many it has
+    as_of       day, month or year that the price is of
+    trust       "looked up" in `source`, or "recalled" and not read again
+    """
+
+    instance: str
+    provider: str
+    gpu: str
+    gpus: int
+    usd_per_hour: float
+    region: str
+    as_of: str
+    trust: str
+    source: str
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        return self.usd_per_hour / self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """So many whole instances of one type."""
+
+    price: Price
+    instances: int
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of all of them."""
+        return self.instances * self.price.usd_per_hour
+
+    def __str__(self) -> str:
+        p = self.price
+        return (
+            f"{self.instances} x {p.instance} at ${p.usd_per_hour:,.2f} an hour ({p.provider} {p.region}, on demand, "
+            f"list price of {p.as_of}, {p.trust}); prices change"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        return {"instances": self.instances, **asdict(self.price)}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Rental:
+        fields = dict(given)
+        instances = fields.pop("instances")
+        return cls(Price(**fields), instances)
+
+
+def price_from_entry(instance: str, entry: Entry, where: str) -> Price:
+    """A `Price` from an entry of prices.yaml or of a device file; region, as_of, trust and source may be left out."""
+    checks.known_keys(entry, PRICE_KEYS, where)
+    checks.required(entry, {key: key for key in ("provider", "gpu", "gpus", "usd_per_hour")}, where)
+    trust = str(entry.get("trust", TRUSTS[0]))
+    if trust not in TRUSTS:
+        raise CatalogError(f"{where}: trust is {trust!r}; use {' or '.join(TRUSTS)}.")
+    gpus = checks.positive(entry["gpus"], f"{where}: gpus", 4096, "GPUs of one instance")
+    return Price(
+        instance=instance,
+        provider=str(entry["provider"]).strip().lower(),
+        gpu=str(entry["gpu"]),
+        gpus=checks.whole(gpus, f"{where}: gpus"),
+        usd_per_hour=checks.number(entry["usd_per_hour"], f"{where}: usd_per_hour", 1e5, "US dollars an hour"),
+        region=str(entry.get("region", "all regions")),
+        as_of=str(entry.get("as_of", "an unknown day")),
+        trust=trust,
+        source=str(entry.get("source", "")),
+    )
+
+
+def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: int) -> Rental:
+    """The instances for `gpus` GPUs of a kind: those named, or the cheapest of a provider (or of `any`).
+
+    Where a provider has instances with at least `per_node` GPUs, the GPUs that the job expects in one box, no smaller
+    ones are taken: theirs would talk over a network. Raises a `CatalogError` with the nearest choices.
+    """
+    known = list(prices)
+    asked = word.strip().lower()
+    named = [p for p in known if p.instance.lower() == asked]
+    offered = named or [p for p in known if asked in (p.provider, ANY)]
+    if not offered:
+        choices = {ANY, *(p.provider for p in known), *(p.instance for p in known)}
+        raise CatalogError(
+            f"price {word!r} is neither a provider nor an instance type; nearest: {nearest(word, choices)}; "
+            "or give "
+            "price_per_gpu_hour, or add it under `prices:` of a device file."
+        )
+    fitting = [p for p in offered if p.gpu == gpu]
+    if not fitting:
+        others = [f"{p.instance} ({p.provider})" for p in known if p.gpu == gpu]
+        holds = f"is an instance with {named[0].gpu}" if named else "has no instance"
+        raise CatalogError(
+            f"price {word!r} {holds}{', not' if named else ' with'} {gpu}; with it: "
+            f"{', '.join(others) or 'none known'}; or give "
+            "price_per_gpu_hour, or add it under `prices:` of a device file."
+        )
+    box = min(per_node, max(p.gpus for p in fitting))
+    rentals = [Rental(p, ceil(gpus / p.gpus)) for p in fitting if p.gpus >= box]
+    return min(rentals, key=lambda r: (r.usd_per_hour, r.instances))
