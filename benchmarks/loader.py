@@ -153,15 +153,14 @@ def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], ep
     make(folder / "pictures", samples, Recipe(SIZE))
     root = str(folder / "pictures")
     mean_bytes = read_index(root).mean_bytes
-    storages: dict[Setting, Storage] = {}
+    probed: dict[Setting, list[Storage]] = {setting: [] for setting in settings}
     measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in settings}
     steps: dict[Setting, list[float]] = {setting: [] for setting in settings}
     prepared: list[PreparationProbe] = []
     for turn in range(rounds):
         for setting in settings:
             with LocalServer(root, setting.requests_per_s) as server:
-                if turn == 0:
-                    storages[setting] = probe_storage(server.url, 6.0).storage
+                probed[setting].append(probe_storage(server.url, 6.0).storage)
                 prepared.append(probe_preparation(root, BATCH, folder, 3.0))
                 steps[setting].append(step_s(setting.width, setting.steps))
                 with tempfile.TemporaryDirectory(dir=folder) as cache:
@@ -171,6 +170,7 @@ def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], ep
     middle = PreparationProbe(**{
         word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
     })  # fmt: skip
+    storages = {setting: middle_of(found) for setting, found in probed.items()}
     rows = []
     for setting in settings:
         train_s = statistics.median(steps[setting])
@@ -190,6 +190,12 @@ def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], ep
             "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
         })  # fmt: skip
     return [{"prepared": asdict(middle)}, *rows]
+
+
+def middle_of(found: Sequence[Storage]) -> Storage:
+    """The median of every figure."""
+    words = ("bytes_per_s", "stream_bytes_per_s", "latency_s", "requests_per_s", "reader_efficiency")
+    return replace(found[0], **{word: statistics.median(getattr(one, word) for one in found) for word in words})
 
 
 def judged(predicted_s: float, miss: float, epochs: list[Epoch]) -> dict[str, float]:
