@@ -14,7 +14,7 @@ from precision_time.ingest.contention import Contention
 from precision_time.ingest.inversion import FAIR, Seen, SeenPair, invert
 from precision_time.ingest.processes import Trace
 from precision_time.ingest.rates import JobRates, Together
-from precision_time.ingest.windows import Rate, alone, combined, slope, together
+from precision_time.ingest.windows import Rate, alone, combined, slope, together, typical
 
 
 def trace(seconds: list[float], batch: int = 4, ended_s: float | None = None, launched_s: float = 0.0) -> Trace:
@@ -58,6 +58,10 @@ def test_repeats_shrink_the_error() -> None:
     assert combined(rates).seconds == pytest.approx(1.0)
     assert combined(rates).error == pytest.approx(0.1 / 3**0.5)
     assert combined(rates[:1]).error == 0.3
+    disturbed = [Rate(1.0, 0.1), Rate(1.02, 0.1), Rate(4.0, 0.1)]
+    assert typical(disturbed).seconds == 1.02
+    assert typical(disturbed).error > 0.9, "but that one was disturbed is not hidden"
+    assert typical(disturbed[:2]).seconds == pytest.approx(1.01)
 
 
 def test_together_counts_only_the_time_in_which_both_are_at_work() -> None:
