@@ -114,12 +114,16 @@ def test_the_inversion_finds_what_the_model_was_given(
             if job.storage_s > 1.2 * job.hot_s:
                 assert found.overlap[i] == pytest.approx(job.overlap, abs=0.01)
     if not found.notes:
-        assert found.storage[0][1] == pytest.approx(stretches[0], rel=0.02)
-        assert found.storage[1][0] == pytest.approx(stretches[1], rel=0.02)
+        # Where both slow each other's work and reads, two sets of stretches may give one and the same window; either
+        # gives what was seen. The next test has them alone, and there they are told exactly.
+        again = [dataclasses.replace(j, storage_s=s) for j, s in zip(jobs, found.storage_s, strict=True)]
+        told = seen_of(again, Together(found.hot, found.storage))[1][0, 1]
+        for one, other in zip(told.cold, pairs[0, 1].cold, strict=True):
+            assert one.seconds == pytest.approx(other.seconds, rel=0.05)
     # whatever was assumed where windows tell nothing, jobs alone run as they were seen to
     for i, (job, one) in enumerate(zip(jobs, seen, strict=True)):
-        again = dataclasses.replace(job, storage_s=found.storage_s[i], overlap=found.overlap[i])
-        assert again.time_s(1.0) == pytest.approx(one.cold.seconds, rel=0.05)
+        as_found = dataclasses.replace(job, storage_s=found.storage_s[i], overlap=found.overlap[i])
+        assert as_found.time_s(1.0) == pytest.approx(one.cold.seconds, rel=0.05)
 
 
 @settings(max_examples=60)
