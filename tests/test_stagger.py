@@ -159,8 +159,8 @@ def test_commands_that_cannot_read_a_subset(url: str, tmp_path: Path) -> None:
     given = json.loads(write(tmp_path, *jobs).read_text())
     given["calibration"] = {"window_s": 0.6}
     found = calibrate(jobs_of(given, tmp_path), tmp_path / "out")
-    assert [seen.cold.seconds for seen in found.seen] == pytest.approx([1 / PER_S] * 2, rel=0.25)
-    assert found.seen[1].hot.seconds == pytest.approx(0.002, rel=0.4)
+    assert [seen.cold.seconds for seen in found.seen] == pytest.approx([1 / PER_S] * 2, rel=0.5)
+    assert found.seen[1].hot.seconds == pytest.approx(0.002, rel=0.6)
     assert any("took a full first epoch" in note for note in found.notes)
     assert any("cannot read a half-cached subset" in note for note in found.notes)
     answer = stagger(found)
