@@ -10,4 +10,7 @@ rates.py      what is known of jobs that share a node: their rates alone and tog
 fluid.py      how such jobs run beside each other, from these rates (parts.py, misses.py, order.py, contention.py)
 cache.py      how often one job alone finds a sample in a cache that is too small
 curve.py      the makespan of two jobs over the stagger; offsets.py: the best offsets of several; alternatives.py
+staggering.py the whole answer (staggering_text.py, staggering_plot.py); staggered_run.py: really launch the jobs so
+calibration.py  rates of jobs that are measured: jobs_file.py, cache_state.py, host.py, processes.py, windows_plan.py,
+              journal.py launch and keep windows; windows.py, inversion.py read parameters out of them
 """

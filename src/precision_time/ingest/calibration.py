@@ -234,11 +234,19 @@ def _subset_pair(
         file.calibration.window_s,
         max(1.0, 2 * max(one.fill_s for one in two)),
     )
+    repeat = 0
     colds: list[list[Rate]] = []
     hots: list[list[Rate]] = []
     while True:
-        traces = windows.subset_pair(pair, sizes, epochs, hot_s, len(colds))
-        colds.append(together(traces["cold"], "the cold window of two"))
+        traces = windows.subset_pair(pair, sizes, epochs, hot_s, repeat)
+        repeat += 1
+        try:
+            colds.append(together(traces["cold"], "the cold window of two"))
+        except IngestError:
+            # One began when the other was through: the machine was busy elsewhere.
+            if repeat >= MOST_REPEATS:
+                raise
+            continue
         found = _hot_together(traces["hot"], [one.seen for one in two], notes)
         # A window over several short epochs has the pause between epochs in it; it is no doing of the other job.
         pauses = [one.epoch_s / size if e > 1 else 0.0 for one, size, e in zip(two, sizes, epochs, strict=True)]

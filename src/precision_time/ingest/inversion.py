@@ -16,6 +16,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from precision_time.ingest.contention import Contention
+from precision_time.ingest.rates import JobRates, Together
 from precision_time.ingest.windows import Rate
 
 BOUND = 0.04
@@ -139,21 +143,34 @@ def _stretches(
     notes: list[str],
 ) -> tuple[float, float]:
     """storage[i][j] and storage[j][i] of one pair."""
-    times = [rate.seconds for rate in seen.cold]
+    mine = [storage_s[k] for k in key]
     stretch_hot = [hot[key[0]][key[1]], hot[key[1]][key[0]]]
     alone_hot = [jobs[k].hot.seconds for k in key]
-    hots = list(alone_hot)
-    for _ in range(50):
-        hots = [
-            alone_hot[a] / (1.0 - min(1.0, hots[1 - a] / times[1 - a]) * (1.0 - 1.0 / stretch_hot[a])) for a in (0, 1)
+    times = [rate.seconds for rate in seen.cold]
+
+    def tried(start: Sequence[float]) -> tuple[float, list[bool], list[float | None]]:
+        """How far the model is off with what this start of the iteration leads to, and that."""
+        hots = list(start)
+        for _ in range(50):
+            busy = [min(1.0, hots[1 - a] / times[1 - a]) for a in (0, 1)]
+            hots = [alone_hot[a] / (1.0 - busy[a] * (1.0 - 1.0 / stretch_hot[a])) for a in (0, 1)]
+        waits = [times[a] > hots[a] * (1.0 + BOUND) + 2 * seen.cold[a].error for a in (0, 1)]
+        found = [
+            _stretch(mine[a], seen.cold[a], None if waits[1 - a] else (mine[1 - a], times[1 - a])) if waits[a] else None
+            for a in (0, 1)
         ]
-    waits = [times[a] > hots[a] * (1.0 + BOUND) + 2 * seen.cold[a].error for a in (0, 1)]
-    mine = [storage_s[k] for k in key]
-    found: list[float | None] = [None, None]
-    for a in (0, 1):
-        if waits[a]:
-            other = None if waits[1 - a] else (mine[1 - a], times[1 - a])
-            found[a] = _stretch(mine[a], seen.cold[a], other)
+        first, second = (found[a] or found[1 - a] or FAIR for a in (0, 1))
+        pair = [
+            JobRates(jobs[k].name, 1, 1, hot_s=h, storage_s=s) for k, h, s in zip(key, alone_hot, mine, strict=True)
+        ]
+        effects = Together(((1.0, stretch_hot[0]), (stretch_hot[1], 1.0)), ((1.0, first), (second, 1.0)))
+        told = Contention(pair, effects).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))[0][:, 0]
+        return max(abs(float(told[a]) / times[a] - 1.0) for a in (0, 1)), waits, found
+
+    # Both jobs may be slow because of the storage, or because each is slowed by the other's work: from below and from
+    # above the iteration finds the one or the other, and the model itself says which.
+    above = [h * s for h, s in zip(alone_hot, stretch_hot, strict=True)]
+    _, waits, found = min((tried(start) for start in (alone_hot, above)), key=lambda one: one[0])
     for a in (0, 1):
         if found[a] is None:
             me, beside = jobs[key[a]].name, jobs[key[1 - a]].name
