@@ -6,15 +6,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --ed
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint typecheck unit docs-check picture benchmark clean
+.PHONY: help demo demo-stagger test lint typecheck unit docs-check picture benchmark clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r name what; \
-		do printf '  make %-11s %s\n' "$$name" "$$what"; done
+		do printf '  make %-13s %s\n' "$$name" "$$what"; done
 
 demo: .venv/.demo  ## set up (without torch) and compare precisions of ResNet-50 on 8 x A100: a table and out/demo.png
 	@mkdir -p out
 	@$(BIN)/precision-time compare $(DEMO) --plot out/demo.png
+
+demo-stagger: .venv/.dev  ## really run two jobs that read the same data, together and staggered (needs nginx): out/stagger-demo
+	@$(BIN)/python examples/stagger/demo.py
 
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests
 
