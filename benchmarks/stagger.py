@@ -90,6 +90,7 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
             "samples": SAMPLES, "bytes_per_sample": bytes_per_sample, "jobs": words,
             "cache": {"reset": {"folder": str(cache)}, **({"capacity": capacity} if capacity else {})},
             "order": "same" if pair.same_order else "independent",
+            "calibration": {"samples": 300},
         },
         ROOT,
     )  # fmt: skip
