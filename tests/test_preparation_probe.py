@@ -91,7 +91,7 @@ def test_a_cold_epoch_is_predicted_from_the_probes(
     loader = benchmark.loader_of(setting, probe.storage, prepared, SAMPLES, probe.mean_bytes)
     predicted_cold, predicted_hot = benchmark.predict(loader, prepared, train_s, SAMPLES)
     # 192 files at 100 a second, whatever else the machine does; a wrong rate, or one read too many, shows.
-    assert predicted_cold == pytest.approx(cold.seconds, rel=0.15)
+    assert predicted_cold == pytest.approx(cold.seconds, rel=0.25)
     # A tenth of a second or two, as noisy as the machine: within a factor.
     assert hot.seconds / 4 < predicted_hot < 3 * hot.seconds
     half = replace(probe.storage, requests_per_s=50.0)
