@@ -130,6 +130,8 @@ def test_what_is_not_trained_says_how(mean: None, tmp_path: Path, capsys: pytest
     assert "holds no trained 'mean' (it holds: none)" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "mean", "--trace", "t.json"]) == 2
     assert "--trace needs the timeline of predictor line" in capsys.readouterr().err
+    assert main(["predict", "resnet50", "--predictor", "boosting", "--data", "storage=nfs-10gbe"]) == 2
+    assert "data is known to predictor line only, not to boosting" in capsys.readouterr().err
     assert main(["train", "line"]) == 2
     assert "needs no training" in capsys.readouterr().err
     (tmp_path / "file").write_text("")

@@ -46,6 +46,8 @@ def _by_predictor(given: Namespace, job: Job) -> str:
     for flag in ("trace", "largest_batch"):
         if getattr(given, flag):
             raise UsageError(f"--{flag.replace('_', '-')} needs the timeline of predictor line; leave --predictor out")
+    if job.data:
+        raise UsageError(f"data is known to predictor line only, not to {given.predictor}; leave data or --predictor out")
     text, content = by_predictor(given.predictor, given.trained, job)
     return _json(content) if given.json else text
 
