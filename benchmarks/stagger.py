@@ -38,10 +38,11 @@ from precision_time.ingest.staggering import stagger
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent
-SAMPLES, SIZE, REQUESTS_PER_S = 1000, 160, 200
-"""Pictures of 16 kB, so that a cold epoch of a job that only reads takes five seconds."""
+SAMPLES, SIZE, REQUESTS_PER_S = 800, 160, 200
+"""Pictures of 16 kB, so that a cold epoch of a job that only reads takes four seconds."""
 GRID = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 """Offsets in cold epochs of the job that starts first."""
+COARSE = (0.0, 0.4, 0.8, 1.2)
 
 READER = {"width": 4, "workers": 1}
 TRAINER = {"width": 32, "steps": 4, "workers": 1}
@@ -57,6 +58,7 @@ class Pair:
     epochs: tuple[int, int]
     share: float | None = None
     same_order: bool = False
+    grid: tuple[float, ...] = GRID
 
 
 PAIRS = (
@@ -64,8 +66,8 @@ PAIRS = (
     Pair("one waits for data, one trains", READER, TRAINER, (4, 2)),
     Pair("two equal jobs", READER, READER, (3, 3)),
     Pair("unequal epochs", READER, READER, (2, 10)),
-    Pair("a cache of half the data", READER, {"width": 8, "workers": 2, "batch_size": 32}, (3, 3), share=0.5),
-    Pair("the same order", READER, {"width": 16, "workers": 1}, (3, 3), same_order=True),
+    Pair("a cache of half the data", READER, {"width": 8, "workers": 2, "batch_size": 32}, (3, 3), share=0.5, grid=COARSE),
+    Pair("the same order", READER, {"width": 16, "workers": 1}, (3, 3), same_order=True, grid=COARSE),
 )
 
 
@@ -90,7 +92,7 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
             "samples": SAMPLES, "bytes_per_sample": bytes_per_sample, "jobs": words,
             "cache": {"reset": {"folder": str(cache)}, **({"capacity": capacity} if capacity else {})},
             "order": "same" if pair.same_order else "independent",
-            "calibration": {"samples": 300},
+            "calibration": {"samples": 240, "repeats": 3},
         },
         ROOT,
     )  # fmt: skip
@@ -183,13 +185,13 @@ def storage(folder: Path) -> Iterator[tuple[str, float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("out/stagger-evaluation"), help="what was measured")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of every point")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of every point")
     parser.add_argument("--pairs", default="", help="numbers of pairs, from 1, with commas (default: all)")
-    parser.add_argument("--points", default=",".join(f"{share:g}" for share in GRID), help="offsets in cold epochs")
+    parser.add_argument("--points", default="", help="offsets in cold epochs, with commas (default: each pair's own)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the report goes")
     given = parser.parse_args()
     numbers = [int(word) - 1 for word in given.pairs.split(",") if word] or range(len(PAIRS))
-    grid = [float(word) for word in given.points.split(",")]
+    points = [float(word) for word in given.points.split(",") if word]
     found = []
     try:
         with storage(given.folder) as (url, size):
@@ -197,7 +199,8 @@ def main() -> int:
                 print(f"{number + 1}. {PAIRS[number].name}", file=sys.stderr)
                 place = given.folder / f"pair-{number + 1}"
                 place.mkdir(parents=True, exist_ok=True)
-                found.append(evaluate(PAIRS[number], url, place, size, given.repeats, grid))
+                pair = PAIRS[number]
+                found.append(evaluate(pair, url, place, size, given.repeats, points or pair.grid))
     except IngestError as error:
         print(f"stagger: {error}", file=sys.stderr)
         return 2

@@ -200,6 +200,9 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
         )
         if _enough(file, len(colds), [_weighed(file.jobs[job], seen)]):
             break
+    if not bound(seen):  # it waits for nothing, so all its windows have measured one and the same pace
+        paces = [*(one.first for one in colds), *(one.hot for one in (*colds, *halves) if one.hot), *rates]
+        seen = replace(seen, hot=typical(paces))
     both = [*colds, *halves]
     fill, epoch, end = (float(np.mean([getattr(o, w) for o in both])) for w in ("fill_s", "epoch_s", "end_s"))
     return _Pace(seen, fill, epoch, end, batch, n), weighed
