@@ -45,6 +45,7 @@ GRID = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 COARSE = (0.0, 0.4, 0.8, 1.2)
 
 READER = {"width": 4, "workers": 1}
+OTHER_READER = {"width": 8, "workers": 2, "batch_size": 32}
 TRAINER = {"width": 32, "steps": 4, "workers": 1}
 
 
@@ -62,11 +63,11 @@ class Pair:
 
 
 PAIRS = (
-    Pair("two that wait for data", READER, {"width": 8, "workers": 2, "batch_size": 32}, (4, 4)),
+    Pair("two that wait for data", READER, OTHER_READER, (4, 4)),
     Pair("one waits for data, one trains", READER, TRAINER, (4, 2)),
     Pair("two equal jobs", READER, READER, (3, 3)),
     Pair("unequal epochs", READER, READER, (2, 10)),
-    Pair("a cache of half the data", READER, {"width": 8, "workers": 2, "batch_size": 32}, (3, 3), share=0.5, grid=COARSE),
+    Pair("a cache of half the data", READER, OTHER_READER, (3, 3), share=0.5, grid=COARSE),
     Pair("the same order", READER, {"width": 16, "workers": 1}, (3, 3), same_order=True, grid=COARSE),
 )
 

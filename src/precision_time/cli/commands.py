@@ -47,7 +47,9 @@ def _by_predictor(given: Namespace, job: Job) -> str:
         if getattr(given, flag):
             raise UsageError(f"--{flag.replace('_', '-')} needs the timeline of predictor line; leave --predictor out")
     if job.data:
-        raise UsageError(f"data is known to predictor line only, not to {given.predictor}; leave data or --predictor out")
+        raise UsageError(
+            f"data is known to predictor line only, not to {given.predictor}; leave out data or --predictor"
+        )
     text, content = by_predictor(given.predictor, given.trained, job)
     return _json(content) if given.json else text
 
