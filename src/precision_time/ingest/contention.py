@@ -17,6 +17,7 @@ storage (more than 2) and by sharing cores, it may jump: 9 % of a time with 3 an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,13 @@ class Contention:
         self._reading: Array | None = None
         self._training: Array | None = None
         self._miss: Array | None = None
+
+    def afresh(self, tolerance: float | None = None) -> Contention:
+        """The same without what it keeps from before."""
+        other = copy(self)
+        other._tolerance = self._tolerance if tolerance is None else tolerance
+        other._reading = other._training = other._miss = None
+        return other
 
     def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array, Array]:
         """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.

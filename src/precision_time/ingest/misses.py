@@ -232,10 +232,12 @@ def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
     return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
 
 
-def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12) -> Array:
+def crossing(
+    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, *, beyond: bool = False
+) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    Regula falsi (the Illinois rule): the values are nearly straight over a step.
+    `beyond`: the least share found at which it is above 0. Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
     low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
     at_low, at_high = value(x), value(ahead)
@@ -251,7 +253,7 @@ def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Fla
         kept = np.where(side == last, 0.5, 1.0)
         at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
         low, high = np.where(over, low, share), np.where(over, share, high)
-    return share
+    return high if beyond else share
 
 
 def limited(parts: Parts, capacity: float) -> Parts:
