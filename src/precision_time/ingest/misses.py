@@ -244,10 +244,11 @@ def crossing(
     inside = lanes & (at_high > 0) & (at_low <= 0)
     if not inside.any():
         return high
+    way = ahead - x
     share, last = high, np.zeros(x.shape[1])
     for _ in range(rounds):
         share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
-        at = value(x + (ahead - x) * share)
+        at = value(x + way * share)
         over = at > 0
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)

@@ -19,7 +19,8 @@ from precision_time.ingest.side_by_side import Splits
 
 NEAR = 1e-9
 """Epochs within which two jobs are side by side."""
-LOOK = 1 / 8
+import os
+LOOK = 1 / float(os.environ.get("LOOK","8"))
 """Epochs in one step, at most, with an LRU cache that is too small."""
 
 
@@ -145,14 +146,16 @@ class OrderedLru(Ordered):
         self._held = capacity
         self._history = History(len(parts.share), lanes)
         # Who may find what whom has read; itself too, an epoch ago, if the cache can hold all its data.
-        pairs = np.argwhere(self._same)
-        self._pairs = [(int(j), int(i)) for j, i in pairs if i != j or self._size[j] < capacity]
+        self._pairs = [(int(j), int(i)) for j, i in np.argwhere(self._same) if i != j or self._size[j] < capacity]
+        self._behind, self._ahead = (np.array([pair[at] for pair in self._pairs], dtype=int) for at in (0, 1))
+        self._readers = [(float(self._size[g]), np.flatnonzero(self._group == g)) for g in np.unique(self._group)]
         self._last: tuple[Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
         found = np.zeros(x.shape, dtype=bool)
-        for (j, _), room in zip(self._pairs, self._rooms(x), strict=True):
-            found[j] |= room >= 0
+        if self._pairs and self._held > 0:
+            for (j, _), room in zip(self._pairs, self._rooms(x), strict=True):
+                found[j] |= room >= 0
         miss = np.where(found, 0.0, 1.0)
         return miss * (1.0 - self._cached[:, None] * ~self._full(x)) if self._cached.any() else miss
 
@@ -166,56 +169,66 @@ class OrderedLru(Ordered):
         return np.minimum(goal, n + 1.0)
 
     def meets(self, x: Array, n: Array, rate: Array) -> Array:
-        """Or until it is time to see whether a job has lost what another read."""
-        with np.errstate(divide="ignore"):
-            return np.minimum(super().meets(x, n, rate), LOOK / rate.max(axis=0))
+        """Or until what a job finds was read when relative speeds changed: between, all is linear."""
+        soonest = np.minimum(super().meets(x, n, rate), LOOK / rate.max(axis=0))
+        if not self._pairs:
+            return soonest
+        y = x[self._ahead] - self._gap(x)
+        bend = self._history.next_bend(self._ahead, y) - y
+        return np.asarray(np.minimum(soonest, (bend / rate[self._behind]).min(axis=0)))
 
     def until(self, x: Array, ahead: Array) -> Array:
         """Share of the way at which a job begins to find what another read, or finds it no more."""
-        if not self._pairs:
+        if not self._pairs or self._held <= 0:
             return np.ones(x.shape[1])
         now = np.where(self._rooms(x) >= 0, 1.0, -1.0)
 
-        def other(y: Array) -> Array:
+        def otherwise(y: Array) -> Array:
+            """Above 0 once a job finds what it does not now, or the reverse."""
             return np.asarray((-now * self._rooms(y)).max(axis=0))
 
-        inside = other(ahead) > 0
-        if not inside.any():
-            return np.ones(x.shape[1])
-        return np.asarray(crossing(other, x, ahead, inside, rounds=6, beyond=True))
+        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=5, beyond=True)
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
         self._last = None
 
     def _rooms(self, x: Array) -> Array:
-        """For each pair, samples that could have been touched besides without losing what it finds; [pairs, lanes]."""
+        """For each pair, share of the cache that could be touched besides without losing what it finds."""
         if self._last is not None and self._last[0] is x:
             return self._last[1]
-        rooms = np.full((len(self._pairs), x.shape[1]), -1.0)
-        for p, (j, i) in enumerate(self._pairs):
-            gap = (x[i] - x[j]) % 1.0
-            gap = np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
-            then = x[i] - gap
-            since = self._since(self._history.when(i, np.maximum(then, 0.0), x), x)
-            rooms[p] = np.where(then >= -NEAR, self._held - since, -self._held) / self._held + NEAR
+        y = x[self._ahead] - self._gap(x)
+        then = self._history.when(self._ahead, np.maximum(y, 0.0), x)
+        since = self._since(then, x[:, None])
+        rooms = np.where(y >= -NEAR, 1.0 - since / self._held, -1.0) + NEAR
         self._last = (x, rooms)
         return rooms
+
+    def _gap(self, x: Array) -> Array:
+        """How far each pair is apart, above 0 and at most 1."""
+        gap = (x[self._ahead] - x[self._behind]) % 1.0
+        return np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
 
     def _full(self, x: Array) -> Flags:
         return self._since(np.zeros_like(x), x) >= self._held * (1 - 1e-12)
 
     def _since(self, then: Array, x: Array) -> Array:
-        """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
-        total = np.zeros(x.shape[1])
-        for g in np.unique(self._group):
-            those = self._group == g
-            total += self._size[g] * _union(then[those] % 1.0, np.minimum(x[those] - then[those], 1.0))
+        """Samples that anyone has touched since the jobs were at `then`, [jobs, ...]."""
+        length = np.minimum(x - then, 1.0)
+        total = np.zeros(then.shape[1:])
+        for size, those in self._readers:
+            total += size * (length[those[0]] if len(those) == 1 else _union(then[those] % 1.0, length[those]))
         return total
 
 
 def _union(start: Array, length: Array) -> Array:
-    """Share of a circle of length 1 that arcs [arcs, lanes] cover together."""
+    """Share of a circle of length 1 that arcs [arcs, ...], none longer than 1, cover together."""
+    if len(start) == 2:
+        # Of the second arc, what lies in the first before and after the seam.
+        begin = (start[1] - start[0]) % 1.0
+        end = begin + length[1]
+        common = np.maximum(np.minimum(length[0], end) - begin, 0.0) + np.maximum(np.minimum(length[0], end - 1.0), 0.0)
+        return np.asarray(length[0] + length[1] - common)
     order = np.argsort(start, axis=0)
     start, length = np.take_along_axis(start, order, 0), np.take_along_axis(length, order, 0)
     # Twice around, so that an arc over the seam is seen before the second round; the second round is what counts.
