@@ -39,6 +39,7 @@ class Contention:
         self._hot = np.array([[job.hot_s] for job in jobs])
         self._storage = np.array([[job.storage_s] for job in jobs])
         self._overlap = np.array([[job.overlap] for job in jobs])
+        self._all_deep = bool((self._overlap == 1).all())
         self._hot_speed = _Speed(together.hot)
         self._storage_speed = _Speed(together.storage)
         self._tolerance = tolerance
@@ -75,6 +76,8 @@ class Contention:
 
     def seconds(self, miss: Array, hot: Array, storage: Array) -> Array:
         """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
+        if self._all_deep:
+            return np.asarray(np.maximum(hot, miss * storage))
         return self._overlap * np.maximum(hot, miss * storage) + (1.0 - self._overlap) * (
             hot + miss * np.maximum(storage - hot, 0.0)
         )

@@ -19,8 +19,7 @@ from precision_time.ingest.side_by_side import Splits
 
 NEAR = 1e-9
 """Epochs within which two jobs are side by side."""
-import os
-LOOK = 1 / float(os.environ.get("LOOK","8"))
+LOOK = 1 / 8
 """Epochs in one step, at most, with an LRU cache that is too small."""
 
 
