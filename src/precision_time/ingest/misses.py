@@ -204,7 +204,8 @@ class Lru(Fits):
                 break
             self._opens += late
         at_low = self.touched(line.untouched(0.0)) - self._capacity
-        full = at_low >= -1e-9 * self._capacity
+        # The window may have been moved for a point half a step ahead.
+        full = (self._opens > 0) | (at_low >= -1e-9 * self._capacity)
         # The straight line first, then Newton's: touched falls from low to high.
         share = np.where(full, np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0), 0.0)
         if full.any() and self._capacity > 0:
