@@ -82,15 +82,15 @@ def main() -> int:
     rows, where, load = measured(given.repeats), machine(), os.getloadavg()[0]
     lines = [
         "# Speed of the model of co-located jobs", "",
-        f"A curve is {POINTS} offsets of two jobs in one order of starts (goal: < 50 ms); `stagger_curve` is both orders "
-        "of starts, the plain ways, a search between the points and, with LRU, the same without eviction.", "",
+        f"A curve is {POINTS} offsets of two jobs in one order of starts (goal: < 50 ms); `stagger_curve` is both "
+        "orders of starts, the plain ways, a search between the points and, with LRU, the same without eviction.", "",
         "| jobs | samples | cache | curve, processor | curve, wall | stagger_curve, processor | stagger_curve, wall |",
         "|---|---|---|---|---|---|---|",
         *(f"| {row['jobs']} | {row['order']} | {row['cache']} | {human(row['curve']['processor_s'])} | "
           f"{human(row['curve']['wall_s'])} | {human(row['best']['processor_s'])} | {human(row['best']['wall_s'])} |"
           for row in rows),
-        "", f"{where['date']}, {where['cpu']}, load {load:.1f}; python {where['python']}, numpy {where['numpy']}; median "
-        f"of {given.repeats}: `python benchmarks/ingest.py`.",
+        "", f"{where['date']}, {where['cpu']}, load {load:.1f}; python {where['python']}, numpy {where['numpy']}; "
+        f"median of {given.repeats}: `python benchmarks/ingest.py`.",
     ]  # fmt: skip
     text = "\n".join(lines) + "\n"
     print(text)

@@ -211,7 +211,9 @@ class Lru(Fits):
         if full.any() and self._capacity > 0:
             for _ in range(2):
                 over, slope = self._slope(line.untouched(share), line.slope)
-                share = np.where(full & (slope < 0), np.clip(share - over / np.minimum(slope, -1e-300), 0.0, 1.0), share)
+                share = np.where(
+                    full & (slope < 0), np.clip(share - over / np.minimum(slope, -1e-300), 0.0, 1.0), share
+                )
         then = low + (high - low) * share
         self._last = (x, n, then, full, line.untouched(share), line.own(share))
         return self._last[2:]
@@ -276,7 +278,9 @@ def crossing(
 ) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    `beyond`: the least share found at which it is above 0. Regula falsi (the Illinois rule): the values are nearly straight over a step.
+    `beyond`: the least share found at which it is above 0.
+
+    Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
     low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
     at_low, at_high = value(x), value(ahead)

@@ -171,7 +171,7 @@ class OrderedLru(Ordered):
         """Or until what a job finds was read when relative speeds changed: between, all is linear."""
         soonest = np.minimum(super().meets(x, n, rate), LOOK / rate.max(axis=0))
         if not self._pairs:
-            return soonest
+            return np.asarray(soonest)
         y = x[self._ahead] - self._gap(x)
         bend = self._history.next_bend(self._ahead, y) - y
         return np.asarray(np.minimum(soonest, (bend / rate[self._behind]).min(axis=0)))
