@@ -2,7 +2,8 @@
 
 It shares nothing with the model but the description of the jobs. Every sample is drawn from a real random permutation,
 looked up in a real cache (an ordered dictionary), read from a storage that serves the jobs beside each other, prepared
-by a pool of workers, queued, and trained on by an accelerator. Two that miss one sample at once share one read.
+by a pool of workers, queued, and trained on by an accelerator. Two that miss one sample at once share one read, or
+both read it where the cache does not coalesce.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ WORKERS, QUEUE = 4, 32
 class Cache:
     """Which samples are at hand."""
 
-    def __init__(self, capacity: float | None, policy: str) -> None:
+    def __init__(self, capacity: float | None, policy: str, coalesces: bool = True) -> None:
+        self.coalesces = coalesces
         self._capacity, self._evicts = capacity, policy == "lru"
         self._held: OrderedDict[int, None] = OrderedDict()
         self.coming: dict[int, simpy.Event] = {}
@@ -115,13 +117,13 @@ class Job:
         coming = self.cache.coming
         if sample in self.cache:
             return
-        if sample in coming:  # another job is reading it: wait for that, as for a locked page
+        if sample in coming and self.cache.coalesces:  # another job is reading it: wait for that, as for a locked page
             yield coming[sample]
             return
         self.missed += 1
-        coming[sample] = self.storage.serve(self.index, self.rates.storage_s)
-        yield coming[sample]
-        del coming[sample]
+        served = coming[sample] = self.storage.serve(self.index, self.rates.storage_s)
+        yield served
+        coming.pop(sample, None)
         self.cache.add(sample)
 
     def train(self) -> simpy.Event:
@@ -176,7 +178,7 @@ def simulate(
     """Run all to the end. Parts of the data become ranges of sample numbers."""
     env = simpy.Environment()
     rng = np.random.default_rng(seed)
-    held = Cache(cache.capacity, cache.policy)
+    held = Cache(cache.capacity, cache.policy, cache.coalesces)
     storage, accelerator = Server(env, together.storage), Server(env, together.hot)
     start: dict[str, np.ndarray[Any, Any]] = {}
     at = 0

@@ -113,6 +113,29 @@ def test_one_order() -> None:
     assert makespan(jobs, together, [0.0, 2.0], small) == pytest.approx(2 + 14)
 
 
+def test_one_order_before_a_cache_that_does_not_coalesce() -> None:
+    jobs = [JobRates("a", 1000, 3, 0.001, 0.005), JobRates("b", 1000, 3, 0.002, 0.005)]
+    together = Together.alike(2, 2.0, 1.0, same_order=True)
+    late = [0.0, 0.75, 1.5, 2.25, 3.0, 3.5]
+    out = run(jobs, together, SharedCache(coalesces=False), [[0.0, s] for s in late])
+    # Side by side both read all, each at half the storage: 10 s, then 4 s of the slower's hot epochs.
+    assert out.first_epoch_s[0].tolist() == pytest.approx([10, 10])
+    # Until the second, at 2 ms a sample, has caught up with the first, at 5 ms, that has gone s / 5 ms ahead: s = 1.5
+    # at 2.5 s, half an epoch done; the rest takes 5 s. From 3 s on it does not catch up.
+    assert out.first_epoch_s[2].tolist() == pytest.approx([7.5, 6])
+    assert out.makespan_s.tolist() == pytest.approx([14 - 5 / 3 * s for s in late[:5]] + [9.5], rel=1e-4)
+    waits = run(jobs, together, SharedCache(), [[0.0, s] for s in late])
+    assert waits.makespan_s.tolist() == pytest.approx([9, 9, 9, 9, 9, 9.5])
+
+
+def test_a_slow_job_keeps_beside_one_that_does_not_wait() -> None:
+    # b takes 8 ms a sample whatever it reads; a reads all at what b leaves of the storage, ahead of it.
+    jobs = [JobRates("a", 1000, 1, 0.001, 0.004), JobRates("b", 1000, 1, 0.008, 0.004)]
+    together = Together.alike(2, 2.0, same_order=True)
+    out = run(jobs, together, SharedCache(coalesces=False), [[0.0, 0.0]])
+    assert out.finish_s[0].tolist() == pytest.approx([4.0, 8.0])
+
+
 # ---- how they slow each other
 
 

@@ -65,6 +65,8 @@ CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[
     "one order, no prefetch": (NONE, ONE_ORDER, FITS, [[0, 0], [2, 0]]),
     "one order, no eviction": (DEEP, ONE_ORDER, SharedCache(1000, "no-eviction"), [[0, 0], [0, 3], [3, 0]]),
     "one order, LRU": (DEEP, ONE_ORDER, SharedCache(1000), [[0, 0], [0, 2.5], [0, 5]]),
+    "one order, both read": (DEEP, ONE_ORDER, SharedCache(coalesces=False), [[0, 0], [0, 4], [4, 0]]),
+    "one order, both read, no prefetch": (NONE, ONE_ORDER, SharedCache(coalesces=False), [[0, 0], [2, 0]]),
     "one order, small LRU": ([job("a", 3.0), job("b", 6.0)], ONE_ORDER, SharedCache(500), [[0, 1], [3, 0]]),
 }
 

@@ -17,6 +17,7 @@ storage (more than 2) and by sharing cores, it may jump: 9 % of a time with 3 an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +39,20 @@ class Contention:
         self._hot = np.array([[job.hot_s] for job in jobs])
         self._storage = np.array([[job.storage_s] for job in jobs])
         self._overlap = np.array([[job.overlap] for job in jobs])
+        self._all_deep = bool((self._overlap == 1).all())
         self._hot_speed = _Speed(together.hot)
         self._storage_speed = _Speed(together.storage)
         self._tolerance = tolerance
         self._reading: Array | None = None
         self._training: Array | None = None
         self._miss: Array | None = None
+
+    def afresh(self, tolerance: float | None = None) -> Contention:
+        """The same without what it keeps from before."""
+        other = copy(self)
+        other._tolerance = self._tolerance if tolerance is None else tolerance
+        other._reading = other._training = other._miss = None
+        return other
 
     def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array, Array]:
         """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
@@ -67,6 +76,8 @@ class Contention:
 
     def seconds(self, miss: Array, hot: Array, storage: Array) -> Array:
         """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
+        if self._all_deep:
+            return np.asarray(np.maximum(hot, miss * storage))
         return self._overlap * np.maximum(hot, miss * storage) + (1.0 - self._overlap) * (
             hot + miss * np.maximum(storage - hot, 0.0)
         )

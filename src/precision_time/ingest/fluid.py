@@ -163,6 +163,9 @@ class _Lone:
     ) -> tuple[Array, Array]:
         """Whole epochs that are skipped, [jobs, lanes], and the time after them; `stall` is the wait in each."""
         alone = (going.sum(axis=0) == 1) & ~others
+        if not alone.any():
+            self._ends[:] = 0.0
+            return np.zeros(going.shape), t
         at_end = alone & (here & going).any(axis=0)
         self._ends = np.where(alone, self._ends + at_end, 0.0)
         ripe = at_end & (self._ends >= 4)

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from precision_time.ingest.contention import Contention, Flags
+from precision_time.ingest.history import History
 from precision_time.ingest.parts import Parts
 from precision_time.ingest.rates import Array
 
@@ -141,14 +142,13 @@ class Lru(Fits):
     def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
         super().__init__(limited(parts, capacity))
         self._capacity = capacity
-        self._past = np.zeros((64, len(parts.share), lanes))
-        self._rows = 1
+        self._history = History(len(parts.share), lanes)
         self._opens = np.zeros(lanes, dtype=int)
-        self._lanes = np.arange(lanes)
+        self._filled = np.zeros(lanes, dtype=bool)
+        self._last: tuple[Array, Array, Array, Flags, Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
-        then, full = self.window(x, n)
-        untouched, own = _untouched(then, x, n)
+        _, full, untouched, own = self.window(x, n)
         miss = np.zeros_like(x)
         left = self._left_of_the_first(untouched, full)
         for p, readers in enumerate(self.readers):
@@ -158,12 +158,12 @@ class Lru(Fits):
         return miss
 
     def held(self, x: Array, n: Array) -> Array:
-        then, full = self.window(x, n)
-        untouched, _ = _untouched(then, x, n)
+        _, full, untouched, _ = self.window(x, n)
         return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
-        full = self.since(np.zeros_like(x), x, n) >= self._capacity * (1 - 1e-9)
+        full = self.window(x, n)[1].copy()
+        self._filled = full.copy()
         if self.parts.cached.any():
             full[:] = True
         return super().changing(x, n, running) | full & running.any(axis=0)
@@ -172,41 +172,62 @@ class Lru(Fits):
         return np.minimum(goal, n + 1.0)
 
     def until(self, x: Array, ahead: Array) -> Array:
+        if self._filled.all():
+            return np.ones(x.shape[1])
         zero = np.zeros_like(x)
         n = np.floor(x)
 
         def over(y: Array) -> Array:
             return self.since(zero, y, n) - self._capacity
 
-        return crossing(over, x, ahead, over(x) < -1e-9 * self._capacity)
+        return crossing(over, x, ahead, ~self._filled)
 
     def accept(self, x: Array, n: Array) -> None:
-        if self._rows == len(self._past):
-            self._past = np.concatenate([self._past, np.zeros_like(self._past)])
-        self._past[self._rows] = x
-        self._rows += 1
+        self._history.accept(x)
+        self._last = None
 
-    def window(self, x: Array, n: Array) -> tuple[Array, Flags]:
-        """Progress of each job when the window opened, and whether the cache is full; 0 before it is."""
-        while self._rows > 1:
-            following = np.minimum(self._opens + 1, self._rows - 1)
-            late = self.since(self._at(following), x, n) >= self._capacity
-            late &= following > self._opens
+    def window(self, x: Array, n: Array) -> tuple[Array, Flags, Array, Array]:
+        """Progress of each job when the window opened, 0 before the cache is full; whether it is full; and _untouched.
+
+        Between two rows of the history each chance is linear in how far the window is from one to the other, so what
+        was touched is a polynomial of that.
+        """
+        if self._last is not None and self._last[0] is x and self._last[1] is n:
+            return self._last[2:]
+        history = self._history
+        while True:
+            low, high = history.at(self._opens, x), history.at(self._opens + 1, x)
+            line = _Line(low, high, x, n)
+            at_high = self.touched(line.untouched(1.0)) - self._capacity
+            late = (at_high >= 0) & (self._opens + 1 < history.rows)
             if not late.any():
                 break
             self._opens += late
-        low = self._at(self._opens)
-        full = self.since(low, x, n) >= self._capacity * (1 - 1e-12)
-        following = self._opens + 1
-        high = np.where(following < self._rows, self._at(np.minimum(following, self._rows - 1)), x)
+        at_low = self.touched(line.untouched(0.0)) - self._capacity
+        # The window may have been moved for a point half a step ahead.
+        full = (self._opens > 0) | (at_low >= -1e-9 * self._capacity)
+        # The straight line first, then Newton's: touched falls from low to high.
+        share = np.where(full, np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0), 0.0)
+        if full.any() and self._capacity > 0:
+            for _ in range(2):
+                over, slope = self._slope(line.untouched(share), line.slope)
+                share = np.where(
+                    full & (slope < 0), np.clip(share - over / np.minimum(slope, -1e-300), 0.0, 1.0), share
+                )
+        then = low + (high - low) * share
+        self._last = (x, n, then, full, line.untouched(share), line.own(share))
+        return self._last[2:]
 
-        def under(y: Array) -> Array:
-            return self._capacity - self.since(y, x, n)
-
-        return low + (high - low) * np.where(full, crossing(under, low, high, full, rounds=2), 0.0), full
-
-    def _at(self, row: np.ndarray[tuple[int, ...], np.dtype[np.int_]]) -> Array:
-        return np.asarray(self._past[row, :, self._lanes].T)
+    def _slope(self, untouched: Array, slope: Array) -> tuple[Array, Array]:
+        """Samples touched beyond what the cache holds, and how fast they change with the chances `untouched`."""
+        over, change = np.full(untouched.shape[1], -float(self._capacity)), np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            left, rate = untouched[readers[0]], slope[readers[0]]
+            for j in readers[1:]:
+                left, rate = left * untouched[j], rate * untouched[j] + left * slope[j]
+            over += self.parts.size[p] * (1.0 - left)
+            change -= self.parts.size[p] * rate
+        return over, change
 
     def since(self, then: Array, x: Array, n: Array) -> Array:
         """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
@@ -224,6 +245,26 @@ class Lru(Fits):
         return np.asarray(cached * np.clip(room / np.maximum(kept, 1e-300), 0.0, 1.0))
 
 
+class _Line:
+    """_untouched() on the way from `low` (0) to `high` (1), two rows of the history in one epoch of each job."""
+
+    def __init__(self, low: Array, high: Array, x: Array, n: Array) -> None:
+        before = np.minimum(np.floor(low), n)
+        ends = n - before
+        rest = 1.0 - (x - n)
+        begun, self._way = low - before, high - low
+        self._same, self._next = ends < 0.5, (ends > 0.5) & (ends < 1.5)
+        self._begun = begun
+        self._base = np.where(self._same, rest + begun, np.where(self._next, begun * rest, 0.0))
+        self.slope = np.where(self._same, self._way, np.where(self._next, self._way * rest, 0.0))
+
+    def untouched(self, share: Array | float) -> Array:
+        return np.asarray(self._base + self.slope * share)
+
+    def own(self, share: Array) -> Array:
+        return np.where(self._same, 1.0, np.where(self._next, self._begun + self._way * share, 0.0))
+
+
 def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
     """Chance that j touched a sample neither since `then`, and the same in the epoch before this one only."""
     before = np.minimum(np.floor(then), n)
@@ -232,8 +273,12 @@ def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
     return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
 
 
-def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12) -> Array:
+def crossing(
+    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, *, beyond: bool = False
+) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
+
+    `beyond`: the least share found at which it is above 0.
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
@@ -242,16 +287,17 @@ def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Fla
     inside = lanes & (at_high > 0) & (at_low <= 0)
     if not inside.any():
         return high
+    way = ahead - x
     share, last = high, np.zeros(x.shape[1])
     for _ in range(rounds):
         share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
-        at = value(x + (ahead - x) * share)
+        at = value(x + way * share)
         over = at > 0
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)
         at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
         low, high = np.where(over, low, share), np.where(over, share, high)
-    return share
+    return high if beyond else share
 
 
 def limited(parts: Parts, capacity: float) -> Parts:

@@ -11,12 +11,16 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.contention import Contention, Flags
-from precision_time.ingest.misses import Fits, Lru, crossing, limited
+from precision_time.ingest.history import History
+from precision_time.ingest.misses import Fits, crossing, limited
 from precision_time.ingest.parts import Parts
 from precision_time.ingest.rates import Array
+from precision_time.ingest.side_by_side import Splits
 
 NEAR = 1e-9
 """Epochs within which two jobs are side by side."""
+LOOK = 1 / 8
+"""Epochs in one step, at most, with an LRU cache that is too small."""
 
 
 class Ordered(Fits):
@@ -25,6 +29,7 @@ class Ordered(Fits):
     def __init__(self, parts: Parts, capacity: float | None, lanes: int, coalesces: bool = True) -> None:
         super().__init__(limited(parts, np.inf if capacity is None else capacity))
         self._coalesces = coalesces
+        self._splits = Splits(coalesces)
         self._capacity = np.inf if capacity is None else capacity
         self._group = self._groups()
         self._same = self._group[:, None] == self._group
@@ -80,36 +85,22 @@ class Ordered(Fits):
     def settle(
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
     ) -> Array:
-        """Misses of jobs that are side by side: as much each as keeps them together, as far as that can be.
-
-        In all as many as one alone has, where the one waits for what the other reads; where it does not (a cache that
-        does not coalesce) both read everything, and only a slower one finds some of what the other was first to read.
-        """
+        """Misses of jobs that are side by side: as much each as keeps them together, as far as that can be."""
         self._bound = []
-        split = _shared if self._coalesces else _doubled
-        clusters = [(i, those) for i, those in enumerate(self.beside(x, n, running)) if (those.sum(axis=0) > 1).any()]
-        clusters = [(i, those & ~those[:i].any(axis=0)) for i, those in clusters]
+        clusters = []
+        before = np.zeros(x.shape, dtype=bool)
+        for i, those in enumerate(self.beside(x, n, running)):
+            those = those & ~before & (those.sum(axis=0) > 1)
+            before |= those
+            if those.any():
+                clusters.append((those, 1.0 - float(self._cached[i])))
         if not clusters:
             return miss
-        for i, those in clusters:
-            several = those & (those.sum(axis=0) > 1)
-            even = miss[i] / np.maximum(those.sum(axis=0), 1)
-            miss = np.where(several, even, miss)
-        for _ in range(60):
-            _, training, reading = contention.solve(miss, running, pressing)
-            hot, storage = contention.stretched(reading, training, pressing)
-            before = miss
-            for i, those in clusters:
-                several = those & (those.sum(axis=0) > 1)
-                if several.any():
-                    total = 1.0 - self._cached[i]
-                    miss = np.where(several, 0.5 * miss + 0.5 * split(contention, hot, storage, several, total), miss)
-            if np.abs(miss - before).max() < 1e-7:
-                break
-        for i, those in clusters:
+        miss = self._splits(miss, clusters, running, contention, pressing)
+        for those, total in clusters:
             shares = those & (miss > 1e-6)
             if self._coalesces:
-                shares &= miss < 1.0 - self._cached[i] - 1e-6
+                shares &= miss < total - 1e-6
             self._bound.append(shares & (shares.sum(axis=0) > 1))
         return miss
 
@@ -151,63 +142,92 @@ class OrderedLru(Ordered):
 
     def __init__(self, parts: Parts, capacity: float, lanes: int, coalesces: bool = True) -> None:
         super().__init__(parts, None, lanes, coalesces)
-        self._lru = _Arcs(parts, capacity, lanes, self._group, self._size)
+        self._held = capacity
+        self._history = History(len(parts.share), lanes)
+        # Who may find what whom has read; itself too, an epoch ago, if the cache can hold all its data.
+        self._pairs = [(int(j), int(i)) for j, i in np.argwhere(self._same) if i != j or self._size[j] < capacity]
+        self._behind, self._ahead = (np.array([pair[at] for pair in self._pairs], dtype=int) for at in (0, 1))
+        self._readers = [(float(self._size[g]), np.flatnonzero(self._group == g)) for g in np.unique(self._group)]
+        self._last: tuple[Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
-        then, full = self._lru.window(x, n)
         found = np.zeros(x.shape, dtype=bool)
-        for i in range(len(x)):
-            for j in np.flatnonzero(self._same[i]):
-                gap = (x[j] - x[i]) % 1.0
-                gap = np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
-                found[i] |= gap <= x[j] - then[j] + NEAR
-        return np.where(found, 0.0, 1.0 - self._cached[:, None] * ~full)
+        if self._pairs and self._held > 0:
+            for (j, _), room in zip(self._pairs, self._rooms(x), strict=True):
+                found[j] |= room >= 0
+        miss = np.where(found, 0.0, 1.0)
+        return miss * (1.0 - self._cached[:, None] * ~self._full(x)) if self._cached.any() else miss
 
     def held(self, x: Array, n: Array) -> Array:
-        then, full = self._lru.window(x, n)
-        before = float(self.parts.size @ self.parts.cached)
-        kept = np.where(full, 0.0, np.minimum(before, self._lru.capacity))
-        touched = np.maximum(self._lru.since(then, x, n), kept)
-        return np.asarray(np.minimum(touched, self._lru.capacity) / self.parts.size.sum())
-
-    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
-        return np.asarray(self._lru.window(x, n)[1] & running.any(axis=0))
+        before = min(float(self.parts.size @ self.parts.cached), self._held)
+        kept = np.where(self._full(x), 0.0, before)
+        touched = np.maximum(self._since(np.zeros_like(x), x), kept)
+        return np.asarray(np.minimum(touched, self._held) / self.parts.size.sum())
 
     def ends(self, n: Array, goal: Array, x: Array) -> Array:
         return np.minimum(goal, n + 1.0)
 
+    def meets(self, x: Array, n: Array, rate: Array) -> Array:
+        """Or until what a job finds was read when relative speeds changed: between, all is linear."""
+        soonest = np.minimum(super().meets(x, n, rate), LOOK / rate.max(axis=0))
+        if not self._pairs:
+            return np.asarray(soonest)
+        y = x[self._ahead] - self._gap(x)
+        bend = self._history.next_bend(self._ahead, y) - y
+        return np.asarray(np.minimum(soonest, (bend / rate[self._behind]).min(axis=0)))
+
     def until(self, x: Array, ahead: Array) -> Array:
-        return self._lru.until(x, ahead)
+        """Share of the way at which a job begins to find what another read, or finds it no more."""
+        if not self._pairs or self._held <= 0:
+            return np.ones(x.shape[1])
+        now = np.where(self._rooms(x) >= 0, 1.0, -1.0)
+
+        def otherwise(y: Array) -> Array:
+            """Above 0 once a job finds what it does not now, or the reverse."""
+            return np.asarray((-now * self._rooms(y)).max(axis=0))
+
+        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=5, beyond=True)
 
     def accept(self, x: Array, n: Array) -> None:
-        self._lru.accept(x, n)
+        self._history.accept(x)
+        self._last = None
 
+    def _rooms(self, x: Array) -> Array:
+        """For each pair, share of the cache that could be touched besides without losing what it finds."""
+        if self._last is not None and self._last[0] is x:
+            return self._last[1]
+        y = x[self._ahead] - self._gap(x)
+        then = self._history.when(self._ahead, np.maximum(y, 0.0), x)
+        since = self._since(then, x[:, None])
+        rooms = np.where(y >= -NEAR, 1.0 - since / self._held, -1.0) + NEAR
+        self._last = (x, rooms)
+        return rooms
 
-class _Arcs(Lru):
-    """The window of an LRU cache when each job touches one arc after the other of the same circle of samples."""
+    def _gap(self, x: Array) -> Array:
+        """How far each pair is apart, above 0 and at most 1."""
+        gap = (x[self._ahead] - x[self._behind]) % 1.0
+        return np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
 
-    def __init__(
-        self,
-        parts: Parts,
-        capacity: float,
-        lanes: int,
-        group: np.ndarray[tuple[int, ...], np.dtype[np.int_]],
-        size: Array,
-    ) -> None:
-        super().__init__(parts, capacity, lanes)
-        self.capacity = capacity
-        self._group, self._size = group, size
+    def _full(self, x: Array) -> Flags:
+        return self._since(np.zeros_like(x), x) >= self._held * (1 - 1e-12)
 
-    def since(self, then: Array, x: Array, n: Array) -> Array:
-        total = np.zeros(x.shape[1])
-        for g in np.unique(self._group):
-            those = self._group == g
-            total += self._size[g] * _union(then[those] % 1.0, np.minimum(x[those] - then[those], 1.0))
+    def _since(self, then: Array, x: Array) -> Array:
+        """Samples that anyone has touched since the jobs were at `then`, [jobs, ...]."""
+        length = np.minimum(x - then, 1.0)
+        total = np.zeros(then.shape[1:])
+        for size, those in self._readers:
+            total += size * (length[those[0]] if len(those) == 1 else _union(then[those] % 1.0, length[those]))
         return total
 
 
 def _union(start: Array, length: Array) -> Array:
-    """Share of a circle of length 1 that arcs [arcs, lanes] cover together."""
+    """Share of a circle of length 1 that arcs [arcs, ...], none longer than 1, cover together."""
+    if len(start) == 2:
+        # Of the second arc, what lies in the first before and after the seam.
+        begin = (start[1] - start[0]) % 1.0
+        end = begin + length[1]
+        common = np.maximum(np.minimum(length[0], end) - begin, 0.0) + np.maximum(np.minimum(length[0], end - 1.0), 0.0)
+        return np.asarray(length[0] + length[1] - common)
     order = np.argsort(start, axis=0)
     start, length = np.take_along_axis(start, order, 0), np.take_along_axis(length, order, 0)
     # Twice around, so that an arc over the seam is seen before the second round; the second round is what counts.
@@ -216,30 +236,3 @@ def _union(start: Array, length: Array) -> Array:
     arcs = len(start)
     upto = np.minimum(np.concatenate([begin[1:], begin[:1] + 2.0]), end)
     return np.asarray(np.maximum(upto - begin, 0.0)[arcs:].sum(axis=0))
-
-
-def _shared(contention: Contention, hot: Array, storage: Array, several: Flags, total: float) -> Array:
-    """Misses of each of `several` that give them one time per sample, as far as can be, and add up to `total`."""
-
-    def most(time: Array) -> Array:
-        return np.where(several, np.minimum(contention.most_misses(time, hot, storage), total), 0.0)
-
-    everyone = np.where(several, contention.seconds(np.full_like(hot, total), hot, storage), 0.0).max(axis=0)
-    low, high = np.zeros_like(everyone), everyone
-    for _ in range(45):
-        middle = 0.5 * (low + high)
-        enough = most(middle).sum(axis=0) >= total
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    under, over = most(low), most(high)
-    span = over.sum(axis=0) - under.sum(axis=0)
-    part = np.where(span > 0, (total - under.sum(axis=0)) / np.where(span > 0, span, 1.0), 1.0)
-    return np.asarray(under + np.clip(part, 0.0, 1.0) * (over - under))
-
-
-def _doubled(contention: Contention, hot: Array, storage: Array, several: Flags, total: float) -> Array:
-    """Misses of each of `several` when none waits for another's read: all miss `total`, but those that would then fall
-    behind the fastest miss only as much as keeps them beside it."""
-    alone = np.where(several, contention.seconds(np.full_like(hot, total), hot, storage), np.inf)
-    fastest = alone.min(axis=0)
-    kept = np.minimum(contention.most_misses(fastest * (1.0 + 1e-12), hot, storage), total)
-    return np.where(several & (alone > fastest), kept, np.where(several, total, 0.0))
