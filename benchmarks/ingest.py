@@ -22,9 +22,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from speed import RESULTS, human, machine
 
-from precision_time.ingest.curve import stagger_curve
-from precision_time.ingest.fluid import run
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.curve import stagger_curve
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 POINTS = 100
 PAIRS = {

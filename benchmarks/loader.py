@@ -27,14 +27,14 @@ from typing import Any
 import torch
 
 from precision_time.hardware.storage import Storage
-from precision_time.ingest.formats import WORKER_START_S
-from precision_time.ingest.index import read_index
-from precision_time.ingest.loader import Loader
-from precision_time.ingest.local_server import LocalServer
-from precision_time.ingest.pictures import Recipe, make
-from precision_time.ingest.preparation_probe import PreparationProbe, probe_preparation
-from precision_time.ingest.reading import CROPPED
-from precision_time.ingest.storage_probe import probe_storage
+from precision_time.ingest.pipeline.formats import WORKER_START_S
+from precision_time.ingest.pipeline.loader import Loader
+from precision_time.ingest.storage.index import read_index
+from precision_time.ingest.storage.local_server import LocalServer
+from precision_time.ingest.storage.pictures import Recipe, make
+from precision_time.ingest.storage.preparation_probe import PreparationProbe, probe_preparation
+from precision_time.ingest.storage.reading import CROPPED
+from precision_time.ingest.storage.storage_probe import probe_storage
 
 RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"

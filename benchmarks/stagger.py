@@ -27,14 +27,14 @@ import stagger_report
 
 from precision_time.cli.progress import Progress
 from precision_time.errors import IngestError
-from precision_time.ingest.calibration import Calibration, calibrate
-from precision_time.ingest.fluid import run
-from precision_time.ingest.jobs_file import JobsFile, jobs_of
-from precision_time.ingest.local_server import LocalServer
-from precision_time.ingest.pictures import Recipe, make
-from precision_time.ingest.processes import hosts
-from precision_time.ingest.staggered_run import run_jobs
-from precision_time.ingest.staggering import stagger
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.stagger.calibration import Calibration, calibrate
+from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
+from precision_time.ingest.stagger.processes import hosts
+from precision_time.ingest.stagger.staggered_run import run_jobs
+from precision_time.ingest.stagger.staggering import stagger
+from precision_time.ingest.storage.local_server import LocalServer
+from precision_time.ingest.storage.pictures import Recipe, make
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parent.parent

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 WORKERS, QUEUE = 4, 32
 """Few against the samples: what is on its way acts as some more cache, which the fluid model does not have."""

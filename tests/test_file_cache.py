@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.errors import IngestError
-from precision_time.ingest.file_cache import FileCache
+from precision_time.ingest.storage.file_cache import FileCache
 
 
 def content(key: str) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_time.ingest.contention import Contention
-from precision_time.ingest.fluid import run
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.contention import Contention
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 FITS = SharedCache()
 BUDGET = settings(max_examples=12, deadline=None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ingest_simulation import simulate
-from precision_time.ingest.fluid import run
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 FITS, EVEN, LOSS = SharedCache(), Together.alike(2, 2.0), Together.alike(2, 2 / 0.8)
 ONE_ORDER = Together.alike(2, 2.0, same_order=True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from precision_time.errors import IngestError
-from precision_time.ingest.cache import lru_hits, no_eviction_hits, sequential_lru_hits
-from precision_time.ingest.fluid import run
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits, sequential_lru_hits
 
 SAMPLES, EPOCHS = 2000, 8
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from precision_time.errors import IngestError
-from precision_time.ingest.fluid import run
-from precision_time.ingest.parts import Parts
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.parts import Parts
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 JOB = JobRates("a", 1000, 2, 0.001, 0.004)
 

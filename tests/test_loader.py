@@ -13,11 +13,21 @@ from hypothesis import strategies as st
 
 from precision_time.errors import IngestError
 from precision_time.hardware.storage import Storage
-from precision_time.ingest.cache import lru_hits, no_eviction_hits
-from precision_time.ingest.first_epoch import first_lru_hits
-from precision_time.ingest.formats import PREPARATIONS, WORKER_START_S
-from precision_time.ingest.loader import BANDWIDTH, COPY, CORES, LATENCY, REQUESTS, STREAM, TRAINING, WORKERS, Loader
-from precision_time.ingest.predicted import job_rates, together
+from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits
+from precision_time.ingest.pipeline.first_epoch import first_lru_hits
+from precision_time.ingest.pipeline.formats import PREPARATIONS, WORKER_START_S
+from precision_time.ingest.pipeline.loader import (
+    BANDWIDTH,
+    COPY,
+    CORES,
+    LATENCY,
+    REQUESTS,
+    STREAM,
+    TRAINING,
+    WORKERS,
+    Loader,
+)
+from precision_time.ingest.pipeline.predicted import job_rates, together
 
 NFS = Storage("nfs", bytes_per_s=1e9, stream_bytes_per_s=400e6, latency_s=1e-3, shared=True)
 IMAGENET = Loader(

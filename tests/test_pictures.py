@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from precision_time.errors import IngestError
-from precision_time.ingest import pictures
-from precision_time.ingest.pictures import Recipe, make, picture
+from precision_time.ingest.storage import pictures
+from precision_time.ingest.storage.pictures import Recipe, make, picture
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -17,11 +17,11 @@ pytest.importorskip("PIL")
 
 from precision_time.cli.main import main  # noqa: E402
 from precision_time.errors import IngestError  # noqa: E402
-from precision_time.ingest.local_server import LocalServer  # noqa: E402
-from precision_time.ingest.pictures import Recipe, make  # noqa: E402
-from precision_time.ingest.preparation_probe import PreparationProbe, probe_preparation  # noqa: E402
-from precision_time.ingest.reading import Pictures, decode  # noqa: E402
-from precision_time.ingest.storage_probe import probe_storage  # noqa: E402
+from precision_time.ingest.storage.local_server import LocalServer  # noqa: E402
+from precision_time.ingest.storage.pictures import Recipe, make  # noqa: E402
+from precision_time.ingest.storage.preparation_probe import PreparationProbe, probe_preparation  # noqa: E402
+from precision_time.ingest.storage.reading import Pictures, decode  # noqa: E402
+from precision_time.ingest.storage.storage_probe import probe_storage  # noqa: E402
 
 needs_nginx = pytest.mark.skipif(
     not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),

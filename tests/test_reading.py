@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
 from precision_time.errors import IngestError  # noqa: E402
-from precision_time.ingest.file_cache import FileCache  # noqa: E402
-from precision_time.ingest.local_server import LocalServer  # noqa: E402
-from precision_time.ingest.object_reader import TRIES, FsspecReader, open_reader  # noqa: E402
-from precision_time.ingest.pictures import Recipe, make  # noqa: E402
-from precision_time.ingest.reading import Pictures, decode, read_index  # noqa: E402
+from precision_time.ingest.storage.file_cache import FileCache  # noqa: E402
+from precision_time.ingest.storage.local_server import LocalServer  # noqa: E402
+from precision_time.ingest.storage.object_reader import TRIES, FsspecReader, open_reader  # noqa: E402
+from precision_time.ingest.storage.pictures import Recipe, make  # noqa: E402
+from precision_time.ingest.storage.reading import Pictures, decode, read_index  # noqa: E402
 
 needs_nginx = pytest.mark.skipif(
     not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),
@@ -107,7 +107,7 @@ def test_a_busy_server_is_asked_again_and_then_given_up(folder: Path) -> None:
         assert reader.read("000000.jpg") == reader.read("000000.jpg")
         assert server.requests() > 2
     with LocalServer(folder, requests_per_s=1, waiting=0) as server:
-        import precision_time.ingest.object_reader as module
+        import precision_time.ingest.storage.object_reader as module
 
         reader = open_reader(server.url)
         reader.read("000000.jpg")

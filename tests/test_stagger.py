@@ -15,14 +15,14 @@ import pytest
 
 from precision_time.cli.main import main
 from precision_time.errors import IngestError
-from precision_time.ingest.calibration import Calibration, calibrate
-from precision_time.ingest.inversion import Seen, SeenPair
-from precision_time.ingest.jobs_file import jobs_of
-from precision_time.ingest.rates import JobRates, SharedCache, Together
-from precision_time.ingest.staggered_run import Measured, run_jobs
-from precision_time.ingest.staggering import Staggering, stagger
-from precision_time.ingest.staggering_text import measured_text, sparkline, start_words, text
-from precision_time.ingest.windows import Rate
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.stagger.calibration import Calibration, calibrate
+from precision_time.ingest.stagger.inversion import Seen, SeenPair
+from precision_time.ingest.stagger.jobs_file import jobs_of
+from precision_time.ingest.stagger.staggered_run import Measured, run_jobs
+from precision_time.ingest.stagger.staggering import Staggering, stagger
+from precision_time.ingest.stagger.staggering_text import measured_text, sparkline, start_words, text
+from precision_time.ingest.stagger.windows import Rate
 
 SAMPLES, PER_S = 240, 150
 JOB = Path(__file__).parent / "stagger_job.py"
@@ -34,7 +34,7 @@ needs_nginx = pytest.mark.skipif(
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    from precision_time.ingest.local_server import LocalServer
+    from precision_time.ingest.storage.local_server import LocalServer
 
     data = tmp_path / "data"
     data.mkdir()
@@ -270,11 +270,11 @@ def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.Monkey
     """examples/stagger/train.py: real JPEG pictures, a real DataLoader with workers, a real file cache."""
     pytest.importorskip("torch")
     pytest.importorskip("fsspec")
-    from precision_time.ingest.local_server import LocalServer
-    from precision_time.ingest.pictures import Recipe, make
+    from precision_time.ingest.storage.local_server import LocalServer
+    from precision_time.ingest.storage.pictures import Recipe, make
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("precision_time.ingest.calibration.MOST_REPEATS", 1)
+    monkeypatch.setattr("precision_time.ingest.stagger.calibration.MOST_REPEATS", 1)
     make(tmp_path / "pictures", 120, Recipe(size=32))
     train = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
     with LocalServer(tmp_path / "pictures", requests_per_s=100) as server:

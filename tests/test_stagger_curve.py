@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from precision_time.errors import IngestError
-from precision_time.ingest.alternatives import shared_preparation_s
-from precision_time.ingest.curve import stagger_curve
-from precision_time.ingest.fluid import run
-from precision_time.ingest.offsets import best_offsets
-from precision_time.ingest.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.alternatives import shared_preparation_s
+from precision_time.ingest.model.curve import stagger_curve
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.offsets import best_offsets
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 
 FITS = SharedCache()
 QUICK, SLOW = JobRates("quick", 1000, 2, 0.0005, 0.004), JobRates("slow", 1000, 3, 0.003, 0.004, overlap=0.5)

@@ -9,7 +9,7 @@ import pytest
 
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
-from precision_time.ingest.jobs_file import jobs_of, read_jobs, size_in_bytes
+from precision_time.ingest.stagger.jobs_file import jobs_of, read_jobs, size_in_bytes
 
 WHOLE = r"""
 data: pictures

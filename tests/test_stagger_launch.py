@@ -14,12 +14,12 @@ import pytest
 
 import precision_time
 from precision_time.errors import IngestError
-from precision_time.ingest import cache_state
-from precision_time.ingest.host import Counter
-from precision_time.ingest.jobs_file import JobsFile, jobs_of
-from precision_time.ingest.journal import Journal, key_of
-from precision_time.ingest.processes import Host, hosts, watch
-from precision_time.ingest.staggered_run import earlier_runs, run_jobs
+from precision_time.ingest.stagger import cache_state
+from precision_time.ingest.stagger.host import Counter
+from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
+from precision_time.ingest.stagger.journal import Journal, key_of
+from precision_time.ingest.stagger.processes import Host, hosts, watch
+from precision_time.ingest.stagger.staggered_run import earlier_runs, run_jobs
 
 FUNCTION = """
 import os, subprocess, sys, time
@@ -178,8 +178,8 @@ def test_a_run_keeps_its_offsets(folder: Path) -> None:
 def test_an_interrupt_ends_every_process(folder: Path) -> None:
     """Ctrl-C, and worse: also when the measuring program is killed, its jobs do not outlive it."""
     code = (
-        "import sys; from pathlib import Path; from precision_time.ingest.jobs_file import jobs_of;"
-        "from precision_time.ingest.staggered_run import run_jobs;"
+        "import sys; from pathlib import Path; from precision_time.ingest.stagger.jobs_file import jobs_of;"
+        "from precision_time.ingest.stagger.staggered_run import run_jobs;"
         "job = lambda n: dict(name=n, run='python:job.py:train', arguments=dict(pid_file=n + '.pid', sleep_s=0.5));"
         "words = dict(samples=20, cache=dict(reset=dict(folder='cache')), jobs=[job('a'), job('b')]);"
         "file = jobs_of(words, Path('.'));"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.errors import IngestError
-from precision_time.ingest.contention import Contention
-from precision_time.ingest.inversion import FAIR, Seen, SeenPair, invert
-from precision_time.ingest.processes import Trace
-from precision_time.ingest.rates import JobRates, Together
-from precision_time.ingest.windows import Rate, alone, combined, slope, together, typical
+from precision_time.ingest.model.contention import Contention
+from precision_time.ingest.model.rates import JobRates, Together
+from precision_time.ingest.stagger.inversion import FAIR, Seen, SeenPair, invert
+from precision_time.ingest.stagger.processes import Trace
+from precision_time.ingest.stagger.windows import Rate, alone, combined, slope, together, typical
 
 
 def trace(seconds: list[float], batch: int = 4, ended_s: float | None = None, launched_s: float = 0.0) -> Trace:

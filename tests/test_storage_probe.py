@@ -13,10 +13,10 @@ import pytest
 from precision_time.cli.main import main
 from precision_time.errors import IngestError
 from precision_time.hardware.storage import read_storage
-from precision_time.ingest.index import files_of
-from precision_time.ingest.local_server import LocalServer
-from precision_time.ingest.probe_reader import PIECE, ColdFiles, Order, carry_out
-from precision_time.ingest.storage_probe import Rate, _storage, probe_storage
+from precision_time.ingest.storage.index import files_of
+from precision_time.ingest.storage.local_server import LocalServer
+from precision_time.ingest.storage.probe_reader import PIECE, ColdFiles, Order, carry_out
+from precision_time.ingest.storage.storage_probe import Rate, _storage, probe_storage
 
 needs_nginx = pytest.mark.skipif(
     not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),

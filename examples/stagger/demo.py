@@ -15,8 +15,8 @@ from pathlib import Path
 from precision_time.cli.main import main as precision_time
 from precision_time.cli.progress import Progress
 from precision_time.errors import IngestError
-from precision_time.ingest.local_server import LocalServer
-from precision_time.ingest.pictures import Recipe, make
+from precision_time.ingest.storage.local_server import LocalServer
+from precision_time.ingest.storage.pictures import Recipe, make
 
 HERE = Path(__file__).parent.absolute()
 SAMPLES, REQUESTS_PER_S, PORT = 600, 150, 8950

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from precision_time.ingest.file_cache import FileCache
-from precision_time.ingest.pictures import LABELS
-from precision_time.ingest.reading import Pictures
+from precision_time.ingest.storage.file_cache import FileCache
+from precision_time.ingest.storage.pictures import LABELS
+from precision_time.ingest.storage.reading import Pictures
 
 
 def network(width: int) -> nn.Module:

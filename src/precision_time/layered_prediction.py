@@ -13,7 +13,7 @@ from precision_time.estimate.layered_memory import layered_memory
 from precision_time.estimate.spread import LAYOUTS
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.prices import Rental
-from precision_time.ingest.job_loader import loader_of
+from precision_time.ingest.pipeline.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.layout.layered_program import LayeredProgram

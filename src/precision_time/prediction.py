@@ -24,7 +24,7 @@ from precision_time.estimate.memory import memory
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
-from precision_time.ingest.job_loader import loader_of
+from precision_time.ingest.pipeline.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layered_prediction import is_layered, predict_layers

@@ -53,7 +53,7 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
     """The storage probe as JSON and as text; the storage file is written."""
     from precision_time.cli.progress import Progress
     from precision_time.hardware.storage import check_storage_output, write_storage
-    from precision_time.ingest.storage_probe import probe_storage
+    from precision_time.ingest.storage.storage_probe import probe_storage
 
     for flag in ("source", "ranks", "threads", "on", "fresh", "precision"):
         if getattr(given, flag, None):
@@ -67,7 +67,7 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
     write_storage(path, found.storage)
     content, text, words = found.to_dict(), str(found), f"storage: {path}"
     if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
-        from precision_time.ingest.preparation_probe import BUDGET_S, probe_preparation
+        from precision_time.ingest.storage.preparation_probe import BUDGET_S, probe_preparation
 
         prepared = probe_preparation(given.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
         content["preparation"] = dataclasses.asdict(prepared)

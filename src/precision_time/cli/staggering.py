@@ -13,8 +13,8 @@ from precision_time.cli.progress import Progress
 from precision_time.errors import nearest
 
 if TYPE_CHECKING:
-    from precision_time.ingest.staggered_run import Measured
-    from precision_time.ingest.staggering import Staggering
+    from precision_time.ingest.stagger.staggered_run import Measured
+    from precision_time.ingest.stagger.staggering import Staggering
 
 DEFAULT_FOLDER = "out/stagger"
 ORDERS = ("both", "given", "reversed")
@@ -23,12 +23,12 @@ MOST_POINTS = 10_000
 
 def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
     """For JSON, and as text."""
-    from precision_time.ingest.calibration import calibrate
-    from precision_time.ingest.jobs_file import read_jobs
-    from precision_time.ingest.staggered_run import earlier_runs
-    from precision_time.ingest.staggering import stagger as predict
-    from precision_time.ingest.staggering_plot import check_picture, plot
-    from precision_time.ingest.staggering_text import measured_text, text
+    from precision_time.ingest.stagger.calibration import calibrate
+    from precision_time.ingest.stagger.jobs_file import read_jobs
+    from precision_time.ingest.stagger.staggered_run import earlier_runs
+    from precision_time.ingest.stagger.staggering import stagger as predict
+    from precision_time.ingest.stagger.staggering_plot import check_picture, plot
+    from precision_time.ingest.stagger.staggering_text import measured_text, text
 
     if given.jobs is None:
         raise UsageError("no jobs file is given; name one, for example precision-time stagger jobs.yaml")
@@ -67,8 +67,8 @@ def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
 
 def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:
     """Launch as advised, with a bar over all samples of all jobs."""
-    from precision_time.ingest.staggered_run import run_jobs
-    from precision_time.ingest.staggering_text import start_words
+    from precision_time.ingest.stagger.staggered_run import run_jobs
+    from precision_time.ingest.stagger.staggering_text import start_words
 
     print(f"launching: {start_words(answer, answer.launch)}", file=sys.stderr)
     total = sum(job.samples * int(job.epochs) for job in answer.calibration.jobs)

@@ -25,7 +25,7 @@ from precision_time.estimate.spread import (
 )
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.prices import Rental
-from precision_time.ingest.loader import Loader
+from precision_time.ingest.pipeline.loader import Loader
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from precision_time.estimate.interval import Z90, Interval
-from precision_time.ingest.formats import SAID_SPREAD
-from precision_time.ingest.loader import Loader
+from precision_time.ingest.pipeline.formats import SAID_SPREAD
+from precision_time.ingest.pipeline.loader import Loader
 from precision_time.units import human_seconds
 
 NOTICED = 1e-3

@@ -1,0 +1,60 @@
+"""What jobs could do instead of starting apart: share the preparation, or stop a small cache from evicting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+
+
+def alone_s(job: JobRates, cache: SharedCache) -> float:
+    """Makespan of one job with nobody beside it."""
+    return float(run([job], Together.alike(1), cache, [[0.0]]).makespan_s[0])
+
+
+def first_epoch_s(job: JobRates, cache: SharedCache) -> float:
+    """From launch to the end of the first epoch, with nobody beside it."""
+    return job.start_up_s + float(run([job], Together.alike(1), cache, [[0.0]]).first_epoch_s[0, 0])
+
+
+def shared_preparation_s(jobs: Sequence[JobRates], together: Together, cache: SharedCache) -> float | None:
+    """Makespan when one loader feeds all jobs, started together; None if they do not read the same data.
+
+    Every sample is read and prepared once an epoch and all go at the pace of the slowest (Joader, Xu et al., NeurIPS
+    2022; coordinated preparation of CoorDL). A job with more epochs goes on without those that are done. The jobs still
+    slow each other's `hot_s` as they do now, so this is an upper bound where that comes from preparation.
+    """
+    if any(set(job.parts) != set(jobs[0].parts) for job in jobs):
+        return None
+    start, begun = max(job.start_up_s for job in jobs), 0.0
+    finish, elapsed = 0.0, start
+    for epochs in sorted({job.epochs for job in jobs}):
+        left = [i for i, job in enumerate(jobs) if job.epochs >= epochs]
+        hot = [jobs[i].hot_s * (1.0 + sum(together.hot[i][j] - 1.0 for j in left if j != i)) for i in left]
+        loader = replace(
+            jobs[left[0]],
+            hot_s=max(hot),
+            storage_s=max(jobs[i].storage_s for i in left),
+            overlap=min(jobs[i].overlap for i in left),
+            start_up_s=0.0,
+            end_s=0.0,
+        )
+        until = alone_s(replace(loader, epochs=epochs), cache)
+        elapsed += until - (alone_s(replace(loader, epochs=begun), cache) if begun else 0.0)
+        ended = [job.end_s for job in jobs if job.epochs == epochs]
+        finish, begun = max(finish, elapsed + max(ended)), epochs
+    return finish
+
+
+def no_eviction_s(
+    jobs: Sequence[JobRates], together: Together, cache: SharedCache, offsets_s: Sequence[Sequence[float]]
+) -> float | None:
+    """Least makespan over these offsets if the cache never evicts; None if it does not evict now."""
+    if cache.policy == "no-eviction" or cache.capacity is None:
+        return None
+    kept = replace(cache, policy="no-eviction")
+    return float(run(jobs, together, kept, np.asarray(offsets_s)).makespan_s.min())

@@ -1,0 +1,134 @@
+"""How fast each of several jobs runs at one moment, when they slow each other.
+
+A job is slowed by what another does, and what another does depends on how much it is slowed: a fixed point. The
+unknowns are the share of time u_j that j reads from the storage and the share g_j that it prepares or trains:
+
+    speed of i's reads       = mean over who reads   of 1 / (1 + sum over readers j (storage[i][j] - 1))
+    speed of i's preparation = mean over who prepares of 1 / (1 + sum over preparers j (hot[i][j] - 1))
+    time_i = JobRates.time_s(m_i, 1 / first, 1 / second);   u_i = min(1, m_i storage_i / time_i);   g_i = hot_i / time_i
+
+Who is busy is taken as independent. A mean of *speeds* over time is exact when one job reads all the time and another
+some of it: the one gets what the other leaves. More reading of one makes the others read longer and prepare for a
+smaller share, so iteration from "all read all the time" falls monotonically to the busiest solution; that one is
+continuous in m where a storage with eta < 1 has several (SYSTEMS.md, section 5). Where jobs lose both by sharing the
+storage (more than 2) and by sharing cores, it may jump: 9 % of a time with 3 and 1.5. Makespans stay continuous then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.errors import IngestError
+from precision_time.ingest.model.rates import Array, JobRates, Together
+
+Flags = NDArray[np.bool_]
+
+
+class Contention:
+    """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Keeps the last solution to start from."""
+
+    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = 1e-5) -> None:
+        if len(together.hot) != len(jobs):
+            raise IngestError(
+                f"Together describes {len(together.hot)} jobs, but {len(jobs)} are given: give one row for each job."
+            )
+        self._hot = np.array([[job.hot_s] for job in jobs])
+        self._storage = np.array([[job.storage_s] for job in jobs])
+        self._overlap = np.array([[job.overlap] for job in jobs])
+        self._all_deep = bool((self._overlap == 1).all())
+        self._hot_speed = _Speed(together.hot)
+        self._storage_speed = _Speed(together.storage)
+        self._tolerance = tolerance
+        self._reading: Array | None = None
+        self._training: Array | None = None
+        self._miss: Array | None = None
+
+    def afresh(self, tolerance: float | None = None) -> Contention:
+        """The same without what it keeps from before."""
+        other = copy(self)
+        other._tolerance = self._tolerance if tolerance is None else tolerance
+        other._reading = other._training = other._miss = None
+        return other
+
+    def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array, Array]:
+        """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
+
+        `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does.
+        """
+        reading, training = self._start(miss, running)
+        time = self.seconds(miss, self._hot, self._storage)
+        for _ in range(200):
+            hot, storage = self.stretched(reading, training, pressing)
+            before, time = time, self.seconds(miss, hot, storage)
+            trained = training
+            reading = np.where(running, np.minimum(miss * storage / time, 1.0), 0.0)
+            training = np.where(running, hot / time, 0.0)
+            # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
+            moved = np.abs(time - before) > self._tolerance * time
+            if not (moved | (np.abs(training - trained) > self._tolerance)).any():
+                break
+        self._reading, self._training, self._miss = reading, training, miss
+        return time, training, reading
+
+    def seconds(self, miss: Array, hot: Array, storage: Array) -> Array:
+        """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
+        if self._all_deep:
+            return np.asarray(np.maximum(hot, miss * storage))
+        return self._overlap * np.maximum(hot, miss * storage) + (1.0 - self._overlap) * (
+            hot + miss * np.maximum(storage - hot, 0.0)
+        )
+
+    def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
+        """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""
+        slope = (1.0 - self._overlap) * np.maximum(storage - hot, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            hidden = np.where(storage > 0, hot / storage, np.inf)
+            below = np.where(slope > 0, (time - hot) / slope, np.inf)
+            knee = hot + slope * hidden
+            beyond = slope + self._overlap * storage
+            above = np.where(beyond > 0, hidden + np.maximum(time - knee, 0.0) / beyond, np.inf)
+        miss = np.where(below < hidden, below, np.where(np.isfinite(hidden), above, np.inf))
+        return np.asarray(np.where(time >= hot, np.clip(miss, 0.0, 1.0), 0.0))
+
+    def stretched(self, reading: Array, training: Array, pressing: Flags | None) -> tuple[Array, Array]:
+        """Seconds of a hit and of the storage, when the others are busy for these shares of time."""
+        hot, storage = self._hot, self._storage
+        if self._hot_speed.matters:
+            hot = hot / self._hot_speed.mean(training if pressing is None else np.maximum(training, pressing))
+        if self._storage_speed.matters:
+            storage = storage / self._storage_speed.mean(reading)
+        return hot, storage
+
+    def _start(self, miss: Array, running: Flags) -> tuple[Array, Array]:
+        """The last solution where nobody misses more than then, so that iteration still falls; else all read."""
+        everyone = (running & (miss > 0)).astype(float)
+        if self._miss is None or self._reading is None or self._training is None:
+            return everyone, np.zeros_like(everyone)
+        risen = ((miss > self._miss) | (everyone > 0) & (self._reading == 0)).any(axis=0)
+        return np.where(risen, everyone, self._reading), np.where(risen, 0.0, self._training)
+
+
+class _Speed:
+    """Mean speed of each job, 1 alone, when the others are busy for given shares of time, independently."""
+
+    def __init__(self, stretch: tuple[tuple[float, ...], ...]) -> None:
+        table = np.array(stretch, dtype=float) - 1.0
+        np.fill_diagonal(table, 0.0)
+        self.matters = bool(table.any())
+        # Column s: who is busy, as the bits of s, the first job the lowest.
+        busy = (np.arange(2 ** len(table)) >> np.arange(len(table))[:, None]) & 1
+        self._of_set = 1.0 / (1.0 + table @ busy)
+        # What the one of two loses while the other is busy.
+        self._lost = 1.0 - np.array([[self._of_set[0, -2]], [self._of_set[-1, 1]]])
+
+    def mean(self, busy: Array) -> Array:
+        if len(busy) == 2:  # the same in two operations
+            return np.asarray(1.0 - self._lost * busy[::-1])
+        chance = np.ones((1, busy.shape[1]))
+        for share in busy:
+            chance = np.concatenate([chance * (1.0 - share), chance * share])
+        return np.asarray(self._of_set @ chance)

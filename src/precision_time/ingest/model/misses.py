@@ -1,0 +1,307 @@
+"""How many of a job's next samples are not in the cache, from how far every job is.
+
+Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in an order
+of its own, drawn anew, so whether two jobs have touched a sample are independent events. Arrays are [jobs, lanes].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from precision_time.ingest.model.contention import Contention, Flags
+from precision_time.ingest.model.history import History
+from precision_time.ingest.model.parts import Parts
+from precision_time.ingest.model.rates import Array
+
+
+class Fits:
+    """The cache holds all that is read: a job misses, in its first epoch, what nobody has read before it.
+
+    A sample that i has not read is missed if no other job has read it: m_i = product over the others of (1 - x_j), in
+    each part of the data; from the second epoch on nothing is missed. (With phi = 1 - product over all of (1 - x_j),
+    the share of the data in the cache, this is (1 - phi) / (1 - x_i): SYSTEMS.md, section 5.)
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        readers = [np.flatnonzero(parts.share[:, p]) for p in range(len(parts.names))]
+        self.readers: list[list[int]] = [[int(j) for j in those] for those in readers]
+        together = (parts.share > 0).astype(float)
+        self._shares = ((together @ together.T) > 0) & ~np.eye(len(together), dtype=bool)
+
+    def share(self, x: Array, n: Array) -> Array:
+        """Share of misses among the samples that each job reads next."""
+        unread = 1.0 - np.minimum(x, 1.0)
+        return np.where(n < 1, self.of_others(unread), 0.0)
+
+    def of_others(self, untouched: Array, cached: Array | None = None) -> Array:
+        """For each job, the share of its data that no other has touched and that was not cached, [jobs, lanes].
+
+        untouched [jobs, lanes]: chance that j has not touched a sample; cached [parts] or [parts, lanes].
+        """
+        cached = self.parts.cached if cached is None else cached
+        miss = np.zeros_like(untouched)
+        for p, readers in enumerate(self.readers):
+            for i in readers:
+                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p])
+                miss[i] += others * (1.0 - cached[p])
+        return miss
+
+    def touched(self, untouched: Array, cached: Array | None = None) -> Array:
+        """Samples that anyone has touched, or that were cached, [lanes]."""
+        total = np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            left = prod((untouched[j] for j in readers), start=1.0 if cached is None else 1.0 - cached[p])
+            total += self.parts.size[p] * (1.0 - left)
+        return total
+
+    def held(self, x: Array, n: Array) -> Array:
+        """Share of all the data that is in the cache, [lanes]."""
+        return np.asarray(self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached) / self.parts.size.sum())
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        """Lanes in which some share of misses changes as the jobs go on."""
+        first = running & (x < 1)
+        both = np.zeros(x.shape[1], dtype=bool)
+        for i, j in zip(*np.nonzero(np.triu(self._shares)), strict=True):
+            both |= first[i] & first[j]
+        return both
+
+    def ends(self, n: Array, goal: Array, x: Array) -> Array:
+        """Progress at which a job's share of misses may jump, or at which it ends."""
+        return np.where(n < 1, np.minimum(goal, 1.0), goal)
+
+    def meets(self, x: Array, n: Array, rate: Array) -> Array:
+        """Seconds until one job meets another, where that matters, [lanes]."""
+        return np.full(x.shape[1], np.inf)
+
+    def settle(
+        self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
+    ) -> Array:
+        """Shares of misses that depend on the rates; none do where orders are independent."""
+        return miss
+
+    def keep(self, x: Array, ahead: Array) -> Array:
+        """`ahead`, with those that stay side by side exactly so."""
+        return ahead
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
+        return np.ones(x.shape[1])
+
+    def accept(self, x: Array, n: Array) -> None:
+        """The jobs have come to x."""
+
+
+class NoEviction(Fits):
+    """The cache is full once and then stays as it is (CoorDL): what was read before that moment is in it.
+
+    `frozen` is how far each job was then: a sample is in the cache unless none had touched it.
+    """
+
+    def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
+        super().__init__(limited(parts, capacity))
+        self._capacity = capacity
+        self._frozen = np.full((len(parts.share), lanes), np.inf)
+
+    def share(self, x: Array, n: Array) -> Array:
+        unread = 1.0 - np.minimum(np.minimum(x, self._frozen), 1.0)
+        return self.of_others(unread) * np.where(n < 1, 1.0, unread)
+
+    def held(self, x: Array, n: Array) -> Array:
+        return super().held(np.minimum(x, self._frozen), n)
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        return np.asarray(super().changing(x, n, running) & np.isinf(self._frozen[0]))
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        full = ~np.isinf(self._frozen[0])
+        return np.where(full, 1.0, crossing(lambda y: self._occupied(y) - self._capacity, x, ahead, ~full))
+
+    def accept(self, x: Array, n: Array) -> None:
+        now = np.isinf(self._frozen[0]) & (self._occupied(x) >= self._capacity * (1 - 1e-9))
+        self._frozen = np.where(now, x, self._frozen)
+
+    def _occupied(self, x: Array) -> Array:
+        return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
+
+
+class Lru(Fits):
+    """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
+
+    The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
+    characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j
+    has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A
+    job misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance
+    1, b, 0) and no other did. For one job this is cache.lru_hits.
+    """
+
+    def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
+        super().__init__(limited(parts, capacity))
+        self._capacity = capacity
+        self._history = History(len(parts.share), lanes)
+        self._opens = np.zeros(lanes, dtype=int)
+        self._filled = np.zeros(lanes, dtype=bool)
+        self._last: tuple[Array, Array, Array, Flags, Array, Array] | None = None
+
+    def share(self, x: Array, n: Array) -> Array:
+        _, full, untouched, own = self.window(x, n)
+        miss = np.zeros_like(x)
+        left = self._left_of_the_first(untouched, full)
+        for p, readers in enumerate(self.readers):
+            for i in readers:
+                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p] * own[i])
+                miss[i] += others * (1.0 - left[p])
+        return miss
+
+    def held(self, x: Array, n: Array) -> Array:
+        _, full, untouched, _ = self.window(x, n)
+        return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
+
+    def changing(self, x: Array, n: Array, running: Flags) -> Flags:
+        full = self.window(x, n)[1].copy()
+        self._filled = full.copy()
+        if self.parts.cached.any():
+            full[:] = True
+        return super().changing(x, n, running) | full & running.any(axis=0)
+
+    def ends(self, n: Array, goal: Array, x: Array) -> Array:
+        return np.minimum(goal, n + 1.0)
+
+    def until(self, x: Array, ahead: Array) -> Array:
+        if self._filled.all():
+            return np.ones(x.shape[1])
+        zero = np.zeros_like(x)
+        n = np.floor(x)
+
+        def over(y: Array) -> Array:
+            return self.since(zero, y, n) - self._capacity
+
+        return crossing(over, x, ahead, ~self._filled)
+
+    def accept(self, x: Array, n: Array) -> None:
+        self._history.accept(x)
+        self._last = None
+
+    def window(self, x: Array, n: Array) -> tuple[Array, Flags, Array, Array]:
+        """Progress of each job when the window opened, 0 before the cache is full; whether it is full; and _untouched.
+
+        Between two rows of the history each chance is linear in how far the window is from one to the other, so what
+        was touched is a polynomial of that.
+        """
+        if self._last is not None and self._last[0] is x and self._last[1] is n:
+            return self._last[2:]
+        history = self._history
+        while True:
+            low, high = history.at(self._opens, x), history.at(self._opens + 1, x)
+            line = _Line(low, high, x, n)
+            at_high = self.touched(line.untouched(1.0)) - self._capacity
+            late = (at_high >= 0) & (self._opens + 1 < history.rows)
+            if not late.any():
+                break
+            self._opens += late
+        at_low = self.touched(line.untouched(0.0)) - self._capacity
+        # The window may have been moved for a point half a step ahead.
+        full = (self._opens > 0) | (at_low >= -1e-9 * self._capacity)
+        # The straight line first, then Newton's: touched falls from low to high.
+        share = np.where(full, np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0), 0.0)
+        if full.any() and self._capacity > 0:
+            for _ in range(2):
+                over, slope = self._slope(line.untouched(share), line.slope)
+                share = np.where(
+                    full & (slope < 0), np.clip(share - over / np.minimum(slope, -1e-300), 0.0, 1.0), share
+                )
+        then = low + (high - low) * share
+        self._last = (x, n, then, full, line.untouched(share), line.own(share))
+        return self._last[2:]
+
+    def _slope(self, untouched: Array, slope: Array) -> tuple[Array, Array]:
+        """Samples touched beyond what the cache holds, and how fast they change with the chances `untouched`."""
+        over, change = np.full(untouched.shape[1], -float(self._capacity)), np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            left, rate = untouched[readers[0]], slope[readers[0]]
+            for j in readers[1:]:
+                left, rate = left * untouched[j], rate * untouched[j] + left * slope[j]
+            over += self.parts.size[p] * (1.0 - left)
+            change -= self.parts.size[p] * rate
+        return over, change
+
+    def since(self, then: Array, x: Array, n: Array) -> Array:
+        """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
+        return self.touched(_untouched(then, x, n)[0])
+
+    def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
+        """Share of each part, among what nobody touched, that is still there from before anyone started."""
+        cached = self.parts.cached[:, None] * np.ones(untouched.shape[1])
+        if not cached.any():
+            return cached
+        kept = np.zeros(untouched.shape[1])
+        for p, readers in enumerate(self.readers):
+            kept += self.parts.size[p] * cached[p] * prod((untouched[j] for j in readers), start=1.0)
+        room = np.where(full, 0.0, self._capacity - self.touched(untouched))
+        return np.asarray(cached * np.clip(room / np.maximum(kept, 1e-300), 0.0, 1.0))
+
+
+class _Line:
+    """_untouched() on the way from `low` (0) to `high` (1), two rows of the history in one epoch of each job."""
+
+    def __init__(self, low: Array, high: Array, x: Array, n: Array) -> None:
+        before = np.minimum(np.floor(low), n)
+        ends = n - before
+        rest = 1.0 - (x - n)
+        begun, self._way = low - before, high - low
+        self._same, self._next = ends < 0.5, (ends > 0.5) & (ends < 1.5)
+        self._begun = begun
+        self._base = np.where(self._same, rest + begun, np.where(self._next, begun * rest, 0.0))
+        self.slope = np.where(self._same, self._way, np.where(self._next, self._way * rest, 0.0))
+
+    def untouched(self, share: Array | float) -> Array:
+        return np.asarray(self._base + self.slope * share)
+
+    def own(self, share: Array) -> Array:
+        return np.where(self._same, 1.0, np.where(self._next, self._begun + self._way * share, 0.0))
+
+
+def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
+    """Chance that j touched a sample neither since `then`, and the same in the epoch before this one only."""
+    before = np.minimum(np.floor(then), n)
+    a, b, ends = x - n, then - before, n - before
+    own = np.where(ends < 0.5, 1.0, np.where(ends < 1.5, b, 0.0))
+    return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
+
+
+def crossing(
+    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, *, beyond: bool = False
+) -> Array:
+    """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
+
+    `beyond`: the least share found at which it is above 0.
+
+    Regula falsi (the Illinois rule): the values are nearly straight over a step.
+    """
+    low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
+    at_low, at_high = value(x), value(ahead)
+    inside = lanes & (at_high > 0) & (at_low <= 0)
+    if not inside.any():
+        return high
+    way = ahead - x
+    share, last = high, np.zeros(x.shape[1])
+    for _ in range(rounds):
+        share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
+        at = value(x + way * share)
+        over = at > 0
+        side = np.where(over, 1.0, -1.0)
+        kept = np.where(side == last, 0.5, 1.0)
+        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
+        low, high = np.where(over, low, share), np.where(over, share, high)
+    return high if beyond else share
+
+
+def limited(parts: Parts, capacity: float) -> Parts:
+    """The parts with no more of them cached at the start than the cache holds."""
+    held = float(parts.size @ parts.cached)
+    scale = min(1.0, capacity / held) if held else 1.0
+    return Parts(parts.names, parts.share, parts.size, parts.cached * scale)

@@ -1,0 +1,286 @@
+"""One job's loader: seconds that storage, workers and cores take for a step's samples, and what training waits.
+
+Every node has `loaders` ranks, each with its workers; a worker reads a missed sample, decodes and batches it, one after
+the other. So a step of B samples on a node cannot be shorter than any of
+
+    storage     m B max(bytes / bandwidth, 1 / requests)              m: share of samples not in the cache
+    workers     B / loaders (d + m (latency + bytes / stream)) / workers     d: seconds to prepare a sample
+    cores       B d / cores
+    copy        bytes of the batches over PCIe, where memory is pinned and the copy runs behind compute
+
+nor than training itself. A full queue of batches hides the rest; without workers loading and training take turns. On a
+CPU the cores that train also prepare: what both need in core-seconds is shared out over all cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from precision_time.hardware.storage import Storage
+from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits
+from precision_time.ingest.pipeline.first_epoch import first_lru_hits
+from precision_time.ingest.pipeline.formats import WORKER_START_S
+
+BANDWIDTH, REQUESTS, LATENCY, STREAM = "storage bandwidth", "storage requests", "storage latency", "one reader's rate"
+WORKERS, CORES, TRAINING, COPY = "decode workers", "cores", "cores shared with training", "copy to the device"
+_STORAGE = (BANDWIDTH, REQUESTS)
+_ENOUGH = 1e-9
+"""Times that differ by less are equal."""
+_STEADY = 1e-3
+"""A cache whose hit share is nearer to its last one than this is warm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Times are seconds, sizes bytes.
+
+    samples_per_step  of all ranks; batches_per_step  micro-steps: batches of a rank in a step
+    nodes, loaders    nodes that load, and ranks with a loader on each
+    prepare_s         one core, to decode, augment and batch a sample
+    samples_per_read  samples that one request brings
+    cores             of a node that workers may use, one left to each rank itself; None: as many as they need
+    training_cores    of them, those that training keeps busy (a CPU device: there they are all of the node's)
+    copy_s            batches of a step to the device; pinned: behind compute
+    samples           of an epoch; None: not known, and nothing can be cached
+    capacity          share of all samples that a node's cache holds; policy: "lru" or "no-eviction"
+    cached            share of the samples in it at the start
+    """
+
+    samples_per_step: float
+    bytes_per_sample: float
+    prepare_s: float
+    storage: Storage
+    workers: int
+    batches_per_step: int = 1
+    nodes: int = 1
+    loaders: int = 1
+    samples_per_read: float = 1.0
+    prefetch_factor: int = 2
+    cores: float | None = None
+    training_cores: float = 0.0
+    copy_s: float = 0.0
+    pinned: bool = True
+    samples: float | None = None
+    capacity: float = 0.0
+    policy: str = "lru"
+    cached: float = 0.0
+    prepare_spread: float = 0.0
+
+    @property
+    def samples_per_node(self) -> float:
+        """Of a step."""
+        return self.samples_per_step / self.nodes
+
+    @property
+    def samples_per_loader(self) -> float:
+        return self.samples_per_node / self.loaders
+
+    @property
+    def request_s(self) -> float:
+        """One reader's wait for a sample's first byte."""
+        return self.storage.latency_s / self.samples_per_read
+
+    @property
+    def stream_s(self) -> float:
+        """One reader's seconds for a sample's bytes."""
+        return self.bytes_per_sample / self.storage.stream_bytes_per_s
+
+    @property
+    def storage_sample_s(self) -> float:
+        """Seconds that the storage is busy with a sample that one node reads."""
+        busy = self.bytes_per_sample / self.storage.bytes_per_s
+        if self.storage.requests_per_s is not None:
+            busy = max(busy, 1.0 / (self.storage.requests_per_s * self.samples_per_read))
+        return busy * (self.nodes if self.storage.shared else 1)
+
+    def parts(self, miss: float) -> dict[str, float]:
+        """Seconds of a step by what could be the limit."""
+        others = self.nodes if self.storage.shared else 1
+        missed = miss * self.samples_per_node * others
+        found = {BANDWIDTH: missed * self.bytes_per_sample / self.storage.bytes_per_s}
+        if self.storage.requests_per_s is not None:
+            found[REQUESTS] = missed / self.samples_per_read / self.storage.requests_per_s
+        found[self._worker_part(miss)] = self.worker_s(miss) / max(self.workers, 1)
+        if self.cores is not None:
+            found[CORES] = self.samples_per_node * self.prepare_s / self.cores
+        if self.pinned and self.copy_s:
+            found[COPY] = self.copy_s
+        return found
+
+    def worker_s(self, miss: float) -> float:
+        """Seconds of one worker for a rank's samples of a step."""
+        return self.samples_per_loader * (self.prepare_s + miss * (self.request_s + self.stream_s))
+
+    def _worker_part(self, miss: float) -> str:
+        if self.prepare_s >= miss * (self.request_s + self.stream_s):
+            return WORKERS
+        return LATENCY if self.request_s >= self.stream_s else STREAM
+
+    def period_s(self, miss: float) -> float:
+        """Seconds between batches of the loader alone, for a whole step."""
+        missed = miss * self.samples_per_node * self.storage_sample_s
+        cores = 0.0 if self.cores is None else self.samples_per_node * self.prepare_s / self.cores
+        return max(missed, self.worker_s(miss) / max(self.workers, 1), cores, self.copy_s if self.pinned else 0.0)
+
+    def step_s(self, train_s: float, miss: float) -> float:
+        """Seconds of a step of which training takes `train_s`."""
+        busy = train_s + (0.0 if self.pinned else self.copy_s)
+        if not self.workers:
+            return busy + self.period_s(miss)
+        return max(busy, self.period_s(miss), self.together_s(train_s))
+
+    def together_s(self, train_s: float) -> float:
+        """On a CPU device: seconds in which its cores both train and prepare a step."""
+        if not self.training_cores or self.cores is None:
+            return 0.0
+        return (train_s * self.training_cores + self.samples_per_node * self.prepare_s) / self.cores
+
+    def stall_s(self, train_s: float, miss: float) -> float:
+        return max(self.step_s(train_s, miss) - train_s, 0.0)
+
+    def binding(self, train_s: float, miss: float) -> str:
+        """What the loader's time is limited by."""
+        parts = self.parts(miss)
+        name = max(parts, key=parts.__getitem__)
+        shared = self.together_s(train_s) if self.workers else 0.0
+        if shared > max(train_s, parts[name]) + _ENOUGH:
+            return TRAINING
+        if not self.pinned and max(train_s, parts[name]) < train_s + self.copy_s:
+            return COPY
+        return name
+
+    def epoch_s(self, train_s: float, miss: float, steps: float) -> float:
+        """Seconds of an epoch of so many steps: workers start, the first batches fill the queue, the last drain it.
+
+        The workers begin together and share whatever is the limit, so batches come in groups of as many as there are
+        workers; training meets either its first group or its last one late.
+        """
+        if not self.workers or steps <= 0:
+            return steps * self.step_s(train_s, miss)
+        batches = steps * self.batches_per_step
+        group = min(float(self.workers), batches)
+        worker_s, period_s = self.worker_s(miss), self.period_s(miss)
+        group_s = max(worker_s, group * period_s) / self.batches_per_step
+        busy = train_s + (0.0 if self.pinned else self.copy_s)
+        batch_s = max(busy, self.together_s(train_s)) / self.batches_per_step
+        rounds = math.ceil(batches / group - _ENOUGH)
+        last = batches - (rounds - 1) * group
+        last_s = max(worker_s, last * period_s) / self.batches_per_step
+        behind = (rounds - 1) * group_s + last_s + last * batch_s
+        return WORKER_START_S * self.workers + max(group_s + batches * batch_s, behind)
+
+    # --- what is in the cache -------------------------------------------------------------------------------------
+
+    def first_miss(self) -> float:
+        """Share of the first epoch's samples that come from the storage."""
+        if self.nodes == 1 and self.policy == "lru":
+            return 1.0 - first_lru_hits(self.capacity, self.cached)
+        return 1.0 - min(self.cached, self.capacity)
+
+    def later_misses(self, epochs: float | None = None) -> list[tuple[float, float]]:
+        """(epochs, share that is missed) of the epochs after the first; without a number, the steady one.
+
+        Several nodes draw their samples anew in every epoch, so that each one's cache fills over several: after e
+        epochs it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
+        """
+        if self.nodes == 1:
+            hit = lru_hits(self.capacity) if self.policy == "lru" else no_eviction_hits(self.capacity)
+            return [(1.0 if epochs is None else epochs - 1.0, 1.0 - hit)]
+        most = min(self.capacity, 1.0)
+        if epochs is None or not most:
+            return [(1.0 if epochs is None else epochs - 1.0, 1.0 - most)]
+        return list(self._warming(epochs - 1.0, most))
+
+    def _warming(self, left: float, most: float) -> Iterator[tuple[float, float]]:
+        """Epochs in groups that grow as the cache fills, with the mean share that each group misses."""
+        kept = 1.0 - 1.0 / self.nodes
+        unseen, epoch = 1.0 - self.cached, 1
+        while left > 0:
+            unseen *= kept
+            count = min(float(max(1, epoch // 4)), left)
+            if unseen <= 1.0 - most + _STEADY:
+                yield left, 1.0 - most
+                return
+            mean = unseen * (1.0 - kept**count) / (count * (1.0 - kept)) if count > 1 else unseen
+            yield count, max(mean, 1.0 - most)
+            unseen *= kept ** (count - 1.0) if count > 1 else 1.0
+            left -= count
+            epoch += int(count)
+
+    # --- other loaders ----------------------------------------------------------------------------------------------
+
+    def slower(self, storage: float, prepare: float) -> Loader:
+        """The same with a storage and a preparation that take so many times as long."""
+        known = self.storage
+        return replace(
+            self,
+            prepare_s=self.prepare_s * prepare,
+            storage=replace(
+                known,
+                bytes_per_s=known.bytes_per_s / storage,
+                stream_bytes_per_s=known.stream_bytes_per_s / storage,
+                latency_s=known.latency_s * storage,
+                requests_per_s=None if known.requests_per_s is None else known.requests_per_s / storage,
+            ),
+        )
+
+    def remedy(self, train_s: float, miss: float) -> Remedy:
+        """The least of everything with which loading would be hidden."""
+        parts = self.parts(miss)
+        late = {name: seconds for name, seconds in parts.items() if seconds > train_s * (1.0 + _ENOUGH)}
+        per_step = {name: parts[name] / train_s for name in _STORAGE if name in late}
+        worker = self._worker_part(miss)
+        count = max(1, math.ceil(self.worker_s(miss) / train_s - _ENOUGH))
+        cores = None
+        if CORES in late or self.together_s(train_s) > train_s * (1.0 + _ENOUGH):
+            preparing = self.samples_per_node * self.prepare_s / train_s
+            cores = math.ceil(preparing + (self.training_cores or self.loaders) - _ENOUGH)
+        return Remedy(
+            workers=count if worker in late or not self.workers else None,
+            bytes_per_s=self.storage.bytes_per_s * per_step[BANDWIDTH] if BANDWIDTH in per_step else None,
+            requests_per_s=(self.storage.requests_per_s or 0.0) * per_step[REQUESTS] if REQUESTS in per_step else None,
+            cores=cores,
+            copy=COPY in late or (not self.pinned and self.copy_s > 0.0),
+            pinned=self.pinned,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is short, and how much of it would do; None: there is enough. All of them together hide the loader."""
+
+    workers: int | None = None
+    bytes_per_s: float | None = None
+    requests_per_s: float | None = None
+    cores: int | None = None
+    """Of a node, those of training included."""
+    copy: bool = False
+    pinned: bool = True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The things that are short, in words."""
+        said = []
+        if self.workers is not None:
+            said.append(f"{self.workers} worker{'s' if self.workers > 1 else ''} per rank")
+        if self.bytes_per_s is not None:
+            said.append(f"{self.bytes_per_s / 1e9:.3g} GB/s")
+        if self.requests_per_s is not None:
+            said.append(f"{self.requests_per_s:,.0f} requests per second")
+        if self.cores is not None:
+            said.append(f"{self.cores} cores")
+        if self.copy:
+            said.append("smaller prepared samples" if self.pinned else "pinned memory")
+        return tuple(said)
+
+    @property
+    def workers_alone(self) -> int | None:
+        """Workers per rank that hide the loader by themselves; None where something else is short too."""
+        return self.workers if len(self.needs) == 1 else None
+
+    @property
+    def bandwidth_alone(self) -> float | None:
+        """The same of the storage's bytes per second."""
+        return self.bytes_per_s if len(self.needs) == 1 else None

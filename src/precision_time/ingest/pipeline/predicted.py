@@ -1,0 +1,81 @@
+"""Rates of jobs that share a node, from their descriptions instead of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from precision_time.errors import IngestError
+from precision_time.ingest.model.rates import JobRates, Together
+from precision_time.ingest.pipeline.loader import Loader
+
+
+def job_rates(
+    name: str,
+    loader: Loader,
+    train_s: float,
+    epochs: float = 1.0,
+    *,
+    start_up_s: float = 0.0,
+    parts: Mapping[str, float] | None = None,
+) -> JobRates:
+    """The rates of a job whose step trains for `train_s` seconds (`estimate.step` without its `loader_stall`).
+
+    Both ends, all hits and all misses, are the loader's own; `overlap` is what gives its time for half of each.
+    """
+    if loader.samples is None:
+        raise IngestError(f"job {name!r} has no number of samples; add data.samples or run.dataset")
+    per_sample = 1.0 / loader.samples_per_step
+    hot, half, cold = (loader.step_s(train_s, miss) * per_sample for miss in (0.0, 0.5, 1.0))
+    storage = cold if cold > hot else _hidden_storage_s(loader)
+    one_by_one = (storage + hot) / 2.0
+    together = max(hot, storage / 2.0)
+    gap = one_by_one - together
+    overlap = min(max((one_by_one - half) / gap, 0.0), 1.0) if cold > hot and gap > 0.0 else 1.0
+    return JobRates(
+        name=name,
+        samples=int(loader.samples),
+        epochs=epochs,
+        hot_s=hot,
+        storage_s=storage,
+        overlap=overlap,
+        start_up_s=start_up_s,
+        parts=parts if parts is not None else {"data": 1.0},
+        cached=loader.cached,
+        bytes_per_sample=loader.bytes_per_sample,
+    )
+
+
+def _hidden_storage_s(loader: Loader) -> float:
+    """Seconds per sample of the whole job for its reads, where training hides them."""
+    readers = max(loader.workers, 1) * loader.loaders
+    return max(loader.storage_sample_s, (loader.request_s + loader.stream_s) / readers) / loader.nodes
+
+
+def together(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequence[JobRates]) -> Together:
+    """How such jobs slow each other, by what each takes of cores and of a storage that they share.
+
+    Jobs that together ask for less than there is do not notice. Accelerators are taken to be each job's own.
+    """
+    hot_use = [_cores_share(each, seconds) for each, seconds in zip(loaders, train_s, strict=True)]
+    use = [each.storage_sample_s / each.nodes / rate.storage_s for each, rate in zip(loaders, rates, strict=True)]
+    count = range(len(loaders))
+    hot = [[1.0 if i == j else max(1.0, hot_use[i] + hot_use[j]) for j in count] for i in count]
+    storage = [
+        [1.0 if i == j else _crowding(loaders[i], loaders[j], use[i] + use[j]) for j in count] for i in count
+    ]  # fmt: skip
+    return Together(hot=tuple(map(tuple, hot)), storage=tuple(map(tuple, storage)))
+
+
+def _cores_share(loader: Loader, train_s: float) -> float:
+    """Of a node's cores, while every sample is a hit."""
+    if loader.cores is None:
+        return 0.0
+    busy_s = train_s * loader.training_cores + loader.samples_per_node * loader.prepare_s
+    return busy_s / (loader.cores * loader.step_s(train_s, 0.0))
+
+
+def _crowding(one: Loader, other: Loader, use: float) -> float:
+    """By what two readers of a storage are slowed that use such a share of it, each as if alone."""
+    if one.storage.name != other.storage.name:
+        return 1.0
+    return max(1.0, use / min(one.storage.reader_efficiency, other.storage.reader_efficiency))

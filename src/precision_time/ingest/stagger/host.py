@@ -1,0 +1,239 @@
+"""The process that starts one job, again and again: `python -m` this module, spoken to in JSON lines.
+
+It imports the file of a python: job once and forks for every run, so that importing torch is no part of a measured run.
+It is a process of its own, so that the fork copies no threads and no half-done work of the program that measures.
+When the other end of its input goes away, for whatever reason, it kills the job's whole process group.
+
+    asked:     {"import": [FILE, FUNCTION]}      answered: {"ready": true} or {"failed": "TEXT"}
+    asked:     {"call": {...}} or {"command": TEXT}, with "log", "progress", "pattern", "batch_size"
+    answered:  {"pid": N, "at": SECONDS}, later {"code": N, "at": SECONDS}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from precision_time.ingest.progress import VARIABLE, Progress
+
+POLL_S = 0.01
+"""How often it looks whether the job has ended: how finely that time is known."""
+_INTERRUPTED = 130
+
+
+def load(file: str, function: str) -> Callable[..., Any]:
+    """The function of a Python file, imported under the file's own name so that worker processes find it again."""
+    path = Path(file).absolute()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ImportError(f"{file} has no function {function}")
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):
+            # The first optimizer imports it, which takes as long as torch itself.
+            import torch._dynamo  # noqa: F401
+    return found  # type: ignore[no-any-return]
+
+
+def can_fork() -> bool:
+    """A fork copies one thread only, and no accelerator's context."""
+    loaded = sys.modules.get("torch")
+    return threading.active_count() == 1 and not (loaded is not None and loaded.cuda.is_initialized())
+
+
+def serve() -> None:
+    """Answer requests until the input ends."""
+    work: tuple[str, str] | None = None
+    function: Callable[..., Any] | None = None
+    for line in _requests():
+        asked = json.loads(line)
+        if "import" in asked:
+            work = (asked["import"][0], asked["import"][1])
+            try:
+                function = load(*work)
+            except BaseException as error:
+                # the last line of a traceback, with the file and line where it happened
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                _say({"failed": f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"})
+                return
+            _say({"ready": True})
+        else:
+            _run(asked, function, work)
+
+
+def _requests() -> Any:
+    while line := sys.stdin.readline():
+        yield line
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _run(asked: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
+    """Start the job, say when; wait for its end or for ours."""
+    at = time.monotonic()
+    pipe = None
+    if "call" in asked and function is not None and can_fork():
+        pid = _fork(asked, function)
+    else:
+        command = asked.get("command") or _as_command(asked, work)
+        pid, pipe = _command(command, asked)
+    _say({"pid": pid, "at": at})
+    reader = None
+    if pipe is not None:
+        reader = threading.Thread(target=_read_log, args=(pipe, asked), daemon=True)
+        reader.start()
+    code = _wait(pid)
+    ended = time.monotonic()
+    if reader is not None:
+        reader.join(2.0)
+    _say({"code": code, "at": ended})
+
+
+def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ[VARIABLE] = asked["progress"]
+        with Progress(asked["progress"]) as progress:
+            function(progress, **asked["call"])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _as_command(asked: dict[str, Any], work: tuple[str, str] | None) -> list[str]:
+    """The same call in a fresh interpreter, where a fork would not be sound."""
+    return [sys.executable, "-m", "precision_time.ingest.stagger.host", json.dumps([work, asked["call"]])]
+
+
+def _command(command: str | list[str], asked: dict[str, Any]) -> tuple[int, Any]:
+    environment = {**os.environ, VARIABLE: asked["progress"], "PYTHONUNBUFFERED": "1"}
+    with open(asked["log"], "ab") as log:
+        process = subprocess.Popen(
+            command,
+            shell=isinstance(command, str),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if asked.get("pattern") else log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    process.returncode = 0  # we wait for it ourselves
+    return process.pid, process.stdout
+
+
+def _read_log(pipe: Any, asked: dict[str, Any]) -> None:
+    """Copies the job's output to its log and turns the lines that match into progress, with the time they came."""
+    counter = Counter(asked["pattern"], asked.get("batch_size"))
+    rest = b""
+    with open(asked["log"], "ab", buffering=0) as log, Progress(asked["progress"]) as progress:
+        while data := os.read(pipe.fileno(), 1 << 16):
+            log.write(data)
+            *lines, rest = re.split(rb"[\r\n]", rest + data)
+            for line in lines:
+                if more := counter(line.decode(errors="replace")):
+                    progress(more)
+
+
+class Counter:
+    """Samples that a log line adds. `samples` and `batch` count up and may begin again with every epoch."""
+
+    def __init__(self, pattern: str, batch_size: int | None = None) -> None:
+        self._pattern = re.compile(pattern)
+        self._group = next(name for name in ("samples", "batch", "more") if name in self._pattern.groupindex)
+        self._each = (batch_size or 1) if self._group == "batch" else 1
+        self._last = 0
+
+    def __call__(self, line: str) -> int:
+        found = self._pattern.search(line)
+        if not found:
+            return 0
+        try:
+            value = int(float(found[self._group].replace(",", "").replace("_", "")))
+        except ValueError:
+            return 0
+        if self._group == "more":
+            return value
+        more = value - self._last if value >= self._last else value
+        self._last = value
+        return more * self._each
+
+
+def _wait(pid: int) -> int:
+    """The exit code (negative: the signal); everything the job has left behind in its group is ended too."""
+    while True:
+        if hasattr(os, "waitid"):  # looks without reaping, so that the group's number is not given to another yet
+            done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        else:
+            done = False
+        if done:
+            _kill(pid)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if _orphaned():
+            _kill(pid)
+            os._exit(1)
+
+
+def _orphaned() -> bool:
+    """Waits a moment; whether the input has ended."""
+    readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1 << 16)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve, or make the one call that is given as an argument."""
+    if len(sys.argv) > 1:
+        work, arguments = json.loads(sys.argv[1])
+        with Progress.from_environment() as progress:
+            load(*work)(progress, **arguments)
+    else:
+        serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Launches jobs as process groups, reads how far they are, and leaves none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.progress import VARIABLE
+from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
+
+POLL_S = 0.02
+_SHOWN_LINES = 3
+_IMPORT_PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one launch of a job told, in seconds since the launch.
+
+    seconds, samples   one entry a progress line: when, and how many samples in all by then
+    ended_s            end of the process; None: it was stopped
+    launched_s         the machine's monotonic clock at the launch
+    """
+
+    job: str
+    seconds: np.ndarray
+    samples: np.ndarray
+    ended_s: float | None
+    launched_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "seconds": [round(float(s), 5) for s in self.seconds],
+            "samples": [int(n) for n in self.samples],
+            "ended_s": self.ended_s,
+            "launched_s": self.launched_s,
+        }
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Trace:
+        return cls(
+            given["job"], np.array(given["seconds"]), np.array(given["samples"], dtype=float),
+            given["ended_s"], given["launched_s"],
+        )  # fmt: skip
+
+
+class Running:
+    """One launch of a job, while it runs and afterwards."""
+
+    def __init__(self, host: Host, progress: Path, log: Path) -> None:
+        self.job, self.log = host.job, log
+        self._host, self._path = host, progress
+        self._offset, self._rest = 0, b""
+        self._seconds: list[float] = []
+        self._samples: list[int] = []
+        self.launched_s = time.monotonic()
+        self.pid: int | None = None
+        self.code: int | None = None
+        self.ended_s: float | None = None
+        self.stopped = False
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on so far."""
+        return self._samples[-1] if self._samples else 0
+
+    @property
+    def first_s(self) -> float | None:
+        """When the first batch was done, on the monotonic clock."""
+        return next((t for t, n in zip(self._seconds, self._samples, strict=True) if n), None)
+
+    @property
+    def last_s(self) -> float:
+        """When it last told anything, or was launched."""
+        return self._seconds[-1] if self._seconds else self.launched_s
+
+    @property
+    def lines(self) -> int:
+        return len(self._samples)
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None
+
+    def update(self) -> None:
+        """Take in what has been told since."""
+        if not self.over:
+            self._host.hear(self)
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+            self._offset += len(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    told, more = line.split()
+                    self._seconds.append(float(told))
+                    self._samples.append(self.samples + int(more))
+
+    def stop(self) -> None:
+        """End the whole process group, now."""
+        if self.over:
+            return
+        self.stopped = True
+        end = time.monotonic() + 10.0
+        while not self.over and time.monotonic() < end:
+            if self.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            self.update()
+            time.sleep(POLL_S / 4)
+
+    def trace(self) -> Trace:
+        begin = self.launched_s
+        ended = None if self.stopped or self.ended_s is None else self.ended_s - begin
+        return Trace(self.job.name, np.array(self._seconds) - begin, np.array(self._samples, dtype=float), ended, begin)
+
+    def death(self, while_doing: str) -> IngestError:
+        """The error that says how it ended, with the last lines of its log."""
+        code = self.code or 0
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return IngestError(
+            f"job {self.job.name!r} died {while_doing}, {how}{self.last_words()}; correct the job and call again, "
+            "what was measured before is kept"
+        )
+
+    def silence(self, seconds: float) -> IngestError:
+        """The error of a job that ran but told nothing."""
+        if self.job.progress:
+            why = f"no line of its log matches progress {self.job.progress!r}; correct the pattern"
+        elif self.job.is_python:
+            why = "call progress(samples) after every batch"
+        else:
+            why = f"give a pattern of its log lines as progress, or append lines to the file that ${VARIABLE} names"
+        return IngestError(f"job {self.job.name!r} told no progress in {seconds:.3g} s: {why}{self.last_words()}")
+
+    def last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return f"; its log {str(self.log)!r} ends: {' | '.join(lines[-_SHOWN_LINES:])[-400:]}"
+        return f"; its log {str(self.log)!r} is empty"
+
+
+class Host:
+    """The process that starts one job, again and again (host.py)."""
+
+    def __init__(self, file: JobsFile, job: JobWords) -> None:
+        self.job, self._folder = job, file.folder
+        paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "precision_time.ingest.stagger.host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=file.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for us; we end it
+        )
+        self._heard = b""
+        if job.is_python:
+            name, function = job.python_function
+            self._ask({"import": [str((file.folder / name).absolute()), function]})
+
+    def ready(self) -> None:
+        """Wait until the job's file is imported."""
+        if not self.job.is_python or getattr(self, "_ready", False):
+            return
+        end = time.monotonic() + _IMPORT_PATIENCE_S
+        answer: dict[str, Any] | None = None
+        while answer is None and time.monotonic() < end and self._process.poll() is None:
+            answer = next(iter(self._answers(0.1)), None)
+        if answer is None or "failed" in answer:
+            why = answer["failed"] if answer else "its import does not end"
+            raise IngestError(f"job {self.job.name!r} cannot be imported from {self.job.run}: {why}; correct the file")
+        self._ready = True
+
+    def launch(self, samples: int, first: int, epochs: int, place: Path) -> Running:
+        """Start the job now; log and progress get their names from `place`."""
+        self.ready()
+        log, progress = place.with_suffix(".log").absolute(), place.with_suffix(".progress").absolute()
+        for path in (log, progress):
+            path.unlink(missing_ok=True)
+        asked: dict[str, Any] = {"log": str(log), "progress": str(progress)}
+        told = {"samples": samples, "first": first, "epochs": epochs}
+        if self.job.is_python:
+            asked["call"] = {**told, **self.job.arguments}
+        else:
+            asked |= {"command": self.job.run.format(**told), "pattern": self.job.progress,
+                      "batch_size": self.job.batch_size}  # fmt: skip
+        running = Running(self, progress, log)
+        self._ask(asked)
+        return running
+
+    def hear(self, running: Running) -> None:
+        """Take in the host's answers about a run."""
+        for answer in self._answers(0.0):
+            if "pid" in answer:
+                running.pid, running.launched_s = answer["pid"], answer["at"]
+            elif "code" in answer:
+                running.code, running.ended_s = answer["code"], answer["at"]
+        if running.code is None and self._process.poll() is not None:
+            running.code, running.ended_s = self._process.returncode or 1, time.monotonic()
+
+    def close(self) -> None:
+        """End the host, and with it whatever it runs."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None  # asked for above
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            raise IngestError(f"the process that starts job {self.job.name!r} has ended; call again") from None
+        except TypeError as error:
+            raise IngestError(f"job {self.job.name!r} has arguments that cannot be passed on: {error}") from None
+
+    def _answers(self, patience_s: float) -> Iterator[dict[str, Any]]:
+        stdout = self._process.stdout
+        assert stdout is not None  # asked for above
+        while select.select([stdout], [], [], patience_s)[0]:
+            data = os.read(stdout.fileno(), 1 << 16)
+            if not data:
+                return
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(json.JSONDecodeError):
+                    answer = json.loads(line)
+                    if isinstance(answer, dict):
+                        yield answer
+            patience_s = 0.0
+
+
+@contextlib.contextmanager
+def hosts(file: JobsFile) -> Iterator[list[Host]]:
+    """One host a job, begun together; all are ended, with what they run, however the block is left."""
+    made: list[Host] = []
+    try:
+        made += [Host(file, job) for job in file.jobs]
+        for host in made:
+            host.ready()
+        yield made
+    finally:
+        for host in made:
+            host.close()
+
+
+def watch(
+    running: Sequence[Running],
+    until: Callable[[], bool] = lambda: False,
+    patience_s: float = 120.0,
+    while_doing: str = "in calibration",
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait until all have ended, or `until` holds; the rest are stopped. A death or a hang ends all and is raised."""
+    try:
+        while True:
+            for one in running:
+                one.update()
+                if one.over and one.code != 0 and not one.stopped:
+                    raise one.death(while_doing)
+                if one.over and not one.samples:
+                    raise one.silence((one.ended_s or one.launched_s) - one.launched_s)
+                if not one.over and time.monotonic() - max(one.last_s, one.launched_s) > patience_s:
+                    raise one.silence(patience_s)
+            if all(one.over for one in running) or until():
+                return
+            tick()
+            time.sleep(POLL_S)
+    finally:
+        for one in running:
+            one.stop()
+            one.update()

@@ -1,0 +1,246 @@
+"""When to start each of several co-located jobs: the predicted makespan over offsets, the best, and its gain.
+
+An *order* is a tuple of job numbers, the first to start first; an *offset* is how much later than the first one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.model.alternatives import shared_preparation_s
+from precision_time.ingest.model.curve import Curve as BothOrders
+from precision_time.ingest.model.curve import stagger_curve
+from precision_time.ingest.model.fluid import Outcome, run
+from precision_time.ingest.model.offsets import best_offsets
+from precision_time.ingest.model.rates import Array, SharedCache
+from precision_time.ingest.stagger.calibration import Calibration, Model
+
+REACH = 1.2
+"""Curves go from 0 to so many cold epochs of the job that starts first."""
+BAND_POINTS = 25
+FEW_DRAWS = 8
+QUANTILES = (0.1, 0.9)
+SMALL = 0.02
+"""A gain of a smaller share is not told from none: the model itself is not better than this."""
+LEVEL = 1e-3
+"""Of offsets that are as good as this share, the smallest is chosen: it leaves most room for what goes wrong."""
+MOST_ORDERS_JOBS = 5
+PRESSES = True
+"""A job that starts up (imports, compiles) slows the others' preparation as one does that trains."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Makespan over the offset of the second job, in one order. `low`, `high`: P10 and P90 of what was measured."""
+
+    order: tuple[int, ...]
+    offsets_s: Array
+    makespan_s: Array
+    low_s: Array
+    high_s: Array
+
+    @property
+    def best(self) -> int:
+        """The smallest offset that is as good as the best."""
+        least = float(self.makespan_s.min())
+        return int(np.flatnonzero(self.makespan_s <= least * (1.0 + LEVEL))[0])
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the jobs: offsets by job number, and what is predicted of it."""
+
+    name: str
+    offsets_s: tuple[float, ...]
+    makespan_s: float
+    finish_s: tuple[float, ...] = ()
+
+    def to_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        return {
+            "way": self.name, "makespan_s": self.makespan_s,
+            "offsets_s": dict(zip(names, self.offsets_s, strict=False)),
+            "finish_s": dict(zip(names, self.finish_s, strict=False)),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Staggering:
+    """The answer: curves (of two jobs), the best way, the ways it is compared with, and whether its gain is real.
+
+    best         what the model says is best
+    advised      `best`, or starting together where the gain is within the uncertainty
+    gain_error_s standard error of the gain of `best` over `together`, from the errors of the measured rates
+    others       starting together, waiting a full first epoch, one after the other
+    alternatives what else would help, without staggering
+    """
+
+    calibration: Calibration
+    curves: tuple[Curve, ...]
+    best: Way
+    advised: Way
+    gain_error_s: float
+    others: tuple[Way, ...]
+    alternatives: tuple[Way, ...]
+    chosen: Way | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(job.name for job in self.calibration.jobs)
+
+    @property
+    def together(self) -> Way:
+        return self.others[0]
+
+    @property
+    def gain_s(self) -> float:
+        return self.together.makespan_s - self.best.makespan_s
+
+    @property
+    def sure(self) -> bool:
+        """Whether the gain over starting together is more than what the measurements and the model leave open."""
+        return self.gain_s > max(2.0 * self.gain_error_s, SMALL * self.together.makespan_s)
+
+    @property
+    def launch(self) -> Way:
+        """What is run: the user's offset, or the advised one."""
+        return self.chosen or self.advised
+
+    def to_dict(self) -> dict[str, Any]:
+        names = self.names
+        return {
+            "best": self.best.to_dict(names),
+            "advised": self.advised.to_dict(names),
+            "chosen": self.chosen.to_dict(names) if self.chosen else None,
+            "gain_s": self.gain_s, "gain_standard_error_s": self.gain_error_s, "gain_is_sure": self.sure,
+            "others": [way.to_dict(names) for way in self.others],
+            "alternatives": [way.to_dict(names) for way in self.alternatives],
+            "curves": [
+                {
+                    "first": names[curve.order[0]],
+                    **{w: [round(float(v), 4) for v in getattr(curve, w)]
+                       for w in ("offsets_s", "makespan_s", "low_s", "high_s")},
+                }
+                for curve in self.curves
+            ],
+            "calibration": self.calibration.to_dict(),
+            "calibration_share_of_makespan": self.calibration.cost_s / self.together.makespan_s,
+        }  # fmt: skip
+
+
+def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None) -> Staggering:
+    """Predict from a calibration. `offset_s` is asked about (and launched) instead of the best."""
+    if len(found.jobs) < 2:
+        raise IngestError("one job alone has nobody to be staggered against; list at least two jobs")
+    if len(found.jobs) > 2 and offset_s is not None:
+        raise IngestError("one offset says little of more than two jobs; leave --offset out")
+    answer = _of_two(found, points, orders, offset_s) if len(found.jobs) == 2 else _of_many(found)
+    together, best = answer.together, answer.best
+    gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in _draws(found)]
+    answer = replace(answer, gain_error_s=float(np.std(gains)) if gains else 0.0)
+    return answer if answer.sure else replace(answer, advised=together)
+
+
+def _of_two(found: Calibration, points: int, orders: str, offset_s: float | None) -> Staggering:
+    jobs, cache = found.jobs, found.cache
+    longest = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
+    both = stagger_curve(jobs, found.together, cache, points, longest, start_up_presses=PRESSES)
+    allowed = {"both": (0, 1), "given": (0,), "reversed": (1,)}[orders]
+    curves = tuple(_curve(found, first, both) for first in allowed)
+    if orders == "both":
+        offsets = both.best.offsets_s
+    else:
+        curve = curves[0]
+        offsets = _offsets(allowed[0], float(curve.offsets_s[curve.best]))
+    others = [_way("together", found, (0.0, 0.0))]
+    for name, ways in (("after a full first epoch", both.wait_epoch), ("one after the other", both.serial)):
+        least = min((way for way in ways if way.first in allowed), key=lambda way: way.makespan_s)
+        others.append(_way(name, found, least.offsets_s))
+    best = _way("staggered", found, offsets)
+    chosen = None
+    if offset_s is not None:
+        chosen = min((_way("chosen", found, _offsets(f, offset_s)) for f in allowed), key=lambda way: way.makespan_s)
+    alternatives = []
+    # The first is only bounded from above: a bound that is no better than starting together says nothing.
+    if both.shared_preparation_s is not None and both.shared_preparation_s < others[0].makespan_s:
+        alternatives.append(Way("shared preparation, at most", (), both.shared_preparation_s))
+    if both.no_eviction_s is not None and _too_small(found):
+        alternatives.append(Way("no-eviction cache, at its best offset", (), both.no_eviction_s))
+    return Staggering(found, curves, best, best, 0.0, tuple(others), tuple(alternatives), chosen)
+
+
+def _of_many(found: Calibration) -> Staggering:
+    jobs, cache = found.jobs, found.cache
+    offsets = best_offsets(jobs, found.together, cache, start_up_presses=PRESSES)
+    best = _way("staggered", found, offsets.offsets_s)
+    others = [_way("together", found, (0.0,) * len(jobs))]
+    orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
+    for name, whole in (("after a full first epoch", False), ("one after the other", True)):
+        made = [_way(name, found, _chain(found, order, whole)) for order in orders]
+        others.append(min(made, key=lambda way: way.makespan_s))
+    alternatives = []
+    shared = shared_preparation_s(jobs, found.together, cache)
+    if shared is not None and shared < others[0].makespan_s:
+        alternatives.append(Way("shared preparation, at most", (), shared))
+    return Staggering(found, (), best, best, 0.0, tuple(others), tuple(alternatives))
+
+
+def _chain(found: Calibration, order: Sequence[int], whole: bool) -> tuple[float, ...]:
+    """Each starts when the one before has done its first epoch, or all: with what the earlier ones have cached."""
+    offsets, at = [0.0] * len(order), 0.0
+    for job in order:
+        offsets[job] = at
+        words = found.jobs[job]
+        first = words.cold_epoch_s if at == 0 else words.hot_epoch_s
+        at += words.start_up_s + first + ((words.epochs - 1) * words.hot_epoch_s + words.end_s if whole else 0.0)
+    return tuple(offsets)
+
+
+def _run(model: Model, cache: SharedCache, offsets: Array | Sequence[Sequence[float]]) -> Outcome:
+    return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), start_up_presses=PRESSES)
+
+
+def _way(name: str, found: Calibration, offsets: tuple[float, ...]) -> Way:
+    outcome = _run((found.jobs, found.together), found.cache, [offsets])
+    return Way(name, offsets, float(outcome.makespan_s[0]), tuple(float(s) for s in outcome.finish_s[0]))
+
+
+def _makespan(model: Model, cache: SharedCache, way: Way) -> float:
+    return float(_run(model, cache, [way.offsets_s]).makespan_s[0])
+
+
+def _offsets(first: int, offset_s: float) -> tuple[float, float]:
+    """By job number, of two jobs."""
+    return (0.0, offset_s) if first == 0 else (offset_s, 0.0)
+
+
+def _curve(found: Calibration, first: int, both: BothOrders) -> Curve:
+    """One order, with the band that the errors of the measured rates leave."""
+    offsets, makespan = both.offsets_s, both.makespan_s[first]
+    order = (first, 1 - first)
+    draws = _draws(found)
+    if not draws:
+        return Curve(order, offsets, makespan, makespan, makespan)
+    points = len(offsets)
+    some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
+    lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
+    drawn = np.array([_run(model, found.cache, lanes).makespan_s for model in draws])
+    # What the draws do to the curve, put on the curve itself: between the points it has no noise of its own.
+    low, high = (
+        np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
+    )
+    return Curve(order, offsets, makespan, np.minimum(low, makespan), np.maximum(high, makespan))
+
+
+def _draws(found: Calibration) -> tuple[Model, ...]:
+    """Fewer of a cache that is too small: its share of hits is an equation to solve at every step."""
+    return found.draws[:FEW_DRAWS] if _too_small(found) else found.draws
+
+
+def _too_small(found: Calibration) -> bool:
+    return found.cache.capacity is not None and found.cache.capacity < max(job.samples for job in found.jobs)

@@ -1,0 +1,167 @@
+"""A staggering as text: what calibration cost and found, the curves, the best start, its gain, what was measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+
+from precision_time.ingest.model.rates import Array
+from precision_time.ingest.stagger.staggered_run import Measured
+from precision_time.ingest.stagger.staggering import SMALL, Curve, Staggering, Way
+from precision_time.units import digits_for, unit_for
+
+WIDTH = 100
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ROWS = 9
+
+
+def text(answer: Staggering) -> str:
+    """The whole answer."""
+    return "\n\n".join(filter(None, [
+        _calibration(answer), _curves(answer), _advice(answer), _ways(answer), _notes(answer),
+    ]))  # fmt: skip
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
+    lines = []
+    for line in (heads, tuple("-" * width for width in widths), *rows):
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+class Clock:
+    """Seconds in one unit and with as many digits, for a table."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._scale, self.unit = unit_for(longest_s)
+        self._digits = digits_for(longest_s / self._scale) + 1
+
+    def __call__(self, seconds: float) -> str:
+        return f"{seconds / self._scale:,.{self._digits}f} {self.unit}"
+
+
+def _clock(answer: Staggering) -> Clock:
+    return Clock(max(way.makespan_s for way in answer.others))
+
+
+def _calibration(answer: Staggering) -> str:
+    found, clock = answer.calibration, _clock(answer)
+    share = found.cost_s / answer.together.makespan_s
+    earlier = f" ({clock(found.reused_s)} of it earlier)" if found.reused_s else ""
+    rows = []
+    for job, seen in zip(found.jobs, found.seen, strict=True):
+        rate = 1000.0
+        rows.append([
+            job.name, f"{job.epochs:g} x {job.samples:,}",
+            f"{seen.cold.seconds * rate:.3g} ± {seen.cold.error * rate:.1g}",
+            f"{seen.hot.seconds * rate:.3g} ± {seen.hot.error * rate:.1g}",
+            f"{job.storage_s * rate:.3g}", f"{job.overlap:.2f}", clock(job.start_up_s),
+        ])  # fmt: skip
+    heads = ["job", "epochs x samples", "cold ms/sample", "hot ms/sample", "storage", "overlap", "start-up"]
+    return (
+        f"calibration took {clock(found.cost_s)}{earlier}, {share:.0%} of one makespan\n\n{_table(heads, rows)}\n\n"
+        + "\n".join(_pair(answer, i, j) for i in range(len(found.jobs)) for j in range(i + 1, len(found.jobs)))
+    )
+
+
+def _pair(answer: Staggering, i: int, j: int) -> str:
+    names, effect = answer.names, answer.calibration.together
+    return (
+        f"{names[i]} beside {names[j]}: reads take {effect.storage[i][j]:.2f} and {effect.storage[j][i]:.2f} times as "
+        f"long, hot samples {effect.hot[i][j]:.2f} and {effect.hot[j][i]:.2f} times"
+    )
+
+
+def sparkline(values: Array, width: int = 60) -> str:
+    """The curve in one line of blocks."""
+    some = np.interp(np.linspace(0, len(values) - 1, min(width, len(values))), np.arange(len(values)), values)
+    low, high = float(some.min()), float(some.max())
+    step = (high - low) or 1.0
+    return "".join(_BLOCKS[min(len(_BLOCKS) - 1, int((v - low) / step * len(_BLOCKS)))] for v in some)
+
+
+def _curves(answer: Staggering) -> str:
+    return "\n\n".join(_curve(answer, curve) for curve in answer.curves)
+
+
+def _curve(answer: Staggering, curve: Curve) -> str:
+    clock, names = _clock(answer), answer.names
+    first, second = (names[job] for job in curve.order)
+    epoch = answer.calibration.jobs[curve.order[0]]
+    cold = epoch.start_up_s + epoch.cold_epoch_s
+    at = sorted({*np.linspace(0, len(curve.offsets_s) - 1, _ROWS).round().astype(int).tolist(), curve.best})
+    rows = [
+        [
+            clock(float(curve.offsets_s[k])), f"{curve.offsets_s[k] / cold:.2f}", clock(float(curve.makespan_s[k])),
+            f"{clock(float(curve.low_s[k]))} - {clock(float(curve.high_s[k]))}", "best" if k == curve.best else "",
+        ]
+        for k in at
+    ]  # fmt: skip
+    ends = f"{clock(float(curve.makespan_s.min()))} to {clock(float(curve.makespan_s.max()))}"
+    return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + _table(
+        [f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0
+    )
+
+
+def start_words(answer: Staggering, way: Way) -> str:
+    """ "vit first, resnet 12.3 s later"."""
+    if not any(way.offsets_s):
+        return "all together"
+    clock = _clock(answer)
+    order = sorted(range(len(way.offsets_s)), key=lambda job: way.offsets_s[job])
+    names = answer.names
+    return f"{names[order[0]]} first" + "".join(f", {names[j]} {clock(way.offsets_s[j])} later" for j in order[1:])
+
+
+def _advice(answer: Staggering) -> str:
+    clock = _clock(answer)
+    best, together = answer.best, answer.together
+    share = answer.gain_s / together.makespan_s
+    line = f"best: {start_words(answer, best)}: {clock(best.makespan_s)}"
+    if answer.sure:
+        line += f", {share:.1%} less than together ({clock(together.makespan_s)})"
+    elif answer.gain_s <= 0:
+        line += "; no stagger gains anything"
+    else:
+        line += (
+            f", but its gain of {share:.1%} over starting together is within the uncertainty "
+            f"(± {clock(2 * answer.gain_error_s)} measured, {SMALL:.0%} of the model); start them together"
+        )
+    if answer.chosen:
+        line += f"\nasked for: {start_words(answer, answer.chosen)}: {clock(answer.chosen.makespan_s)}"
+    return line
+
+
+def _ways(answer: Staggering) -> str:
+    clock = _clock(answer)
+    best = answer.best.makespan_s
+    rows = []
+    for way in (answer.best, *answer.others, *answer.alternatives):
+        gain = (way.makespan_s - best) / way.makespan_s
+        name = way.name if way is not answer.best else "staggered, at the best offset"
+        rows.append([name, start_words(answer, way) if way.offsets_s else "one loader", clock(way.makespan_s),
+                     "" if way is answer.best else f"{gain:.1%}"])  # fmt: skip
+    return _table(["way", "start", "makespan", "best gains"], rows, left=2)
+
+
+def _notes(answer: Staggering) -> str:
+    return "\n".join(
+        textwrap.fill(f"note: {note}", WIDTH, subsequent_indent="  ", break_long_words=False)
+        for note in answer.calibration.notes
+    )
+
+
+def measured_text(answer: Staggering, found: Measured) -> str:
+    """What was measured against what was predicted."""
+    clock, way = _clock(answer), answer.launch
+
+    def row(name: str, predicted: float, measured: float) -> list[str]:
+        return [name, clock(predicted), clock(measured), f"{predicted / measured - 1:+.1%}"]
+
+    rows = [row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, found.finish_s, strict=True)]
+    rows.append(row("makespan", way.makespan_s, found.makespan_s))
+    return f"run: {start_words(answer, way)}\n\n" + _table(["", "predicted", "measured", "error"], rows)

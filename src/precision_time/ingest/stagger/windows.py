@@ -1,0 +1,150 @@
+"""Rates from what jobs told in short windows.
+
+Lines come in bursts (as many batches as there are loader workers), so seconds per sample are the least-squares slope of
+time over samples, whose error from a burst at either end is of second order, and not a quotient of differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.stagger.processes import Trace
+
+FEWEST_LINES = 4
+"""Lines that a slope needs; with fewer a window says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds per sample with its standard error, from so many windows."""
+
+    seconds: float
+    error: float
+    windows: int = 1
+
+    @property
+    def spread(self) -> float:
+        """The error as a share of the value."""
+        return self.error / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {"s_per_sample": self.seconds, "standard_error_s": self.error, "windows": self.windows}
+
+
+def typical(rates: Sequence[Rate]) -> Rate:
+    """As `combined`, but of three or more the one in the middle: a window that something disturbed counts little.
+
+    Only for launches at different times. Within one launch the mean is right: what is slow there is slow in the run.
+    """
+    found = combined(rates)
+    return found if len(rates) < 3 else Rate(median(rate.seconds for rate in rates), found.error, found.windows)
+
+
+def combined(rates: Sequence[Rate]) -> Rate:
+    """The mean of repeated windows. Its error is how they scatter; of one or two, what they say themselves if more."""
+    count = len(rates)
+    mean = math.fsum(rate.seconds for rate in rates) / count
+    within = math.sqrt(math.fsum(rate.error**2 for rate in rates)) / count
+    between = 0.0
+    if count > 1:
+        between = math.sqrt(math.fsum((rate.seconds - mean) ** 2 for rate in rates) / (count - 1) / count)
+    return Rate(mean, between if count > 2 else max(within, between), count)
+
+
+def slope(trace: Trace, begin_s: float = -math.inf, end_s: float = math.inf, first: float = 0.0, last: float = math.inf,
+          what: str = "a window") -> Rate:  # fmt: skip
+    """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
+    inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
+    seconds, samples = trace.seconds[inside], trace.samples[inside]
+    lines = len(seconds)
+    if lines < FEWEST_LINES or samples[-1] <= samples[0]:
+        raise IngestError(
+            f"job {trace.job!r} told only {lines} times in {what}, and a rate needs {FEWEST_LINES}; "
+            "raise calibration.samples or calibration.window_s, or tell progress after every batch"
+        )
+    centred = samples - samples.mean()
+    spread = float(centred @ centred)
+    found = float(centred @ seconds) / spread
+    if found <= 0:
+        raise IngestError(f"job {trace.job!r} told progress that takes no time in {what}; check what it counts")
+    residual = seconds - seconds.mean() - found * centred
+    # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are.
+    freedom = max(1.0, lines / 4 - 1)
+    error = math.sqrt(float(residual @ residual) / freedom / spread * 4)
+    return Rate(found, error)
+
+
+def reached_s(trace: Trace, samples: float) -> float:
+    """Seconds from the launch until so many samples were done."""
+    at = int(np.searchsorted(trace.samples, samples - 0.5))
+    return float(trace.seconds[min(at, len(trace.seconds) - 1)])
+
+
+def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> Rate:
+    """Seconds per sample of a first epoch by its end: better than a slope where only the sum of all samples is certain.
+
+    `fill_s` is what goes by before, as another launch has shown it; it is believed to a quarter.
+    """
+    return Rate(
+        (reached_s(trace, samples) - fill_s) / samples, math.hypot(batch_s / math.sqrt(12), fill_s / 4) / samples
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One launch of a job alone on a subset: a first epoch in some state of the cache, then hot ones.
+
+    first, hot      seconds per sample; hot None: it made one epoch
+    fill_s          of the first epoch, what lies outside its slope: launch, start-up, the first batch on its way
+    epoch_s         the same of a hot epoch: workers started again, the pipeline filled again
+    end_s           from the last sample to the end of the process
+    """
+
+    first: Rate
+    hot: Rate | None
+    fill_s: float
+    epoch_s: float
+    end_s: float
+
+
+def alone(trace: Trace, samples: int) -> Alone:
+    """Read a launch of some epochs of so many samples. The last batch may be dropped by the job."""
+    told = trace.samples[-1] if len(trace.samples) else 0.0
+    batch = float(np.max(np.diff(trace.samples, prepend=0.0))) if len(trace.samples) else 1.0
+    epochs = max(1, round(told / samples))
+    each = told / epochs
+    if not samples - batch <= each <= samples + 0.5:
+        raise IngestError(
+            f"job {trace.job!r} was asked for whole epochs of {samples} samples and told of {told:g} in all; "
+            "check samples of the file, and that the job reads the samples it is told to"
+        )
+    first = slope(trace, last=each + 0.5, what="the first epoch of a window")
+    fill = reached_s(trace, each) - each * first.seconds
+    hots, gaps = [], []
+    for epoch in range(1, epochs):
+        found = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, what="a hot epoch of a window")
+        hots.append(found)
+        gaps.append(reached_s(trace, (epoch + 1) * each) - reached_s(trace, epoch * each) - each * found.seconds)
+    hot = combined(hots) if hots else None
+    end = (trace.ended_s if trace.ended_s is not None else float(trace.seconds[-1])) - float(trace.seconds[-1])
+    return Alone(first, hot, max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
+
+
+def together(traces: Sequence[Trace], what: str) -> list[Rate]:
+    """Rates in the time in which all of several jobs, launched at about one time, were at work."""
+    begin = max(t.launched_s + _first_s(t, what) for t in traces)
+    end = min(t.launched_s + float(t.seconds[-1]) for t in traces)
+    return [slope(t, begin - t.launched_s, end - t.launched_s, what=what) for t in traces]
+
+
+def _first_s(trace: Trace, what: str) -> float:
+    done = np.flatnonzero(trace.samples > 0)
+    if not len(done):
+        raise IngestError(f"job {trace.job!r} told nothing in {what}; raise calibration.window_s")
+    return float(trace.seconds[done[0]])

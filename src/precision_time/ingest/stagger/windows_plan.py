@@ -1,0 +1,256 @@
+"""The short windows in which co-located jobs are measured, alone and in pairs, cold and hot; each once.
+
+Jobs that can be told what to read make a first (cold) and further (hot) epochs of a small subset. The others are
+started on everything from an empty cache, and stopped when they have shown their pace.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.stagger import cache_state
+from precision_time.ingest.stagger.jobs_file import JobsFile
+from precision_time.ingest.stagger.journal import Journal, key_of
+from precision_time.ingest.stagger.processes import Host, Running, Trace, watch
+from precision_time.ingest.stagger.windows import FEWEST_LINES, reached_s
+
+Report = Callable[[str, int, int], None]
+_FEWEST_BATCHES = 6
+_MOST_HOT_EPOCHS = 30
+_MOST_PAIR_EPOCHS = 10_000
+
+
+@dataclass
+class Launch:
+    """What one job is told in a step of a window."""
+
+    job: int
+    samples: int
+    first: int
+    epochs: int
+
+
+@dataclass
+class Launcher:
+    """Starts jobs for windows; its hosts are begun when first needed and ended by `close`."""
+
+    file: JobsFile
+    folder: Path
+    tick: Callable[[], None] = lambda: None
+    _hosts: dict[int, Host] = field(default_factory=dict)
+
+    def host(self, job: int) -> Host:
+        """That of a job. All are begun with the first, so that they import beside each other, and not in a window."""
+        if not self._hosts:
+            self._hosts = {number: Host(self.file, words) for number, words in enumerate(self.file.jobs)}
+            for host in self._hosts.values():
+                host.ready()
+        return self._hosts[job]
+
+    def run(
+        self, name: str, launches: Sequence[Launch], until: Callable[[Sequence[Running]], bool] = lambda _: False
+    ) -> list[Trace]:
+        """Start them at one moment; traces when all have ended, or `until` held."""
+        places = [self.folder / "windows" / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
+        places[0].parent.mkdir(parents=True, exist_ok=True)
+        running: list[Running] = []
+        try:
+            for launch, place in zip(launches, places, strict=True):
+                running.append(self.host(launch.job).launch(launch.samples, launch.first, launch.epochs, place))
+            watch(running, lambda: until(running), self.file.calibration.patience_s, tick=self.tick)
+        finally:
+            for one in running:
+                one.stop()
+        return [one.trace() for one in running]
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.close()
+        self._hosts = {}
+
+
+@dataclass
+class Windows:
+    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, earlier ones."""
+
+    file: JobsFile
+    journal: Journal
+    launcher: Launcher
+    report: Report = lambda what, done, total: None
+    cost_s: float = 0.0
+    reused_s: float = 0.0
+    _counted: set[str] = field(default_factory=set)
+
+    def _once(
+        self, jobs: Sequence[int], window: dict[str, Any], measure: Callable[[], dict[str, list[Trace]]]
+    ) -> tuple[dict[str, list[Trace]], float | None]:
+        key = key_of(self.file, [self.file.jobs[job] for job in jobs], window)
+        entry = self.journal.get(key)
+        if entry is None:
+            begin = time.monotonic()
+            self.launcher.host(jobs[0])
+            cache_state.empty(self.file)
+            traces = measure()
+            entry = self.journal.put(key, {
+                "window": window, "jobs": [self.file.jobs[job].name for job in jobs],
+                "cost_s": round(time.monotonic() - begin, 3), "cache_bytes": cache_state.weight(self.file),
+                "traces": {name: [trace.to_dict() for trace in found] for name, found in traces.items()},
+            })  # fmt: skip
+        elif key not in self._counted:
+            self.reused_s += float(entry["cost_s"])
+        if key not in self._counted:  # equal jobs are measured once
+            self._counted.add(key)
+            self.cost_s += float(entry["cost_s"])
+        names = [self.file.jobs[job].name for job in jobs]
+        found = {name: [Trace.from_dict(trace) for trace in kept] for name, kept in entry["traces"].items()}
+        if entry["jobs"] != names:  # the same jobs under other names
+            new = dict(zip(entry["jobs"], names, strict=True))
+            found = {k: [Trace(new[t.job], t.seconds, t.samples, t.ended_s, t.launched_s) for t in v]
+                     for k, v in found.items()}  # fmt: skip
+        return found, entry["cache_bytes"]
+
+    def subset_alone(self, job: int, samples: int, repeat: int) -> tuple[dict[str, list[Trace]], float | None]:
+        """ "cold": a cold and a hot epoch; "half": the same on samples of which half are cached by then."""
+
+        def measure() -> dict[str, list[Trace]]:
+            cold = self.launcher.run("cold", [Launch(job, samples, 0, 2)])
+            epochs = 1 + self._hot_epochs(cold[0], samples)
+            return {"cold": cold, "half": self.launcher.run("half", [Launch(job, samples, samples // 2, epochs)])}
+
+        return self._once([job], {"kind": "alone", "samples": samples, "repeat": repeat}, measure)
+
+    def _hot_epochs(self, cold: Trace, samples: int) -> int:
+        """As many as last half as long as the cold one."""
+        each = cold.samples[-1] / 2
+        first = reached_s(cold, each) - float(cold.seconds[0])
+        hot = max(1e-6, reached_s(cold, 2 * each) - reached_s(cold, each))
+        return max(1, min(_MOST_HOT_EPOCHS, math.ceil(min(first / 2, self.file.calibration.window_s) / hot)))
+
+    def subset_pair(
+        self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], hot_s: float, repeat: int
+    ) -> dict[str, list[Trace]]:
+        """ "cold": one epoch each of disjoint subsets; "hot": the same subsets, until both were busy for `hot_s`."""
+        firsts = (0, samples[0])
+
+        def measure() -> dict[str, list[Trace]]:
+            cold = [Launch(job, n, first, 1) for job, n, first in zip(jobs, samples, firsts, strict=True)]
+            hot = [Launch(job, n, first, e) for job, n, first, e in zip(jobs, samples, firsts, epochs, strict=True)]
+            return {
+                "cold": self.launcher.run("cold-pair", cold),
+                "hot": self.launcher.run("hot-pair", hot, lambda running: _shown(running, hot_s)),
+            }
+
+        window = {"kind": "pair", "samples": samples, "epochs": epochs, "repeat": repeat}
+        return self._once(jobs, window, measure)[0]
+
+    def whole_cold(self, jobs: tuple[int, ...], repeat: int, shorter: float = 1.0) -> list[Trace]:
+        """Started on everything from an empty cache, stopped when all have shown their pace."""
+        seconds = self.file.calibration.window_s / shorter
+
+        def measure() -> dict[str, list[Trace]]:
+            return {"cold": self.launcher.run(f"cold-{len(jobs)}", self._whole(jobs), lambda r: _shown(r, seconds))}
+
+        return self._once(jobs, {"kind": "cold", "window_s": seconds, "repeat": repeat}, measure)[0]["cold"]
+
+    def whole_hot(self, jobs: tuple[int, ...], repeat: int) -> dict[str, list[Trace]]:
+        """ "0", "1" ...: each alone with all data in the cache; "0-1" ...: pairs. The cache is filled by its own
+        command or by a first epoch of each kind of data, the trace of which is "first-0" ..."""
+        seconds = self.file.calibration.window_s
+
+        def measure() -> dict[str, list[Trace]]:
+            found: dict[str, list[Trace]] = {}
+            filled: set[str] = set()
+            if self.file.cache.warm is not None:
+                cache_state.fill(self.file)
+                filled |= {part for job in jobs for part in self.file.parts_of(self.file.jobs[job])}
+            for job in jobs:
+                parts = set(self.file.parts_of(self.file.jobs[job]))
+                if not parts <= filled:
+                    epoch = self.file.samples_of(self.file.jobs[job])
+                    found[f"first-{job}"] = self.launcher.run(
+                        "first",
+                        self._whole((job,)),
+                        lambda r, n=epoch: _past(r[0], n, seconds),  # type: ignore[misc]
+                    )
+                    filled |= parts
+            for job in jobs:
+                found[str(job)] = self.launcher.run("hot", self._whole((job,)), lambda r: _shown(r, seconds))
+            for a, i in enumerate(jobs):
+                for j in jobs[a + 1 :]:
+                    pair = self._whole((i, j))
+                    found[f"{i}-{j}"] = self.launcher.run("hot-pair", pair, lambda r: _shown(r, seconds))
+            return found
+
+        return self._once(jobs, {"kind": "hot", "window_s": seconds, "repeat": repeat}, measure)[0]
+
+    def _whole(self, jobs: Sequence[int]) -> list[Launch]:
+        return [Launch(j, self.file.samples_of(self.file.jobs[j]), 0, self.file.jobs[j].epochs) for j in jobs]
+
+
+def _shown(running: Sequence[Running], seconds: float) -> bool:
+    """Whether all have been at work together for so long, or one has come to its end."""
+    if any(one.over for one in running):
+        return True
+    firsts = [one.first_s for one in running]
+    if any(first is None for first in firsts) or any(one.lines < 2 * FEWEST_LINES for one in running):
+        return False
+    return time.monotonic() - max(first for first in firsts if first is not None) >= seconds
+
+
+def _past(running: Running, samples: int, seconds: float) -> bool:
+    """Whether an epoch of so many samples is over for so long."""
+    return running.over or (running.samples > samples and _since(running, samples) >= seconds)
+
+
+def _since(running: Running, samples: int) -> float:
+    trace = running.trace()
+    return float(trace.seconds[-1]) - reached_s(trace, samples)
+
+
+def batch_of(trace: Trace) -> float:
+    """Samples of a batch: the most that one line has added."""
+    return float(np.max(np.diff(trace.samples, prepend=0.0)))
+
+
+def pair_sizes(
+    names: tuple[str, str],
+    samples: Sequence[int],
+    cold_s: Sequence[float],
+    hot_s: Sequence[float],
+    batches: Sequence[float],
+    most: float,
+    window_s: float,
+    start_s: float,
+) -> tuple[tuple[int, int], tuple[int, int], float]:
+    """Samples and hot epochs for a window of two jobs, so that both are busy for about the same time; seconds if hot.
+
+    `samples` are those of their windows alone; `most`: of both together, for data and cache are only so large;
+    `start_s`: seconds that one may begin after the other, for which the other needs work too.
+    """
+    lasts = max(
+        min(n * c for n, c in zip(samples, cold_s, strict=True)),
+        *(_FEWEST_BATCHES * b * c for b, c in zip(batches, cold_s, strict=True)),
+    )
+    sizes = [lasts / c for c in cold_s]
+    scale = min(1.0, most / math.fsum(sizes))
+    whole = [max(1, round(scale * n / b)) * b for n, b in zip(sizes, batches, strict=True)]
+    if any(n < FEWEST_LINES * b for n, b in zip(whole, batches, strict=True)) or sum(whole) > most + max(batches):
+        raise IngestError(
+            f"jobs {names[0]!r} and {names[1]!r} cannot be measured together: disjoint "
+            f"windows of {_FEWEST_BATCHES} batches do not fit {most:.0f} samples; use smaller batches or more data"
+        )
+    longest = min(window_s, max(n * c / 2 for n, c in zip(whole, cold_s, strict=True)))
+    lasts_hot = max(longest, *(n * h for n, h in zip(whole, hot_s, strict=True)))
+    epochs = [
+        min(_MOST_PAIR_EPOCHS, max(1, math.ceil((lasts_hot + start_s) / (n * h) - 0.05)))
+        for n, h in zip(whole, hot_s, strict=True)
+    ]
+    return (int(whole[0]), int(whole[1])), (epochs[0], epochs[1]), lasts_hot

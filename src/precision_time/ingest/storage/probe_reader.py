@@ -1,0 +1,164 @@
+"""One reader of a storage probe, in a process of its own as a loader's worker is; it knows nothing but to read.
+
+For files of this machine the page cache is kept out of it: a file's pages are dropped before it is read
+(posix_fadvise), and the kernel is asked whether they were (a read that must not wait).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from precision_time.errors import IngestError
+from precision_time.ingest.storage.object_reader import ObjectReader, open_reader
+
+PIECE = 8 * 2**20
+"""Of a larger file so much is read at once, from some place in it."""
+SMALL_LOCAL = 4096
+"""Bytes of a small read from a file: a page is the least that a device gives; from a server one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a reader shall do: read files (or small parts of them) until `end` on the machine's monotonic clock.
+
+    `pause_s` passes between two reads: then a storage that serves in turns has none waiting. `busy_s` of computing
+    comes before each read, as a loader's worker decodes: a processor that was asleep would make the read look slow.
+    """
+
+    files: Sequence[tuple[str, int]]
+    begin: float
+    end: float
+    small: bool = False
+    pause_s: float = 0.0
+    busy_s: float = 0.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Reads:
+    """What came of it: seconds of each read, bytes, first start and last end; what was found in the page cache."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+    checked: int = 0
+    cached: int = 0
+
+
+def serve(root: str, local: bool, orders: Connection) -> None:
+    """Carry out orders until there are no more; an error goes back as text."""
+    reader: ObjectReader | None = None
+    while True:
+        try:
+            order: Order | None = orders.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if order is None:
+            return
+        try:
+            reader = reader or (ColdFiles(root) if local else open_reader(root))
+            orders.send(carry_out(reader, order))
+        except IngestError as error:
+            orders.send(str(error))
+        except KeyboardInterrupt:
+            return
+
+
+def carry_out(reader: ObjectReader, order: Order) -> Reads:
+    """Files in a random order, and again from the start, until the time is over."""
+    chance, done = random.Random(order.seed), Reads()
+    wait = order.begin - time.monotonic()
+    time.sleep(max(wait, 0.0))
+    done.began = done.ended = time.monotonic()
+    files = list(order.files)
+    while not done.seconds or done.ended < order.end:
+        chance.shuffle(files)
+        for name, size in files:
+            if order.pause_s:
+                time.sleep(order.pause_s)
+            busy = time.monotonic() + order.busy_s
+            while time.monotonic() < busy:
+                pass
+            start, length = _part(size, order.small, isinstance(reader, ColdFiles), chance)
+            begun = time.monotonic()
+            content = reader.read(name, start, length)
+            done.ended = time.monotonic()
+            done.seconds.append(done.ended - begun)
+            done.bytes += len(content)
+            if done.ended >= order.end:
+                break
+    if isinstance(reader, ColdFiles):
+        done.checked, done.cached, reader.checked, reader.cached = reader.checked, reader.cached, 0, 0
+    return done
+
+
+def _part(size: int, small: bool, local: bool, chance: random.Random) -> tuple[int, int | None]:
+    if small:
+        length = min(SMALL_LOCAL if local else 1, size)
+        return (chance.randrange(size - length + 1) // SMALL_LOCAL * SMALL_LOCAL if local else 0), length
+    if size > PIECE:
+        return chance.randrange(size - PIECE + 1) // SMALL_LOCAL * SMALL_LOCAL, PIECE
+    return 0, None
+
+
+def main(root: str, local: str, descriptor: str) -> None:
+    """The process: a root, "local" or "remote", and the descriptor of the pipe that orders come through."""
+    serve(root, local == "local", Connection(int(descriptor)))
+
+
+class ColdFiles:
+    """Files of a folder, each read after its pages have left the page cache."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.checked = self.cached = 0
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        try:
+            file = os.open(f"{self._root}/{name}", os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                self._check(file, start)
+                wanted = os.fstat(file).st_size if length is None else length
+                parts, got = [], 0
+                while got < wanted and (part := os.pread(file, wanted - got, start + got)):
+                    parts.append(part)
+                    got += len(part)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise IngestError(
+                f"file {name!r} of storage {self._root!r} cannot be read: {error.strerror}; check the path"
+            ) from error
+        return b"".join(parts)
+
+    def _check(self, file: int, start: int) -> None:
+        """Of the first reads: was the page there without waiting?"""
+        if self.checked >= 50 or not hasattr(os, "RWF_NOWAIT"):
+            return
+        with suppress(OSError):  # a file system that cannot say
+            self.checked += 1
+            try:
+                self.cached += os.preadv(file, [bytearray(1)], start, os.RWF_NOWAIT) == 1
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    import sys
+
+    # Under its own name, so that what is sent through the pipe is of the same class on both sides.
+    from precision_time.ingest.storage import probe_reader
+
+    probe_reader.main(*sys.argv[1:])
