@@ -24,10 +24,27 @@ def row_named(pair: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next(row for row in pair["rows"] if row["name"] == name)
 
 
-def regret(pair: Mapping[str, Any]) -> float:
-    """Measured makespan at the chosen offset over the least measured anywhere, minus 1."""
+def apparent_regret(pair: Mapping[str, Any]) -> float:
+    """Measured makespan at the chosen offset over the least measured anywhere, minus 1.
+
+    The least of many noisy figures is too low, so this is too high.
+    """
     least = min(statistics.median(row["measured_s"]) for row in pair["rows"])
     return statistics.median(row_named(pair, "best")["measured_s"]) / least - 1.0
+
+
+def regret(pair: Mapping[str, Any]) -> float:
+    """The same without that bias: in each turn over the point that was least in the other turns; the mean of turns."""
+    turns = min(len(row["measured_s"]) for row in pair["rows"])
+    chosen = row_named(pair, "best")["measured_s"]
+    ratios = []
+    if turns < 2:
+        return apparent_regret(pair)
+    for turn in range(turns):
+        others = [other for other in range(turns) if other != turn]
+        least = min(pair["rows"], key=lambda row: statistics.median(row["measured_s"][other] for other in others))
+        ratios.append(chosen[turn] / least["measured_s"][turn])
+    return statistics.fmean(ratios) - 1.0
 
 
 def noise(pair: Mapping[str, Any]) -> float:
@@ -67,7 +84,8 @@ def text(content: Mapping[str, Any]) -> str:
         cells = [
             pair["pair"], str(len(found)), f"{statistics.fmean(map(abs, found)):.1%}", f"{max(map(abs, found)):.1%}",
             f"{statistics.fmean(found):+.1%}", f"{noise(pair):.1%}", chosen, f"{best['predicted_s']:.1f} s",
-            f"{statistics.median(best['measured_s']):.1f} s", f"{regret(pair):.1%}", f"{together:.1f} s",
+            f"{statistics.median(best['measured_s']):.1f} s",
+            f"{regret(pair):+.1%} ({apparent_regret(pair):.1%})", f"{together:.1f} s",
             f"{min(waits):.1f} s" if waits else "-",
             f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
             f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
@@ -76,7 +94,8 @@ def text(content: Mapping[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"Regret: measured makespan at the chosen offset over the least measured at any (goal {REGRET_GOAL:.0%}).",
+        f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen offset over that of the point that was least",
+        "in the other turns, mean of the turns; in brackets over the least of all, which noise alone makes too low.",
         f"A curve pair of 100 points with its bands, choice and alternatives took "
         f"{max(pair['model_s'] for pair in pairs):.2f} s at most; the curve alone is in benchmarks/results/ingest.md.",
         "",
