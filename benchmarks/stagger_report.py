@@ -94,7 +94,7 @@ def text(content: Mapping[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen offset over that of the point that was least",
+        f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen offset over that of the point least",
         "in the other turns, mean of the turns; in brackets over the least of all, which noise alone makes too low.",
         f"A curve pair of 100 points with its bands, choice and alternatives took "
         f"{max(pair['model_s'] for pair in pairs):.2f} s at most; the curve alone is in benchmarks/results/ingest.md.",
