@@ -157,7 +157,7 @@ def picture(content: Mapping[str, Any], path: Path) -> None:
         axis.axvline(best, color=INK, lw=0.8, ls=":")
         axis.set_title(pair["pair"], fontsize=9)
         axis.set_xlabel("offset of the second job, s")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8, loc="lower right")
     for axis in axes[:, 0]:
