@@ -257,8 +257,8 @@ def test_the_examples_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.Monkey
     for page in ("hardware.md", "collectives.md"):
         text = (REPO / "docs" / page).read_text()
         monkeypatch.chdir(tmp_path)
-        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
-            (tmp_path / "acme.yaml").write_text(block)
+        for name, block in re.findall(r"<!-- file: (\S+) -->\n```yaml\n(.*?)```", text, re.DOTALL):
+            (tmp_path / name).write_text(block)
         for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
             exec(compile(block, page, "exec"), {})
 
