@@ -86,3 +86,11 @@ def test_offsets_of_three_against_brute_force() -> None:
 def test_one_job_starts_at_once() -> None:
     best = best_offsets([QUICK], Together.alike(1), FITS)
     assert (best.offsets_s, best.gain) == ((0.0,), 0.0)
+
+
+def test_a_job_on_the_edge_of_what_the_cache_holds_comes_to_its_end() -> None:
+    """At one of these offsets the second job finds and loses the first one's samples at one moment, again and again."""
+    jobs = [JobRates("a", 10_000, 3, 0.001, 0.004), JobRates("b", 10_000, 3, 0.002, 0.004)]
+    curve = stagger_curve(jobs, Together.alike(2, 2.0, same_order=True), SharedCache(9000))
+    assert np.isfinite(curve.makespan_s).all()
+    assert curve.best.makespan_s >= 3 * 10_000 * 0.002

@@ -26,6 +26,8 @@ from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Toge
 
 STEP = 1 / 32
 """Share of an epoch in one step while shares of misses change."""
+NO_STEP, EDGE_STEP = 1e-6, 0.125
+"""A share of a step that is none, and the one taken instead when several in a row were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def run(
     begin = offsets + np.array([[job.start_up_s] for job in jobs])
     x, n, t = np.zeros_like(begin), np.zeros_like(begin), np.zeros(lanes)
     finish, first, stall = np.full_like(begin, np.nan), np.full_like(begin, np.nan), np.zeros_like(begin)
+    stuck = np.zeros(lanes, dtype=int)
     cached.accept(x, n)
     # Otherwise all later epochs of a job are one step.
     lone = _Lone(lanes) if isinstance(cached, Lru | OrderedLru) and not trajectory else None
@@ -117,7 +120,10 @@ def run(
                 time, busy, _ = contention.solve(halfway, running, pressing)
                 rate = running / (time * samples)
             dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
-            dt = dt * cached.until(x, np.minimum(x + rate * dt, ends))
+            share = cached.until(x, np.minimum(x + rate * dt, ends))
+            # A job on the edge of what the cache still holds may find and lose it at one and the same moment, for ever.
+            stuck = np.where(share < NO_STEP, stuck + 1, 0)
+            dt = dt * np.where(stuck > 2, np.maximum(share, EDGE_STEP), share)
             here = running & (ends - x <= rate * dt + 1e-12)
             x = np.where(here, ends, np.minimum(cached.keep(x, x + rate * dt), ends))
 
