@@ -34,16 +34,25 @@ def apparent_regret(pair: Mapping[str, Any]) -> float:
 
 
 def regret(pair: Mapping[str, Any]) -> float:
-    """The same without that bias: in each turn over the point that was least in the other turns; the mean of turns."""
-    turns = min(len(row["measured_s"]) for row in pair["rows"])
-    chosen = row_named(pair, "best")["measured_s"]
-    ratios = []
+    """The same without that bias: in each turn over the point that was least in the other turns; the mean of turns.
+
+    Rows with the same offsets are one point: its time in a turn is the mean of its runs there.
+    """
+    points: dict[tuple[float, ...], list[Sequence[float]]] = {}
+    for row in pair["rows"]:
+        points.setdefault(tuple(round(offset, 6) for offset in row["offsets_s"]), []).append(row["measured_s"])
+    turns = min(len(runs) for rows in points.values() for runs in rows)
     if turns < 2:
         return apparent_regret(pair)
+    times = {
+        at: [statistics.fmean(runs[turn] for runs in rows) for turn in range(turns)] for at, rows in points.items()
+    }
+    chosen = times[tuple(round(offset, 6) for offset in row_named(pair, "best")["offsets_s"])]
+    ratios = []
     for turn in range(turns):
         others = [other for other in range(turns) if other != turn]
-        least = min(pair["rows"], key=lambda row: statistics.median(row["measured_s"][other] for other in others))
-        ratios.append(chosen[turn] / least["measured_s"][turn])
+        least = min(times.values(), key=lambda runs: statistics.median(runs[other] for other in others))
+        ratios.append(chosen[turn] / least[turn])
     return statistics.fmean(ratios) - 1.0
 
 

@@ -18,7 +18,17 @@ from precision_time.ingest.stagger.inversion import Found, Seen, SeenPair, bound
 from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
 from precision_time.ingest.stagger.journal import Journal
 from precision_time.ingest.stagger.processes import Trace
-from precision_time.ingest.stagger.windows import Alone, Rate, alone, reached_s, slope, together, typical, whole_epoch
+from precision_time.ingest.stagger.windows import (
+    Alone,
+    Rate,
+    alone,
+    combined,
+    reached_s,
+    slope,
+    together,
+    typical,
+    whole_epoch,
+)
 from precision_time.ingest.stagger.windows_plan import Launcher, Report, Windows, batch_of, pair_sizes
 
 STEADY = 0.04
@@ -195,13 +205,13 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[_
         seen = Seen(
             file.jobs[job].name,
             typical([one.first for one in colds]),
-            typical([one.hot for one in (*colds, *halves) if one.hot]),
+            typical([combined([*one.hots, *other.hots]) for one, other in zip(colds, halves, strict=True)]),
             typical(rates),
         )
         if _enough(file, len(colds), [_weighed(file.jobs[job], seen)]):
             break
     if not bound(seen):  # it waits for nothing, so all its windows have measured one and the same pace
-        paces = [*(one.first for one in colds), *(one.hot for one in (*colds, *halves) if one.hot), *rates]
+        paces = [*(one.first for one in colds), *(hot for one in (*colds, *halves) for hot in one.hots), *rates]
         seen = replace(seen, hot=typical(paces))
     both = [*colds, *halves]
     fill, epoch, end = (float(np.mean([getattr(o, w) for o in both])) for w in ("fill_s", "epoch_s", "end_s"))

@@ -1,7 +1,8 @@
 """Rates from what jobs told in short windows.
 
 Lines come in bursts (as many batches as there are loader workers), so seconds per sample are the least-squares slope of
-time over samples, whose error from a burst at either end is of second order, and not a quotient of differences.
+time over samples at the ends of bursts, and not a quotient of differences. Over all lines the slope would be too small
+where bursts are few: of two workers and eight lines by 8 %.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from statistics import median
 import numpy as np
 
 from precision_time.errors import IngestError
+from precision_time.ingest.model.contention import Flags
+from precision_time.ingest.model.rates import Array
 from precision_time.ingest.stagger.processes import Trace
 
 FEWEST_LINES = 4
 """Lines that a slope needs; with fewer a window says nothing."""
+_BURST = 0.5
+"""Lines that follow each other within this share of the mean gap are one burst."""
+_FEWEST_BURSTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ def slope(trace: Trace, begin_s: float = -math.inf, end_s: float = math.inf, fir
           what: str = "a window") -> Rate:  # fmt: skip
     """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
     inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
+    ends = _burst_ends(trace.seconds, inside)
     seconds, samples = trace.seconds[inside], trace.samples[inside]
     lines = len(seconds)
     if lines < FEWEST_LINES or samples[-1] <= samples[0]:
@@ -68,16 +75,29 @@ def slope(trace: Trace, begin_s: float = -math.inf, end_s: float = math.inf, fir
             f"job {trace.job!r} told only {lines} times in {what}, and a rate needs {FEWEST_LINES}; "
             "raise calibration.samples or calibration.window_s, or tell progress after every batch"
         )
+    if ends.sum() >= _FEWEST_BURSTS:
+        seconds, samples = trace.seconds[ends], trace.samples[ends]
     centred = samples - samples.mean()
     spread = float(centred @ centred)
     found = float(centred @ seconds) / spread
     if found <= 0:
         raise IngestError(f"job {trace.job!r} told progress that takes no time in {what}; check what it counts")
     residual = seconds - seconds.mean() - found * centred
-    # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are.
+    # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are, and
+    # those of one burst tell no more than its end.
     freedom = max(1.0, lines / 4 - 1)
     error = math.sqrt(float(residual @ residual) / freedom / spread * 4)
     return Rate(found, error)
+
+
+def _burst_ends(seconds: Array, inside: Flags) -> Flags:
+    """The lines inside that end a burst: the next line, inside or after, comes late, or there is none."""
+    at = np.flatnonzero(inside)
+    ends = inside.copy()
+    if len(at) > 1:
+        gaps = np.diff(seconds[at[0] : at[-1] + 2], append=np.inf)[: len(at)]
+        ends[at] = gaps > _BURST * (seconds[at[-1]] - seconds[at[0]]) / (len(at) - 1)
+    return ends
 
 
 def reached_s(trace: Trace, samples: float) -> float:
@@ -100,14 +120,15 @@ def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> 
 class Alone:
     """One launch of a job alone on a subset: a first epoch in some state of the cache, then hot ones.
 
-    first, hot      seconds per sample; hot None: it made one epoch
+    first           seconds per sample of the first epoch
+    hots            of each further one
     fill_s          of the first epoch, what lies outside its slope: launch, start-up, the first batch on its way
     epoch_s         the same of a hot epoch: workers started again, the pipeline filled again
     end_s           from the last sample to the end of the process
     """
 
     first: Rate
-    hot: Rate | None
+    hots: tuple[Rate, ...]
     fill_s: float
     epoch_s: float
     end_s: float
@@ -131,9 +152,8 @@ def alone(trace: Trace, samples: int) -> Alone:
         found = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, what="a hot epoch of a window")
         hots.append(found)
         gaps.append(reached_s(trace, (epoch + 1) * each) - reached_s(trace, epoch * each) - each * found.seconds)
-    hot = combined(hots) if hots else None
     end = (trace.ended_s if trace.ended_s is not None else float(trace.seconds[-1])) - float(trace.seconds[-1])
-    return Alone(first, hot, max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
+    return Alone(first, tuple(hots), max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
 
 
 def together(traces: Sequence[Trace], what: str) -> list[Rate]:

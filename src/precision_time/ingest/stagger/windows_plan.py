@@ -25,6 +25,7 @@ from precision_time.ingest.stagger.windows import FEWEST_LINES, reached_s
 Report = Callable[[str, int, int], None]
 _FEWEST_BATCHES = 6
 _MOST_HOT_EPOCHS = 30
+_HOT_SHARE = 0.25
 _MOST_PAIR_EPOCHS = 10_000
 
 
@@ -122,17 +123,12 @@ class Windows:
 
         def measure() -> dict[str, list[Trace]]:
             cold = self.launcher.run("cold", [Launch(job, samples, 0, 2)])
-            epochs = 1 + self._hot_epochs(cold[0], samples)
+            words = self.file.jobs[job]
+            hot_samples = (words.epochs - 1) * self.file.samples_of(words)
+            epochs = 1 + hot_epochs(cold[0], samples, hot_samples, self.file.calibration.window_s)
             return {"cold": cold, "half": self.launcher.run("half", [Launch(job, samples, samples // 2, epochs)])}
 
         return self._once([job], {"kind": "alone", "samples": samples, "repeat": repeat}, measure)
-
-    def _hot_epochs(self, cold: Trace, samples: int) -> int:
-        """As many as last half as long as the cold one."""
-        each = cold.samples[-1] / 2
-        first = reached_s(cold, each) - float(cold.seconds[0])
-        hot = max(1e-6, reached_s(cold, 2 * each) - reached_s(cold, each))
-        return max(1, min(_MOST_HOT_EPOCHS, math.ceil(min(first / 2, self.file.calibration.window_s) / hot)))
 
     def subset_pair(
         self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], hot_s: float, repeat: int
@@ -218,6 +214,20 @@ def _since(running: Running, samples: int) -> float:
 def batch_of(trace: Trace) -> float:
     """Samples of a batch: the most that one line has added."""
     return float(np.max(np.diff(trace.samples, prepend=0.0)))
+
+
+def hot_epochs(cold: Trace, samples: int, hot_samples: int, window_s: float) -> int:
+    """Hot epochs that follow a window: as many as last half as long as its cold one or, for a job with many hot
+    epochs, a quarter of the `hot_samples` of its run; `window_s` at most. `cold`: a cold and a hot epoch.
+
+    A processor's pace changes from second to second (other guests, its clock), so what a short look shows is not what
+    a long run has.
+    """
+    each = cold.samples[-1] / 2
+    first = reached_s(cold, each) - float(cold.seconds[0])
+    hot = max(1e-6, reached_s(cold, 2 * each) - reached_s(cold, each))
+    lasts = min(max(first / 2, _HOT_SHARE * hot_samples / samples * hot), window_s)
+    return max(1, min(_MOST_HOT_EPOCHS, math.ceil(lasts / hot)))
 
 
 def pair_sizes(
