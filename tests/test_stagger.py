@@ -283,7 +283,7 @@ def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.Monkey
              "arguments": {"root": server.url, "cache": "cache", "batch_size": 4, "workers": 1, "seed": epochs}}
             for name, epochs in (("a", 2), ("b", 3))
         ]  # fmt: skip
-        given = json.loads(write(tmp_path, *jobs, samples=120).read_text())
+        given = json.loads(write(tmp_path, *jobs, samples=120, calibration={"samples": 72}).read_text())
         file = jobs_of(given, tmp_path)
         found = calibrate(file, tmp_path / "out")
         answer = stagger(found)
