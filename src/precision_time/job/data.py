@@ -40,7 +40,9 @@ def _share(field: str, value: Any) -> float:
 
 
 def _positive_share(field: str, value: Any) -> float:
-    return _share(field, positive(field, value))
+    if not (found := _share(field, value)):
+        raise JobError(f"{field} must be a share above 0, not {show(value)}; for example {field}: 0.5")
+    return found
 
 
 @dataclass(frozen=True, slots=True, repr=False)
