@@ -123,6 +123,8 @@ def test_sizes() -> None:
 def test_the_file_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "jobs.yaml"
     path.write_text("jobs: [{run: train, samples: 10, epoch: 3}]\n")
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
     with pytest.raises(DataError, match=r"jobs.yaml'.*unknown field 'epoch'"):
         read_jobs(path)
     for words, says in (
@@ -133,6 +135,8 @@ def test_the_file_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFi
         ([str(path), "--offset", "-3"], "flag --offset is '-3'"),
         ([str(path), "--order", "bth"], "flag --order 'bth' is unknown; nearest: both"),
         ([str(path), "--plot", "a.gif"], "end it in .png or .svg"),
+        ([str(path), "--plot", "none/a.png"], "--plot 'none/a.png': there is no folder 'none'; make it first"),
+        ([str(empty)], "holds nothing; write one mapping of fields, for example samples: 600"),
     ):
         assert main(["stagger", *words]) == 2
         printed = capsys.readouterr()

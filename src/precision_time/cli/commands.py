@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
+from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
@@ -63,6 +64,7 @@ def compare(given: Namespace) -> str:
         from precision_time.comparison_plot import check_picture
 
         check_picture(given.plot)
+        check_file("--plot", given.plot)
     said = _said(given)
     axes = {word: said.pop(word) for word in AXES if word in said}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):

@@ -9,8 +9,6 @@ The board (`precision_time.fit.board`) makes docs/accuracy.md of the same folds.
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +31,7 @@ from precision_time.fit.folds import (
     spread_for,
     with_intervals,
 )
+from precision_time.fit.provenance import provenance
 from precision_time.fit.together import OWN, SHARED
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
@@ -52,12 +51,8 @@ def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Seq
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     return {
         "provenance": {
-            "command": "python -m precision_time.fit.steps --shared DIR",
-            "table": source.name,
-            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "rows": len(fitted),
+            **provenance("steps", source, len(fitted)),
             "row_digests": digests_of(case.row.digest for case in fitted),
-            "date": datetime.date.today().isoformat(),
             "prior_standard_deviations": {**GROUP_PRIOR, **PRIOR},
             "shared_errors": SHARED,
             "own_errors": OWN,

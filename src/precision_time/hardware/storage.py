@@ -176,4 +176,4 @@ def check_storage_output(path: str | Path) -> None:
 def _read(path: Path) -> dict[str, Any]:
     from precision_time.job.file import read_mapping
 
-    return read_mapping(path, "storage file")
+    return read_mapping(path, "storage file", "bandwidth_gb_per_s: 2")

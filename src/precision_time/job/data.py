@@ -17,6 +17,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     positive_or_zero,
+    said_fields,
     show,
     switch,
     text,
@@ -127,8 +128,7 @@ class Data:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that were said; `from_dict` reads them back."""
-        values = {name: getattr(self, name) for name in DATA_FIELDS}
-        return {name: value for name, value in values.items() if value is not None}
+        return said_fields(self)
 
 
 def data_words(field: str, value: Any) -> dict[str, Any]:

@@ -267,7 +267,7 @@ _JOB = ("name", "run", "arguments", "epochs", "samples", "data", "progress", "ba
 
 def read_jobs(path: str | Path) -> JobsFile:
     """The checked content of a YAML or JSON file; a mistake is a DataError naming file, field and fix."""
-    content = read_mapping(path, "jobs file")
+    content = read_mapping(path, "jobs file", "samples: 600")
     try:
         return jobs_of(content, Path(path).absolute().parent)
     except DataError:
