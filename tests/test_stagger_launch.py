@@ -114,6 +114,22 @@ def test_a_function_that_cannot_be_called_so_is_never_launched(folder: Path) -> 
             pass
 
 
+def test_what_a_function_exits_with_is_in_its_log(folder: Path) -> None:
+    (folder / "job.py").write_text("def train(progress, **_):\n    raise SystemExit('no GPU found')")
+    says = "died in calibration, with exit code 1; its log .* ends: no GPU found; correct the job"
+    with hosts(file_of(folder, python_job())) as (host,), pytest.raises(IngestError, match=says):
+        watch([host.launch(10, 0, 1, folder / "run")])
+
+
+def test_a_file_that_is_no_python_says_where(folder: Path) -> None:
+    (folder / "job.py").write_text("import os\ndef train(:\n")
+    with (
+        pytest.raises(IngestError, match=r"SyntaxError: invalid syntax \(job.py, line 2\); correct"),
+        hosts(file_of(folder, python_job())),
+    ):
+        pass
+
+
 def test_what_a_file_prints_when_imported_is_no_answer(folder: Path) -> None:
     job = folder / "job.py"
     job.write_text("import os\nprint('loading ...', end='', flush=True)\nos.write(1, b'more ...')\n" + job.read_text())

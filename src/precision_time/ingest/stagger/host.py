@@ -103,13 +103,20 @@ def serve() -> None:
                 _say({"failed": str(error)})
                 return
             except BaseException as error:
-                # the last line of a traceback, with the file and line where it happened
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                _say({"failed": f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"})
+                _say({"failed": _last_line(error)})
                 return
             _say({"ready": True})
         else:
             _run(asked, function, work)
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of a traceback, with the file and line where it happened."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # says where itself
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _requests() -> Any:
@@ -165,6 +172,8 @@ def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BaseException:
