@@ -168,7 +168,7 @@ def fit(given: Namespace) -> str:
 
 
 def zoo(given: Namespace) -> str:
-    from precision_time.comparison_table import format_table
+    from precision_time.text_table import format_table
     from precision_time.zoo.catalog import ENTRIES
 
     found = [ENTRIES[name] for name in sorted(ENTRIES) if (given.filter or "").lower() in name]
@@ -196,8 +196,8 @@ def zoo(given: Namespace) -> str:
 
 
 def gpus(given: Namespace) -> str:
-    from precision_time.comparison_table import format_table
     from precision_time.hardware import default_catalog, load_device_file
+    from precision_time.text_table import format_table
 
     catalog = load_device_file(given.device) if given.device else default_catalog()
     if given.prices:
@@ -237,7 +237,7 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
     """Cloud instances whose name, provider or GPU contains the text, the cheapest GPU hour of each GPU first."""
     from dataclasses import asdict
 
-    from precision_time.comparison_table import format_table
+    from precision_time.text_table import format_table
 
     found = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
     if not found:

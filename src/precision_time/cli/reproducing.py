@@ -50,8 +50,8 @@ def train(given: Namespace) -> str:
     """Train the predictors that are named; says what each cost."""
     import json
 
-    from precision_time.comparison_table import format_table
     from precision_time.predictors.store import train as make
+    from precision_time.text_table import format_table
 
     folder = Path(given.output or "trained")
     check_folder("--output", folder)

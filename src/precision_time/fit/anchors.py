@@ -23,7 +23,6 @@ from precision_time.anchors.anchor import Anchor, Kind
 from precision_time.anchors.base import COLUMNS, row_of_anchor
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, Kinds, effect_matrices
 from precision_time.anchors.posterior import Anchors
-from precision_time.comparison_table import format_table
 from precision_time.estimate.correction import INFORMED, Correction
 from precision_time.fit.board.facts import parameters_digest
 from precision_time.fit.cases import cases
@@ -33,6 +32,7 @@ from precision_time.fit.provenance import provenance
 from precision_time.fit.steps import TABLE
 from precision_time.job.file import compact_json
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
 

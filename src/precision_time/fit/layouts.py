@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.folds import UNSEEN_ARCHITECTURE, Z90
 from precision_time.fit.layout_cases import LayoutCase, layout_cases
@@ -32,6 +31,7 @@ from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from precision_time.comparison_table import format_table
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Accuracy
 from precision_time.fit.evaluation.text import percent
@@ -36,6 +35,7 @@ from precision_time.fit.together import OWN, SHARED
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUP_PRIOR
 
