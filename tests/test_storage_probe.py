@@ -148,6 +148,12 @@ def test_refusals_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "large.bin").touch()
+    with pytest.raises(IngestError, match=r"storage .*large.bin' is an empty file; give one of"):
+        files_of(str(tmp_path / "large.bin"))
+
+
 @needs_nginx
 def test_a_file_that_is_gone_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "index.json").write_text('{"files": [["gone", 5, 0]]}')

@@ -87,7 +87,10 @@ class Data:
     cores: int | None = option(None, optional(count), "CPU cores of a node (default: the catalog's)")
 
     def __post_init__(self) -> None:
-        apply_checks(self)
+        try:
+            apply_checks(self)
+        except JobError as error:  # run has samples too
+            raise JobError(f"data.{error}") from None
         if not self:
             return
         if self.storage is None and self.bandwidth_gb_per_s is None:

@@ -78,6 +78,8 @@ def files_of(root: str) -> tuple[str, Index]:
     path = local_path(root)
     if path is None:
         return root, read_index(root)
+    if path.is_file() and not path.stat().st_size:
+        raise IngestError(f"storage {root!r} is an empty file; give one of at least some MiB, or a folder with files")
     if path.is_file():
         return str(path.parent), Index((path.name,), (path.stat().st_size,), (0,), listed=False)
     if not path.is_dir():
