@@ -207,6 +207,7 @@ WRONG = [
     ("compare resnet50 --precision ,", "flag --precision is empty"),
     ("compare resnet50 --gpus 1,x", "gpus must be a whole number of at least 1, not 'x'"),
     ("compare resnet50 --plot out.gif", "end it in .png, .svg or .html"),
+    ("compare resnet50 --plot none/out.png", "--plot 'none/out.png': there is no folder 'none'; make it first"),
     ("gpus nosuchgpu", "no gpu name contains 'nosuchgpu'"),
     ("gpus --device none.yaml", "none.yaml"),
     ("--completion bassh", "flag --completion 'bassh' is unknown; nearest: bash"),

@@ -261,6 +261,12 @@ def test_a_cpu_shares_its_cores() -> None:
             "does not know the memory of pcie4-server; add cache_gib",
         ),
         ({"data": {"workers": 4}}, JobError, "add storage"),
+        ({"data": {"storage": "nfs", "samples": 0}}, JobError, r"data\.samples must be a whole number of at least 1"),
+        (
+            {"data": {"storage": "nfs", "reader_efficiency": 0}},
+            JobError,
+            "reader_efficiency must be a share above 0, not 0; for example reader_efficiency: 0.5",
+        ),
     ],
 )
 def test_what_is_refused(change: dict[str, Any], error: type[Exception], match: str) -> None:

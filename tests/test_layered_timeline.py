@@ -18,7 +18,8 @@ from precision_time.layout.layered_program import Chunk, Stage
 from precision_time.layout.rank_program import Segment
 from precision_time.timeline import layers as module
 from precision_time.timeline.layers import LayeredTimeline, simulate_layers
-from precision_time.timing.price_layers import LAUNCH_LATENCY_S, NOTHING, DataTimes, Pass, UnitTimes, _pass
+from precision_time.timing.passes import LAUNCH_LATENCY_S, NOTHING, Pass, UnitTimes, pass_of
+from precision_time.timing.price_layers import DataTimes
 
 US = 1e-6
 NONE = Segment.of([])
@@ -65,7 +66,7 @@ def passed(rows: Rows) -> Pass:
     host, device = (np.array(column) * US for column in zip(*rows, strict=True))
     costs = SimpleNamespace(synchronous=False, host_seconds=lambda s: host, device_seconds=lambda s: device)
     segment = Segment.of([(i, Phase.FORWARD, 0, 0) for i in range(len(rows))])
-    return _pass(costs, segment, (), None)  # type: ignore[arg-type]
+    return pass_of(costs, segment, (), None)  # type: ignore[arg-type]
 
 
 def priced(case: Case, **changed: Any) -> Any:

@@ -17,6 +17,7 @@ pytest.importorskip("PIL")
 
 from precision_time.cli.main import main  # noqa: E402
 from precision_time.errors import IngestError  # noqa: E402
+from precision_time.hardware.storage import storage  # noqa: E402
 from precision_time.ingest.storage.local_server import LocalServer  # noqa: E402
 from precision_time.ingest.storage.pictures import Recipe, make  # noqa: E402
 from precision_time.ingest.storage.preparation_probe import PreparationProbe, probe_preparation  # noqa: E402
@@ -109,6 +110,17 @@ def test_calibrate_says_the_words_of_the_data_section(
     said = capsys.readouterr().out
     assert f"data: {{storage: {path}, bytes_per_sample: " in said
     assert "decode_ms: " in said
+
+
+def test_a_storage_is_kept_whose_files_are_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "index.json").write_text('{"files": [["a.jpg", 10, 0]]}')
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    path = tmp_path / "mine.yaml"
+    assert main(["calibrate", "--storage", str(tmp_path), "--output", str(path), "--budget", "5s"]) == 0
+    said = capsys.readouterr().out
+    assert "decoding was not measured: file 'a.jpg' of the data set is no picture" in said
+    assert said.endswith(f"a job reads it with data: {{storage: {path}}}\n")
+    assert storage(str(path)).measured
 
 
 def test_bad_words_are_said(folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_refusals_say_what_to_do(server: LocalServer, folder: Path, tmp_path: Pa
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    with pytest.raises(IngestError, match=r"does not answer: .*refused; start it, or check host and port"):
+    with pytest.raises(IngestError, match=r"does not answer: .*refused; start it, or check scheme, host and port"):
         Pictures(f"http://127.0.0.1:{port}")
     with pytest.raises(IngestError, match="names no host; write http://HOST:PORT/PATH"):
         Pictures("http://")
@@ -145,8 +145,12 @@ def test_bad_folders_and_parts_say_what_to_do(folder: Path, tmp_path: Path) -> N
         Pictures(str(tmp_path))
     with pytest.raises(IngestError, match="samples 30 to 49 are not all in the data set, which has 40"):
         Pictures(str(folder), first=30, samples=20)
-    with pytest.raises(IngestError, match="is no picture"):
+    with pytest.raises(IngestError, match="a file of the data set is no picture; make"):
         decode(b"no picture")
+    (tmp_path / "index.json").write_text('{"files": [["a.jpg", 10, 0]]}')
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(IngestError, match=r"file 'a.jpg' of the data set is no picture; make"):
+        Pictures(str(tmp_path))[0]
     with pytest.raises(IngestError, match="cannot be opened by fsspec"):
         open_reader("nowhere://bucket")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,18 @@ def job(**words: Any) -> dict[str, Any]:
         ({"jobs": [job(progress="(?P<batch>\\d+)")]}, "batch_size is not said"),
         ({"jobs": [job(data={"a": 0.5})]}, "shares that add up to 0.5"),
         ({"jobs": [job(data=[])]}, "must be a name, or names with shares"),
+        ({"jobs": [job()], "samples": "many"}, "samples must be a whole number of at least 1, not 'many'"),
+        ({"jobs": [job(name="a/b")]}, "jobs[0].name 'a/b' cannot be part of a file's name"),
+        ({"jobs": [job(name="..")]}, "jobs[0].name '..' cannot be part of a file's name"),
+        ({"jobs": [job(run="train {samples!z}")]}, "jobs[0].run 'train {samples!z}' asks for no number"),
+        ({"jobs": [job(run="train {samples:q}")]}, "jobs[0].run 'train {samples:q}' asks for no number"),
+        ({"jobs": [job(arguments={"a": {1: 2, "b": 3}})]}, "jobs[0].arguments.a {1: 2, 'b': 3} cannot be passed on"),
+        ({"jobs": [job(arguments={"a": date(2024, 1, 1)})]}, "jobs[0].arguments.a datetime.date(2024, 1, 1) cannot be"),
         ({"jobs": [job()], "order": "sam"}, "order 'sam' is unknown; nearest: same"),
         ({"jobs": [job()], "cache": 3}, "cache must be a mapping"),
         ({"jobs": [job()], "cache": {"rest": 1}}, "unknown field 'rest' in cache; nearest: reset"),
         ({"jobs": [job()], "cache": {"reset": "pagecache"}}, "cache.reset 'pagecache' is unknown; nearest: page_cache"),
-        ({"jobs": [job()], "cache": {"reset": {"folders": "x"}}}, "unknown field 'folders' in reset; nearest: folder"),
+        ({"jobs": [job()], "cache": {"reset": {"folders": "x"}}}, "cache: unknown field 'folders' in reset; nearest"),
         ({"jobs": [job()], "cache": {"capacity": "2 Gigs"}}, "is no size; give bytes or a unit, for example 2GiB"),
         ({"jobs": [job()], "cache": {"capacity": 10}}, "cache.capacity needs bytes_per_sample of job job-1"),
         ({"jobs": [job()], "cache": {"policy": "lfu"}}, "cache.policy 'lfu' is unknown; nearest: lru"),
@@ -91,6 +99,23 @@ def test_every_mistake_names_field_and_fix(content: dict[str, Any], says: str, t
     assert says in str(caught.value)
 
 
+def test_a_cache_that_is_no_cache_is_not_emptied(tmp_path: Path) -> None:
+    for name in ("code", "pictures", "cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "train.py").write_text("def train(progress): ...\n")
+    (tmp_path / "pictures" / "index.json").write_text("{}")
+    for folder, says in (
+        ("code", "holds train.py of job 'job-1', and would be emptied"),
+        (".", "holds train.py of job 'job-1', and would be emptied"),
+        ("pictures", "is a data set, for it has an index.json, and would be emptied"),
+        ("code/train.py", "is a file; name the folder of the cache"),
+    ):
+        with pytest.raises(JobError) as caught:
+            jobs_of({"jobs": [job(run="python:code/train.py:train")], "cache": {"reset": {"folder": folder}}}, tmp_path)
+        assert says in str(caught.value)
+    jobs_of({"jobs": [job(run="python:code/train.py:train")], "cache": {"reset": {"folder": "cache"}}}, tmp_path)
+
+
 def test_sizes() -> None:
     assert [size_in_bytes("x", given) for given in ("2GiB", "1.5 kB", "3MB", "7", 9)] == [2 * 2**30, 1500, 3e6, 7, 9]
 
@@ -98,6 +123,8 @@ def test_sizes() -> None:
 def test_the_file_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "jobs.yaml"
     path.write_text("jobs: [{run: train, samples: 10, epoch: 3}]\n")
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
     with pytest.raises(DataError, match=r"jobs.yaml'.*unknown field 'epoch'"):
         read_jobs(path)
     for words, says in (
@@ -108,9 +135,27 @@ def test_the_file_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFi
         ([str(path), "--offset", "-3"], "flag --offset is '-3'"),
         ([str(path), "--order", "bth"], "flag --order 'bth' is unknown; nearest: both"),
         ([str(path), "--plot", "a.gif"], "end it in .png or .svg"),
+        ([str(path), "--plot", "none/a.png"], "--plot 'none/a.png': there is no folder 'none'; make it first"),
+        ([str(empty)], "holds nothing; write one mapping of fields, for example samples: 600"),
     ):
         assert main(["stagger", *words]) == 2
         printed = capsys.readouterr()
         assert says in printed.err
         assert printed.err.count("\n") == 1
         assert printed.out == ""
+
+
+def test_nothing_is_measured_of_one_job_or_into_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = tmp_path / "jobs.yaml", tmp_path / "cache"
+    one = "cache: {reset: {folder: cache}}\njobs: [{run: train, samples: 10}"
+    for content, folder, says in (
+        (one + "]", tmp_path / "out", "has one job, which nobody shares with; list at least two"),
+        (one + ", {run: train, samples: 10}]", cache / "out", "lies in cache.reset.folder, which is emptied"),
+        (one + ", {run: train, samples: 10}]", cache, "lies in cache.reset.folder, which is emptied"),
+    ):
+        path.write_text(content)
+        assert main(["stagger", str(path), "--folder", str(folder)]) == 2
+        printed = capsys.readouterr()
+        assert says in printed.err
+        assert printed.err.count("\n") == 1
+        assert not folder.exists()

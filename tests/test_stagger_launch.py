@@ -94,13 +94,64 @@ def test_an_import_that_fails_says_where(folder: Path) -> None:
     (folder / "job.py").write_text("import torchh\n")
     file = file_of(folder, python_job())
     with (
-        pytest.raises(IngestError, match=r"job 'a' cannot be imported .*named 'torchh' \(job.py, line 1\)"),
+        pytest.raises(IngestError, match=r"job 'a' cannot run .*named 'torchh' \(job.py, line 1\)"),
         hosts(file),
     ):
         pass
     (folder / "job.py").write_text("def trian(): ...\n")
     with pytest.raises(IngestError, match="has no function train"), hosts(file):
         pass
+
+
+def test_a_function_that_cannot_be_called_so_is_never_launched(folder: Path) -> None:
+    for job, says in (
+        ({**python_job(), "run": "python:job.py:trian"}, "cannot run .* it has no function trian; nearest: train;"),
+        (python_job(sleeps_s=1), r"train\(progress, .*\) takes no argument 'sleeps_s' by name; nearest: sleep_s"),
+        ({**python_job(), "run": "python:need.py:train"}, "missing a required argument: 'root'; correct the job"),
+    ):
+        (folder / "need.py").write_text("def train(progress, samples, first, epochs, *, root): ...")
+        with pytest.raises(IngestError, match=says), hosts(file_of(folder, job)):
+            pass
+
+
+def test_what_a_function_exits_with_is_in_its_log(folder: Path) -> None:
+    (folder / "job.py").write_text("def train(progress, **_):\n    raise SystemExit('no GPU found')")
+    says = "died in calibration, with exit code 1; its log .* ends: no GPU found; correct the job"
+    with hosts(file_of(folder, python_job())) as (host,), pytest.raises(IngestError, match=says):
+        watch([host.launch(10, 0, 1, folder / "run")])
+
+
+def test_a_file_that_is_no_python_says_where(folder: Path) -> None:
+    (folder / "job.py").write_text("import os\ndef train(:\n")
+    with (
+        pytest.raises(IngestError, match=r"SyntaxError: invalid syntax \(job.py, line 2\); correct"),
+        hosts(file_of(folder, python_job())),
+    ):
+        pass
+
+
+def test_what_a_file_prints_when_imported_is_no_answer(folder: Path) -> None:
+    job = folder / "job.py"
+    job.write_text("import os\nprint('loading ...', end='', flush=True)\nos.write(1, b'more ...')\n" + job.read_text())
+    with hosts(file_of(folder, python_job())) as (host,):
+        running = host.launch(10, 0, 1, folder / "run")
+        watch([running])
+        assert running.samples == 10
+
+
+def test_names_with_dots_have_logs_of_their_own(folder: Path) -> None:
+    jobs = [{**python_job(f"r1.{number}"), "epochs": number} for number in (1, 2)]
+    found = run_jobs(file_of(folder, *jobs), [0.0, 0.0], folder / "kept")
+    assert [trace.samples[-1] for trace in found.traces] == [20, 40]
+    assert sorted(path.name for path in (folder / "kept" / "runs").iterdir()) == [
+        "r1.1.log", "r1.1.progress", "r1.2.log", "r1.2.progress"
+    ]  # fmt: skip
+
+
+def test_a_job_that_ends_without_a_word(folder: Path) -> None:
+    says = r"job 'b' ended after .* s and told no progress: give a pattern"
+    with hosts(file_of(folder, {"name": "b", "run": "true"})) as (host,), pytest.raises(IngestError, match=says):
+        watch([host.launch(20, 0, 1, folder / "run")])
 
 
 def test_log_lines_become_progress(folder: Path) -> None:
@@ -249,7 +300,7 @@ def test_a_cache_folder_is_weighed_and_emptied(folder: Path, cache: Path) -> Non
     assert (folder / "job.py").exists()
     for wrong in (".", "..", "/"):
         with pytest.raises(IngestError, match="holds more than a cache"):
-            cache_state.empty(file_of(folder, python_job(), cache={"reset": {"folder": wrong}}))
+            cache_state.empty(file_of(folder, {"run": "true"}, cache={"reset": {"folder": wrong}}))
 
 
 def test_a_reset_command_that_fails(folder: Path) -> None:

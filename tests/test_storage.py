@@ -79,6 +79,10 @@ def test_bad_files(tmp_path: Path) -> None:
         storage(str(tmp_path / "gone.yaml"))
     with pytest.raises(DataError, match=r"must end in .yaml or .json"):
         write_storage(tmp_path / "s.txt", storages()["disk"])
+    with pytest.raises(
+        CatalogError, match=r"storage '/data/train' is .*; measure it with .*calibrate --storage /data/tr"
+    ):
+        storage("/data/train")
     with pytest.raises(CatalogError, match=r"unknown storage 'nvme-gen5'; nearest: .*nvme-gen4"):
         storage("nvme-gen5")
 

@@ -15,6 +15,7 @@ from precision_time.errors import IngestError
 from precision_time.hardware.storage import read_storage
 from precision_time.ingest.storage.index import files_of
 from precision_time.ingest.storage.local_server import LocalServer
+from precision_time.ingest.storage.object_reader import HttpReader
 from precision_time.ingest.storage.probe_reader import PIECE, ColdFiles, Order, carry_out
 from precision_time.ingest.storage.storage_probe import Rate, _storage, probe_storage
 
@@ -116,8 +117,12 @@ def test_the_command_writes_a_storage_file(folder: Path, tmp_path: Path, capsys:
         (["."], "storage '.' is empty: it has no file with content"),
         (
             ["http://127.0.0.1:{port}"],
-            "refused; start it, or check host and port",
+            "refused; start it, or check scheme, host and port",
         ),
+        ([""], "flag --storage is empty; give a folder"),
+        (["http://127.0.0.1:99999/x"], "is no address: port out of range 0-65535; write http://HOST:PORT/PATH"),
+        (["http://127.0.0.1:web/x"], "is no address: port could not be cast"),
+        (["http://[::1/x"], "is no address: invalid IPv6 URL; write http://HOST:PORT/PATH"),
         ([".", "--output", "mine.txt"], "storage file 'mine.txt' must end in .yaml or .json"),
         ([".", "--output", "no/mine.yaml"], "there is no folder no; make it first"),
         ([".", "--ranks", "2"], "flag --ranks has no meaning with --storage"),
@@ -143,10 +148,27 @@ def test_refusals_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "large.bin").touch()
+    with pytest.raises(IngestError, match=r"storage .*large.bin' is an empty file; give one of"):
+        files_of(str(tmp_path / "large.bin"))
+
+
 @needs_nginx
-def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "index.json").write_text('{"files": [["gone", 5, 0]]}')
-    with LocalServer(tmp_path) as server, pytest.raises(IngestError, match=r"refuses 'gone' of .* with 404"):
-        probe_storage(server.url, 4.0, readers=(1,))
+    with LocalServer(tmp_path) as server:
+        with pytest.raises(IngestError, match=r"refuses 'gone' of .* with 404"):
+            probe_storage(server.url, 4.0, readers=(1,))
+        (tmp_path / "gone").write_bytes(b"12")
+        (tmp_path / "index.json").write_text('{"files": [["gone", 10000000, 0]]}')
+        with pytest.raises(IngestError, match=r"fewer bytes than its index.json says; make the data set anew"):
+            HttpReader(server.url).read("gone", 9000, 1)
+        (tmp_path / "index.json").write_text('{"files": [["gone", 0, 0]]}')
+        with pytest.raises(IngestError, match=r"says that 'gone' has 0 bytes; leave empty files out"):
+            probe_storage(server.url, 4.0, readers=(1,))
+    (tmp_path / "gone").unlink()
+    (tmp_path / "index.json").write_text('{"files": [["gone", 5, 0]]}')
+    assert capfd.readouterr().err == ""  # the readers that were not asked first have nothing to add
     with pytest.raises(IngestError, match=r"file 'gone' of storage .* cannot be read: No such file"):
         probe_storage(str(tmp_path), 4.0, readers=(1,))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from precision_time.comparison import BREAKDOWN, speed_up_over
+from precision_time.text_table import format_table
 from precision_time.units import digits_for, rounded_parts, unit_for
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ def interval_text(interval: IntervalLike) -> str:
     low, middle, high = (value / scale for value in (interval.p10, interval.p50, interval.p90))
     digits = digits_for(middle)
     return f"{middle:.{digits}f} {unit} ({low:.{digits}f}-{high:.{digits}f})"
-
-
-def format_table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns padded to their widest cell; the first `left` flush left, the others flush right."""
-    widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
-    lines = []
-    for line in (heads, tuple("-" * width for width in widths), *rows):
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def cost_per_epoch(estimate: EstimateLike) -> float | None:

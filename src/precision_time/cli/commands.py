@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
+from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
@@ -63,6 +64,7 @@ def compare(given: Namespace) -> str:
         from precision_time.comparison_plot import check_picture
 
         check_picture(given.plot)
+        check_file("--plot", given.plot)
     said = _said(given)
     axes = {word: said.pop(word) for word in AXES if word in said}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
@@ -166,7 +168,7 @@ def fit(given: Namespace) -> str:
 
 
 def zoo(given: Namespace) -> str:
-    from precision_time.comparison_table import format_table
+    from precision_time.text_table import format_table
     from precision_time.zoo.catalog import ENTRIES
 
     found = [ENTRIES[name] for name in sorted(ENTRIES) if (given.filter or "").lower() in name]
@@ -194,8 +196,8 @@ def zoo(given: Namespace) -> str:
 
 
 def gpus(given: Namespace) -> str:
-    from precision_time.comparison_table import format_table
     from precision_time.hardware import default_catalog, load_device_file
+    from precision_time.text_table import format_table
 
     catalog = load_device_file(given.device) if given.device else default_catalog()
     if given.prices:
@@ -235,7 +237,7 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
     """Cloud instances whose name, provider or GPU contains the text, the cheapest GPU hour of each GPU first."""
     from dataclasses import asdict
 
-    from precision_time.comparison_table import format_table
+    from precision_time.text_table import format_table
 
     found = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
     if not found:

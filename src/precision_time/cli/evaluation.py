@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import ROW_FILTERS, UsageError
 from precision_time.job.checks import count_or_zero
 
@@ -68,15 +68,9 @@ def _values(word: str, given: list[str] | None) -> list[str]:
 
 
 def _check_output(flag: str, path: Path, suffixes: tuple[str, ...], table: Path) -> None:
-    """A file that could not be written is a sentence before the work, not after it."""
     if path.suffix.lower() not in suffixes:
         raise UsageError(f"{flag} {str(path)!r} must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise UsageError(f"{flag} {str(path)!r} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise UsageError(f"{flag} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{flag} {str(path)!r}: the folder {str(path.parent)!r} cannot be written to; name another")
+    check_file(flag, path)
     if path.exists() and table.exists() and path.samefile(table):
         raise UsageError(f"{flag} {str(path)!r} is the table itself; name another file")
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
-from precision_time.errors import MissingExtraError, nearest
+from precision_time.errors import IngestError, MissingExtraError, nearest
 
 if TYPE_CHECKING:
     from precision_time.hardware.catalog import Catalog
@@ -59,6 +59,10 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
         if getattr(given, flag, None):
             what = f"model {given.source[0]!r}" if flag == "source" else f"flag --{flag}"
             raise UsageError(f"{what} has no meaning with --storage, which measures no training; leave one of them out")
+    if not given.storage.strip():
+        raise UsageError(
+            "flag --storage is empty; give a folder with files, a large file, or the address of a data set"
+        )
     path = given.output or DEFAULT_STORAGE
     check_storage_output(path)
     budget_s = _seconds(given.budget or STORAGE_BUDGET, "budget")
@@ -69,11 +73,19 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
     if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
         from precision_time.ingest.storage.preparation_probe import BUDGET_S, probe_preparation
 
-        prepared = probe_preparation(given.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
+        try:
+            prepared = probe_preparation(given.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
+        except IngestError as error:  # the storage is measured all the same
+            content["not_measured"] = f"preparation: {error}"
+            return content, f"{text}\ndecoding was not measured: {error}\n{_written(path, words)}"
         content["preparation"] = dataclasses.asdict(prepared)
         text = f"{text}\n{prepared}"
         words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
-    return content, f"{text}\nwritten to {path}; a job reads it with data: {{{words}}}"
+    return content, f"{text}\n{_written(path, words)}"
+
+
+def _written(path: str, words: str) -> str:
+    return f"written to {path}; a job reads it with data: {{{words}}}"
 
 
 def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:

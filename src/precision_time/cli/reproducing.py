@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_time.cli.parser import UsageError
+from precision_time.cli.outputs import check_folder, check_parent
 from precision_time.cli.progress import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ def reproduce(given: Namespace) -> Report:
     known_studies(given.name)
     seed = count_or_zero("seed", given.seed)
     folder = Path(given.output or "reproduction")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--output {str(folder)!r} is a file; name a folder")
-    if not folder.absolute().parent.is_dir():
-        raise UsageError(f"--output {str(folder)!r}: there is no folder {str(folder.parent)!r}; make it first")
+    check_folder("--output", folder)
+    check_parent("--output", folder)
     shared = Path(given.shared) if given.shared else None
     runs = Path(given.real_runs) if given.real_runs else None
     with Studies() as progress:
@@ -52,12 +50,11 @@ def train(given: Namespace) -> str:
     """Train the predictors that are named; says what each cost."""
     import json
 
-    from precision_time.comparison_table import format_table
     from precision_time.predictors.store import train as make
+    from precision_time.text_table import format_table
 
     folder = Path(given.output or "trained")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--output {str(folder)!r} is a file; name a folder")
+    check_folder("--output", folder)
     shared = Path(given.shared) if given.shared else None
     with Studies() as progress:
         cards = make(

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precision_time.cli.outputs import check_file, check_folder
 from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
 from precision_time.errors import nearest
@@ -40,10 +41,15 @@ def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
         )
     if given.plot:
         check_picture(given.plot)
+        check_file("--plot", given.plot)
     file = read_jobs(given.jobs)
     folder = Path(given.folder)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--folder {str(folder)!r} is a file; name a folder")
+    check_folder("--folder", folder)
+    if len(file.jobs) < 2:
+        raise UsageError(f"jobs file {given.jobs!r} has one job, which nobody shares with; list at least two")
+    kept = folder.resolve()
+    if "folder" in file.cache.reset and kept.is_relative_to((file.folder / file.cache.reset["folder"]).resolve()):
+        raise UsageError(f"--folder {str(folder)!r} lies in cache.reset.folder, which is emptied; name another one")
     if len(file.jobs) > 2 and (given.plot or offset_s is not None):
         raise UsageError("--plot and --offset are for two jobs; leave them out for more")
     print(f"calibrating {len(file.jobs)} jobs into {folder}", file=sys.stderr)

@@ -9,8 +9,6 @@ The covariance is fitted to errors that are held out by model family, and judged
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import math
 import shutil
 import sys
@@ -25,15 +23,16 @@ from precision_time.anchors.anchor import Anchor, Kind
 from precision_time.anchors.base import COLUMNS, row_of_anchor
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, Kinds, effect_matrices
 from precision_time.anchors.posterior import Anchors
-from precision_time.comparison_table import format_table
 from precision_time.estimate.correction import INFORMED, Correction
 from precision_time.fit.board.facts import parameters_digest
 from precision_time.fit.cases import cases
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
+from precision_time.fit.provenance import provenance
 from precision_time.fit.steps import TABLE
 from precision_time.job.file import compact_json
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
 
@@ -184,14 +183,7 @@ def table(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str,
 
 def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) -> dict[str, Any]:
     return {
-        "provenance": {
-            "command": "python -m precision_time.fit.anchors --shared DIR",
-            "table": source.name,
-            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "rows": len(anchors),
-            "date": datetime.date.today().isoformat(),
-            "parameters": parameters_digest(),
-        },
+        "provenance": {**provenance("anchors", source, len(anchors)), "parameters": parameters_digest()},
         "covariance": {"effects": dict(covariance.effects), "noise": dict(covariance.noise)},
         "columns": list(COLUMNS),
         "rows": [row_of_anchor(a) for a in anchors],

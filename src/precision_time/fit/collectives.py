@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import re
 import sys
@@ -51,6 +50,7 @@ from precision_time.fit.collective_judging import (
     types,
 )
 from precision_time.fit.collective_report import section, written
+from precision_time.fit.provenance import sha256
 from precision_time.hardware import fabric
 from precision_time.hardware.fabric import Fabric, Group
 from precision_time.timing.collectives import Constants, Fit, collective_seconds
@@ -305,7 +305,7 @@ def run(shared_folder: Path) -> dict[str, Any]:
             "command": "python -m precision_time.fit.collectives --shared DIR --report docs/collectives.md",
             "date": datetime.date.today().isoformat(),
             "files": [
-                {"name": f.name, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "rows": len(rows)}
+                {"name": f.name, "sha256": sha256(f), "rows": len(rows)}
                 for f, rows in zip(files, (table, published), strict=True)
             ],
             "points_fitted": sum(len(c.nbytes) for c in [*small, *large, *pcie_cases, *far_cases]),

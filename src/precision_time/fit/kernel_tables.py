@@ -8,7 +8,6 @@ thinned to a sample that is uniform in the logarithm of the work.
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +68,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.works)
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def read_gpus(path: Path) -> dict[str, Gpu]:

@@ -13,8 +13,6 @@ keep what their own tables say. Each factor has a prior, so that what no row det
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.folds import UNSEEN_ARCHITECTURE, Z90
 from precision_time.fit.layout_cases import LayoutCase, layout_cases
 from precision_time.fit.layout_report import filled
+from precision_time.fit.provenance import provenance
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 
@@ -251,12 +250,8 @@ def document(
 
     return {
         "provenance": {
-            "command": "python -m precision_time.fit.layouts --shared DIR",
-            "table": source.name,
-            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "rows": len(cases),
+            **provenance("layouts", source, len(cases)),
             "row_digests": digests_of(c.row.digest for c in cases),
-            "date": datetime.date.today().isoformat(),
             "priors": {f.name: {"usual": f.usual, "width": f.width, "why": f.why} for f in FACTORS},
         },
         "costs": {

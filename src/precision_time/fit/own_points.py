@@ -18,8 +18,8 @@ from precision_time.capture.graph import Phase
 from precision_time.capture.optimizer import tail
 from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError, MissingPeakError, PrecisionTimeError
-from precision_time.fit.kernel_tables import sha256
 from precision_time.fit.own_files import Record, content
+from precision_time.fit.provenance import sha256
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job

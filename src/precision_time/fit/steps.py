@@ -9,8 +9,6 @@ The board (`precision_time.fit.board`) makes docs/accuracy.md of the same folds.
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from precision_time.comparison_table import format_table
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Accuracy
 from precision_time.fit.evaluation.text import percent
@@ -33,10 +30,12 @@ from precision_time.fit.folds import (
     spread_for,
     with_intervals,
 )
+from precision_time.fit.provenance import provenance
 from precision_time.fit.together import OWN, SHARED
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.table import read_table
+from precision_time.text_table import format_table
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUP_PRIOR
 
@@ -52,12 +51,8 @@ def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Seq
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     return {
         "provenance": {
-            "command": "python -m precision_time.fit.steps --shared DIR",
-            "table": source.name,
-            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
-            "rows": len(fitted),
+            **provenance("steps", source, len(fitted)),
             "row_digests": digests_of(case.row.digest for case in fitted),
-            "date": datetime.date.today().isoformat(),
             "prior_standard_deviations": {**GROUP_PRIOR, **PRIOR},
             "shared_errors": SHARED,
             "own_errors": OWN,

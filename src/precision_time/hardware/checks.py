@@ -19,7 +19,7 @@ def mapping(value: object, where: str) -> Entry:
 def known_keys(entry: Entry, known: set[str], where: str) -> None:
     for key in entry:
         if key not in known:
-            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}.")
+            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}; correct or remove it.")
 
 
 def required(entry: Entry, needed: Mapping[str, str], where: str) -> None:

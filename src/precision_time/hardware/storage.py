@@ -117,6 +117,11 @@ def storage(name: str) -> Storage:
         return _of_file(name, state.st_mtime_ns, state.st_size)
     known = {plain(each): each for each in storages()}
     target = known.get(plain(name)) or _ALIASES.get(plain(name))
+    if target is None and ("/" in name or name in (".", "..")):
+        raise CatalogError(
+            f"storage {name!r} is no name of the catalog, but a path or an address; measure it with precision-time "
+            f"calibrate --storage {name} --output mine.yaml, and give storage=mine.yaml (docs/storage.md)."
+        )
     if target is None:
         raise CatalogError(
             f"unknown storage {name!r}; nearest: {nearest(name, {*storages(), *_ALIASES})}; "
@@ -171,4 +176,4 @@ def check_storage_output(path: str | Path) -> None:
 def _read(path: Path) -> dict[str, Any]:
     from precision_time.job.file import read_mapping
 
-    return read_mapping(path, "storage file")
+    return read_mapping(path, "storage file", "bandwidth_gb_per_s: 2")

@@ -35,6 +35,12 @@ def apply_checks(instance: Any) -> None:
             object.__setattr__(instance, name, found)
 
 
+def said_fields(instance: Any) -> dict[str, Any]:
+    """The fields of a section of a job that are not None: those that were said."""
+    values = {name: getattr(instance, name) for name, _ in _checks(instance.__class__)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @cache
 def _checks(of: type) -> tuple[tuple[str, Check], ...]:
     return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of))

@@ -17,6 +17,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     positive_or_zero,
+    said_fields,
     show,
     switch,
     text,
@@ -40,7 +41,9 @@ def _share(field: str, value: Any) -> float:
 
 
 def _positive_share(field: str, value: Any) -> float:
-    return _share(field, positive(field, value))
+    if not (found := _share(field, value)):
+        raise JobError(f"{field} must be a share above 0, not {show(value)}; for example {field}: 0.5")
+    return found
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,7 +87,10 @@ class Data:
     cores: int | None = option(None, optional(count), "CPU cores of a node (default: the catalog's)")
 
     def __post_init__(self) -> None:
-        apply_checks(self)
+        try:
+            apply_checks(self)
+        except JobError as error:  # run has samples too
+            raise JobError(f"data.{error}") from None
         if not self:
             return
         if self.storage is None and self.bandwidth_gb_per_s is None:
@@ -125,8 +131,7 @@ class Data:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that were said; `from_dict` reads them back."""
-        values = {name: getattr(self, name) for name in DATA_FIELDS}
-        return {name: value for name, value in values.items() if value is not None}
+        return said_fields(self)
 
 
 def data_words(field: str, value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from precision_time.errors import DataError
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_mapping(path: str | Path, what: str = "job file") -> dict[str, Any]:
+def read_mapping(path: str | Path, what: str = "job file", example: str = "model: resnet50") -> dict[str, Any]:
     """The mapping in the file; a failure is a DataError naming the file, the line and the fix."""
     name = f"{what} {str(path)!r}"
     try:
@@ -31,7 +31,7 @@ def read_mapping(path: str | Path, what: str = "job file") -> dict[str, Any]:
         raise DataError(f"{name} is nested too deeply; flatten it") from None
     if not isinstance(content, dict):
         held = "nothing" if content is None else f"a {type(content).__name__}"
-        raise DataError(f"{name} holds {held}; write one mapping of fields, for example model: resnet50")
+        raise DataError(f"{name} holds {held}; write one mapping of fields, for example {example}")
     return content
 
 

@@ -16,6 +16,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     positive_or_zero,
+    said_fields,
     show,
     text,
 )
@@ -72,8 +73,7 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that were said; `from_dict` reads them back."""
-        values = {name: getattr(self, name) for name in RUN_FIELDS}
-        return {name: value for name, value in values.items() if value is not None}
+        return said_fields(self)
 
     def samples_per_epoch(self, default_dataset: str | None = None, seq_len: int | None = None) -> int | None:
         """dataset_size, or the catalog's figure for the (default) data set; None where it has none."""

@@ -16,6 +16,17 @@ FORMAT = 1
 Record = dict[str, Any]
 
 
+def made_folder(path: str | Path) -> Path:
+    """The folder that a journal lies in, made where it is not there yet. Raises `MeasureError` where it cannot be."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise MeasureError(f"output {str(path)!r} is a file; name a folder")
+    if not folder.absolute().parent.is_dir():
+        raise MeasureError(f"output {str(path)!r}: there is no folder {folder.parent}; make it first")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 class Journal:
     """Records by the label of their task; with a path they are also kept in that file, and those in it are continued.
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from precision_time.errors import MeasureError
 from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.measure.calibrate import Machine, words_of
 from precision_time.measure.hosts import graph_launch_us, host_costs
-from precision_time.measure.journal import Journal, Record, read
+from precision_time.measure.journal import Journal, Record, made_folder, read
 from precision_time.measure.launch import launch
 from precision_time.measure.machine import header
 from precision_time.measure.optimizers import update_tasks
@@ -84,12 +83,7 @@ def measure(
 
     Raises `MeasureError` where the folder cannot be used or was begun on another machine.
     """
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise MeasureError(f"output {str(folder)!r} is a file; name a folder")
-    if not target.absolute().parent.is_dir():
-        raise MeasureError(f"output {str(folder)!r}: there is no folder {target.parent}; make it first")
-    target.mkdir(exist_ok=True)
+    target = made_folder(folder)
     task = {
         "task": "measure", "device": here.device_type, "budget_s": budget_s, "kinds": list(kinds),
         "jobs": [words_of(job.replace(gpus=1)) for job in jobs], "journal": str((target / JOURNAL).absolute()),

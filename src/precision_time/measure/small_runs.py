@@ -25,7 +25,7 @@ from precision_time.job.job import Job
 from precision_time.job.run import Run
 from precision_time.measure.calibrate import Machine, calibrate, write
 from precision_time.measure.conditions import conditions
-from precision_time.measure.journal import Journal, Record, read
+from precision_time.measure.journal import Journal, Record, made_folder, read
 from precision_time.measure.launch import launch
 from precision_time.measure.machine import description, header
 from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
@@ -138,12 +138,7 @@ def collect(
     folder has one. Raises `MeasureError` where the folder cannot be used or was begun on another machine.
     """
     end = time.monotonic() + budget_s
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise MeasureError(f"output {str(folder)!r} is a file; name a folder")
-    if not target.absolute().parent.is_dir():
-        raise MeasureError(f"output {str(folder)!r}: there is no folder {target.parent}; make it first")
-    target.mkdir(exist_ok=True)
+    target = made_folder(folder)
     workers = sorted({1, here.ranks})
     wanted = configurations(networks, workers, here.device_type, quick)
     turns = 1 if quick else TURNS

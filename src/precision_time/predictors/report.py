@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from precision_time.comparison_table import format_table
 from precision_time.fit.evaluation.style import STYLE
 from precision_time.predictors.study import Claim, Figure, Section, Table
+from precision_time.text_table import format_table
 from precision_time.units import human_seconds
 
 _MARKS = {True: ("met", "yes"), False: ("missed", "no"), None: ("beside", "-")}

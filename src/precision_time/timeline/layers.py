@@ -23,15 +23,8 @@ from precision_time.errors import JobError
 from precision_time.layout.layered_program import DATA, PIPELINE, Chunk, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
 from precision_time.timeline.simulate import Timeline
-from precision_time.timing.price_layers import (
-    NOTHING,
-    Pass,
-    PricedLayers,
-    UnitTimes,
-    busiest_stage,
-    host_seconds,
-    phase_seconds,
-)
+from precision_time.timing.passes import NOTHING, Pass, UnitTimes
+from precision_time.timing.price_layers import PricedLayers, busiest_stage, host_seconds, phase_seconds
 from precision_time.timing.ranks import averaged
 
 PLAYED = 3

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 
+from precision_time.fit.provenance import sha256
 from precision_time.measurements.table import Table
 
 COMMAND = "python -m precision_time.fit.board --shared DIR --readme README.md"
@@ -36,7 +37,7 @@ class Facts:
             date=datetime.date.today().isoformat(),
             versions={"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
             table=path.name,
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            sha256=sha256(path),
             rows={trust: trusts.count(trust) for trust in sorted(set(trusts))},
             parameters=parameters_digest(),
         )

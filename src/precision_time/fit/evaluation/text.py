@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from precision_time.comparison_table import format_table, interval_text
+from precision_time.comparison_table import interval_text
 from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.evaluation import Evaluation
 from precision_time.fit.evaluation.order import Order, precision_order
 from precision_time.measurements.row import Row
+from precision_time.text_table import format_table
 from precision_time.units import human_seconds
 
 TITLES = {

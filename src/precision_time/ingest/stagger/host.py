@@ -4,7 +4,8 @@ It imports the file of a python: job once and forks for every run, so that impor
 It is a process of its own, so that the fork copies no threads and no half-done work of the program that measures.
 When the other end of its input goes away, for whatever reason, it kills the job's whole process group.
 
-    asked:     {"import": [FILE, FUNCTION]}      answered: {"ready": true} or {"failed": "TEXT"}
+    asked:     {"import": [FILE, FUNCTION], "arguments": [NAME ...]}
+    answered:  {"ready": true} or {"failed": "TEXT"}
     asked:     {"call": {...}} or {"command": TEXT}, with "log", "progress", "pattern", "batch_size"
     answered:  {"pid": N, "at": SECONDS}, later {"code": N, "at": SECONDS}
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -27,11 +29,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from precision_time.errors import nearest
 from precision_time.ingest.progress import VARIABLE, Progress
 
 POLL_S = 0.01
 """How often it looks whether the job has ended: how finely that time is known."""
 _INTERRUPTED = 130
+_ANSWERS = 1
+"""The descriptor that answers go to."""
 
 
 def load(file: str, function: str) -> Callable[..., Any]:
@@ -46,12 +51,35 @@ def load(file: str, function: str) -> Callable[..., Any]:
     spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):
-        raise ImportError(f"{file} has no function {function}")
+        known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        raise WrongCallError(f"it has no function {function}; nearest: {nearest(function, known) or 'none'}")
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):
             # The first optimizer imports it, which takes as long as torch itself.
             import torch._dynamo  # noqa: F401
     return found  # type: ignore[no-any-return]
+
+
+def check_call(function: Callable[..., Any], arguments: list[str]) -> None:
+    """Whether it can be called with progress and these arguments, before seconds are spent on a run."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it does not say; the call will
+    called = f"{function.__name__}{signature}"
+    parameters = list(signature.parameters.values())
+    free = [one.name for one in parameters[1:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    unknown = [name for name in arguments if name not in free]
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        raise WrongCallError(f"{called} takes no argument {unknown[0]!r} by name; nearest: {nearest(unknown[0], free)}")
+    try:
+        signature.bind(None, **dict.fromkeys(arguments))
+    except TypeError as error:
+        raise WrongCallError(f"{called} cannot be called with progress and these arguments: {error}") from None
+
+
+class WrongCallError(Exception):
+    """The file can be imported, but not what is asked of it."""
 
 
 def can_fork() -> bool:
@@ -70,14 +98,25 @@ def serve() -> None:
             work = (asked["import"][0], asked["import"][1])
             try:
                 function = load(*work)
+                check_call(function, asked.get("arguments", []))
+            except WrongCallError as error:
+                _say({"failed": str(error)})
+                return
             except BaseException as error:
-                # the last line of a traceback, with the file and line where it happened
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                _say({"failed": f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"})
+                _say({"failed": _last_line(error)})
                 return
             _say({"ready": True})
         else:
             _run(asked, function, work)
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of a traceback, with the file and line where it happened."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # says where itself
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _requests() -> Any:
@@ -86,8 +125,10 @@ def _requests() -> Any:
 
 
 def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    try:
+        os.write(_ANSWERS, json.dumps(answer).encode() + b"\n")
+    except OSError:
+        os._exit(1)  # nobody listens any more
 
 
 def _run(asked: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
@@ -118,6 +159,7 @@ def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
     code = 1
     try:
         os.setsid()
+        os.close(_ANSWERS)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -130,6 +172,8 @@ def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BaseException:
@@ -232,6 +276,12 @@ def main() -> None:
         with Progress.from_environment() as progress:
             load(*work)(progress, **arguments)
     else:
+        # What a file prints when it is imported must not come between the answers.
+        global _ANSWERS
+        _ANSWERS = os.dup(1)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
         serve()
 
 

@@ -10,6 +10,8 @@ jobs:
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import string
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
+from precision_time.ingest.storage.pictures import INDEX
 from precision_time.job.checks import (
     apply_checks,
     count,
@@ -94,8 +97,28 @@ def _warm(field_name: str, value: Any) -> str:
 def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
     given = {} if value is None else value
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise JobError(f"{field_name} must be a mapping of names to values, not {show(value)}")
+        raise JobError(
+            f"{field_name} must be a mapping of names to values, not {show(value)}; for example {{batch_size: 32}}"
+        )
+    for name, argument in given.items():
+        try:
+            json.dumps(argument, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise JobError(
+                f"{field_name}.{name} {show(argument)} cannot be passed on: {error}; write text (in quotes), numbers, "
+                "lists, or mappings of names"
+            ) from None
     return dict(given)
+
+
+def _file_name(field_name: str, value: Any) -> str:
+    """Logs are called so."""
+    name = text(field_name, value)
+    if "/" in name or name.startswith("."):
+        raise JobError(
+            f"{field_name} {show(name)} cannot be part of a file's name; leave out slashes and a dot in front"
+        )
+    return name
 
 
 def _pattern(field_name: str, value: Any) -> str:
@@ -149,7 +172,7 @@ class JobWords:
     """One of `jobs:`. `run` is a shell command or python:FILE:FUNCTION, relative to the folder of the file."""
 
     _: KW_ONLY
-    name: str = option("", text, "what it is called")
+    name: str = option("", _file_name, "what it is called, its logs too")
     run: str = option("", text, "a command, or python:FILE:FUNCTION")
     arguments: Mapping[str, Any] = option(None, _arguments, "arguments of the function, beside the subset it reads")
     epochs: int = option(1, count, "passes over its data")
@@ -175,6 +198,10 @@ class JobWords:
                         f"run has the placeholder {{{name}}}; nearest: {nearest(name, PLACEHOLDERS)}; "
                         "use these, and {{ }} for braces"
                     )
+            try:
+                self.run.format(**dict.fromkeys(PLACEHOLDERS, 1))
+            except ValueError as error:
+                raise JobError(f"run {show(self.run)} asks for no number: {error}; write {{samples}}, say") from None
         if self.progress and "batch" in re.compile(self.progress).groupindex and self.batch_size is None:
             raise JobError("progress counts batches but batch_size is not said; add batch_size: 32, say")
 
@@ -240,7 +267,7 @@ _JOB = ("name", "run", "arguments", "epochs", "samples", "data", "progress", "ba
 
 def read_jobs(path: str | Path) -> JobsFile:
     """The checked content of a YAML or JSON file; a mistake is a DataError naming file, field and fix."""
-    content = read_mapping(path, "jobs file")
+    content = read_mapping(path, "jobs file", "samples: 600")
     try:
         return jobs_of(content, Path(path).absolute().parent)
     except DataError:
@@ -256,9 +283,9 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     if not isinstance(listed, list) or not listed:
         raise JobError("jobs must be a list of at least one job; for example jobs: [{name: a, run: python train.py}]")
     defaults = {
-        "data": given.get("data", "data"),
-        "samples": given.get("samples"),
-        "bytes_per_sample": given.get("bytes_per_sample"),
+        "data": _parts("data", given.get("data", "data")),
+        "samples": optional(count)("samples", given.get("samples")),
+        "bytes_per_sample": optional(size_in_bytes)("bytes_per_sample", given.get("bytes_per_sample")),
     }
     jobs = tuple(_job(index, words, defaults, folder) for index, words in enumerate(listed))
     names = [job.name for job in jobs]
@@ -274,6 +301,8 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
                 f"cache.capacity needs bytes_per_sample of job {unknown[0]}, because only a folder can be weighed; "
                 "add it, for example bytes_per_sample: 110kB"
             )
+    if "folder" in cache.reset:
+        _spared((folder / cache.reset["folder"]).resolve(), jobs, folder)
     return JobsFile(
         jobs,
         cache,
@@ -298,6 +327,24 @@ def _job(index: int, words: Any, defaults: Mapping[str, Any], folder: Path) -> J
     return job
 
 
+def _spared(cache: Path, jobs: tuple[JobWords, ...], folder: Path) -> None:
+    """The cache will be emptied, so nothing may lie there that a job cannot fetch again."""
+    if cache.exists() and not cache.is_dir():
+        raise JobError(f"cache.reset.folder {str(cache)!r} is a file; name the folder of the cache")
+    if (cache / INDEX).exists():
+        raise JobError(
+            f"cache.reset.folder {str(cache)!r} is a data set, for it has an {INDEX}, and would be emptied; "
+            "name the folder of the cache"
+        )
+    for job in jobs:
+        file = (folder / job.python_function[0]).resolve()
+        if job.is_python and file.is_relative_to(cache):
+            raise JobError(
+                f"cache.reset.folder {str(cache)!r} holds {file.name} of job {job.name!r}, and would be emptied; "
+                "name the cache's own folder"
+            )
+
+
 def _section(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> dict[str, Any]:
     words = given.get(name, {})
     if not isinstance(words, Mapping):
@@ -310,4 +357,6 @@ def _named(where: str, noun: Any, words: Mapping[str, Any]) -> Any:
     try:
         return noun(**words)
     except JobError as error:
-        raise JobError(f"{where}.{error}") from None
+        field = re.match(r"\w*", str(error))
+        begins = field is not None and field[0] in {item.name for item in dataclasses.fields(noun)}
+        raise JobError(f"{where}{'.' if begins else ': '}{error}") from None

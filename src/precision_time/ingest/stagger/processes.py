@@ -19,7 +19,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.progress import VARIABLE
-from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
+from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobWords
 
 POLL_S = 0.02
 _SHOWN_LINES = 3
@@ -146,7 +146,9 @@ class Running:
             why = "call progress(samples) after every batch"
         else:
             why = f"give a pattern of its log lines as progress, or append lines to the file that ${VARIABLE} names"
-        return IngestError(f"job {self.job.name!r} told no progress in {seconds:.3g} s: {why}{self.last_words()}")
+        ended = self.over and not self.stopped
+        what = f"ended after {seconds:.3g} s and told no progress" if ended else f"told no progress in {seconds:.3g} s"
+        return IngestError(f"job {self.job.name!r} {what}: {why}{self.last_words()}")
 
     def last_words(self) -> str:
         with contextlib.suppress(OSError):
@@ -173,7 +175,8 @@ class Host:
         self._heard = b""
         if job.is_python:
             name, function = job.python_function
-            self._ask({"import": [str((file.folder / name).absolute()), function]})
+            given = [*PLACEHOLDERS, *job.arguments]
+            self._ask({"import": [str((file.folder / name).absolute()), function], "arguments": given})
 
     def ready(self) -> None:
         """Wait until the job's file is imported."""
@@ -185,13 +188,14 @@ class Host:
             answer = next(iter(self._answers(0.1)), None)
         if answer is None or "failed" in answer:
             why = answer["failed"] if answer else "its import does not end"
-            raise IngestError(f"job {self.job.name!r} cannot be imported from {self.job.run}: {why}; correct the file")
+            raise IngestError(f"job {self.job.name!r} cannot run {self.job.run}: {why}; correct the job or its file")
         self._ready = True
 
     def launch(self, samples: int, first: int, epochs: int, place: Path) -> Running:
         """Start the job now; log and progress get their names from `place`."""
         self.ready()
-        log, progress = place.with_suffix(".log").absolute(), place.with_suffix(".progress").absolute()
+        # Not with_suffix: a name may have a dot in it.
+        log, progress = (place.absolute().with_name(f"{place.name}.{kind}") for kind in ("log", "progress"))
         for path in (log, progress):
             path.unlink(missing_ok=True)
         asked: dict[str, Any] = {"log": str(log), "progress": str(progress)}

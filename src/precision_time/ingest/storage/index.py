@@ -59,6 +59,12 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
             f"{INDEX} of data set {root!r} is no index of pictures ({error}); make one with "
             "python -m precision_time.ingest.storage.pictures"
         ) from error
+    wrong = next((place for place, size in enumerate(found.bytes) if size < 1), None)
+    if wrong is not None:
+        raise IngestError(
+            f"{INDEX} of data set {root!r} says that {found.names[wrong]!r} has {found.bytes[wrong]} bytes; "
+            "leave empty files out, or make the data set anew"
+        )
     if not found:
         raise IngestError(
             f"data set {root!r} is empty: its {INDEX} names no file; make pictures with "
@@ -72,6 +78,8 @@ def files_of(root: str) -> tuple[str, Index]:
     path = local_path(root)
     if path is None:
         return root, read_index(root)
+    if path.is_file() and not path.stat().st_size:
+        raise IngestError(f"storage {root!r} is an empty file; give one of at least some MiB, or a folder with files")
     if path.is_file():
         return str(path.parent), Index((path.name,), (path.stat().st_size,), (0,), listed=False)
     if not path.is_dir():

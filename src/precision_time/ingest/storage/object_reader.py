@@ -11,7 +11,7 @@ import http.client
 import os
 import time
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from precision_time.errors import IngestError, MissingExtraError
 
@@ -35,12 +35,23 @@ class ObjectReader(Protocol):
 
 def open_reader(root: str) -> ObjectReader:
     """The reader for `root`: a path, http://..., or any address of fsspec."""
-    scheme = urlsplit(root).scheme if "://" in root else "file"
+    scheme = _split(root).scheme if "://" in root else "file"
     if scheme in ("http", "https"):
         return HttpReader(root)
     if scheme == "file":
         return FileReader(root)
     return FsspecReader(root)
+
+
+def _split(root: str) -> SplitResult:
+    """An address in parts, its port among them."""
+    try:
+        parts = urlsplit(root)
+        _ = parts.port
+    except ValueError as error:
+        reason = str(error)[:1].lower() + str(error)[1:]
+        raise IngestError(f"data set {root!r} is no address: {reason}; write http://HOST:PORT/PATH") from None
+    return parts
 
 
 class FileReader:
@@ -66,7 +77,7 @@ class HttpReader:
     """Files below an http or https address, over one connection that is kept."""
 
     def __init__(self, root: str) -> None:
-        parts = urlsplit(root)
+        parts = _split(root)
         if not parts.hostname:
             raise IngestError(f"data set {root!r} names no host; write http://HOST:PORT/PATH")
         self._root, self._path = root.rstrip("/"), quote(parts.path.rstrip("/"), safe="/%")
@@ -92,7 +103,13 @@ class HttpReader:
             raise IngestError(f"{what}; give the address it leads to, {where or 'which it does not say'}")
         if status in (401, 403):
             raise IngestError(f"{what}; give an address that may be read without signing in, or one of fsspec (s3://)")
-        raise IngestError(f"{what}; check the address, which must be that of the folder with index.json")
+        if status == 416:
+            raise IngestError(f"{what}: it has fewer bytes than its index.json says; make the data set anew")
+        if status >= 500:
+            raise IngestError(f"{what}; it fails by itself: look into its log")
+        raise IngestError(
+            f"{what}; check the address, which must be that of the folder with index.json, and that the file is there"
+        )
 
     def _ask(self, name: str, headers: dict[str, str]) -> tuple[int, str, str, bytes]:
         """Status, reason, location and content. A kept connection that the server has closed is opened once more."""
@@ -108,7 +125,7 @@ class HttpReader:
                 if fresh:
                     raise IngestError(
                         f"server of data set {self._root!r} does not answer: {error or type(error).__name__}; "
-                        "start it, or check host and port"
+                        "start it, or check scheme, host and port"
                     ) from error
         raise AssertionError
 
@@ -143,9 +160,10 @@ class FsspecReader:
             content: Any = self._files.cat_file(f"{self._path}/{name}", **part)
             return bytes(content)
         except Exception as error:  # every kind of storage has exceptions of its own
+            absent = isinstance(error, FileNotFoundError)  # its text is the path alone
+            why = "no such file" if absent else str(error) or type(error).__name__
             raise IngestError(
-                f"file {name!r} of data set {self._root!r} cannot be read: {error or type(error).__name__}; "
-                "check the address and your rights"
+                f"file {name!r} of data set {self._root!r} cannot be read: {why}; check the address and your rights"
             ) from error
 
     def close(self) -> None:

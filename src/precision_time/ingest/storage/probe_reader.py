@@ -66,8 +66,9 @@ def serve(root: str, local: bool, orders: Connection) -> None:
             reader = reader or (ColdFiles(root) if local else open_reader(root))
             orders.send(carry_out(reader, order))
         except IngestError as error:
-            orders.send(str(error))
-        except KeyboardInterrupt:
+            with suppress(BrokenPipeError):  # another reader's error has already ended the probe
+                orders.send(str(error))
+        except (KeyboardInterrupt, BrokenPipeError):
             return
 
 

@@ -14,7 +14,7 @@ from precision_time.ingest.storage.object_reader import ObjectReader, open_reade
 
 try:
     import torch
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
     from torch.utils.data import Dataset
 except ImportError as absent:
     raise MissingExtraError(
@@ -44,7 +44,7 @@ class Pictures(Dataset):
         return len(self.index)
 
     def __getitem__(self, number: int) -> tuple[Any, int]:
-        return decode(self.read(number)), self.index.labels[number]
+        return decode(self.read(number), self.index.names[number]), self.index.labels[number]
 
     def read(self, number: int) -> bytes:
         """The file as it lies on the storage, from the cache where it has it."""
@@ -62,12 +62,14 @@ class Pictures(Dataset):
         return self._reader[1]
 
 
-def decode(content: bytes) -> Any:
-    """The picture as a tensor, with a random crop and flip."""
+def decode(content: bytes, name: str = "") -> Any:
+    """The picture as a tensor, with a random crop and flip. `name`: of its file, for an error."""
     try:
         picture = Image.open(io.BytesIO(content)).convert("RGB")
     except OSError as error:
-        raise IngestError(f"a file of the data set is no picture: {error}; make the data set anew") from error
+        which = f"file {name!r}" if name else "a file"
+        why = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
+        raise IngestError(f"{which} of the data set is no picture{why}; make the data set anew") from error
     width, height = (round(CROPPED * edge) for edge in picture.size)
     left, top = random.randint(0, picture.width - width), random.randint(0, picture.height - height)
     picture = picture.crop((left, top, left + width, top + height))

@@ -227,7 +227,8 @@ def _write_back(root: str, index: Index) -> None:
             file = os.open(f"{root}/{name}", os.O_RDONLY)
         except OSError as error:
             raise IngestError(
-                f"file {name!r} of storage {root!r} cannot be read: {error.strerror}; make the data set anew"
+                f"file {name!r} of storage {root!r} cannot be read: {error.strerror}; check your rights, or make the "
+                "data set anew"
             ) from error
         try:
             os.fdatasync(file)

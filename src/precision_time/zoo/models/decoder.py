@@ -37,7 +37,7 @@ from precision_time.zoo.models.mla import LatentAttention
 from precision_time.zoo.models.moe import MixtureOfExperts
 from precision_time.zoo.models.operators import window_attention
 from precision_time.zoo.models.text import dropout, tokens, vocabulary_loss
-from precision_time.zoo.tables.decoders import PLAIN
+from precision_time.zoo.tables.decoders import GPT
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 GROUPED_ATTENTION = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
@@ -247,15 +247,7 @@ def complete(config: Config) -> dict[str, object]:
         "kv_heads": heads,
         "head_dim": hidden // heads,
         "ffn": 4 * hidden,
-        "norm": "layernorm",
-        "act": "gelu",
-        "pos": "learned",
-        "bias": 1,
-        "tied_embeddings": 1,
-        "qk_norm": 0,
-        "dropout": 0.0,
-        **PLAIN,
-        "max_positions": 2048,
+        **GPT,
         "rope_theta": 10000.0,
         "rotary_percent": 1.0,
         "fused_qkv": int(str(config.get("norm", "layernorm")) == "layernorm"),

@@ -1,0 +1,67 @@
+"""The communicators of a layered program on a cluster, and the seconds of collectives in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from precision_time.hardware.fabric import Cluster, Group
+from precision_time.layout.layered_program import LayeredProgram
+from precision_time.timing.collectives import collective_seconds
+from precision_time.timing.layout_costs import LayoutCosts
+from precision_time.timing.overlap import overlap_slowdown
+
+
+@dataclass(frozen=True, slots=True)
+class Communicators:
+    """Communicators and the seconds of collectives in them; `overlap` scales how much compute slows beside these."""
+
+    groups: Mapping[str, Group]
+    cluster: Cluster
+    overlap: float
+
+    @classmethod
+    def of(cls, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> Communicators:
+        share = costs.network.get(cluster.node.name, 1.0)
+        groups = {
+            name: _group(cluster, size, stride, share) for name, (size, stride) in program.groups.items() if size > 1
+        }
+        return cls(groups, cluster, costs.overlap)
+
+    def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
+        """Of a collective of so many bytes a rank; 0 without such a communicator. `copies`: as in `Exchange`."""
+        found = self.groups.get(group)
+        if found is None or nbytes <= 0:
+            return 0.0
+        if copies:
+            nbytes = nbytes * _sent_once(found, copies)
+        return _seconds(collective, float(nbytes), found)
+
+    def slowdown(self, group: str, collective: str) -> float:
+        """Compute beside the collective over compute alone."""
+        found = self.groups.get(group)
+        return 1.0 if found is None else _slowed(self.cluster, found, collective, self.overlap)
+
+
+@lru_cache(maxsize=4096)
+def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
+    group = cluster.group(size, stride)
+    return group if share == 1.0 else replace(group, network_bytes_per_s=share * group.network_bytes_per_s)
+
+
+def _sent_once(group: Group, copies: int) -> float:
+    """Share of `copies` of a token, for as many experts, that is left when each node is sent it once (between nodes) or
+    each rank (within one): expected distinct places of evenly spread experts."""
+    places = group.domains if group.domains > 1 else group.ranks
+    return min(1.0, places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies)
+
+
+@lru_cache(maxsize=4096)
+def _slowed(cluster: Cluster, group: Group, collective: str, scale: float) -> float:
+    return overlap_slowdown(cluster, group, collective, scale).compute
+
+
+@lru_cache(maxsize=65536)
+def _seconds(collective: str, nbytes: float, group: Group) -> float:
+    return float(collective_seconds(collective, nbytes, group).seconds)

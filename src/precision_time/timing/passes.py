@@ -1,0 +1,178 @@
+"""A pass over the operators of a unit, as three numbers.
+
+A pass over operators in order is a max-plus map from (host, device) to (host', device'):
+
+    host' = host + host_s        device' = max(device + device_s, host + reach_s)
+
+`reach_s` is the latest that launching holds the device up. Passes compose without looking at their operators again, so
+that neither layers nor micro-batches cost anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from precision_time.layout.layered_program import Exchange, UnitProgram
+from precision_time.layout.rank_program import Segment
+from precision_time.timing.communicators import Communicators
+from precision_time.timing.layout_costs import LayoutCosts
+from precision_time.timing.price import PricedKinds
+
+LAUNCH_LATENCY_S = 3e-6
+"""From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a unit. `exposed` and `hidden` are the seconds of its exchanges by group, `exposed` within
+    `device_s`."""
+
+    device_s: float
+    host_s: float
+    reach_s: float
+    exposed: Mapping[str, float]
+    hidden: Mapping[str, float]
+    gap_s: float = 0.0
+    """Of `device_s`: waiting for the host."""
+
+    def then(self, after: Pass) -> Pass:
+        return Pass(
+            self.device_s + after.device_s,
+            self.host_s + after.host_s,
+            max(self.reach_s + after.device_s, self.host_s + after.reach_s),
+            _sum(self.exposed, after.exposed),
+            _sum(self.hidden, after.hidden),
+            self.gap_s + after.gap_s,
+        )
+
+    def times(self, count: int) -> Pass:
+        """The pass `count` times in a row."""
+        if count == 0:
+            return NOTHING
+        rest = count - 1
+        return Pass(
+            count * self.device_s,
+            count * self.host_s,
+            self.reach_s + rest * max(self.host_s, self.device_s),
+            {k: v * count for k, v in self.exposed.items()},
+            {k: v * count for k, v in self.hidden.items()},
+            count * self.gap_s,
+        )
+
+    def share(self, part: float) -> Pass:
+        """Part of the pass, where it is spread over several others."""
+        return Pass(
+            self.device_s * part,
+            self.host_s * part,
+            self.reach_s * part,
+            {k: v * part for k, v in self.exposed.items()},
+            {k: v * part for k, v in self.hidden.items()},
+        )
+
+    @property
+    def seconds(self) -> float:
+        """In a long row of passes: of host and device, the slower."""
+        return max(self.device_s, self.host_s)
+
+
+NOTHING = Pass(0.0, 0.0, float("-inf"), {}, {})
+
+
+def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> Mapping[str, float]:
+    if not b:
+        return a
+    return {k: a.get(k, 0.0) + b.get(k, 0.0) for k in (*a, *(k for k in b if k not in a))}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTimes:
+    """The passes of a unit; `backward` without what it recomputes."""
+
+    forward: Pass
+    backward: Pass
+    recompute: Pass
+
+
+def pass_of(
+    kinds: PricedKinds,
+    segment: Segment,
+    exchanges: tuple[tuple[str, float, float], ...],
+    costs: LayoutCosts | None,
+) -> Pass:
+    """A segment with its exchanges: (group, exposed, hidden) seconds. Without `costs` the host may run ahead: sweeps
+    that loop over tensors are launched while the device still has the backward pass to do."""
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    for group, shown, behind in exchanges:
+        exposed[group] = exposed.get(group, 0.0) + shown
+        hidden[group] = hidden.get(group, 0.0) + behind
+    waiting = sum(exposed.values())
+    if not len(segment):
+        return Pass(waiting, 0.0, float("-inf"), exposed, hidden) if exchanges else NOTHING
+    host = np.cumsum(kinds.host_seconds(segment))
+    duration = kinds.device_seconds(segment)
+    total = float(duration.sum())
+    left = total - np.cumsum(duration) + duration
+    reach = float(np.max(host + LAUNCH_LATENCY_S + left))
+    launching = float(host[-1])
+    if kinds.synchronous:
+        return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
+    together = total + waiting if costs is None else costs.together(total + waiting, launching)
+    return Pass(together, launching, reach + waiting, exposed, hidden, together - total - waiting)
+
+
+def unit_times(kinds: PricedKinds, unit: UnitProgram, joined: Communicators, costs: LayoutCosts) -> UnitTimes:
+    products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
+    attention = _kinds_s(kinds, unit.forward, unit.attention)
+
+    def timed(exchanges: tuple[Exchange, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
+        behind_weights = sum(1 for e in exchanges if e.behind in ("weights", "products")) or 1
+        found = []
+        for each in exchanges:
+            seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes, each.copies)
+            room = 0.0
+            if each.behind == "weights":
+                room = products / behind_weights
+            elif each.behind == "compute":
+                room = _all_s(kinds, unit.backward if backward else unit.forward)
+            elif each.behind == "products":
+                room = (products if backward else _products_s(kinds, unit.forward)) / behind_weights
+            elif each.behind == "attention":
+                steps = each.times + 1
+                # The first part is there from the start; each later one travels behind the step before it.
+                room = (2.5 if backward else 1.0) * attention * each.times / steps
+            hidden = min(seconds, room)
+            # What runs beside a collective runs slower: that much of it shows after all.
+            shown = seconds - hidden + hidden * (joined.slowdown(each.group, each.collective) - 1.0)
+            found.append((each.group, shown, hidden))
+        return tuple(found)
+
+    return UnitTimes(
+        forward=pass_of(kinds, unit.forward, timed(unit.forward_exchanges, False), costs),
+        backward=pass_of(kinds, unit.backward, timed(unit.backward_exchanges, True), costs),
+        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_exchanges, False), costs),
+    )
+
+
+def _all_s(kinds: PricedKinds, segment: Segment) -> float:
+    return float(kinds.device_seconds(segment).sum()) if len(segment) else 0.0
+
+
+def _products_s(kinds: PricedKinds, segment: Segment) -> float:
+    names = {i for i in set(segment.kind.tolist()) if kinds.kinds[i].name in _PRODUCTS}
+    return _kinds_s(kinds, segment, tuple(names))
+
+
+_PRODUCTS = frozenset({
+    "aten.mm", "aten.addmm", "pt.scaled_mm", "pt.grouped_mm", "pt.grouped_mm_weight", "pt.scaled_grouped_mm",
+    "pt.scaled_grouped_mm_weight",
+})  # fmt: skip
+
+
+def _kinds_s(kinds: PricedKinds, segment: Segment, wanted: tuple[int, ...]) -> float:
+    if not wanted or not len(segment):
+        return 0.0
+    return float(kinds.device_seconds(segment)[np.isin(segment.kind, wanted)].sum())
