@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import precision_time
-from precision_time.errors import IngestError
+from precision_time.errors import DataError, IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.host import Counter
 from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
 from precision_time.ingest.stagger.journal import Journal, key_of
 from precision_time.ingest.stagger.processes import Host, hosts, watch
 from precision_time.ingest.stagger.staggered_run import earlier_runs, run_jobs
+from precision_time.ingest.stagger.windows_plan import Launch, Launcher
 
 FUNCTION = """
 import os, subprocess, sys, time
@@ -323,3 +324,25 @@ def test_a_host_that_is_gone(folder: Path) -> None:
     with pytest.raises(IngestError, match="has ended; call again"):
         host.launch(10, 0, 1, folder / "run")
     host.close()
+
+
+def test_a_job_that_stops_early_has_not_ended_well(folder: Path) -> None:
+    (folder / "loop.py").write_text(LOOP.replace("11", "6"))
+    command = {"name": "b", "run": f"{sys.executable} loop.py", "progress": r"done (?P<samples>\d+)"}
+    says = r"job 'b' ended with exit code 0 and told of 20 samples .* where 2 epochs have 40"
+    with pytest.raises(IngestError, match=says):
+        run_jobs(file_of(folder, python_job(), {**command, "epochs": 2}), [0.0, 0.0], folder / "kept")
+
+
+def test_a_script_that_was_edited_is_measured_again(folder: Path) -> None:
+    file = file_of(folder, {"name": "b", "run": f"{sys.executable} loop.py"})
+    before = key_of(file, list(file.jobs), {})
+    (folder / "loop.py").write_text(LOOP + "\n")
+    assert key_of(file, list(file.jobs), {}) != before
+
+
+def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+    (folder / "windows").write_text("not a folder")
+    launcher = Launcher(file_of(folder, python_job(), python_job("b")), folder)
+    with pytest.raises(DataError, match=r"windows' cannot be used: file exists; give another one"):
+        launcher.run("cold", [Launch(0, 8, 0, 1)])

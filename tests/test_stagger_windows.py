@@ -188,3 +188,13 @@ def test_nobody_waits_for_the_storage() -> None:
     assert found.storage == ((1.0, FAIR), (FAIR, 1.0))
     assert max(found.storage_s) <= 0.005, "together they are as fast, so two readers still keep up"
     assert len(found.notes) >= 2
+
+
+def test_a_job_that_counts_other_samples_than_it_was_given() -> None:
+    """Two epochs of 40 in batches of 4, each told as 2 or 16: a wrong batch_size."""
+    for each in (2, 16):
+        told = np.arange(0, 21) * float(each)
+        trace = Trace("a", np.arange(0, 21) * 0.1, told, 2.0, 0.0)
+        with pytest.raises(IngestError, match=f"told of {20 * each} in all, not 80; check .* batch_size"):
+            alone(trace, 40, 2)
+    alone(Trace("a", np.arange(0, 21) * 0.1, np.arange(0, 21) * 4.0, 2.0, 0.0), 40, 2)

@@ -246,13 +246,16 @@ class Counter:
 def _wait(pid: int) -> int:
     """The exit code (negative: the signal); everything the job has left behind in its group is ended too."""
     while True:
-        if hasattr(os, "waitid"):  # looks without reaping, so that the group's number is not given to another yet
-            done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        else:
-            done = False
-        if done:
-            _kill(pid)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if hasattr(os, "waitid"):
+            # Looks without reaping, so that the group's number is not given to another yet.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                _kill(pid)
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        else:  # macOS before Python 3.13
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                _kill(pid)
+                return os.waitstatus_to_exitcode(status)
         if _orphaned():
             _kill(pid)
             os._exit(1)

@@ -158,7 +158,9 @@ class CalibrationWords:
     """`calibration:` of the file: how long windows are."""
 
     _: KW_ONLY
-    samples: int | None = option(None, optional(count), "samples of a window (default: a fifth of an epoch)")
+    samples: int | None = option(
+        None, optional(count), "samples of a window (default: a tenth of an epoch, but no longer than half of window_s)"
+    )
     window_s: float = option(8.0, positive, "seconds of a window of a job that cannot read a subset")
     repeats: int = option(1, count, "times that every window is measured at least")
     patience_s: float = option(120.0, positive, "seconds without any progress after which a job counts as hung")

@@ -16,6 +16,22 @@ from precision_time.errors import DataError
 from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
 
 NAME = "journal.jsonl"
+SCRIPTS = (".py", ".sh")
+"""Files of a command that decide how it runs; others may be data sets."""
+
+
+def made(folder: Path) -> Path:
+    """The folder, made where it is not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+    return folder
+
+
+def _unusable(folder: Path, error: OSError) -> DataError:
+    reason = (error.strerror or str(error)).lower()
+    return DataError(f"folder {str(folder)!r} cannot be used: {reason}; give another one")
 
 
 class Journal:
@@ -25,8 +41,8 @@ class Journal:
         self.folder = folder
         self._path = folder / NAME
         self._found: dict[str, dict[str, Any]] = {}
+        made(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             if fresh:
                 return
             with contextlib.suppress(FileNotFoundError), self._path.open(encoding="utf-8") as lines:
@@ -35,8 +51,7 @@ class Journal:
                         entry = json.loads(line)
                         self._found[entry["key"]] = entry
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise DataError(f"folder {str(folder)!r} cannot be used: {reason}; give another one") from None
+            raise _unusable(folder, error) from None
 
     def get(self, key: str) -> dict[str, Any] | None:
         return self._found.get(key)
@@ -74,9 +89,10 @@ def key_of(file: JobsFile, jobs: list[JobWords], window: Mapping[str, Any]) -> s
 def _job(file: JobsFile, job: JobWords) -> dict[str, Any]:
     """All that decides how it runs: not its name, nor how many epochs it is to run in the end."""
     code = ""
-    if job.is_python:
+    named = [job.python_function[0]] if job.is_python else [w for w in job.run.split() if w.endswith(SCRIPTS)]
+    for name in named:
         with contextlib.suppress(OSError):
-            code = hashlib.sha256((file.folder / job.python_function[0]).read_bytes()).hexdigest()
+            code += hashlib.sha256((file.folder / name.strip("'\"")).read_bytes()).hexdigest()
     return {
         "run": job.run, "folder": str(file.folder), "code": code, "arguments": dict(job.arguments),
         "samples": file.samples_of(job), "data": dict(file.parts_of(job)), "progress": job.progress,

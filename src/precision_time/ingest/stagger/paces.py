@@ -14,6 +14,7 @@ from precision_time.ingest.stagger.inversion import Seen, SeenPair, bound
 from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
 from precision_time.ingest.stagger.processes import Trace
 from precision_time.ingest.stagger.windows import (
+    FEWEST_LINES,
     Alone,
     Rate,
     alone,
@@ -76,6 +77,11 @@ def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
     """Samples of a job's windows, from the file; else a tenth of an epoch, but no longer than a short look allows."""
     # The half-cached window reads [n/2, 3n/2), so n is at most two thirds of the data.
     most = file.samples_of(file.jobs[job]) * 2 // 3
+    if most < FEWEST_LINES:
+        raise IngestError(
+            f"job {file.jobs[job].name!r} has {file.samples_of(file.jobs[job])} samples, too few for a window; "
+            f"samples must be at least {math.ceil(1.5 * FEWEST_LINES)}, and some batches more is better"
+        )
     asked = file.calibration.samples
     if asked is not None:
         if asked > most:
@@ -94,6 +100,11 @@ def _fitting(file: JobsFile, n: int, size: float | None, notes: list[str]) -> in
     most = int(file.cache.capacity / size / 2)
     if most >= n:
         return n
+    if most < FEWEST_LINES:
+        raise IngestError(
+            f"cache.capacity {file.cache.capacity:g} holds {file.cache.capacity / size:.3g} samples of {size:g} bytes, "
+            f"and a window needs {2 * FEWEST_LINES}; check cache.capacity"
+        )
     notes.append(f"windows have {most} samples instead of {n}, because the cache must hold two of them")
     return most
 
@@ -106,7 +117,7 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[P
         traces, weighed = windows.subset_alone(job, n, len(colds))
         cold, half = traces["cold"][0], traces["half"][0]
         batch = batch_of(cold)
-        colds.append(alone(cold, n))
+        colds.append(alone(cold, n, 2))
         halves.append(alone(half, n))
         rates.append(whole_epoch(half, n - n % batch if cold.samples[-1] < 2 * n else n, colds[-1].fill_s,
                                  batch * colds[-1].first.seconds))  # fmt: skip

@@ -12,9 +12,10 @@ from typing import Any
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.journal import Journal, key_of
+from precision_time.ingest.stagger.journal import Journal, key_of, made
 from precision_time.ingest.stagger.processes import POLL_S, Host, Running, Trace, hosts
 from precision_time.ingest.stagger.windows import reached_s
+from precision_time.ingest.stagger.windows_plan import batch_of
 
 Tick = Callable[[float, Sequence[int]], None]
 
@@ -58,10 +59,9 @@ def run_jobs(
             f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
         )
     journal = Journal(Path(folder))
-    place = Path(folder) / "runs"
-    place.mkdir(parents=True, exist_ok=True)
+    place = made(Path(folder) / "runs")
     begun: dict[int, Running] = {}
-    with contextlib.nullcontext(on) if on else hosts(file) as made:
+    with contextlib.nullcontext(on) if on else hosts(file) as up:
         if not keep_cache:
             cache_state.empty(file)
         start = time.monotonic()
@@ -73,7 +73,7 @@ def run_jobs(
                 while waiting and offsets_s[waiting[0]] <= now:
                     job = waiting.pop(0)
                     words = file.jobs[job]
-                    begun[job] = made[job].launch(file.samples_of(words), 0, words.epochs, place / words.name)
+                    begun[job] = up[job].launch(file.samples_of(words), 0, words.epochs, place / words.name)
                 for one in begun.values():
                     one.update()
                     if not one.over and time.monotonic() - max(one.last_s, one.launched_s) > _patience(file):
@@ -96,6 +96,16 @@ def run_jobs(
         rest = "".join(f"; job {one.job.name!r} ran on to its end, kept in {str(journal.folder)!r}" for one in others)
         error = dead[0].silence(_patience(file)) if dead[0].stopped else dead[0].death("in the staggered run")
         raise IngestError(f"{error}{rest}")
+    for job, one in begun.items():
+        words = file.jobs[job]
+        told, whole = one.samples, words.epochs * file.samples_of(words)
+        batch = batch_of(one.trace()) if told > 0 else 0.0
+        if not whole - words.epochs * batch <= told <= whole + 0.5:
+            raise IngestError(
+                f"job {words.name!r} ended with exit code 0 and told of {told} samples in the staggered run, where "
+                f"{words.epochs} epochs have {whole}; check that it reads all of them, and samples and batch_size of "
+                f"the file{one.last_words()}"
+            )
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
 import numpy as np
 
 from precision_time.ingest.model.rates import Array
 from precision_time.ingest.stagger.staggered_run import Measured
 from precision_time.ingest.stagger.staggering import SMALL, Curve, Staggering, Way
+from precision_time.text_table import format_table
 from precision_time.units import digits_for, unit_for
 
 WIDTH = 100
@@ -22,15 +22,6 @@ def text(answer: Staggering) -> str:
     return "\n\n".join(filter(None, [
         _calibration(answer), _curves(answer), _advice(answer), _ways(answer), _notes(answer),
     ]))  # fmt: skip
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
-    lines = []
-    for line in (heads, tuple("-" * width for width in widths), *rows):
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 class Clock:
@@ -63,7 +54,8 @@ def _calibration(answer: Staggering) -> str:
         ])  # fmt: skip
     heads = ["job", "epochs x samples", "cold ms/sample", "hot ms/sample", "storage", "overlap", "start-up"]
     return (
-        f"calibration took {clock(found.cost_s)}{earlier}, {share:.0%} of one makespan\n\n{_table(heads, rows)}\n\n"
+        f"calibration took {clock(found.cost_s)}{earlier}, {share:.0%} of one makespan\n\n"
+        f"{format_table(heads, rows)}\n\n"
         + "\n".join(_pair(answer, i, j) for i in range(len(found.jobs)) for j in range(i + 1, len(found.jobs)))
     )
 
@@ -102,7 +94,7 @@ def _curve(answer: Staggering, curve: Curve) -> str:
         for k in at
     ]  # fmt: skip
     ends = f"{clock(float(curve.makespan_s.min()))} to {clock(float(curve.makespan_s.max()))}"
-    return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + _table(
+    return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + format_table(
         [f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0
     )
 
@@ -145,7 +137,7 @@ def _ways(answer: Staggering) -> str:
         name = way.name if way is not answer.best else "staggered, at the best offset"
         rows.append([name, start_words(answer, way) if way.offsets_s else "one loader", clock(way.makespan_s),
                      "" if way is answer.best else f"{gain:.1%}"])  # fmt: skip
-    return _table(["way", "start", "makespan", "best gains"], rows, left=2)
+    return format_table(["way", "start", "makespan", "best gains"], rows, left=2)
 
 
 def _notes(answer: Staggering) -> str:
@@ -164,4 +156,4 @@ def measured_text(answer: Staggering, found: Measured) -> str:
 
     rows = [row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, found.finish_s, strict=True)]
     rows.append(row("makespan", way.makespan_s, found.makespan_s))
-    return f"run: {start_words(answer, way)}\n\n" + _table(["", "predicted", "measured", "error"], rows)
+    return f"run: {start_words(answer, way)}\n\n" + format_table(["", "predicted", "measured", "error"], rows)

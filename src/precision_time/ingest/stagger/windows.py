@@ -134,16 +134,18 @@ class Alone:
     end_s: float
 
 
-def alone(trace: Trace, samples: int) -> Alone:
-    """Read a launch of some epochs of so many samples. The last batch may be dropped by the job."""
+def alone(trace: Trace, samples: int, epochs: int | None = None) -> Alone:
+    """Read a launch of so many epochs (None: as many as it told of) of so many samples. The last batch of an epoch may
+    be dropped by the job."""
     told = trace.samples[-1] if len(trace.samples) else 0.0
     batch = float(np.max(np.diff(trace.samples, prepend=0.0))) if len(trace.samples) else 1.0
-    epochs = max(1, round(told / samples))
+    epochs = epochs or max(1, round(told / samples))
     each = told / epochs
     if not samples - batch <= each <= samples + 0.5:
         raise IngestError(
-            f"job {trace.job!r} was asked for whole epochs of {samples} samples and told of {told:g} in all; "
-            "check samples of the file, and that the job reads the samples it is told to"
+            f"job {trace.job!r} was asked for whole epochs of {samples} samples and told of {told:g} in all, not "
+            f"{epochs * samples}; check samples of the file, batch_size of the job, and that it reads what it is "
+            "told to"
         )
     first = slope(trace, last=each + 0.5, what="the first epoch of a window")
     fill = reached_s(trace, each) - each * first.seconds

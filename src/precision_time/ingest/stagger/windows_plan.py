@@ -18,7 +18,7 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.journal import Journal, key_of
+from precision_time.ingest.stagger.journal import Journal, key_of, made
 from precision_time.ingest.stagger.processes import Host, Running, Trace, watch
 from precision_time.ingest.stagger.windows import FEWEST_LINES, reached_s
 
@@ -60,8 +60,8 @@ class Launcher:
         self, name: str, launches: Sequence[Launch], until: Callable[[Sequence[Running]], bool] = lambda _: False
     ) -> list[Trace]:
         """Start them at one moment; traces when all have ended, or `until` held."""
-        places = [self.folder / "windows" / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
-        places[0].parent.mkdir(parents=True, exist_ok=True)
+        folder = made(self.folder / "windows")
+        places = [folder / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
         running: list[Running] = []
         try:
             for launch, place in zip(launches, places, strict=True):
