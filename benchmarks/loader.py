@@ -1,9 +1,12 @@
-"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about four minutes.
+"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about ten minutes.
 
 Real PyTorch training (examples/stagger/train.py) on real JPEG files from nginx with a limited rate, through the file
 cache. What predicts: the storage probe, the preparation probe, and steps of the optimizer on batches in memory, taken
 between the judged runs but never from them. Writes benchmarks/results/loader.json and loader.md.
-Leave the machine alone meanwhile.
+Leave the machine alone meanwhile: what other programs took of it during the runs is told.
+
+Caches stay until the end. ext4 does not use the inode of a deleted file again for minutes, and looks at all of them for
+every new file: to make one took 20 us in a fresh folder, 500 us after some thousand deletions.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ GOAL = 0.10
 
 @dataclass(frozen=True)
 class Setting:
-    """One loader: its workers, the storage's limit, the cache (share of the data that it holds) and the net."""
+    """One loader: its workers, the storage's limit, the cache (share of the data that it holds), the net, batches that
+    each worker prepares ahead, and the edge of a picture.
+    """
 
     name: str
     workers: int
@@ -53,6 +58,8 @@ class Setting:
     policy: str = "lru"
     width: int = 4
     steps: int = 1
+    prefetch: int = 2
+    size: int = SIZE
 
 
 SETTINGS = (
@@ -62,6 +69,13 @@ SETTINGS = (
     Setting("no workers, then all cached", 0, 150, None, width=8),
     Setting("preparation-bound, no limit, all cached", 1, None, None),
     Setting("compute-bound once cached", 1, 150, None, width=16, steps=2),
+    # Those below were added after the model had been built on those above.
+    Setting("two workers on two cores, no limit", 2, None, None),
+    Setting("one batch ahead, no limit", 1, None, None, prefetch=1),
+    Setting("larger pictures", 1, 150, None, size=320),
+    Setting("larger pictures, two workers, half cached", 2, 200, 0.5, "no-eviction", size=320),
+    Setting("no workers, slow step", 0, 100, None, width=16, steps=4),
+    Setting("storage and worker as fast", 1, 500, None),
 )
 
 
@@ -75,10 +89,10 @@ def example() -> Any:
     return module
 
 
-def step_s(width: int, steps: int, seconds: float = 0.6) -> float:
+def step_s(width: int, steps: int, seconds: float = 0.6, size: int = SIZE) -> float:
     """Mean seconds of training on batches in memory, so many that none is still in the processor's cache."""
     learn = example().learner(width, steps)
-    edge = round(CROPPED * SIZE)
+    edge = round(CROPPED * size)
     pictures, labels = torch.rand(16, BATCH, 3, edge, edge), torch.arange(BATCH) % 10
     torch.set_num_threads(1)
     learn(pictures[0], labels)
@@ -91,30 +105,36 @@ def step_s(width: int, steps: int, seconds: float = 0.6) -> float:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Really measured: seconds, and the share of samples that were read from the server."""
+    """Really measured: seconds, the share of samples that were read from the server, and the share of the machine's
+    processors that was busy (with this run and whatever else).
+    """
 
     seconds: float
     missed: float
+    busy: float
 
 
 def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, epochs: int) -> list[Epoch]:
     """Every epoch of a real run that starts with an empty cache."""
     begun, read, done = 0.0, 0, 0
+    ticks = _ticks()
     found: list[Epoch] = []
 
     def progress(count: int) -> None:
-        nonlocal begun, read, done
+        nonlocal begun, read, done, ticks
         done += count
         if done % samples == 0:
             now, requests = time.monotonic(), server.requests()
             if done:
-                found.append(Epoch(now - begun, (requests - read) / samples))
+                busy, every = (new - old for new, old in zip(_ticks(), ticks, strict=True))
+                found.append(Epoch(now - begun, (requests - read) / samples, busy / max(every, 1)))
+            ticks = _ticks()
             begun, read = time.monotonic(), requests
 
     total = sum(read_index(server.url).bytes)
     example().train(
         progress, root=server.url, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
-        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy,
+        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy, prefetch=setting.prefetch,
         cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
     )  # fmt: skip
     return found
@@ -124,14 +144,18 @@ def loader_of(
     setting: Setting, storage: Storage, prepared: PreparationProbe, samples: int, mean_bytes: float
 ) -> Loader:
     """The loader as the probes describe it."""
-    prepare_s = (prepared.worker_s if setting.workers else prepared.inline_s) + prepared.hit_s
+    works = setting.workers > 0
     return Loader(
         samples_per_step=BATCH,
         bytes_per_sample=mean_bytes,
-        prepare_s=prepare_s,
-        # A missed sample is kept too, by whoever read it.
-        storage=replace(storage, latency_s=storage.latency_s + prepared.store_s - prepared.hit_s),
+        prepare_s=(prepared.worker_s if works else prepared.inline_s) + prepared.hit_s,
+        batch_s=prepared.worker_end_s if works else prepared.inline_end_s,
+        keep_s=prepared.keep_s,
+        read_core_s=prepared.read_core_s,
+        handoff_s=prepared.handoff_s,
+        storage=storage,
         workers=setting.workers,
+        prefetch_factor=setting.prefetch,
         cores=float(os.cpu_count() or 1),
         training_cores=1.0,
         samples=samples,
@@ -150,46 +174,56 @@ def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples:
 
 def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], epochs: int = 4) -> list[dict[str, Any]]:
     """These settings, `rounds` times, with the probes in between."""
-    make(folder / "pictures", samples, Recipe(SIZE))
-    root = str(folder / "pictures")
-    mean_bytes = read_index(root).mean_bytes
+    roots = {size: folder / f"pictures{size}" for size in {setting.size for setting in settings}}
+    for size, root in roots.items():
+        make(root, samples, Recipe(size))
+    mean_bytes = {size: read_index(str(root)).mean_bytes for size, root in roots.items()}
     probed: dict[Setting, list[Storage]] = {setting: [] for setting in settings}
     measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in settings}
     steps: dict[Setting, list[float]] = {setting: [] for setting in settings}
-    prepared: list[PreparationProbe] = []
+    prepared: dict[Setting, list[PreparationProbe]] = {setting: [] for setting in settings}
     for turn in range(rounds):
         for setting in settings:
-            with LocalServer(root, setting.requests_per_s) as server:
+            with LocalServer(roots[setting.size], setting.requests_per_s) as server:
                 probed[setting].append(probe_storage(server.url, 6.0).storage)
-                prepared.append(probe_preparation(root, BATCH, folder, 3.0))
-                steps[setting].append(step_s(setting.width, setting.steps))
-                with tempfile.TemporaryDirectory(dir=folder) as cache:
-                    measured[setting].append(measure(setting, server, Path(cache), samples, epochs))
-            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
+                prepared[setting].append(probe_preparation(server.url, BATCH, folder, 4.0))
+                steps[setting].append(step_s(setting.width, setting.steps, size=setting.size))
+                cache = Path(tempfile.mkdtemp(prefix="cache", dir=folder))
+                measured[setting].append(measure(setting, server, cache, samples, epochs))
+            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%} {one.busy:.0%}" for one in measured[setting][-1])
             print(f"{turn + 1}/{rounds} {setting.name}: {said}", file=sys.stderr, flush=True)
-    middle = PreparationProbe(**{
-        word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
-    })  # fmt: skip
     storages = {setting: middle_of(found) for setting, found in probed.items()}
     rows = []
     for setting in settings:
         train_s = statistics.median(steps[setting])
+        # What does not depend on the setting is the median over all that read such pictures. What it takes to keep a
+        # file depends on what the file system did before, so that one is of the probes beside the runs.
+        middle = middle_of_probes([one for other in settings if other.size == setting.size for one in prepared[other]])
+        middle = replace(middle, keep_s=middle_of_probes(prepared[setting]).keep_s)
         if setting.workers:
             train_s += middle.receive_s
-        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes)
+        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes[setting.size])
         cold, later = predict(loader, middle, train_s, samples)
         first = [epochs[0] for epochs in measured[setting]]
         rest = [epoch for epochs in measured[setting] for epoch in epochs[1:]]
         rows.append({
             "setting": asdict(setting),
             "storage": storages[setting].to_dict(),
+            "prepared": asdict(middle),
             "train_s": train_s,
             "binding": loader.binding(train_s, loader.first_miss()),
             "cold": judged(cold, loader.first_miss(), first),
             "later": judged(later, loader.later_misses()[0][1], rest),
             "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
         })  # fmt: skip
-    return [{"prepared": asdict(middle)}, *rows]
+    return rows
+
+
+def middle_of_probes(found: Sequence[PreparationProbe]) -> PreparationProbe:
+    """The median of every figure."""
+    return PreparationProbe(**{
+        word: statistics.median(getattr(one, word) for one in found) for word in asdict(found[0])
+    })  # fmt: skip
 
 
 def middle_of(found: Sequence[Storage]) -> Storage:
@@ -236,7 +270,7 @@ def main() -> int:
     given = parser.parse_args()
     settings = [setting for setting in SETTINGS if given.only in setting.name]
     with tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder:
-        prepared, *rows = run(Path(folder), given.samples, given.rounds, settings)
+        rows = run(Path(folder), given.samples, given.rounds, settings)
     machine = {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
@@ -246,14 +280,14 @@ def main() -> int:
         } | {"python": platform.python_version()},
     }  # fmt: skip
     errors = [abs(row[kind]["error"]) for row in rows for kind in ("cold", "later")]
-    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, **prepared, "rows": rows}
+    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, "rows": rows}
     given.output.mkdir(parents=True, exist_ok=True)
     (given.output / "loader.json").write_text(json.dumps(content, indent=1) + "\n")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     text = (
         "# Loader-bound jobs: predicted against measured\n\n"
         f"`python benchmarks/loader.py` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
-        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE}, batches of {BATCH}, medians of {given.rounds} "
+        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, medians of {given.rounds} "
         "runs.\nPredicted from the storage probe, the preparation probe and steps on batches in memory.\n\n"
         f"{table(rows)}\n\n"
         f"Largest error {max(errors):.1%}, mean {statistics.mean(errors):.1%}; "
@@ -262,6 +296,16 @@ def main() -> int:
     (given.output / "loader.md").write_text(text)
     print(text)
     return 0
+
+
+def _ticks() -> tuple[int, int]:
+    """The machine's processors so far: busy and all, in ticks; zeros where the system does not say."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return 0, 0
+    user, nice, system, idle, waiting, *others = map(int, path.read_text().splitlines()[0].split()[1:])
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + waiting
 
 
 def _processor() -> str:
