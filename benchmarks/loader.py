@@ -3,10 +3,12 @@
 Real PyTorch training (examples/stagger/train.py) on real JPEG files from nginx with a limited rate, through the file
 cache. What predicts: the storage probe, the preparation probe, and steps of the optimizer on batches in memory, taken
 between the judged runs but never from them. Writes benchmarks/results/loader.json and loader.md.
-Leave the machine alone meanwhile: what other programs took of it during the runs is told.
+Leave the machine alone meanwhile. Where other programs took more than a twentieth of its processors during a probe or a
+run, that one is done again (whatever came out), until --patience is over; what they took is written down.
 
-Caches stay until the end. ext4 does not use the inode of a deleted file again for minutes, and looks at all of them for
-every new file: to make one took 20 us in a fresh folder, 500 us after some thousand deletions.
+The caches are files in memory, where there is such a folder. On ext4 a new file costs what was deleted before: the
+kernel does not use the inode of a deleted file again for minutes, and looks at each of them to find another one. Here
+20 to 500 us of processor time a file, between two runs that were otherwise the same.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -43,6 +46,10 @@ RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
 SIZE, BATCH = 160, 16
 GOAL = 0.10
+DISTURBED = 0.05
+"""Share of the processors that other programs may have during a run."""
+MEMORY = Path("/dev/shm")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ SETTINGS = (
     Setting("no workers, then all cached", 0, 150, None, width=8),
     Setting("preparation-bound, no limit, all cached", 1, None, None),
     Setting("compute-bound once cached", 1, 150, None, width=16, steps=2),
-    # Those below were added after the model had been built on those above.
+)
+ADDED = (
     Setting("two workers on two cores, no limit", 2, None, None),
     Setting("one batch ahead, no limit", 1, None, None, prefetch=1),
     Setting("larger pictures", 1, 150, None, size=320),
@@ -77,6 +85,7 @@ SETTINGS = (
     Setting("no workers, slow step", 0, 100, None, width=16, steps=4),
     Setting("storage and worker as fast", 1, 500, None),
 )
+"""After the model had been built on those above."""
 
 
 def example() -> Any:
@@ -105,30 +114,24 @@ def step_s(width: int, steps: int, seconds: float = 0.6, size: int = SIZE) -> fl
 
 @dataclass(frozen=True)
 class Epoch:
-    """Really measured: seconds, the share of samples that were read from the server, and the share of the machine's
-    processors that was busy (with this run and whatever else).
-    """
+    """Really measured: seconds, and the share of samples that were read from the server."""
 
     seconds: float
     missed: float
-    busy: float
 
 
 def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, epochs: int) -> list[Epoch]:
     """Every epoch of a real run that starts with an empty cache."""
     begun, read, done = 0.0, 0, 0
-    ticks = _ticks()
     found: list[Epoch] = []
 
     def progress(count: int) -> None:
-        nonlocal begun, read, done, ticks
+        nonlocal begun, read, done
         done += count
         if done % samples == 0:
             now, requests = time.monotonic(), server.requests()
             if done:
-                busy, every = (new - old for new, old in zip(_ticks(), ticks, strict=True))
-                found.append(Epoch(now - begun, (requests - read) / samples, busy / max(every, 1)))
-            ticks = _ticks()
+                found.append(Epoch(now - begun, (requests - read) / samples))
             begun, read = time.monotonic(), requests
 
     total = sum(read_index(server.url).bytes)
@@ -172,7 +175,44 @@ def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples:
     return cold, later
 
 
-def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], epochs: int = 4) -> list[dict[str, Any]]:
+class Machine:
+    """Does something when no other program is busy, and again if one was meanwhile."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._end = time.monotonic() + patience_s
+        self.taken: list[float] = []
+
+    def alone(self, do: Callable[[], T], server: LocalServer) -> T:
+        """What `do` gives; `taken` gets the share of the processors that others had during it."""
+        while True:
+            self._await_rest()
+            before, own = _ticks(), _own_ticks(server)
+            found = do()
+            every = max(_ticks()[1] - before[1], 1)
+            taken = max(_ticks()[0] - before[0] - (_own_ticks(server) - own), 0.0) / every
+            if taken <= DISTURBED or time.monotonic() > self._end:
+                self.taken.append(taken)
+                return found
+
+    def _await_rest(self) -> None:
+        """A second in which nearly nothing ran."""
+        while time.monotonic() < self._end:
+            before = _ticks()
+            time.sleep(1.0)
+            after = _ticks()
+            if after[0] - before[0] <= DISTURBED * (after[1] - before[1]):
+                return
+
+
+def run(
+    folder: Path,
+    caches: Path,
+    samples: int,
+    rounds: int,
+    settings: Sequence[Setting],
+    machine: Machine,
+    epochs: int = 4,
+) -> list[dict[str, Any]]:
     """These settings, `rounds` times, with the probes in between."""
     roots = {size: folder / f"pictures{size}" for size in {setting.size for setting in settings}}
     for size, root in roots.items():
@@ -185,21 +225,27 @@ def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], ep
     for turn in range(rounds):
         for setting in settings:
             with LocalServer(roots[setting.size], setting.requests_per_s) as server:
-                probed[setting].append(probe_storage(server.url, 6.0).storage)
-                prepared[setting].append(probe_preparation(server.url, BATCH, folder, 4.0))
-                steps[setting].append(step_s(setting.width, setting.steps, size=setting.size))
-                cache = Path(tempfile.mkdtemp(prefix="cache", dir=folder))
-                measured[setting].append(measure(setting, server, cache, samples, epochs))
-            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%} {one.busy:.0%}" for one in measured[setting][-1])
-            print(f"{turn + 1}/{rounds} {setting.name}: {said}", file=sys.stderr, flush=True)
+
+                def trained(setting: Setting = setting, server: LocalServer = server) -> list[Epoch]:
+                    with tempfile.TemporaryDirectory(dir=caches) as cache:
+                        return measure(setting, server, Path(cache), samples, epochs)
+
+                probe = partial(probe_storage, server.url, 6.0)
+                probed[setting].append(machine.alone(probe, server).storage)
+                prepare = partial(probe_preparation, server.url, BATCH, caches, 4.0)
+                prepared[setting].append(machine.alone(prepare, server))
+                step = partial(step_s, setting.width, setting.steps, size=setting.size)
+                steps[setting].append(machine.alone(step, server))
+                measured[setting].append(machine.alone(trained, server))
+            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
+            taken = max(machine.taken[-4:])
+            print(f"{turn + 1}/{rounds} {setting.name}: {said}; others {taken:.0%}", file=sys.stderr, flush=True)
     storages = {setting: middle_of(found) for setting, found in probed.items()}
     rows = []
     for setting in settings:
         train_s = statistics.median(steps[setting])
-        # What does not depend on the setting is the median over all that read such pictures. What it takes to keep a
-        # file depends on what the file system did before, so that one is of the probes beside the runs.
+        # The median over all settings that read such pictures: nothing in it depends on another setting.
         middle = middle_of_probes([one for other in settings if other.size == setting.size for one in prepared[other]])
-        middle = replace(middle, keep_s=middle_of_probes(prepared[setting]).keep_s)
         if setting.workers:
             train_s += middle.receive_s
         loader = loader_of(setting, storages[setting], middle, samples, mean_bytes[setting.size])
@@ -265,16 +311,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each setting (default 3)")
     parser.add_argument("--samples", type=int, default=640, help="pictures of an epoch (default 640)")
+    parser.add_argument(
+        "--patience", type=float, default=30.0, help="minutes, after which disturbed runs count too (default 30)"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of loader.json and loader.md")
+    parser.add_argument(
+        "--caches", type=Path, default=MEMORY if MEMORY.is_dir() else None, help="folder of the caches (default memory)"
+    )
     parser.add_argument("--only", default="", help="settings whose name contains this")
     given = parser.parse_args()
-    settings = [setting for setting in SETTINGS if given.only in setting.name]
-    with tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder:
-        rows = run(Path(folder), given.samples, given.rounds, settings)
-    machine = {
+    settings = [setting for setting in (*SETTINGS, *ADDED) if given.only in setting.name]
+    with (
+        tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder,
+        tempfile.TemporaryDirectory(prefix="precision-time-loader-", dir=given.caches) as caches,
+    ):
+        alone = Machine(60.0 * given.patience)
+        rows = run(Path(folder), Path(caches), given.samples, given.rounds, settings, alone)
+    machine: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "others": max(alone.taken),
         "versions": {
             name: importlib.metadata.version(name) for name in ("precision-time", "torch", "pillow", "numpy")
         } | {"python": platform.python_version()},
@@ -287,8 +344,11 @@ def main() -> int:
     text = (
         "# Loader-bound jobs: predicted against measured\n\n"
         f"`python benchmarks/loader.py` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
-        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, medians of {given.rounds} "
-        "runs.\nPredicted from the storage probe, the preparation probe and steps on batches in memory.\n\n"
+        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, "
+        f"medians of {given.rounds} runs, caches in {given.caches or 'the temporary folder'}; other programs "
+        f"took at most {machine['others']:.0%} of the processors meanwhile.\n"
+        "Predicted from the storage probe, the preparation probe and steps on batches in memory. The last "
+        f"{sum(setting in ADDED for setting in settings)} settings were added after the model had been built.\n\n"
         f"{table(rows)}\n\n"
         f"Largest error {max(errors):.1%}, mean {statistics.mean(errors):.1%}; "
         f"{sum(error <= GOAL for error in errors)} of {len(errors)} epochs within {GOAL:.0%}.\n"
@@ -303,9 +363,30 @@ def _ticks() -> tuple[int, int]:
     path = Path("/proc/stat")
     if not path.exists():
         return 0, 0
-    user, nice, system, idle, waiting, *others = map(int, path.read_text().splitlines()[0].split()[1:])
+    user, nice, system, idle, waiting, *others = map(int, path.read_text().splitlines()[0].split()[1:9])
     busy = user + nice + system + sum(others)
     return busy, busy + idle + waiting
+
+
+def _ticks_of(server: LocalServer) -> float:
+    """Of nginx, the child of the server's shell."""
+    path, pid = Path("/proc"), server.pid
+    found = 0
+    for stat in path.glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == pid:
+            found += int(words[11]) + int(words[12])
+    return float(found)
+
+
+def _own_ticks(server: LocalServer) -> float:
+    """What this process, the children that have ended and the server have had of the processors."""
+    spent = os.times()
+    seconds = spent.user + spent.system + spent.children_user + spent.children_system
+    return seconds * os.sysconf("SC_CLK_TCK") + _ticks_of(server)
 
 
 def _processor() -> str:

@@ -81,7 +81,7 @@ class _InMemory(Pictures):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, number: int) -> tuple[Any, int]:
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
         begun = time.monotonic()
         picture, _ = super().__getitem__(number % len(self._content))
         return picture, (begun, time.monotonic())
