@@ -1,9 +1,14 @@
-"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about four minutes.
+"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about ten minutes.
 
 Real PyTorch training (examples/stagger/train.py) on real JPEG files from nginx with a limited rate, through the file
 cache. What predicts: the storage probe, the preparation probe, and steps of the optimizer on batches in memory, taken
 between the judged runs but never from them. Writes benchmarks/results/loader.json and loader.md.
-Leave the machine alone meanwhile.
+Leave the machine alone meanwhile. Where other programs took more than a twentieth of its processors during a probe or a
+run, that one is done again (whatever came out), until --patience is over; what they took is written down.
+
+The caches are files in memory, where there is such a folder. On ext4 a new file costs what was deleted before: the
+kernel does not use the inode of a deleted file again for minutes, and looks at each of them to find another one. Here
+20 to 500 us of processor time a file, between two runs that were otherwise the same.
 """
 
 from __future__ import annotations
@@ -19,10 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -40,11 +46,17 @@ RESULTS = Path(__file__).parent / "results"
 EXAMPLE = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
 SIZE, BATCH = 160, 16
 GOAL = 0.10
+DISTURBED = 0.05
+"""Share of the processors that other programs may have during a run."""
+MEMORY = Path("/dev/shm")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One loader: its workers, the storage's limit, the cache (share of the data that it holds) and the net."""
+    """One loader: its workers, the storage's limit, the cache (share of the data that it holds), the net, batches that
+    each worker prepares ahead, and the edge of a picture.
+    """
 
     name: str
     workers: int
@@ -53,6 +65,8 @@ class Setting:
     policy: str = "lru"
     width: int = 4
     steps: int = 1
+    prefetch: int = 2
+    size: int = SIZE
 
 
 SETTINGS = (
@@ -63,6 +77,15 @@ SETTINGS = (
     Setting("preparation-bound, no limit, all cached", 1, None, None),
     Setting("compute-bound once cached", 1, 150, None, width=16, steps=2),
 )
+ADDED = (
+    Setting("two workers on two cores, no limit", 2, None, None),
+    Setting("one batch ahead, no limit", 1, None, None, prefetch=1),
+    Setting("larger pictures", 1, 150, None, size=320),
+    Setting("larger pictures, two workers, half cached", 2, 200, 0.5, "no-eviction", size=320),
+    Setting("no workers, slow step", 0, 100, None, width=16, steps=4),
+    Setting("storage and worker as fast", 1, 500, None),
+)
+"""After the model had been built on those above."""
 
 
 def example() -> Any:
@@ -75,10 +98,10 @@ def example() -> Any:
     return module
 
 
-def step_s(width: int, steps: int, seconds: float = 0.6) -> float:
+def step_s(width: int, steps: int, seconds: float = 0.6, size: int = SIZE) -> float:
     """Mean seconds of training on batches in memory, so many that none is still in the processor's cache."""
     learn = example().learner(width, steps)
-    edge = round(CROPPED * SIZE)
+    edge = round(CROPPED * size)
     pictures, labels = torch.rand(16, BATCH, 3, edge, edge), torch.arange(BATCH) % 10
     torch.set_num_threads(1)
     learn(pictures[0], labels)
@@ -114,7 +137,7 @@ def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, ep
     total = sum(read_index(server.url).bytes)
     example().train(
         progress, root=server.url, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
-        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy,
+        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy, prefetch=setting.prefetch,
         cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
     )  # fmt: skip
     return found
@@ -124,14 +147,18 @@ def loader_of(
     setting: Setting, storage: Storage, prepared: PreparationProbe, samples: int, mean_bytes: float
 ) -> Loader:
     """The loader as the probes describe it."""
-    prepare_s = (prepared.worker_s if setting.workers else prepared.inline_s) + prepared.hit_s
+    works = setting.workers > 0
     return Loader(
         samples_per_step=BATCH,
         bytes_per_sample=mean_bytes,
-        prepare_s=prepare_s,
-        # A missed sample is kept too, by whoever read it.
-        storage=replace(storage, latency_s=storage.latency_s + prepared.store_s - prepared.hit_s),
+        prepare_s=(prepared.worker_s if works else prepared.inline_s) + prepared.hit_s,
+        batch_s=prepared.worker_end_s if works else prepared.inline_end_s,
+        keep_s=prepared.keep_s,
+        read_core_s=prepared.read_core_s,
+        handoff_s=prepared.handoff_s,
+        storage=storage,
         workers=setting.workers,
+        prefetch_factor=setting.prefetch,
         cores=float(os.cpu_count() or 1),
         training_cores=1.0,
         samples=samples,
@@ -148,48 +175,101 @@ def predict(loader: Loader, prepared: PreparationProbe, train_s: float, samples:
     return cold, later
 
 
-def run(folder: Path, samples: int, rounds: int, settings: Sequence[Setting], epochs: int = 4) -> list[dict[str, Any]]:
+class Machine:
+    """Does something when no other program is busy, and again if one was meanwhile."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._end = time.monotonic() + patience_s
+        self.taken: list[float] = []
+
+    def alone(self, do: Callable[[], T], server: LocalServer) -> T:
+        """What `do` gives; `taken` gets the share of the processors that others had during it."""
+        while True:
+            self._await_rest()
+            before, own = _ticks(), _own_ticks(server)
+            found = do()
+            every = max(_ticks()[1] - before[1], 1)
+            taken = max(_ticks()[0] - before[0] - (_own_ticks(server) - own), 0.0) / every
+            if taken <= DISTURBED or time.monotonic() > self._end:
+                self.taken.append(taken)
+                return found
+
+    def _await_rest(self) -> None:
+        """A second in which nearly nothing ran."""
+        while time.monotonic() < self._end:
+            before = _ticks()
+            time.sleep(1.0)
+            after = _ticks()
+            if after[0] - before[0] <= DISTURBED * (after[1] - before[1]):
+                return
+
+
+def run(
+    folder: Path,
+    caches: Path,
+    samples: int,
+    rounds: int,
+    settings: Sequence[Setting],
+    machine: Machine,
+    epochs: int = 4,
+) -> list[dict[str, Any]]:
     """These settings, `rounds` times, with the probes in between."""
-    make(folder / "pictures", samples, Recipe(SIZE))
-    root = str(folder / "pictures")
-    mean_bytes = read_index(root).mean_bytes
+    roots = {size: folder / f"pictures{size}" for size in {setting.size for setting in settings}}
+    for size, root in roots.items():
+        make(root, samples, Recipe(size))
+    mean_bytes = {size: read_index(str(root)).mean_bytes for size, root in roots.items()}
     probed: dict[Setting, list[Storage]] = {setting: [] for setting in settings}
     measured: dict[Setting, list[list[Epoch]]] = {setting: [] for setting in settings}
     steps: dict[Setting, list[float]] = {setting: [] for setting in settings}
-    prepared: list[PreparationProbe] = []
+    prepared: dict[Setting, list[PreparationProbe]] = {setting: [] for setting in settings}
     for turn in range(rounds):
         for setting in settings:
-            with LocalServer(root, setting.requests_per_s) as server:
-                probed[setting].append(probe_storage(server.url, 6.0).storage)
-                prepared.append(probe_preparation(root, BATCH, folder, 3.0))
-                steps[setting].append(step_s(setting.width, setting.steps))
-                with tempfile.TemporaryDirectory(dir=folder) as cache:
-                    measured[setting].append(measure(setting, server, Path(cache), samples, epochs))
+            with LocalServer(roots[setting.size], setting.requests_per_s) as server:
+
+                def trained(setting: Setting = setting, server: LocalServer = server) -> list[Epoch]:
+                    with tempfile.TemporaryDirectory(dir=caches) as cache:
+                        return measure(setting, server, Path(cache), samples, epochs)
+
+                probe = partial(probe_storage, server.url, 6.0)
+                probed[setting].append(machine.alone(probe, server).storage)
+                prepare = partial(probe_preparation, server.url, BATCH, caches, 4.0)
+                prepared[setting].append(machine.alone(prepare, server))
+                step = partial(step_s, setting.width, setting.steps, size=setting.size)
+                steps[setting].append(machine.alone(step, server))
+                measured[setting].append(machine.alone(trained, server))
             said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
-            print(f"{turn + 1}/{rounds} {setting.name}: {said}", file=sys.stderr, flush=True)
-    middle = PreparationProbe(**{
-        word: statistics.median(getattr(one, word) for one in prepared) for word in asdict(prepared[0])
-    })  # fmt: skip
+            taken = max(machine.taken[-4:])
+            print(f"{turn + 1}/{rounds} {setting.name}: {said}; others {taken:.0%}", file=sys.stderr, flush=True)
     storages = {setting: middle_of(found) for setting, found in probed.items()}
     rows = []
     for setting in settings:
         train_s = statistics.median(steps[setting])
+        # The median over all settings that read such pictures: nothing in it depends on another setting.
+        middle = middle_of_probes([one for other in settings if other.size == setting.size for one in prepared[other]])
         if setting.workers:
             train_s += middle.receive_s
-        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes)
+        loader = loader_of(setting, storages[setting], middle, samples, mean_bytes[setting.size])
         cold, later = predict(loader, middle, train_s, samples)
         first = [epochs[0] for epochs in measured[setting]]
         rest = [epoch for epochs in measured[setting] for epoch in epochs[1:]]
         rows.append({
             "setting": asdict(setting),
             "storage": storages[setting].to_dict(),
+            "prepared": asdict(middle),
             "train_s": train_s,
             "binding": loader.binding(train_s, loader.first_miss()),
             "cold": judged(cold, loader.first_miss(), first),
             "later": judged(later, loader.later_misses()[0][1], rest),
             "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
         })  # fmt: skip
-    return [{"prepared": asdict(middle)}, *rows]
+    return rows
+
+
+def middle_of_probes(found: Sequence[PreparationProbe]) -> PreparationProbe:
+    """The median of every figure."""
+    return PreparationProbe(**{
+        word: statistics.median(getattr(one, word) for one in found) for word in asdict(found[0])
+    })  # fmt: skip
 
 
 def middle_of(found: Sequence[Storage]) -> Storage:
@@ -231,30 +311,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each setting (default 3)")
     parser.add_argument("--samples", type=int, default=640, help="pictures of an epoch (default 640)")
+    parser.add_argument(
+        "--patience", type=float, default=30.0, help="minutes, after which disturbed runs count too (default 30)"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of loader.json and loader.md")
+    parser.add_argument(
+        "--caches", type=Path, default=MEMORY if MEMORY.is_dir() else None, help="folder of the caches (default memory)"
+    )
     parser.add_argument("--only", default="", help="settings whose name contains this")
     given = parser.parse_args()
-    settings = [setting for setting in SETTINGS if given.only in setting.name]
-    with tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder:
-        prepared, *rows = run(Path(folder), given.samples, given.rounds, settings)
-    machine = {
+    settings = [setting for setting in (*SETTINGS, *ADDED) if given.only in setting.name]
+    with (
+        tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder,
+        tempfile.TemporaryDirectory(prefix="precision-time-loader-", dir=given.caches) as caches,
+    ):
+        alone = Machine(60.0 * given.patience)
+        rows = run(Path(folder), Path(caches), given.samples, given.rounds, settings, alone)
+    machine: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "others": max(alone.taken),
         "versions": {
             name: importlib.metadata.version(name) for name in ("precision-time", "torch", "pillow", "numpy")
         } | {"python": platform.python_version()},
     }  # fmt: skip
     errors = [abs(row[kind]["error"]) for row in rows for kind in ("cold", "later")]
-    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, **prepared, "rows": rows}
+    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, "rows": rows}
     given.output.mkdir(parents=True, exist_ok=True)
     (given.output / "loader.json").write_text(json.dumps(content, indent=1) + "\n")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     text = (
         "# Loader-bound jobs: predicted against measured\n\n"
         f"`python benchmarks/loader.py` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
-        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE}, batches of {BATCH}, medians of {given.rounds} "
-        "runs.\nPredicted from the storage probe, the preparation probe and steps on batches in memory.\n\n"
+        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, "
+        f"medians of {given.rounds} runs, caches in {given.caches or 'the temporary folder'}; other programs "
+        f"took at most {machine['others']:.0%} of the processors meanwhile.\n"
+        "Predicted from the storage probe, the preparation probe and steps on batches in memory. The last "
+        f"{sum(setting in ADDED for setting in settings)} settings were added after the model had been built.\n\n"
         f"{table(rows)}\n\n"
         f"Largest error {max(errors):.1%}, mean {statistics.mean(errors):.1%}; "
         f"{sum(error <= GOAL for error in errors)} of {len(errors)} epochs within {GOAL:.0%}.\n"
@@ -262,6 +356,37 @@ def main() -> int:
     (given.output / "loader.md").write_text(text)
     print(text)
     return 0
+
+
+def _ticks() -> tuple[int, int]:
+    """The machine's processors so far: busy and all, in ticks; zeros where the system does not say."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return 0, 0
+    user, nice, system, idle, waiting, *others = map(int, path.read_text().splitlines()[0].split()[1:9])
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + waiting
+
+
+def _ticks_of(server: LocalServer) -> float:
+    """Of nginx, the child of the server's shell."""
+    path, pid = Path("/proc"), server.pid
+    found = 0
+    for stat in path.glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == pid:
+            found += int(words[11]) + int(words[12])
+    return float(found)
+
+
+def _own_ticks(server: LocalServer) -> float:
+    """What this process, the children that have ended and the server have had of the processors."""
+    spent = os.times()
+    seconds = spent.user + spent.system + spent.children_user + spent.children_system
+    return seconds * os.sysconf("SC_CLK_TCK") + _ticks_of(server)
 
 
 def _processor() -> str:

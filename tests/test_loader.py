@@ -142,7 +142,70 @@ def test_copies() -> None:
     assert pageable.remedy(TRAIN, 0.0).needs == ("pinned memory",)
 
 
+BUCKET = Storage("bucket", bytes_per_s=1e12, stream_bytes_per_s=1e12, latency_s=1e-3, requests_per_s=200.0)
+ALONE = Loader(4, 1.0, 2.5e-3, BUCKET, workers=1, batch_s=6e-3)
+"""Batches of four: a sample takes 1 ms to its first byte and 1 ms to decode, a batch 6 ms at its end."""
+
+
+def test_one_reader_asks_for_nothing_at_the_end_of_its_batch() -> None:
+    # 5 ms between two answers of the storage, of which the reader needs 2; at the end of a batch it needs 2 + 6.
+    assert ALONE.step_s(0.01, 1.0) == pytest.approx(3 * 5e-3 + 8e-3)
+    assert replace(ALONE, prepare_s=1.75e-3, batch_s=3e-3).step_s(0.01, 1.0) == pytest.approx(20e-3)  # back in time
+    assert replace(ALONE, workers=2).step_s(0.01, 1.0) == pytest.approx(20e-3)  # the other reads meanwhile
+    assert replace(ALONE, workers=0).step_s(0.01, 1.0) == pytest.approx(3 * 5e-3 + 18e-3)  # it trains too
+    # half in the cache: 2 reads of 1 ms in 11 ms of a batch, so 2.5 ms beside the 6 at its end
+    assert ALONE.step_s(0.01, 0.5) == pytest.approx(5e-3 + (12e-3 - 6e-3) / 2 + 6e-3)
+    assert ALONE.step_s(0.001, 0.0) == pytest.approx(10e-3)
+    # a device that is busy for as long as a read takes has nothing to be back in time for
+    disk = replace(ALONE, storage=replace(BUCKET, latency_s=5e-3))
+    assert disk.step_s(0.01, 1.0) == pytest.approx(4 * 7.5e-3)
+    remedy = ALONE.remedy(0.021, 1.0)
+    assert remedy.workers_alone == 2
+    assert ALONE.remedy(0.024, 1.0).needs == ()
+
+
+def test_a_miss_takes_cores_too() -> None:
+    small = Loader(16, 1.0, 1e-3, replace(BUCKET, requests_per_s=None), workers=2, cores=2.0, training_cores=1.0,
+                   keep_s=0.3e-3, read_core_s=0.2e-3)  # fmt: skip
+    assert small.worker_s(1.0) == pytest.approx(16 * 2.3e-3)  # 1 ms to decode, 1 ms to read, 0.3 ms to keep it
+    assert small.step_s(8e-3, 0.0) == pytest.approx((8e-3 + 16e-3) / 2)
+    # two workers alone would take 18.4 ms; on two cores 16 x 1.5 ms and 14 ms of training take more
+    assert small.step_s(14e-3, 1.0) == pytest.approx((14e-3 + 24e-3) / 2)
+    assert small.binding(14e-3, 1.0) == TRAINING
+    assert replace(small, training_cores=0.0).parts(1.0)[CORES] == pytest.approx(12e-3)
+
+
+def test_a_worker_that_prepares_one_batch_ahead_waits_for_its_order() -> None:
+    loader = Loader(4, 0.0, 2.5e-3, NFS, workers=1, handoff_s=2e-3)
+    assert loader.step_s(1e-3, 0.0) == pytest.approx(10e-3)
+    one = replace(loader, prefetch_factor=1)
+    assert one.step_s(1e-3, 0.0) == pytest.approx(12e-3)
+    assert replace(one, workers=2).step_s(1e-3, 0.0) == pytest.approx(6e-3)
+    assert one.step_s(20e-3, 0.0) == 20e-3
+
+
 # --- beside a simulation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("requests_per_s", [50.0, 150.0, 300.0, 450.0, 2000.0])
+@pytest.mark.parametrize("end_s", [0.0, 2e-3, 20e-3])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_one_reader_is_that_of_a_simulated_bucket(
+    workers: int, requests_per_s: float, end_s: float, batch: int
+) -> None:
+    """A server that answers the next request no sooner than its turn, and saves up none."""
+    latency_s, decode_s, train_s, batches = 0.7e-3, 0.8e-3, 0.1e-3, 400
+    clock = turn = 0.0
+    for _ in range(batches):
+        for _ in range(batch):
+            clock = max(clock, turn)
+            turn = clock + 1.0 / requests_per_s
+            clock += latency_s + decode_s
+        clock += end_s + (0.0 if workers else train_s)
+    loader = Loader(batch, 1.0, decode_s + end_s / batch, replace(BUCKET, latency_s=latency_s,
+                    requests_per_s=requests_per_s), workers=workers, batch_s=end_s)  # fmt: skip
+    assert loader.step_s(train_s, 1.0) == pytest.approx(clock / batches, rel=0.01)
 
 
 def simulated(loader: Loader, train_s: float, batches: int) -> float:
@@ -250,6 +313,9 @@ loaders = st.builds(
     capacity=st.floats(0, 1),
     policy=st.sampled_from(["lru", "no-eviction"]),
     cached=st.floats(0, 1),
+    batch_s=st.floats(0, 1),
+    keep_s=st.floats(0, 0.1),
+    read_core_s=st.floats(0, 0.1),
 )
 shares = st.floats(0, 1)
 times = st.floats(1e-3, 100)

@@ -66,7 +66,12 @@ def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: Pre
     assert alone_s / 2 < prepared.inline_s < 5 * alone_s
     assert alone_s / 2 < prepared.worker_s < 15 * alone_s
     assert 0 <= prepared.batch_s < 16 * prepared.worker_s
-    assert 0 < prepared.hit_s < prepared.store_s
+    assert prepared.hit_s > 0
+    assert prepared.keep_s > 0  # files are made, and none of them at a hit
+    assert 0 < prepared.read_core_s < 0.1
+    assert 0 < prepared.inline_end_s < 16 * prepared.inline_s
+    assert 0 < prepared.worker_end_s < 16 * prepared.worker_s
+    assert prepared.handoff_s >= 0
     assert 0 <= prepared.receive_s < 0.1
     assert 0 <= prepared.start_s < 2
     assert "decode_ms" in str(prepared)
@@ -110,6 +115,7 @@ def test_calibrate_says_the_words_of_the_data_section(
     said = capsys.readouterr().out
     assert f"data: {{storage: {path}, bytes_per_sample: " in said
     assert "decode_ms: " in said
+    assert "keep_ms: " in said
 
 
 def test_a_storage_is_kept_whose_files_are_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

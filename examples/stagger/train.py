@@ -61,12 +61,14 @@ def train(
     workers: int = 1,
     width: int = 4,
     steps: int = 1,
+    prefetch: int = 2,
     seed: int = 0,
 ) -> None:
     """Train on the samples [first, first + samples) of the data set at `root`; they are shuffled in every epoch.
 
     `cache` is the folder of a cache of `cache_mib` MiB (None: it holds everything); two jobs may share it.
-    `steps` are the optimizer steps on each batch. Jobs of one `seed` read in one order.
+    `steps` are the optimizer steps on each batch, `prefetch` the batches that each worker prepares ahead. Jobs of one
+    `seed` read in one order.
     """
     torch.set_num_threads(1)
     kept = FileCache(cache, None if cache_mib is None else int(cache_mib * 2**20), cache_policy) if cache else None
@@ -76,6 +78,7 @@ def train(
         shuffle=True,
         num_workers=workers,
         persistent_workers=workers > 0,
+        prefetch_factor=prefetch if workers else None,
         generator=torch.Generator().manual_seed(seed),
     )
     learn = learner(width, steps, seed)

@@ -81,6 +81,7 @@ def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
         content["preparation"] = dataclasses.asdict(prepared)
         text = f"{text}\n{prepared}"
         words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
+        words += f", keep_ms: {prepared.keep_s * 1e3:.3g}"
     return content, f"{text}\n{_written(path, words)}"
 
 

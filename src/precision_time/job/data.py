@@ -79,6 +79,9 @@ class Data:
     decode_ms: float | None = option(
         None, optional(positive_or_zero), "milliseconds of one worker to decode, augment and batch a sample"
     )
+    keep_ms: float | None = option(
+        None, optional(positive_or_zero), "milliseconds of one worker to keep a missed sample in the cache (default 0)"
+    )
     samples_per_s_per_worker: float | None = option(None, optional(positive), "the same as samples per second")
     workers: int | None = option(None, optional(count_or_zero), "loader workers of each rank, as num_workers")
     prefetch_factor: int | None = option(None, optional(count), "batches that each worker prepares ahead (default 2)")

@@ -80,6 +80,7 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
         policy=policy,
         cached=data.cached or 0.0,
         prepare_spread=spread,
+        keep_s=(data.keep_ms or 0.0) / 1e3,
     ), tuple(said)
 
 

@@ -1,21 +1,26 @@
 """One job's loader: seconds that storage, workers and cores take for a step's samples, and what training waits.
 
-Every node has `loaders` ranks, each with its workers; a worker reads a missed sample, decodes and batches it, one after
-the other. So a step of B samples on a node cannot be shorter than any of
+Every node has `loaders` ranks, each with its workers; a worker reads a missed sample, keeps it in the cache, decodes
+and batches it, one after the other. So a step of B samples on a node cannot be shorter than any of
 
     storage     m B max(bytes / bandwidth, 1 / requests)              m: share of samples not in the cache
-    workers     B / loaders (d + m (latency + bytes / stream)) / workers     d: seconds to prepare a sample
-    cores       B d / cores
+    workers     B / loaders (d + m (latency + bytes / stream + k)) / workers
+                                              d: seconds to prepare a sample, k: to keep one in the cache
+    cores       B (d + m (k + r)) / cores     r: of a core, to read a sample
     copy        bytes of the batches over PCIe, where memory is pinned and the copy runs behind compute
 
 nor than training itself. A full queue of batches hides the rest; without workers loading and training take turns. On a
 CPU the cores that train also prepare: what both need in core-seconds is shared out over all cores.
+
+One reader alone asks for nothing while it puts a batch together (without workers: and trains), and a storage does not
+save up what it was not asked for: see `_alone_s`. With a prefetch factor of 1 a worker has no order for its next batch
+until training has received the last one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from precision_time.hardware.storage import Storage
@@ -39,6 +44,10 @@ class Loader:
     samples_per_step  of all ranks; batches_per_step  micro-steps: batches of a rank in a step
     nodes, loaders    nodes that load, and ranks with a loader on each
     prepare_s         one core, to decode, augment and batch a sample
+    batch_s           of a batch's prepare_s, what comes at its end, when nothing is read: to put it together, hand over
+    keep_s            one core, to keep a missed sample in the cache and to come back to decoding
+    read_core_s       of a missed sample's wait, what keeps a core busy
+    handoff_s         from a batch that is ready to the order for another, while training is free to receive it
     samples_per_read  samples that one request brings
     cores             of a node that workers may use, one left to each rank itself; None: as many as they need
     training_cores    of them, those that training keeps busy (a CPU device: there they are all of the node's)
@@ -67,6 +76,10 @@ class Loader:
     policy: str = "lru"
     cached: float = 0.0
     prepare_spread: float = 0.0
+    batch_s: float = 0.0
+    keep_s: float = 0.0
+    read_core_s: float = 0.0
+    handoff_s: float = 0.0
 
     @property
     def samples_per_node(self) -> float:
@@ -104,38 +117,72 @@ class Loader:
             found[REQUESTS] = missed / self.samples_per_read / self.storage.requests_per_s
         found[self._worker_part(miss)] = self.worker_s(miss) / max(self.workers, 1)
         if self.cores is not None:
-            found[CORES] = self.samples_per_node * self.prepare_s / self.cores
+            found[CORES] = self.core_s(miss) / self.cores
         if self.pinned and self.copy_s:
             found[COPY] = self.copy_s
         return found
 
     def worker_s(self, miss: float) -> float:
         """Seconds of one worker for a rank's samples of a step."""
-        return self.samples_per_loader * (self.prepare_s + miss * (self.request_s + self.stream_s))
+        waits_s = self.handoff_s * self.batches_per_step if self.prefetch_factor == 1 and self.workers else 0.0
+        sample_s = self.prepare_s + miss * (self.keep_s + self.request_s + self.stream_s)
+        return self.samples_per_loader * sample_s + waits_s
+
+    def core_s(self, miss: float) -> float:
+        """Seconds of cores for a node's samples of a step."""
+        return self.samples_per_node * (self.prepare_s + miss * (self.keep_s + self.read_core_s))
 
     def _worker_part(self, miss: float) -> str:
-        if self.prepare_s >= miss * (self.request_s + self.stream_s):
+        if self.prepare_s + miss * self.keep_s >= miss * (self.request_s + self.stream_s):
             return WORKERS
         return LATENCY if self.request_s >= self.stream_s else STREAM
 
     def period_s(self, miss: float) -> float:
         """Seconds between batches of the loader alone, for a whole step."""
         missed = miss * self.samples_per_node * self.storage_sample_s
-        cores = 0.0 if self.cores is None else self.samples_per_node * self.prepare_s / self.cores
-        return max(missed, self.worker_s(miss) / max(self.workers, 1), cores, self.copy_s if self.pinned else 0.0)
+        cores = 0.0 if self.cores is None else self.core_s(miss) / self.cores
+        alone = self._alone_s(miss) if self._reads_alone else 0.0
+        copy = self.copy_s if self.pinned else 0.0
+        return max(missed, self.worker_s(miss) / max(self.workers, 1), cores, copy, alone)
+
+    @property
+    def _reads_alone(self) -> bool:
+        """One process is all that reads from this storage."""
+        return self.loaders * (self.nodes if self.storage.shared else 1) == 1 and self.workers <= 1
+
+    def _alone_s(self, miss: float, train_s: float = 0.0) -> float:
+        """Seconds of a step whose one reader does something else once in every batch.
+
+        Between two of its reads pass at least the storage's seconds for a sample and at least its own; at a batch's
+        end its own are more by `batch_s`, and by `train_s` where it trains too. A storage of requests per second has
+        rested meanwhile, and answers the next one at once, but not two of them.
+        """
+        batches = float(self.batches_per_step)
+        samples = self.samples_per_loader / batches
+        pause_s = min(self.batch_s, self.prepare_s * samples) + train_s / batches
+        reads = miss * samples
+        own_s = self.worker_s(miss) / batches + train_s / batches  # of a batch
+        if reads <= 1.0:
+            return batches * max(reads * self.storage_sample_s, own_s)
+        between_s = (own_s - pause_s) / reads
+        busy_s = self.storage_sample_s
+        return batches * ((reads - 1.0) * max(busy_s, between_s) + max(busy_s, between_s + pause_s))
 
     def step_s(self, train_s: float, miss: float) -> float:
         """Seconds of a step of which training takes `train_s`."""
         busy = train_s + (0.0 if self.pinned else self.copy_s)
         if not self.workers:
-            return busy + self.period_s(miss)
-        return max(busy, self.period_s(miss), self.together_s(train_s))
+            if not self._reads_alone:
+                return busy + self.period_s(miss)
+            cores = 0.0 if self.cores is None else self.core_s(miss) / self.cores
+            return max(self._alone_s(miss, busy), busy + max(cores, self.copy_s if self.pinned else 0.0))
+        return max(busy, self.period_s(miss), self.together_s(train_s, miss))
 
-    def together_s(self, train_s: float) -> float:
-        """On a CPU device: seconds in which its cores both train and prepare a step."""
+    def together_s(self, train_s: float, miss: float) -> float:
+        """On a CPU device: seconds in which its cores both train and load a step."""
         if not self.training_cores or self.cores is None:
             return 0.0
-        return (train_s * self.training_cores + self.samples_per_node * self.prepare_s) / self.cores
+        return (train_s * self.training_cores + self.core_s(miss)) / self.cores
 
     def stall_s(self, train_s: float, miss: float) -> float:
         return max(self.step_s(train_s, miss) - train_s, 0.0)
@@ -144,7 +191,7 @@ class Loader:
         """What the loader's time is limited by."""
         parts = self.parts(miss)
         name = max(parts, key=parts.__getitem__)
-        shared = self.together_s(train_s) if self.workers else 0.0
+        shared = self.together_s(train_s, miss) if self.workers else 0.0
         if shared > max(train_s, parts[name]) + _ENOUGH:
             return TRAINING
         if not self.pinned and max(train_s, parts[name]) < train_s + self.copy_s:
@@ -164,7 +211,7 @@ class Loader:
         worker_s, period_s = self.worker_s(miss), self.period_s(miss)
         group_s = max(worker_s, group * period_s) / self.batches_per_step
         busy = train_s + (0.0 if self.pinned else self.copy_s)
-        batch_s = max(busy, self.together_s(train_s)) / self.batches_per_step
+        batch_s = max(busy, self.together_s(train_s, miss)) / self.batches_per_step
         rounds = math.ceil(batches / group - _ENOUGH)
         last = batches - (rounds - 1) * group
         last_s = max(worker_s, last * period_s) / self.batches_per_step
@@ -209,6 +256,21 @@ class Loader:
             left -= count
             epoch += int(count)
 
+    def _late(self, train_s: float, miss: float) -> bool:
+        return self._alone_s(miss) > train_s * (1.0 + _ENOUGH)
+
+    def _fed(self, late: Mapping[str, float], train_s: float) -> Loader:
+        """The same with a storage that keeps up by itself."""
+        known, more = self.storage, {name: late[name] / train_s for name in _STORAGE if name in late}
+        return replace(
+            self,
+            storage=replace(
+                known,
+                bytes_per_s=known.bytes_per_s * more.get(BANDWIDTH, 1.0),
+                requests_per_s=known.requests_per_s and known.requests_per_s * more.get(REQUESTS, 1.0),
+            ),
+        )
+
     # --- other loaders ----------------------------------------------------------------------------------------------
 
     def slower(self, storage: float, prepare: float) -> Loader:
@@ -217,6 +279,10 @@ class Loader:
         return replace(
             self,
             prepare_s=self.prepare_s * prepare,
+            batch_s=self.batch_s * prepare,
+            keep_s=self.keep_s * prepare,
+            read_core_s=self.read_core_s * prepare,
+            handoff_s=self.handoff_s * prepare,
             storage=replace(
                 known,
                 bytes_per_s=known.bytes_per_s / storage,
@@ -232,13 +298,15 @@ class Loader:
         late = {name: seconds for name, seconds in parts.items() if seconds > train_s * (1.0 + _ENOUGH)}
         per_step = {name: parts[name] / train_s for name in _STORAGE if name in late}
         worker = self._worker_part(miss)
-        count = max(1, math.ceil(self.worker_s(miss) / train_s - _ENOUGH))
+        one = replace(self, workers=max(self.workers, 1))
+        count = max(1, math.ceil(one.worker_s(miss) / train_s - _ENOUGH))
+        # Where storage and worker would each keep up, the storage may still rest while its only reader batches.
+        rests = count == one.workers == 1 and one._reads_alone and one._fed(late, train_s)._late(train_s, miss)
         cores = None
-        if CORES in late or self.together_s(train_s) > train_s * (1.0 + _ENOUGH):
-            preparing = self.samples_per_node * self.prepare_s / train_s
-            cores = math.ceil(preparing + (self.training_cores or self.loaders) - _ENOUGH)
+        if CORES in late or self.together_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
+            cores = math.ceil(self.core_s(miss) / train_s + (self.training_cores or self.loaders) - _ENOUGH)
         return Remedy(
-            workers=count if worker in late or not self.workers else None,
+            workers=count + rests if worker in late or rests or not self.workers else None,
             bytes_per_s=self.storage.bytes_per_s * per_step[BANDWIDTH] if BANDWIDTH in per_step else None,
             requests_per_s=(self.storage.requests_per_s or 0.0) * per_step[REQUESTS] if REQUESTS in per_step else None,
             cores=cores,

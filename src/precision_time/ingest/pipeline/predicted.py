@@ -48,7 +48,7 @@ def job_rates(
 def _hidden_storage_s(loader: Loader) -> float:
     """Seconds per sample of the whole job for its reads, where training hides them."""
     readers = max(loader.workers, 1) * loader.loaders
-    return max(loader.storage_sample_s, (loader.request_s + loader.stream_s) / readers) / loader.nodes
+    return max(loader.storage_sample_s, (loader.request_s + loader.stream_s + loader.keep_s) / readers) / loader.nodes
 
 
 def together(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequence[JobRates]) -> Together:
@@ -70,7 +70,7 @@ def _cores_share(loader: Loader, train_s: float) -> float:
     """Of a node's cores, while every sample is a hit."""
     if loader.cores is None:
         return 0.0
-    busy_s = train_s * loader.training_cores + loader.samples_per_node * loader.prepare_s
+    busy_s = train_s * loader.training_cores + loader.core_s(0.0)
     return busy_s / (loader.cores * loader.step_s(train_s, 0.0))
 
 

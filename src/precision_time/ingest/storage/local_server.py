@@ -124,6 +124,11 @@ class LocalServer:
             numbers = answer.read().decode().split("requests")[1].split()
         return int(numbers[2]) - self._asked
 
+    @property
+    def pid(self) -> int | None:
+        """Of the shell whose one child is nginx; None while it does not run."""
+        return None if self._process is None else self._process.pid
+
     def _start(self) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="precision-time-nginx-")
         port = self.port or _free_port()

@@ -14,7 +14,7 @@ from typing import Any
 from precision_time.errors import IngestError
 from precision_time.ingest.storage.file_cache import FileCache
 from precision_time.ingest.storage.index import Index, read_index
-from precision_time.ingest.storage.object_reader import open_reader
+from precision_time.ingest.storage.object_reader import ObjectReader, open_reader
 from precision_time.ingest.storage.reading import Pictures, decode
 
 BUDGET_S = 6.0
@@ -31,19 +31,27 @@ class PreparationProbe:
     worker_s    of one worker, a sample: decode, augment, batch and hand over; `decode_ms` of a job's data section
     inline_s    the same without workers, in the training process
     batch_s     of worker_s and inline_s, per batch whatever its size (to ask for a batch, to open shared memory)
+    worker_end_s, inline_end_s  of a batch, from its last sample to the next batch's first: nothing is read meanwhile
+    handoff_s   what worker_end_s is more where a worker prepares one batch ahead and must wait for its next order
     receive_s   of the training process, to receive and touch a batch that lies ready
     start_s     to start a worker
-    hit_s       to read a sample from the file cache; store_s  to keep one there
+    hit_s       to read a sample from the file cache
+    keep_s      what a missed sample takes beyond the read and a hit: to keep it, and to decode after all that
+    read_core_s of a read, what keeps the reader's core busy
     """
 
     batch_size: int
     worker_s: float
     inline_s: float
     batch_s: float
+    worker_end_s: float
+    inline_end_s: float
+    handoff_s: float
     receive_s: float
     start_s: float
     hit_s: float
-    store_s: float
+    keep_s: float
+    read_core_s: float
 
     def __str__(self) -> str:
         return "\n".join([
@@ -51,15 +59,17 @@ class PreparationProbe:
             f"batches of {self.batch_size}; {self.batch_s * 1e3:.2g} ms of each batch do not depend on its size",
             f"the training process without workers: {1 / self.inline_s:,.0f} samples per second",
             f"to receive a batch {self.receive_s * 1e3:.2g} ms, to start a worker {self.start_s * 1e3:.2g} ms, "
-            f"a hit of the cache {self.hit_s * 1e6:.0f} us, to keep a sample there {self.store_s * 1e6:.0f} us",
+            f"a hit of the cache {self.hit_s * 1e6:.0f} us, to keep a sample there {self.keep_s * 1e6:.0f} us "
+            f"(keep_ms: {self.keep_s * 1e3:.3g})",
         ])  # fmt: skip
 
 
 class _InMemory(Pictures):
-    """Pictures whose files are in memory, as long a data set as is wanted."""
+    """Pictures whose files are in memory, as long a data set as is wanted; labels are when each was begun and ended."""
 
     def __init__(self, root: str, length: int) -> None:
         index, reader = read_index(root), open_reader(root)
+        self.names = index.names
         kept = min(SAMPLES, len(index))
         try:
             self._content = [reader.read(name) for name in index.names[:kept]]
@@ -71,8 +81,10 @@ class _InMemory(Pictures):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, number: int) -> tuple[Any, int]:
-        return super().__getitem__(number % len(self._content))
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        begun = time.monotonic()
+        picture, _ = super().__getitem__(number % len(self._content))
+        return picture, (begun, time.monotonic())
 
     def read(self, number: int) -> bytes:
         return self._content[number]
@@ -94,27 +106,43 @@ def probe_preparation(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        part_s = budget_s / 6
-        inline_s = _rate(pictures, batch_size, 0, part_s)[0] / batch_size
-        worker_batch_s, start_s = _rate(pictures, batch_size, 1, 2 * part_s)
+        part_s = budget_s / 8
+        inline = _pace(pictures, batch_size, 0, part_s)
+        worker = _pace(pictures, batch_size, 1, 2 * part_s)
+        waiting = _pace(pictures, batch_size, 1, part_s, ahead=1)
         quarter = max(batch_size // 4, 1)
-        small_batch_s, _ = _rate(pictures, quarter, 1, part_s)
-        receive_s = _receive_s(pictures, batch_size, worker_batch_s, part_s)
+        small = _pace(pictures, quarter, 1, part_s)
+        receive_s = _receive_s(pictures, batch_size, worker.batch_s, part_s)
+        missing = _missing(root, pictures, cache_folder, 2 * part_s)
     finally:
         torch.set_num_threads(threads)
-    hit_s, store_s = _cache_s(pictures, cache_folder)
     # worker seconds of a batch are a + b size: two sizes give a.
-    fixed = small_batch_s - (worker_batch_s - small_batch_s) / max(batch_size - quarter, 1) * quarter
+    fixed = small.batch_s - (worker.batch_s - small.batch_s) / max(batch_size - quarter, 1) * quarter
     return PreparationProbe(
         batch_size=batch_size,
-        worker_s=worker_batch_s / batch_size,
-        inline_s=inline_s,
+        worker_s=worker.batch_s / batch_size,
+        inline_s=inline.batch_s / batch_size,
         batch_s=max(fixed, 0.0) if batch_size > quarter else 0.0,
+        worker_end_s=worker.end_s,
+        inline_end_s=inline.end_s,
+        handoff_s=max(waiting.end_s - worker.end_s, 0.0),
         receive_s=receive_s,
-        start_s=max(start_s - worker_batch_s, 0.0),
-        hit_s=hit_s,
-        store_s=store_s,
+        start_s=max(worker.first_s - worker.batch_s, 0.0),
+        hit_s=missing.hit_s,
+        keep_s=missing.keep_s,
+        read_core_s=missing.read_core_s,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Mean seconds from batch to batch, and of them between a batch's last sample and the next one's first; to the
+    very first batch.
+    """
+
+    batch_s: float
+    end_s: float
+    first_s: float
 
 
 def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | None = None) -> Iterator[Any]:
@@ -130,22 +158,26 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
     return iter(loader)
 
 
-def _rate(pictures: _InMemory, batch_size: int, workers: int, seconds: float) -> tuple[float, float]:
-    """Mean seconds from batch to batch while nothing is done with them, and seconds to the first.
+def _pace(pictures: _InMemory, batch_size: int, workers: int, seconds: float, ahead: int | None = None) -> _Pace:
+    """The pace while nothing is done with the batches.
 
     Means, since an epoch is a sum: what happens now and then is part of it.
     """
     begun = time.perf_counter()
-    batches = _loader(pictures, batch_size, workers)
+    batches = _loader(pictures, batch_size, workers, ahead)
     next(batches)
     first_s = time.perf_counter() - begun
     for _ in range(2 * workers):  # what was prepared ahead
         next(batches)
-    count, filled = 0, time.perf_counter()
+    last: float | None = None
+    count, ends, filled = 0, 0.0, time.perf_counter()
     while time.perf_counter() < begun + seconds or count < 3:
-        next(batches)
+        _, (starts, stops) = next(batches)
+        if last is not None:
+            ends += float(starts[0]) - last
+        last = float(stops[-1])
         count += 1
-    return (time.perf_counter() - filled) / count, first_s
+    return _Pace((time.perf_counter() - filled) / count, max(ends / (count - 1), 0.0), first_s)
 
 
 def _receive_s(pictures: _InMemory, batch_size: int, batch_s: float, seconds: float) -> float:
@@ -166,20 +198,65 @@ def _receive_s(pictures: _InMemory, batch_size: int, batch_s: float, seconds: fl
     return max(statistics.mean(found), 0.0)
 
 
-def _cache_s(pictures: _InMemory, folder: str | Path | None) -> tuple[float, float]:
-    """Mean seconds of a hit and of keeping a missed sample, with a picture decoded before each as a worker does.
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Means, in seconds: see PreparationProbe."""
 
-    In a loop of their own both would take a third of the time, from warm processor caches.
+    hit_s: float
+    keep_s: float
+    read_core_s: float
+
+
+def _missing(root: str, pictures: _InMemory, folder: str | Path | None, seconds: float) -> _Missing:
+    """Samples as a worker has them: looked for in a cache, read from the storage if missed, kept, decoded.
+
+    A miss leaves the processor's caches cold, so that decoding after it takes longer than after a hit: that is part of
+    what the miss takes. The read itself is left out, since a storage with a limit lets it wait.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix="precision-time-cache-") as made:
-        cache = FileCache(os.path.join(made, "cache"))
-        found = []
-        for _ in range(2):
-            gone = []
-            for number, content in enumerate(pictures._content):
-                decode(content)
-                begun = time.perf_counter()
-                cache.get(str(number), lambda _, content=content: content)  # type: ignore[misc]
-                gone.append(time.perf_counter() - begun)
-            found.append(statistics.mean(gone))
-    return found[1], found[0]
+    hits: list[float] = []
+    hit_decodes: list[float] = []
+    misses: list[float] = []
+    cores: list[float] = []
+    reader = open_reader(root)
+    end = time.perf_counter() + seconds
+    try:
+        reader.read(pictures.names[0])  # the connection
+        with tempfile.TemporaryDirectory(dir=folder, prefix="precision-time-cache-") as made:
+            cache = FileCache(os.path.join(made, "cache"))
+            turn = 0
+            while not turn or time.perf_counter() < end:
+                for number in range(len(pictures.files)):
+                    key, read = f"{turn} {number}", _Timed(reader, pictures.names[number])
+                    begun = time.perf_counter()
+                    content = cache.get(key, read)
+                    decode(content)
+                    misses.append(time.perf_counter() - begun - read.seconds)
+                    cores.append(read.core_s)
+                for number in range(len(pictures.files)):
+                    begun = time.perf_counter()
+                    content = cache.get(f"{turn} {number}", reader.read)
+                    middle = time.perf_counter()
+                    decode(content)
+                    hits.append(middle - begun)
+                    hit_decodes.append(time.perf_counter() - middle)
+                turn += 1
+    finally:
+        reader.close()
+    hit_s = statistics.mean(hits)
+    return _Missing(
+        hit_s, max(statistics.mean(misses) - hit_s - statistics.mean(hit_decodes), 0.0), statistics.mean(cores)
+    )
+
+
+class _Timed:
+    """A read that says how long it took, and how long it kept a core busy."""
+
+    def __init__(self, reader: ObjectReader, name: str) -> None:
+        self._reader, self._name = reader, name
+        self.seconds = self.core_s = 0.0
+
+    def __call__(self, _: str) -> bytes:
+        begun, busy = time.perf_counter(), time.thread_time()
+        content = self._reader.read(self._name)
+        self.seconds, self.core_s = time.perf_counter() - begun, time.thread_time() - busy
+        return content
