@@ -177,10 +177,15 @@ class Lru(Fits):
         zero = np.zeros_like(x)
         n = np.floor(x)
 
-        def over(y: Array) -> Array:
-            return self.since(zero, y, n) - self._capacity
+        def over(y: Array, cached: Array | None = None) -> Array:
+            return self.touched(_untouched(zero, y, n)[0], cached) - self._capacity
 
-        return crossing(over, x, ahead, ~self._filled)
+        share = crossing(over, x, ahead, ~self._filled)
+        if not self.parts.cached.any():
+            return share
+        # What was there before anyone started goes from the moment on at which all that is there fills the cache.
+        room = over(x, self.parts.cached) < -1e-9 * self._capacity
+        return np.minimum(share, crossing(lambda y: over(y, self.parts.cached), x, ahead, room))
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
@@ -228,10 +233,6 @@ class Lru(Fits):
             over += self.parts.size[p] * (1.0 - left)
             change -= self.parts.size[p] * rate
         return over, change
-
-    def since(self, then: Array, x: Array, n: Array) -> Array:
-        """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
-        return self.touched(_untouched(then, x, n)[0])
 
     def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
         """Share of each part, among what nobody touched, that is still there from before anyone started."""
