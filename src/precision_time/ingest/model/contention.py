@@ -60,16 +60,17 @@ class Contention:
         `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does.
         """
         reading, training = self._start(miss, running)
+        active = running.astype(float)
         time = self.seconds(miss, self._hot, self._storage)
         for _ in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
             trained = training
-            reading = np.where(running, np.minimum(miss * storage / time, 1.0), 0.0)
-            training = np.where(running, hot / time, 0.0)
+            reading = active * np.minimum(miss * storage / time, 1.0)
+            training = active * hot / time
             # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
-            moved = np.abs(time - before) > self._tolerance * time
-            if not (moved | (np.abs(training - trained) > self._tolerance)).any():
+            moved = np.maximum(np.abs(time - before) / time, np.abs(training - trained))
+            if moved.max() <= self._tolerance:
                 break
         self._reading, self._training, self._miss = reading, training, miss
         return time, training, reading

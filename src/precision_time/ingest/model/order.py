@@ -11,7 +11,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
-from precision_time.ingest.model.history import History
+from precision_time.ingest.model.history import Bends
 from precision_time.ingest.model.misses import Fits, crossing, limited
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array
@@ -143,7 +143,7 @@ class OrderedLru(Ordered):
     def __init__(self, parts: Parts, capacity: float, lanes: int, coalesces: bool = True) -> None:
         super().__init__(parts, None, lanes, coalesces)
         self._held = capacity
-        self._history = History(len(parts.share), lanes)
+        self._history = Bends(len(parts.share), lanes)
         # Who may find what whom has read; itself too, an epoch ago, if the cache can hold all its data.
         self._pairs = [(int(j), int(i)) for j, i in np.argwhere(self._same) if i != j or self._size[j] < capacity]
         self._behind, self._ahead = (np.array([pair[at] for pair in self._pairs], dtype=int) for at in (0, 1))

@@ -34,7 +34,7 @@ class Pace:
 
     def middle(self, x: Array, rate: Array, dt: Array) -> Array:
         """Progress in the middle of a step, with the acceleration of the last half step where nothing jumped since."""
-        part = np.where(self._jumped, 0.0, 0.25 * dt / self._since)
+        part = np.where(self._jumped, 0.0, 0.25 * dt / np.maximum(self._since, 1e-300))
         faster = np.clip((rate - self._rate) * part, -0.5 * rate, 0.5 * rate)
         return np.asarray(x + 0.5 * dt * (rate + faster))
 
