@@ -33,8 +33,8 @@ class History:
         self._past[self.rows] = x
 
     def at(self, row: Rows) -> Array:
-        """Progress in each lane's row, [jobs, lanes]."""
-        return self._past.take(row * self._cells.size + self._cells)
+        """Progress in some rows of each lane [some, lanes]: [jobs, some, lanes]."""
+        return self._past.take(row * self._cells.size + self._cells[:, None])
 
 
 class Bends(History):

@@ -54,7 +54,7 @@ class Fits:
 
     def touched(self, untouched: Array, cached: Array | None = None) -> Array:
         """Samples that anyone has touched, or that were cached, [lanes]."""
-        total = np.full(untouched.shape[1], self._all)
+        total = np.full(untouched.shape[1:], self._all)
         for p, readers in enumerate(self.readers):
             left = prod(untouched[j] for j in readers) * self.parts.size[p]
             total -= left if cached is None else left * (1.0 - cached[p])
@@ -131,7 +131,8 @@ class NoEviction(Fits):
         return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
 
 
-NEWTON = 1
+AHEAD = np.arange(5)[:, None]
+"""Rows of the history that are tried at once for the opening of the window."""
 
 
 class Lru(Fits):
@@ -148,7 +149,7 @@ class Lru(Fits):
         super().__init__(limited(parts, capacity))
         self._capacity = capacity
         self._history = History(len(parts.share), lanes)
-        self._opens = np.zeros(lanes, dtype=int)
+        self._opens, self._lanes = np.zeros(lanes, dtype=int), np.arange(lanes)
         self._filled = np.zeros(lanes, dtype=bool)
         self._last: tuple[Array, Array, Array, Flags, Array, Array] | None = None
 
@@ -177,7 +178,7 @@ class Lru(Fits):
         n = np.floor(x)
 
         def over(y: Array, cached: Array | None = None) -> Array:
-            return self.touched(_untouched(zero, y, n)[0], cached) - self._capacity
+            return self.touched(_untouched(zero, y, n), cached) - self._capacity
 
         share = crossing(over, x, ahead, ~self._filled)
         if not self.parts.cached.any():
@@ -200,25 +201,24 @@ class Lru(Fits):
             return self._last[2:]
         history, capacity = self._history, float(self._capacity)
         history.now(x)
-        low = history.at(self._opens)
         while True:
-            high = history.at(self._opens + 1)
-            line = _Line(low, high, x, n)
-            at_high = self.touched(line.untouched(1.0)) - capacity
-            late = (at_high >= 0) & (self._opens + 1 < history.rows)
-            if not late.any():
+            rows = np.minimum(self._opens + AHEAD, history.rows)
+            then = history.at(rows)
+            over = self.touched(_untouched(then, x[:, None], n[:, None])) - capacity
+            passed = ((over[1:] >= 0) & (rows[1:] < history.rows)).sum(axis=0)
+            self._opens += passed
+            if passed.max() < len(AHEAD) - 1:
                 break
-            self._opens += late
-            low = np.where(late, high, low)
-        at_low = self.touched(line.untouched(0.0)) - capacity
+        low, high = then[:, passed, self._lanes], then[:, passed + 1, self._lanes]
+        at_low, at_high = over[passed, self._lanes], over[passed + 1, self._lanes]
+        line = _Line(low, high, x, n)
         # The window may have been moved for a point half a step ahead.
         full = (self._opens > 0) | (at_low >= -1e-9 * capacity)
-        # The straight line first, then Newton's: touched falls from low to high.
+        # The straight line first, then a step of Newton's: touched falls from low to high.
         share = np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0) * full
         if capacity > 0 and full.any():
-            for _ in range(NEWTON):
-                over, slope = self._slope(line.untouched(share), line.slope)
-                share = np.clip(share - over * full / np.minimum(slope, -1e-300), 0.0, 1.0)
+            over, slope = self._slope(line.untouched(share), line.slope)
+            share = np.clip(share - over * full / np.minimum(slope, -1e-300), 0.0, 1.0)
         self._last = (x, n, low + (high - low) * share, full, line.untouched(share), line.own(share))
         return self._last[2:]
 
@@ -265,12 +265,12 @@ class _Line:
         return self._same + self._next * (self._begun + self._way * share)
 
 
-def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
-    """Chance that j touched a sample neither since `then`, and the same in the epoch before this one only."""
+def _untouched(then: Array, x: Array, n: Array) -> Array:
+    """Chance that a job has not touched a sample since it was at `then`."""
     before = np.minimum(np.floor(then), n)
-    a, b, ends = x - n, then - before, n - before
-    own = np.where(ends < 0.5, 1.0, np.where(ends < 1.5, b, 0.0))
-    return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
+    ends, rest = n - before, 1.0 - (x - n)
+    same = ends == 0
+    return same * rest + (same + (ends == 1) * rest) * (then - before)
 
 
 def crossing(
