@@ -28,8 +28,8 @@ from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Toge
 
 STEP = 1 / 8
 """Share of an epoch in one step, at most, while shares of misses change."""
-NO_STEP, EDGE_STEP = 1e-6, 0.125
-"""A share of a step that is none, and the one taken instead when several in a row were none."""
+NO_STEP, EDGE_STEP, PATIENCE = 1e-5, 1 / 64, 8
+"""Share of an epoch in a step that is hardly one, and in the one taken instead after several such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def run(
         starts = _following(t, begin, offsets if start_up_presses else None)
         changing = cached.changing(x, n, running)
         with np.errstate(divide="ignore", invalid="ignore"):
-            dt = np.where(changing, np.minimum(starts - t, pace.longest(rate)), starts - t)
-            dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+            jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+            dt = np.where(changing, np.minimum(jump, pace.longest(rate)), jump)
             dt = np.minimum(dt, cached.meets(x, n, rate))
             dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
             if changing.any():
@@ -120,11 +120,14 @@ def run(
                 time, busy, later = contention.solve(halfway, running, pressing)
                 before, rate = rate, running / (time * samples)
                 pace.adapt(dt, before, rate, np.abs(later - reading), changing)
-                dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+                jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+                dt = np.minimum(dt, jump)
             share = cached.until(x, np.minimum(x + rate * dt, ends))
+            dt = dt * share
             # A job on the edge of what the cache still holds may find and lose it at one and the same moment, for ever.
-            stuck = np.where(share < NO_STEP, stuck + 1, 0)
-            dt = dt * np.where(stuck > 2, np.maximum(share, EDGE_STEP), share)
+            fastest = rate.max(axis=0)
+            stuck = np.where(dt * fastest < NO_STEP, stuck + 1, np.maximum(stuck - 1, 0))
+            dt = np.where((stuck > PATIENCE) & (fastest > 0), np.maximum(dt, np.minimum(jump, EDGE_STEP / fastest)), dt)
             here = running & (ends - x <= rate * dt + 1e-12)
             x = np.where(here, ends, np.minimum(cached.keep(x, x + rate * dt), ends))
 

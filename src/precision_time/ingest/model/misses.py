@@ -274,28 +274,31 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
 
 
 def crossing(
-    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, *, beyond: bool = False
+    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, beyond: float = 0.0
 ) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    `beyond`: the least share found at which it is above 0.
+    With `beyond`, the share at which it is above 0 by about that much.
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
     low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
     at_low, at_high = value(x), value(ahead)
-    inside = lanes & (at_high > 0) & (at_low <= 0)
+    inside = lanes & (at_high > beyond) & (at_low <= 0)
     if not inside.any():
         return high
-    way = ahead - x
-    share, last = high, np.zeros(x.shape[1])
+    way, share, last = ahead - x, high, np.zeros(x.shape[1])
+    at_low, at_high = at_low - beyond, at_high - beyond
+    near = np.maximum(beyond, 1e-9 * (at_high - at_low))
     for _ in range(rounds):
         share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
-        at = value(x + way * share)
-        over = at > 0
+        at = value(x + way * share) - beyond
+        if (~inside | (np.abs(at) < near)).all():
+            return share
+        over = at > -near
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)
-        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
+        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, np.maximum(at, 0.0), at_high * kept), side
         low, high = np.where(over, low, share), np.where(over, share, high)
     return high if beyond else share
 

@@ -186,7 +186,7 @@ class OrderedLru(Ordered):
             """Above 0 once a job finds what it does not now, or the reverse."""
             return np.asarray((-now * self._rooms(y)).max(axis=0))
 
-        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=5, beyond=True)
+        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=6, beyond=NEAR)
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
