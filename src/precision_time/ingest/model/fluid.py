@@ -122,7 +122,7 @@ def run(
                 pace.adapt(dt, before, rate, np.abs(later - reading), changing)
                 jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
                 dt = np.minimum(dt, jump)
-            share = cached.until(x, np.minimum(x + rate * dt, ends))
+            share = cached.until(x, np.minimum(cached.keep(x, x + rate * dt), ends))
             dt = dt * share
             # A job on the edge of what the cache still holds may find and lose it at one and the same moment, for ever.
             fastest = rate.max(axis=0)
