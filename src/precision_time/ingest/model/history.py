@@ -69,7 +69,7 @@ class Bends(History):
         [jobs, some, lanes]
         """
         self.now(now)
-        row = (self._past[: self.rows, jobs] <= y).sum(axis=0) - 1
+        row = np.stack([(self._past[: self.rows, job] <= of).sum(axis=0) for job, of in zip(jobs, y, strict=True)]) - 1
         begin, end = self._past[row, jobs[:, None], self._lanes], self._past[row + 1, jobs[:, None], self._lanes]
         length = end - begin
         share = np.minimum((y - begin) / np.where(length > 0, length, np.inf), 1.0)

@@ -60,7 +60,7 @@ class Ordered(Fits):
         misses = self.share(x, n) > 0
         soonest = np.full(x.shape[1], np.inf)
         for i, j in zip(*np.nonzero(self._same & ~np.eye(len(x), dtype=bool)), strict=True):
-            gap, closing = (x[j] - x[i]) % 1.0, rate[i] - rate[j]
+            gap, closing = _in_epoch(x[j] - x[i]), rate[i] - rate[j]
             meeting = (closing > 0) & (gap > NEAR) & (gap < 1 - NEAR) & misses[j]
             soonest = np.minimum(soonest, np.where(meeting, gap / np.where(meeting, closing, 1.0), np.inf))
         return soonest
@@ -78,7 +78,7 @@ class Ordered(Fits):
         lost = running & (self.share(x, n) > 0)
         those = []
         for i in range(len(x)):
-            gap = (x - x[i]) % 1.0
+            gap = _in_epoch(x - x[i])
             those.append(lost & lost[i] & self._same[i][:, None] & ((gap <= NEAR) | (gap >= 1 - NEAR)))
         return those
 
@@ -149,14 +149,20 @@ class OrderedLru(Ordered):
         self._behind, self._ahead = (np.array([pair[at] for pair in self._pairs], dtype=int) for at in (0, 1))
         self._readers = [(float(self._size[g]), np.flatnonzero(self._group == g)) for g in np.unique(self._group)]
         self._last: tuple[Array, Array] | None = None
+        self._shared: tuple[Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
+        if self._shared is not None and self._shared[0] is x:
+            return self._shared[1]
         found = np.zeros(x.shape, dtype=bool)
         if self._pairs and self._held > 0:
             for (j, _), room in zip(self._pairs, self._rooms(x), strict=True):
                 found[j] |= room >= 0
         miss = np.where(found, 0.0, 1.0)
-        return miss * (1.0 - self._cached[:, None] * ~self._full(x)) if self._cached.any() else miss
+        if self._cached.any():
+            miss *= 1.0 - self._cached[:, None] * ~self._full(x)
+        self._shared = (x, miss)
+        return miss
 
     def held(self, x: Array, n: Array) -> Array:
         before = min(float(self.parts.size @ self.parts.cached), self._held)
@@ -190,7 +196,7 @@ class OrderedLru(Ordered):
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
-        self._last = None
+        self._last = self._shared = None
 
     def _rooms(self, x: Array) -> Array:
         """For each pair, share of the cache that could be touched besides without losing what it finds."""
@@ -205,7 +211,7 @@ class OrderedLru(Ordered):
 
     def _gap(self, x: Array) -> Array:
         """How far each pair is apart, above 0 and at most 1."""
-        gap = (x[self._ahead] - x[self._behind]) % 1.0
+        gap = _in_epoch(x[self._ahead] - x[self._behind])
         return np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
 
     def _full(self, x: Array) -> Flags:
@@ -216,15 +222,20 @@ class OrderedLru(Ordered):
         length = np.minimum(x - then, 1.0)
         total = np.zeros(then.shape[1:])
         for size, those in self._readers:
-            total += size * (length[those[0]] if len(those) == 1 else _union(then[those] % 1.0, length[those]))
+            total += size * (length[those[0]] if len(those) == 1 else _union(_in_epoch(then[those]), length[those]))
         return total
+
+
+def _in_epoch(x: Array) -> Array:
+    """x modulo 1, in a third of the time."""
+    return x - np.floor(x)
 
 
 def _union(start: Array, length: Array) -> Array:
     """Share of a circle of length 1 that arcs [arcs, ...], none longer than 1, cover together."""
     if len(start) == 2:
         # Of the second arc, what lies in the first before and after the seam.
-        begin = (start[1] - start[0]) % 1.0
+        begin = _in_epoch(start[1] - start[0])
         end = begin + length[1]
         common = np.maximum(np.minimum(length[0], end) - begin, 0.0) + np.maximum(np.minimum(length[0], end - 1.0), 0.0)
         return np.asarray(length[0] + length[1] - common)
