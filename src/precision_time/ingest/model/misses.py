@@ -273,12 +273,16 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
     return same * rest + (same + (ends == 1) * rest) * (then - before)
 
 
+EDGE = 1e-6
+"""Share of a step that is its very start, or its very end."""
+
+
 def crossing(
     value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, beyond: float = 0.0
 ) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    With `beyond`, the share at which it is above 0 by about that much.
+    With `beyond`, the share at which it is above 0 by about that much; it may then jump at the very start or end.
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
@@ -290,16 +294,19 @@ def crossing(
     way, share, last = ahead - x, high, np.zeros(x.shape[1])
     at_low, at_high = at_low - beyond, at_high - beyond
     near = np.maximum(beyond, 1e-9 * (at_high - at_low))
+    edges = [EDGE, 1.0 - EDGE] if beyond else []
     for _ in range(rounds):
-        share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
+        straight = high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300)
+        share = np.where(inside, np.clip(edges.pop(0), low, high) if edges else straight, 1.0)
         at = value(x + way * share) - beyond
-        if (~inside | (np.abs(at) < near)).all():
-            return share
         over = at > -near
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)
-        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, np.maximum(at, 0.0), at_high * kept), side
+        at_low, last = np.where(over, at_low * kept, at), side
+        at_high = np.where(over, np.maximum(at, 0.0), at_high * kept)
         low, high = np.where(over, low, share), np.where(over, share, high)
+        if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * EDGE)).all():
+            break
     return high if beyond else share
 
 
