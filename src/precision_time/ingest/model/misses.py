@@ -273,8 +273,8 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
     return same * rest + (same + (ends == 1) * rest) * (then - before)
 
 
-EDGE = 1e-6
-"""Share of a step that is its very start, or its very end."""
+EDGE = 1e-7
+"""Epochs that are the very start of a step, or its very end."""
 
 
 def crossing(
@@ -294,7 +294,8 @@ def crossing(
     way, share, last = ahead - x, high, np.zeros(x.shape[1])
     at_low, at_high = at_low - beyond, at_high - beyond
     near = np.maximum(beyond, 1e-9 * (at_high - at_low))
-    edges = [EDGE, 1.0 - EDGE] if beyond else []
+    edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
+    edges = [edge, 1.0 - edge] if beyond else []
     for _ in range(rounds):
         straight = high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300)
         share = np.where(inside, np.clip(edges.pop(0), low, high) if edges else straight, 1.0)
@@ -305,7 +306,7 @@ def crossing(
         at_low, last = np.where(over, at_low * kept, at), side
         at_high = np.where(over, np.maximum(at, 0.0), at_high * kept)
         low, high = np.where(over, low, share), np.where(over, share, high)
-        if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * EDGE)).all():
+        if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * edge)).all():
             break
     return high if beyond else share
 
