@@ -64,11 +64,12 @@ class Contention:
         """
         reading, training = self._start(miss, running)
         active = running.astype(float)
+        reads = miss * active
         time = self.seconds(miss, self._hot, self._storage)
         for _ in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
-            reading = active * np.minimum(miss * storage / time, 1.0)
+            reading = np.minimum(reads * storage / time, 1.0)
             # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
             moved = np.abs(time - before) / time
             if self._hot_speed.matters:
@@ -84,9 +85,8 @@ class Contention:
         """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
         if self._all_deep:
             return np.asarray(np.maximum(hot, miss * storage))
-        return self._overlap * np.maximum(hot, miss * storage) + self._shallow * (
-            hot + miss * np.maximum(storage - hot, 0.0)
-        )
+        hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
+        return hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0)
 
     def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
         """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""

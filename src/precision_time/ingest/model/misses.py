@@ -131,7 +131,7 @@ class NoEviction(Fits):
         return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
 
 
-AHEAD = np.arange(5)[:, None]
+AHEAD = np.arange(4)[:, None]
 """Rows of the history that are tried at once for the opening of the window."""
 
 
