@@ -86,7 +86,7 @@ class Contention:
         if self._all_deep:
             return np.asarray(np.maximum(hot, miss * storage))
         hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
-        return hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0)
+        return np.asarray(hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0))
 
     def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
         """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""
@@ -110,8 +110,9 @@ class Contention:
         return hot, storage
 
     def _start(self, miss: Array, running: Flags) -> tuple[Array, Array]:
-        """The last solution where nobody misses more than then, or somewhat above it where they miss little more, so that
-        iteration still falls to the busiest solution; else all read."""
+        """The last solution, or somewhat above it where they miss a little more than then, so that iteration still falls
+        to the busiest solution; where they miss much more, all read.
+        """
         everyone = (running & (miss > 0)).astype(float)
         if self._miss is None or self._reading is None or self._training is None:
             return everyone, np.zeros_like(everyone)

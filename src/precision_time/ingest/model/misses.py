@@ -259,10 +259,10 @@ class _Line:
         self.slope = grows * self._way
 
     def untouched(self, share: Array | float) -> Array:
-        return self._base + self.slope * share
+        return np.asarray(self._base + self.slope * share)
 
     def own(self, share: Array) -> Array:
-        return self._same + self._next * (self._begun + self._way * share)
+        return np.asarray(self._same + self._next * (self._begun + self._way * share))
 
 
 def _untouched(then: Array, x: Array, n: Array) -> Array:
@@ -270,7 +270,7 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
     before = np.minimum(np.floor(then), n)
     ends, rest = n - before, 1.0 - (x - n)
     same = ends == 0
-    return same * rest + (same + (ends == 1) * rest) * (then - before)
+    return np.asarray(same * rest + (same + (ends == 1) * rest) * (then - before))
 
 
 EDGE = 1e-7
@@ -286,19 +286,20 @@ def crossing(
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
-    low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
-    at_low, at_high = value(x), value(ahead)
+    way, low = ahead - x, np.zeros(x.shape[1])
+    edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
+    end = 1.0 - edge if beyond else np.ones(x.shape[1])
+    at_low, at_high = value(x), value(x + way * end if beyond else ahead)
     inside = lanes & (at_high > beyond) & (at_low <= 0)
+    high = np.where(inside, end, 1.0)
     if not inside.any():
         return high
-    way, share, last = ahead - x, high, np.zeros(x.shape[1])
+    share, last = high, np.zeros(x.shape[1])
     at_low, at_high = at_low - beyond, at_high - beyond
     near = np.maximum(beyond, 1e-9 * (at_high - at_low))
-    edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
-    edges = [edge, 1.0 - edge] if beyond else []
-    for _ in range(rounds):
+    for turn in range(rounds):
         straight = high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300)
-        share = np.where(inside, np.clip(edges.pop(0), low, high) if edges else straight, 1.0)
+        share = np.where(inside, edge if beyond and turn == 0 else straight, 1.0)
         at = value(x + way * share) - beyond
         over = at > -near
         side = np.where(over, 1.0, -1.0)
