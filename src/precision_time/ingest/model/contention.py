@@ -110,8 +110,8 @@ class Contention:
         return hot, storage
 
     def _start(self, miss: Array, running: Flags) -> tuple[Array, Array]:
-        """The last solution, or somewhat above it where they miss a little more than then, so that iteration still falls
-        to the busiest solution; where they miss much more, all read.
+        """The last solution, or somewhat above it where they miss a little more than then, so that iteration still
+        falls to the busiest solution; where they miss much more, all read.
         """
         everyone = (running & (miss > 0)).astype(float)
         if self._miss is None or self._reading is None or self._training is None:
