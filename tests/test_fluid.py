@@ -214,6 +214,22 @@ def test_a_smaller_cache_is_never_faster_alone(case: tuple[list[JobRates], Toget
     assert all(later >= sooner * (1 - 1e-3) for sooner, later in pairwise(ends))
 
 
+@pytest.mark.parametrize("capacity", [150.0, 500.0, 900.0])
+@pytest.mark.parametrize("cached", [0.0, 0.4])
+def test_longer_steps_tell_the_same(capacity: float, cached: float) -> None:
+    jobs = [
+        JobRates("a", 1000, 3, 0.001, 0.004, 0.5, cached=cached),
+        JobRates("b", 1000, 2.5, 0.002, 0.004, cached=cached),
+    ]
+    offsets = np.linspace(0.0, 5.0, 11)
+    rows = np.stack([0 * offsets, offsets], axis=1)
+    whole, fine = (
+        run(jobs, Together.alike(2, 2.2), SharedCache(capacity), rows, step=step).makespan_s
+        for step in (1 / 8, 1 / 128)
+    )
+    assert whole == pytest.approx(fine, rel=2.5e-3)
+
+
 # ---- invariants of SYSTEMS.md, section 5
 
 

@@ -94,3 +94,13 @@ def test_a_job_on_the_edge_of_what_the_cache_holds_comes_to_its_end() -> None:
     curve = stagger_curve(jobs, Together.alike(2, 2.0, same_order=True), SharedCache(9000))
     assert np.isfinite(curve.makespan_s).all()
     assert curve.best.makespan_s >= 3 * 10_000 * 0.002
+
+
+def test_a_job_that_runs_along_the_edge_of_a_cache_comes_to_its_end() -> None:
+    """The second finds some samples and loses others, over and over, an epoch after it first did."""
+    jobs = [JobRates("a", 1000, 5, 0.0019, 0.00248, start_up_s=0.3), JobRates("b", 1000, 3, 0.00307, 0.00194, 0.0)]
+    offsets = np.linspace(0.0, 3.7, 24)
+    rows = np.concatenate([np.stack([0 * offsets, offsets], 1), np.stack([offsets, 0 * offsets], 1)])
+    ends = run(jobs, Together.alike(2, 1.46, same_order=True), SharedCache(840), rows).finish_s
+    assert np.isfinite(ends).all()
+    assert (ends[:, 1] >= rows[:, 1] + 3 * jobs[1].hot_epoch_s - 1e-6).all()

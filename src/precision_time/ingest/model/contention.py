@@ -26,6 +26,8 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.rates import Array, JobRates, Together
 
 Flags = NDArray[np.bool_]
+GROWN, ABOVE = 1.2, 0.1
+"""Misses that grew by no more than this factor: by what part of the way to all reading the iteration starts higher."""
 
 
 class Contention:
@@ -39,6 +41,7 @@ class Contention:
         self._hot = np.array([[job.hot_s] for job in jobs])
         self._storage = np.array([[job.storage_s] for job in jobs])
         self._overlap = np.array([[job.overlap] for job in jobs])
+        self._shallow = 1.0 - self._overlap
         self._all_deep = bool((self._overlap == 1).all())
         self._hot_speed = _Speed(together.hot)
         self._storage_speed = _Speed(together.storage)
@@ -60,17 +63,21 @@ class Contention:
         `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does.
         """
         reading, training = self._start(miss, running)
+        active = running.astype(float)
+        reads = miss * active
         time = self.seconds(miss, self._hot, self._storage)
         for _ in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
-            trained = training
-            reading = np.where(running, np.minimum(miss * storage / time, 1.0), 0.0)
-            training = np.where(running, hot / time, 0.0)
+            reading = np.minimum(reads * storage / time, 1.0)
             # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
-            moved = np.abs(time - before) > self._tolerance * time
-            if not (moved | (np.abs(training - trained) > self._tolerance)).any():
+            moved = np.abs(time - before) / time
+            if self._hot_speed.matters:
+                trained, training = training, active * hot / time
+                moved = np.maximum(moved, np.abs(training - trained))
+            if moved.max() <= self._tolerance:
                 break
+        training = active * hot / time
         self._reading, self._training, self._miss = reading, training, miss
         return time, training, reading
 
@@ -78,9 +85,8 @@ class Contention:
         """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
         if self._all_deep:
             return np.asarray(np.maximum(hot, miss * storage))
-        return self._overlap * np.maximum(hot, miss * storage) + (1.0 - self._overlap) * (
-            hot + miss * np.maximum(storage - hot, 0.0)
-        )
+        hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
+        return np.asarray(hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0))
 
     def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
         """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""
@@ -104,12 +110,16 @@ class Contention:
         return hot, storage
 
     def _start(self, miss: Array, running: Flags) -> tuple[Array, Array]:
-        """The last solution where nobody misses more than then, so that iteration still falls; else all read."""
+        """The last solution, or somewhat above it where they miss a little more than then, so that iteration still
+        falls to the busiest solution; where they miss much more, all read.
+        """
         everyone = (running & (miss > 0)).astype(float)
         if self._miss is None or self._reading is None or self._training is None:
             return everyone, np.zeros_like(everyone)
-        risen = ((miss > self._miss) | (everyone > 0) & (self._reading == 0)).any(axis=0)
-        return np.where(risen, everyone, self._reading), np.where(risen, 0.0, self._training)
+        risen = (miss > self._miss).any(axis=0)
+        much = ((miss > GROWN * self._miss) | (everyone > 0) & (self._reading == 0)).any(axis=0)
+        above = self._reading + np.where(much, 1.0, ABOVE * risen) * (everyone - self._reading)
+        return above, np.where(risen | much, 0.0, self._training)
 
 
 class _Speed:
@@ -127,7 +137,7 @@ class _Speed:
 
     def mean(self, busy: Array) -> Array:
         if len(busy) == 2:  # the same in two operations
-            return np.asarray(1.0 - self._lost * busy[::-1])
+            return 1.0 - self._lost * busy[::-1]
         chance = np.ones((1, busy.shape[1]))
         for share in busy:
             chance = np.concatenate([chance * (1.0 - share), chance * share])

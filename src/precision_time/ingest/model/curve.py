@@ -97,11 +97,12 @@ def stagger_curve(
         return run(jobs, together, cache, rows, start_up_presses=start_up_presses).makespan_s
 
     offsets = np.linspace(0.0, longest, points)
-    orders = np.repeat([0.0, 1.0], points)
-    makespan = evaluate(orders, np.tile(offsets, 2)).reshape(2, points)
     plain_first = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
     plain_offset = np.array([0.0, epoch[0], epoch[1], alone[0], alone[1]])
-    plain = evaluate(plain_first, plain_offset)
+    # All at once: more lanes cost little.
+    first = np.concatenate([np.repeat([0.0, 1.0], points), plain_first])
+    told = evaluate(first, np.concatenate([offsets, offsets, plain_offset]))
+    makespan, plain = told[: 2 * points].reshape(2, points), told[2 * points :]
     ways = [Stagger(int(f), float(o), float(m)) for f, o, m in zip(plain_first, plain_offset, plain, strict=True)]
     candidates = [*ways, *_refined(evaluate, offsets, makespan)]
     rows = [(0.0, float(o)) for o in offsets] + [(float(o), 0.0) for o in offsets]

@@ -7,7 +7,8 @@ SYSTEMS.md, section 5, for any number of jobs, overlapping data and a cache of s
 
 Time goes in steps of the midpoint method, second order, that end exactly where a rate may jump: at starts, ends of
 epochs, and when the cache is full. (The midpoint, since a small LRU cache misses most at the very end of an epoch.)
-While no share of misses changes, one step goes all the way to the next such moment.
+Steps are as short as rates change fast (pace.py). While no share of misses changes, one step goes all the way to the
+next moment of a jump.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
 from precision_time.ingest.model.misses import Fits, Lru, NoEviction
 from precision_time.ingest.model.order import Ordered, OrderedLru
+from precision_time.ingest.model.pace import Pace
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
 
-STEP = 1 / 32
-"""Share of an epoch in one step while shares of misses change."""
-NO_STEP, EDGE_STEP = 1e-6, 0.125
-"""A share of a step that is none, and the one taken instead when several in a row were none."""
+STEP = 1 / 8
+"""Share of an epoch in one step, at most, while shares of misses change."""
+NO_STEP, EDGE_STEP, PATIENCE = 1e-5, 1 / 64, 8
+"""Share of an epoch in a step that is hardly one, and in the one taken instead after several such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def run(
     begin = offsets + np.array([[job.start_up_s] for job in jobs])
     x, n, t = np.zeros_like(begin), np.zeros_like(begin), np.zeros(lanes)
     finish, first, stall = np.full_like(begin, np.nan), np.full_like(begin, np.nan), np.zeros_like(begin)
-    stuck = np.zeros(lanes, dtype=int)
+    stuck, pace = np.zeros(lanes, dtype=int), Pace(step, len(jobs), lanes)
     cached.accept(x, n)
     # Otherwise all later epochs of a job are one step.
     lone = _Lone(lanes) if isinstance(cached, Lru | OrderedLru) and not trajectory else None
@@ -99,41 +101,45 @@ def run(
         running = (begin <= t) & np.isnan(finish)
         pressing = (offsets <= t) & (begin > t) if start_up_presses else None
         miss = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
-        time, busy, _ = contention.solve(miss, running, pressing)
+        time, busy, reading = contention.solve(miss, running, pressing)
         rate = running / (time * samples)
         if trajectory:
             rows.append((t.copy(), x.copy(), np.where(running, miss, 0.0), cached.held(x, n)))
 
         ends = cached.ends(n, goal, x)
-        dt = _next(t, begin, offsets if start_up_presses else None)
+        starts = _following(t, begin, offsets if start_up_presses else None)
         changing = cached.changing(x, n, running)
         with np.errstate(divide="ignore", invalid="ignore"):
-            # Later epochs repeat one another: steps twice as long lose no more over them.
-            longest = step * np.where((running & (n < 1)).any(axis=0), 1.0, 2.0) / rate.max(axis=0)
-            dt = np.where(changing, np.minimum(dt, longest), dt)
-            dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+            jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+            dt = np.where(changing, np.minimum(jump, pace.longest(rate)), jump)
             dt = np.minimum(dt, cached.meets(x, n, rate))
             dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
             if changing.any():
-                middle = np.minimum(x + rate * dt * 0.5, ends)
+                middle = np.minimum(pace.middle(x, rate, dt), ends)
                 halfway = cached.settle(cached.share(middle, n), middle, n, running, contention, pressing)
-                time, busy, _ = contention.solve(halfway, running, pressing)
-                rate = running / (time * samples)
-            dt = np.minimum(dt, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
-            share = cached.until(x, np.minimum(x + rate * dt, ends))
+                time, busy, later = contention.solve(halfway, running, pressing)
+                before, rate = rate, running / (time * samples)
+                pace.adapt(dt, before, rate, np.abs(later - reading), changing)
+                jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
+                dt = np.minimum(dt, jump)
+            share = cached.until(x, np.minimum(cached.keep(x, x + rate * dt), ends))
+            dt = dt * share
             # A job on the edge of what the cache still holds may find and lose it at one and the same moment, for ever.
-            stuck = np.where(share < NO_STEP, stuck + 1, 0)
-            dt = dt * np.where(stuck > 2, np.maximum(share, EDGE_STEP), share)
+            fastest = rate.max(axis=0)
+            stuck = np.where(dt * fastest < NO_STEP, stuck + 1, np.maximum(stuck - 1, 0))
+            dt = np.where((stuck > PATIENCE) & (fastest > 0), np.maximum(dt, np.minimum(jump, EDGE_STEP / fastest)), dt)
             here = running & (ends - x <= rate * dt + 1e-12)
             x = np.where(here, ends, np.minimum(cached.keep(x, x + rate * dt), ends))
 
         # Onto the start exactly, so that the comparisons above hold.
-        starts = _next(t, begin, offsets if start_up_presses else None)
-        t = np.where(dt >= starts * (1 - 1e-12), _following(t, begin, offsets if start_up_presses else None), t + dt)
+        started = dt >= (starts - t) * (1 - 1e-12)
+        t = np.where(started, starts, t + dt)
+        pace.accept(dt, started | (share < 1) | here.any(axis=0))
         stall += np.where(running, dt * (1.0 - busy), 0.0)
-        first = np.where(here & (n < 1) & (x >= np.minimum(goal, 1.0)), t - begin, first)
-        finish = np.where(here & (x >= goal), t, finish)
-        n = np.where(here & (x >= n + 1.0), np.floor(x), n)
+        if here.any():
+            first = np.where(here & (n < 1) & (x >= np.minimum(goal, 1.0)), t - begin, first)
+            finish = np.where(here & (x >= goal), t, finish)
+            n = np.where(here & (x >= n + 1.0), np.floor(x), n)
         cached.accept(x, n)
         if lone is not None:
             going = running & np.isnan(finish)
@@ -198,10 +204,6 @@ def _following(t: Array, begin: Array, offsets: Array | None) -> Array:
     """The next moment at which a job is launched or begins to read, [lanes]; infinite if none does."""
     moments = begin if offsets is None else np.concatenate([begin, offsets])
     return np.asarray(np.where(moments > t, moments, np.inf).min(axis=0))
-
-
-def _next(t: Array, begin: Array, offsets: Array | None) -> Array:
-    return _following(t, begin, offsets) - t
 
 
 def _checked(jobs: Sequence[JobRates], offsets_s: Array | Sequence[Sequence[float]], trajectory: bool) -> Array:

@@ -31,6 +31,8 @@ class Fits:
         self.readers: list[list[int]] = [[int(j) for j in those] for those in readers]
         together = (parts.share > 0).astype(float)
         self._shares = ((together @ together.T) > 0) & ~np.eye(len(together), dtype=bool)
+        self._sharing = [(int(i), int(j)) for i, j in np.argwhere(np.triu(self._shares))]
+        self._all = float(parts.size.sum())
 
     def share(self, x: Array, n: Array) -> Array:
         """Share of misses among the samples that each job reads next."""
@@ -46,16 +48,16 @@ class Fits:
         miss = np.zeros_like(untouched)
         for p, readers in enumerate(self.readers):
             for i in readers:
-                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p])
+                others = prod((untouched[j] for j in readers if j != i), start=float(self.parts.share[i, p]))
                 miss[i] += others * (1.0 - cached[p])
         return miss
 
     def touched(self, untouched: Array, cached: Array | None = None) -> Array:
         """Samples that anyone has touched, or that were cached, [lanes]."""
-        total = np.zeros(untouched.shape[1])
+        total = np.full(untouched.shape[1:], self._all)
         for p, readers in enumerate(self.readers):
-            left = prod((untouched[j] for j in readers), start=1.0 if cached is None else 1.0 - cached[p])
-            total += self.parts.size[p] * (1.0 - left)
+            left = prod(untouched[j] for j in readers) * self.parts.size[p]
+            total -= left if cached is None else left * (1.0 - cached[p])
         return total
 
     def held(self, x: Array, n: Array) -> Array:
@@ -66,7 +68,7 @@ class Fits:
         """Lanes in which some share of misses changes as the jobs go on."""
         first = running & (x < 1)
         both = np.zeros(x.shape[1], dtype=bool)
-        for i, j in zip(*np.nonzero(np.triu(self._shares)), strict=True):
+        for i, j in self._sharing:
             both |= first[i] & first[j]
         return both
 
@@ -129,6 +131,10 @@ class NoEviction(Fits):
         return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
 
 
+AHEAD = np.arange(4)[:, None]
+"""Rows of the history that are tried at once for the opening of the window."""
+
+
 class Lru(Fits):
     """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
 
@@ -143,19 +149,13 @@ class Lru(Fits):
         super().__init__(limited(parts, capacity))
         self._capacity = capacity
         self._history = History(len(parts.share), lanes)
-        self._opens = np.zeros(lanes, dtype=int)
+        self._opens, self._lanes = np.zeros(lanes, dtype=int), np.arange(lanes)
         self._filled = np.zeros(lanes, dtype=bool)
         self._last: tuple[Array, Array, Array, Flags, Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
         _, full, untouched, own = self.window(x, n)
-        miss = np.zeros_like(x)
-        left = self._left_of_the_first(untouched, full)
-        for p, readers in enumerate(self.readers):
-            for i in readers:
-                others = prod((untouched[j] for j in readers if j != i), start=self.parts.share[i, p] * own[i])
-                miss[i] += others * (1.0 - left[p])
-        return miss
+        return own * self.of_others(untouched, self._left_of_the_first(untouched, full))
 
     def held(self, x: Array, n: Array) -> Array:
         _, full, untouched, _ = self.window(x, n)
@@ -177,10 +177,15 @@ class Lru(Fits):
         zero = np.zeros_like(x)
         n = np.floor(x)
 
-        def over(y: Array) -> Array:
-            return self.since(zero, y, n) - self._capacity
+        def over(y: Array, cached: Array | None = None) -> Array:
+            return self.touched(_untouched(zero, y, n), cached) - self._capacity
 
-        return crossing(over, x, ahead, ~self._filled)
+        share = crossing(over, x, ahead, ~self._filled)
+        if not self.parts.cached.any():
+            return share
+        # What was there before anyone started goes from the moment on at which all that is there fills the cache.
+        room = over(x, self.parts.cached) < -1e-9 * self._capacity
+        return np.minimum(share, crossing(lambda y: over(y, self.parts.cached), x, ahead, room))
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
@@ -194,48 +199,44 @@ class Lru(Fits):
         """
         if self._last is not None and self._last[0] is x and self._last[1] is n:
             return self._last[2:]
-        history = self._history
+        history, capacity = self._history, float(self._capacity)
+        history.now(x)
         while True:
-            low, high = history.at(self._opens, x), history.at(self._opens + 1, x)
-            line = _Line(low, high, x, n)
-            at_high = self.touched(line.untouched(1.0)) - self._capacity
-            late = (at_high >= 0) & (self._opens + 1 < history.rows)
-            if not late.any():
+            rows = np.minimum(self._opens + AHEAD, history.rows)
+            then = history.at(rows)
+            over = self.touched(_untouched(then, x[:, None], n[:, None])) - capacity
+            passed = ((over[1:] >= 0) & (rows[1:] < history.rows)).sum(axis=0)
+            self._opens += passed
+            if passed.max() < len(AHEAD) - 1:
                 break
-            self._opens += late
-        at_low = self.touched(line.untouched(0.0)) - self._capacity
+        low, high = then[:, passed, self._lanes], then[:, passed + 1, self._lanes]
+        at_low, at_high = over[passed, self._lanes], over[passed + 1, self._lanes]
+        line = _Line(low, high, x, n)
         # The window may have been moved for a point half a step ahead.
-        full = (self._opens > 0) | (at_low >= -1e-9 * self._capacity)
-        # The straight line first, then Newton's: touched falls from low to high.
-        share = np.where(full, np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0), 0.0)
-        if full.any() and self._capacity > 0:
-            for _ in range(2):
-                over, slope = self._slope(line.untouched(share), line.slope)
-                share = np.where(
-                    full & (slope < 0), np.clip(share - over / np.minimum(slope, -1e-300), 0.0, 1.0), share
-                )
-        then = low + (high - low) * share
-        self._last = (x, n, then, full, line.untouched(share), line.own(share))
+        full = (self._opens > 0) | (at_low >= -1e-9 * capacity)
+        # The straight line first, then a step of Newton's: touched falls from low to high.
+        share = np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0) * full
+        if capacity > 0 and full.any():
+            over, slope = self._slope(line.untouched(share), line.slope)
+            share = np.clip(share - over * full / np.minimum(slope, -1e-300), 0.0, 1.0)
+        self._last = (x, n, low + (high - low) * share, full, line.untouched(share), line.own(share))
         return self._last[2:]
 
     def _slope(self, untouched: Array, slope: Array) -> tuple[Array, Array]:
         """Samples touched beyond what the cache holds, and how fast they change with the chances `untouched`."""
-        over, change = np.full(untouched.shape[1], -float(self._capacity)), np.zeros(untouched.shape[1])
-        for p, readers in enumerate(self.readers):
+        over = np.full(untouched.shape[1], self._all - float(self._capacity))
+        change = np.zeros(untouched.shape[1])
+        for size, readers in zip(self.parts.size, self.readers, strict=True):
             left, rate = untouched[readers[0]], slope[readers[0]]
             for j in readers[1:]:
                 left, rate = left * untouched[j], rate * untouched[j] + left * slope[j]
-            over += self.parts.size[p] * (1.0 - left)
-            change -= self.parts.size[p] * rate
+            over -= size * left
+            change -= size * rate
         return over, change
-
-    def since(self, then: Array, x: Array, n: Array) -> Array:
-        """Samples that anyone has touched since the jobs were at `then`, [lanes]."""
-        return self.touched(_untouched(then, x, n)[0])
 
     def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
         """Share of each part, among what nobody touched, that is still there from before anyone started."""
-        cached = self.parts.cached[:, None] * np.ones(untouched.shape[1])
+        cached = self.parts.cached[:, None]
         if not cached.any():
             return cached
         kept = np.zeros(untouched.shape[1])
@@ -250,53 +251,64 @@ class _Line:
 
     def __init__(self, low: Array, high: Array, x: Array, n: Array) -> None:
         before = np.minimum(np.floor(low), n)
-        ends = n - before
-        rest = 1.0 - (x - n)
-        begun, self._way = low - before, high - low
-        self._same, self._next = ends < 0.5, (ends > 0.5) & (ends < 1.5)
-        self._begun = begun
-        self._base = np.where(self._same, rest + begun, np.where(self._next, begun * rest, 0.0))
-        self.slope = np.where(self._same, self._way, np.where(self._next, self._way * rest, 0.0))
+        ends, rest = n - before, 1.0 - (x - n)
+        self._begun, self._way = low - before, high - low
+        self._same, self._next = (ends == 0).astype(float), (ends == 1).astype(float)
+        grows = self._same + self._next * rest
+        self._base = self._same * rest + grows * self._begun
+        self.slope = grows * self._way
 
     def untouched(self, share: Array | float) -> Array:
         return np.asarray(self._base + self.slope * share)
 
     def own(self, share: Array) -> Array:
-        return np.where(self._same, 1.0, np.where(self._next, self._begun + self._way * share, 0.0))
+        return np.asarray(self._same + self._next * (self._begun + self._way * share))
 
 
-def _untouched(then: Array, x: Array, n: Array) -> tuple[Array, Array]:
-    """Chance that j touched a sample neither since `then`, and the same in the epoch before this one only."""
+def _untouched(then: Array, x: Array, n: Array) -> Array:
+    """Chance that a job has not touched a sample since it was at `then`."""
     before = np.minimum(np.floor(then), n)
-    a, b, ends = x - n, then - before, n - before
-    own = np.where(ends < 0.5, 1.0, np.where(ends < 1.5, b, 0.0))
-    return np.where(ends < 0.5, 1.0 - (a - b), own * (1.0 - a)), own
+    ends, rest = n - before, 1.0 - (x - n)
+    same = ends == 0
+    return np.asarray(same * rest + (same + (ends == 1) * rest) * (then - before))
+
+
+EDGE = 1e-7
+"""Epochs that are the very start of a step, or its very end."""
 
 
 def crossing(
-    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, *, beyond: bool = False
+    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, beyond: float = 0.0
 ) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    `beyond`: the least share found at which it is above 0.
+    With `beyond`, the share at which it is above 0 by about that much; it may then jump at the very start or end.
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
-    low, high = np.zeros(x.shape[1]), np.ones(x.shape[1])
-    at_low, at_high = value(x), value(ahead)
-    inside = lanes & (at_high > 0) & (at_low <= 0)
+    way, low = ahead - x, np.zeros(x.shape[1])
+    edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
+    end = 1.0 - edge if beyond else np.ones(x.shape[1])
+    at_low, at_high = value(x), value(x + way * end if beyond else ahead)
+    inside = lanes & (at_high > beyond) & (at_low <= 0)
+    high = np.where(inside, end, 1.0)
     if not inside.any():
         return high
-    way = ahead - x
     share, last = high, np.zeros(x.shape[1])
-    for _ in range(rounds):
-        share = np.where(inside, high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300), 1.0)
-        at = value(x + way * share)
-        over = at > 0
+    at_low, at_high = at_low - beyond, at_high - beyond
+    near = np.maximum(beyond, 1e-9 * (at_high - at_low))
+    for turn in range(rounds):
+        straight = high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300)
+        share = np.where(inside, edge if beyond and turn == 0 else straight, 1.0)
+        at = value(x + way * share) - beyond
+        over = at > -near
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)
-        at_low, at_high, last = np.where(over, at_low * kept, at), np.where(over, at, at_high * kept), side
+        at_low, last = np.where(over, at_low * kept, at), side
+        at_high = np.where(over, np.maximum(at, 0.0), at_high * kept)
         low, high = np.where(over, low, share), np.where(over, share, high)
+        if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * edge)).all():
+            break
     return high if beyond else share
 
 

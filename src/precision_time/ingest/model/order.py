@@ -11,7 +11,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
-from precision_time.ingest.model.history import History
+from precision_time.ingest.model.history import Bends
 from precision_time.ingest.model.misses import Fits, crossing, limited
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array
@@ -60,7 +60,7 @@ class Ordered(Fits):
         misses = self.share(x, n) > 0
         soonest = np.full(x.shape[1], np.inf)
         for i, j in zip(*np.nonzero(self._same & ~np.eye(len(x), dtype=bool)), strict=True):
-            gap, closing = (x[j] - x[i]) % 1.0, rate[i] - rate[j]
+            gap, closing = _in_epoch(x[j] - x[i]), rate[i] - rate[j]
             meeting = (closing > 0) & (gap > NEAR) & (gap < 1 - NEAR) & misses[j]
             soonest = np.minimum(soonest, np.where(meeting, gap / np.where(meeting, closing, 1.0), np.inf))
         return soonest
@@ -78,7 +78,7 @@ class Ordered(Fits):
         lost = running & (self.share(x, n) > 0)
         those = []
         for i in range(len(x)):
-            gap = (x - x[i]) % 1.0
+            gap = _in_epoch(x - x[i])
             those.append(lost & lost[i] & self._same[i][:, None] & ((gap <= NEAR) | (gap >= 1 - NEAR)))
         return those
 
@@ -143,20 +143,26 @@ class OrderedLru(Ordered):
     def __init__(self, parts: Parts, capacity: float, lanes: int, coalesces: bool = True) -> None:
         super().__init__(parts, None, lanes, coalesces)
         self._held = capacity
-        self._history = History(len(parts.share), lanes)
+        self._history = Bends(len(parts.share), lanes)
         # Who may find what whom has read; itself too, an epoch ago, if the cache can hold all its data.
         self._pairs = [(int(j), int(i)) for j, i in np.argwhere(self._same) if i != j or self._size[j] < capacity]
         self._behind, self._ahead = (np.array([pair[at] for pair in self._pairs], dtype=int) for at in (0, 1))
         self._readers = [(float(self._size[g]), np.flatnonzero(self._group == g)) for g in np.unique(self._group)]
         self._last: tuple[Array, Array] | None = None
+        self._shared: tuple[Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
+        if self._shared is not None and self._shared[0] is x:
+            return self._shared[1]
         found = np.zeros(x.shape, dtype=bool)
         if self._pairs and self._held > 0:
             for (j, _), room in zip(self._pairs, self._rooms(x), strict=True):
                 found[j] |= room >= 0
         miss = np.where(found, 0.0, 1.0)
-        return miss * (1.0 - self._cached[:, None] * ~self._full(x)) if self._cached.any() else miss
+        if self._cached.any():
+            miss *= 1.0 - self._cached[:, None] * ~self._full(x)
+        self._shared = (x, miss)
+        return miss
 
     def held(self, x: Array, n: Array) -> Array:
         before = min(float(self.parts.size @ self.parts.cached), self._held)
@@ -186,11 +192,11 @@ class OrderedLru(Ordered):
             """Above 0 once a job finds what it does not now, or the reverse."""
             return np.asarray((-now * self._rooms(y)).max(axis=0))
 
-        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=5, beyond=True)
+        return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=6, beyond=NEAR)
 
     def accept(self, x: Array, n: Array) -> None:
         self._history.accept(x)
-        self._last = None
+        self._last = self._shared = None
 
     def _rooms(self, x: Array) -> Array:
         """For each pair, share of the cache that could be touched besides without losing what it finds."""
@@ -205,7 +211,7 @@ class OrderedLru(Ordered):
 
     def _gap(self, x: Array) -> Array:
         """How far each pair is apart, above 0 and at most 1."""
-        gap = (x[self._ahead] - x[self._behind]) % 1.0
+        gap = _in_epoch(x[self._ahead] - x[self._behind])
         return np.where((gap <= NEAR) | (gap >= 1 - NEAR), 1.0, gap)
 
     def _full(self, x: Array) -> Flags:
@@ -216,15 +222,20 @@ class OrderedLru(Ordered):
         length = np.minimum(x - then, 1.0)
         total = np.zeros(then.shape[1:])
         for size, those in self._readers:
-            total += size * (length[those[0]] if len(those) == 1 else _union(then[those] % 1.0, length[those]))
+            total += size * (length[those[0]] if len(those) == 1 else _union(_in_epoch(then[those]), length[those]))
         return total
+
+
+def _in_epoch(x: Array) -> Array:
+    """x modulo 1, in a third of the time."""
+    return x - np.floor(x)
 
 
 def _union(start: Array, length: Array) -> Array:
     """Share of a circle of length 1 that arcs [arcs, ...], none longer than 1, cover together."""
     if len(start) == 2:
         # Of the second arc, what lies in the first before and after the seam.
-        begin = (start[1] - start[0]) % 1.0
+        begin = _in_epoch(start[1] - start[0])
         end = begin + length[1]
         common = np.maximum(np.minimum(length[0], end) - begin, 0.0) + np.maximum(np.minimum(length[0], end - 1.0), 0.0)
         return np.asarray(length[0] + length[1] - common)
