@@ -68,6 +68,15 @@ CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[
     "one order, both read": (DEEP, ONE_ORDER, SharedCache(coalesces=False), [[0, 0], [0, 4], [4, 0]]),
     "one order, both read, no prefetch": (NONE, ONE_ORDER, SharedCache(coalesces=False), [[0, 0], [2, 0]]),
     "one order, small LRU": ([job("a", 3.0), job("b", 6.0)], ONE_ORDER, SharedCache(500), [[0, 1], [3, 0]]),
+    # The second falls behind to where the cache just still holds what the first has read, and stays there.
+    "one order, on the edge": (
+        [job("a", 1.3, epochs=2), job("b", 4.2, epochs=2)],
+        ONE_ORDER,
+        SharedCache(200),
+        [[0, 0], [0, 0.33]],
+    ),
+    "one order, on the edge of half": ([job("a", 0.65), job("b", 4.9)], ONE_ORDER, SharedCache(1000), [[0, 1], [9, 0]]),
+    "one order, on the edge of most": ([job("a", 1.8), job("b", 5.3)], ONE_ORDER, SharedCache(1500), [[0, 2], [11, 0]]),
 }
 
 
@@ -80,3 +89,13 @@ def test_makespan_as_simulated(name: str) -> None:
         assert predicted.makespan_s[lane] == pytest.approx(max(one.finish for one in simulated), rel=0.03)
         for i, one in enumerate(simulated):
             assert predicted.finish_s[lane, i] == pytest.approx(one.finish, rel=0.04)
+
+
+def test_beyond_the_edge_all_is_lost() -> None:
+    """How far behind the second begins decides: makespans jump from 17 s to 32 s, at 0.4 s of offset in the model and
+    at 0.55 s in the simulation, whose queue reads on 36 samples (0.15 s) ahead of training."""
+    jobs, together, cache, _ = CASES["one order, on the edge"]
+    offsets = [[0, 0.3], [0, 0.7]]
+    near, far = (max(one.finish for one in simulate(jobs, together, cache, row)) for row in offsets)
+    assert far > 1.8 * near
+    assert run(jobs, together, cache, offsets).makespan_s == pytest.approx([near, far], rel=0.03)

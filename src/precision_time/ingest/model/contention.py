@@ -26,6 +26,9 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.rates import Array, JobRates, Together
 
 Flags = NDArray[np.bool_]
+TOLERANCE, ROUGH = 1e-4, 1e-2
+"""By how much a time, or a share of time, still moves when iteration ends: it is then nearer than that by the factor of
+a turn, 0.1 to 0.5. `ROUGH` where a solution only leads to the middle of a step."""
 GROWN, ABOVE = 1.2, 0.1
 """Misses that grew by no more than this factor: by what part of the way to all reading the iteration starts higher."""
 
@@ -33,7 +36,7 @@ GROWN, ABOVE = 1.2, 0.1
 class Contention:
     """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Keeps the last solution to start from."""
 
-    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = 1e-5) -> None:
+    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = TOLERANCE) -> None:
         if len(together.hot) != len(jobs):
             raise IngestError(
                 f"Together describes {len(together.hot)} jobs, but {len(jobs)} are given: give one row for each job."
@@ -57,11 +60,15 @@ class Contention:
         other._reading = other._training = other._miss = None
         return other
 
-    def solve(self, miss: Array, running: Flags, pressing: Flags | None = None) -> tuple[Array, Array, Array]:
+    def solve(
+        self, miss: Array, running: Flags, pressing: Flags | None = None, rough: Flags | None = None
+    ) -> tuple[Array, Array, Array]:
         """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
 
-        `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does.
+        `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does;
+        `rough`: lanes in which a guess will do.
         """
+        tolerance = self._tolerance if rough is None else np.where(rough, ROUGH, self._tolerance)
         reading, training = self._start(miss, running)
         active = running.astype(float)
         reads = miss * active
@@ -75,7 +82,7 @@ class Contention:
             if self._hot_speed.matters:
                 trained, training = training, active * hot / time
                 moved = np.maximum(moved, np.abs(training - trained))
-            if moved.max() <= self._tolerance:
+            if (moved <= tolerance).all():
                 break
         training = active * hot / time
         self._reading, self._training, self._miss = reading, training, miss

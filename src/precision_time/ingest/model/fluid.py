@@ -101,14 +101,14 @@ def run(
         running = (begin <= t) & np.isnan(finish)
         pressing = (offsets <= t) & (begin > t) if start_up_presses else None
         miss = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
-        time, busy, reading = contention.solve(miss, running, pressing)
+        changing = cached.changing(x, n, running)
+        time, busy, reading = contention.solve(miss, running, pressing, rough=changing)
         rate = running / (time * samples)
         if trajectory:
             rows.append((t.copy(), x.copy(), np.where(running, miss, 0.0), cached.held(x, n)))
 
         ends = cached.ends(n, goal, x)
         starts = _following(t, begin, offsets if start_up_presses else None)
-        changing = cached.changing(x, n, running)
         with np.errstate(divide="ignore", invalid="ignore"):
             jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
             dt = np.where(changing, np.minimum(jump, pace.longest(rate)), jump)

@@ -69,10 +69,23 @@ class Bends(History):
         [jobs, some, lanes]
         """
         self.now(now)
-        row = np.stack([(self._past[: self.rows, job] <= of).sum(axis=0) for job, of in zip(jobs, y, strict=True)]) - 1
+        row = self._last_row(jobs, y)
         begin, end = self._past[row, jobs[:, None], self._lanes], self._past[row + 1, jobs[:, None], self._lanes]
         length = end - begin
         share = np.minimum((y - begin) / np.where(length > 0, length, np.inf), 1.0)
         low, high = self._past[row, :, self._lanes], self._past[row + 1, :, self._lanes]
         # [some, lanes, jobs]
         return np.asarray((low + (high - low) * share[:, :, None]).transpose(2, 0, 1))
+
+    def _last_row(self, jobs: Rows, y: Array) -> Rows:
+        """The last row in which each job was no further than y, by bisection: progress never falls."""
+        row = np.zeros(y.shape, dtype=int)
+        cells = self._cells[jobs]
+        step = 1 << (self.rows.bit_length() - 1)
+        while step:
+            later = row + step
+            inside = np.minimum(later, self.rows - 1)
+            found = (later < self.rows) & (self._past.take(inside * self._cells.size + cells) <= y)
+            row += step * found
+            step >>= 1
+        return row

@@ -11,6 +11,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
+from precision_time.ingest.model.edge import Edge
 from precision_time.ingest.model.history import Bends
 from precision_time.ingest.model.misses import Fits, crossing, limited
 from precision_time.ingest.model.parts import Parts
@@ -19,6 +20,8 @@ from precision_time.ingest.model.side_by_side import Splits
 
 NEAR = 1e-9
 """Epochs within which two jobs are side by side."""
+BIT = 1e-6
+"""Epochs over which a speed is told."""
 LOOK = 1 / 8
 """Epochs in one step, at most, with an LRU cache that is too small."""
 
@@ -150,6 +153,7 @@ class OrderedLru(Ordered):
         self._readers = [(float(self._size[g]), np.flatnonzero(self._group == g)) for g in np.unique(self._group)]
         self._last: tuple[Array, Array] | None = None
         self._shared: tuple[Array, Array] | None = None
+        self._edge = Edge(self._pairs, lanes)
 
     def share(self, x: Array, n: Array) -> Array:
         if self._shared is not None and self._shared[0] is x:
@@ -173,6 +177,14 @@ class OrderedLru(Ordered):
     def ends(self, n: Array, goal: Array, x: Array) -> Array:
         return np.minimum(goal, n + 1.0)
 
+    def settle(
+        self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
+    ) -> Array:
+        miss = super().settle(miss, x, n, running, contention, pressing)
+        if not self._pairs or self._held <= 0:
+            return miss
+        return self._edge.settle(miss, self._rooms(x), lambda: self._speeds(x), running, contention, pressing)
+
     def meets(self, x: Array, n: Array, rate: Array) -> Array:
         """Or until what a job finds was read when relative speeds changed: between, all is linear."""
         soonest = np.minimum(super().meets(x, n, rate), LOOK / rate.max(axis=0))
@@ -190,7 +202,7 @@ class OrderedLru(Ordered):
 
         def otherwise(y: Array) -> Array:
             """Above 0 once a job finds what it does not now, or the reverse."""
-            return np.asarray((-now * self._rooms(y)).max(axis=0))
+            return np.asarray(np.where(self._edge.on, -1.0, -now * self._rooms(y)).max(axis=0))
 
         return crossing(otherwise, x, ahead, np.ones(x.shape[1], dtype=bool), rounds=6, beyond=NEAR)
 
@@ -208,6 +220,12 @@ class OrderedLru(Ordered):
         rooms = np.where(y >= -NEAR, 1.0 - since / self._held, -1.0) + NEAR
         self._last = (x, rooms)
         return rooms
+
+    def _speeds(self, x: Array) -> Array:
+        """For each pair, how fast the one behind went, for each epoch of the one ahead, when that was where it is."""
+        y = np.maximum(x[self._ahead] - self._gap(x), 0.0)
+        later = self._history.when(self._ahead, y + BIT, x) - self._history.when(self._ahead, y, x)
+        return np.asarray(later[self._behind, np.arange(len(y))] / BIT)
 
     def _gap(self, x: Array) -> Array:
         """How far each pair is apart, above 0 and at most 1."""

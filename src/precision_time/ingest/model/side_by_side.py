@@ -6,16 +6,35 @@ more, a damped fixed point. Neither depends on how far the jobs are, so a run ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_time.ingest.model.contention import Contention, Flags
 from precision_time.ingest.model.rates import Array
 
+Positions = NDArray[np.int_]
 GRID = np.linspace(0.0, 1.0, 17)
 EQUAL = 1e-6
 """Share of a time per sample by which two may differ and still go side by side."""
+
+
+class Remembered:
+    """Answers that depend on nothing but what is asked: each is found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Array] = {}
+
+    def __call__(self, asked: Sequence[Array | Flags], find: Callable[[Positions], Array]) -> Array:
+        """Columns [..., lanes] for the columns of `asked`; `find` gives those of some lanes."""
+        table = np.concatenate([np.asarray(row, dtype=float) for row in asked]).T.copy()
+        keys = [column.tobytes() for column in table]
+        new = {key: lane for lane, key in enumerate(keys) if key not in self._known}
+        if new:
+            found = find(np.array(list(new.values())))
+            self._known.update((key, found[..., k]) for k, key in enumerate(new))
+        return np.stack([self._known[key] for key in keys], axis=-1)
 
 
 class Splits:
@@ -27,7 +46,7 @@ class Splits:
 
     def __init__(self, coalesces: bool) -> None:
         self._coalesces = coalesces
-        self._known: dict[bytes, Array] = {}
+        self._remembered = Remembered()
 
     def __call__(
         self,
@@ -40,18 +59,16 @@ class Splits:
         """`miss` with the shares of those in `clusters`: who is in each, and what one of them alone would miss."""
         lanes = np.flatnonzero(np.any([those.any(axis=0) for those, _ in clusters], axis=0))
         rows = [miss, running, *([] if pressing is None else [pressing]), *(those for those, _ in clusters)]
-        totals = np.array([[total] for _, total in clusters]) * np.ones(len(lanes))
-        table = np.concatenate([*(np.asarray(row[:, lanes], dtype=float) for row in rows), totals]).T.copy()
-        keys = [column.tobytes() for column in table]
-        new = {key: int(lane) for key, lane in zip(keys, lanes, strict=True) if key not in self._known}
-        if new:
-            at = np.array(list(new.values()))
-            some = [(those[:, at], total) for those, total in clusters]
+        asked = [row[:, lanes] for row in rows] + [np.full((1, len(lanes)), total) for _, total in clusters]
+
+        def find(some: Positions) -> Array:
+            at = lanes[some]
             press = None if pressing is None else pressing[:, at]
-            found = self._found(miss[:, at], some, running[:, at], contention, press)
-            self._known.update((key, found[:, k]) for k, key in enumerate(new))
+            there = [(those[:, at], total) for those, total in clusters]
+            return self._found(miss[:, at], there, running[:, at], contention, press)
+
         told = miss.copy()
-        told[:, lanes] = np.stack([self._known[key] for key in keys], axis=1)
+        told[:, lanes] = self._remembered(asked, find)
         return told
 
     def _found(
