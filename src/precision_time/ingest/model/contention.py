@@ -26,6 +26,7 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.rates import Array, JobRates, Together
 
 Flags = NDArray[np.bool_]
+Leaders = NDArray[np.int_]
 TOLERANCE, ROUGH = 1e-4, 1e-2
 """By how much a time, or a share of time, still moves when iteration ends: it is then nearer than that by the factor of
 a turn, 0.1 to 0.5. `ROUGH` where a solution only leads to the middle of a step."""
@@ -61,12 +62,17 @@ class Contention:
         return other
 
     def solve(
-        self, miss: Array, running: Flags, pressing: Flags | None = None, rough: Flags | None = None
+        self,
+        miss: Array,
+        running: Flags,
+        pressing: Flags | None = None,
+        rough: Flags | None = None,
+        leader: Leaders | None = None,
     ) -> tuple[Array, Array, Array]:
         """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
 
         `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does;
-        `rough`: lanes in which a guess will do.
+        `rough`: lanes in which a guess will do; `leader`: for each job the one that it cannot overtake, or itself.
         """
         tolerance = self._tolerance if rough is None else np.where(rough, ROUGH, self._tolerance)
         reading, training = self._start(miss, running)
@@ -76,6 +82,8 @@ class Contention:
         for _ in range(200):
             hot, storage = self.stretched(reading, training, pressing)
             before, time = time, self.seconds(miss, hot, storage)
+            if leader is not None:
+                time = np.maximum(time, np.take_along_axis(time, leader, 0))
             reading = np.minimum(reads * storage / time, 1.0)
             # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
             moved = np.abs(time - before) / time
@@ -94,6 +102,10 @@ class Contention:
             return np.asarray(np.maximum(hot, miss * storage))
         hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
         return np.asarray(hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0))
+
+    def alone(self, miss: float) -> Array:
+        """Seconds per sample of each job when no other runs, [jobs, 1]."""
+        return self.seconds(np.full_like(self._hot, miss), self._hot, self._storage)
 
     def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
         """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""

@@ -13,15 +13,38 @@ to get into this state it must be reached at once, and one that has just begun, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from precision_time.ingest.model.contention import Contention, Flags
+from precision_time.ingest.model.contention import Contention, Flags, Leaders
 from precision_time.ingest.model.rates import Array
 from precision_time.ingest.model.side_by_side import EQUAL, GRID, Positions, Remembered
 
 BAND = 1e-5
 """Share of the cache by which a job may be beyond the edge that has just come to it."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """What all jobs do meanwhile, as Contention.solve is told it, [jobs, lanes]."""
+
+    running: Flags
+    pressing: Flags | None
+    leader: Leaders | None
+
+    def at(self, lanes: Positions) -> Others:
+        """In some lanes."""
+        return Others(
+            self.running[:, lanes],
+            None if self.pressing is None else self.pressing[:, lanes],
+            None if self.leader is None else self.leader[:, lanes],
+        )
+
+    @property
+    def rows(self) -> list[Array | Flags | Leaders]:
+        """All that is told."""
+        return [of for of in (self.running, self.pressing, self.leader) if of is not None]
 
 
 class Edge:
@@ -33,13 +56,7 @@ class Edge:
         self._remembered = [Remembered() for _ in pairs]
 
     def settle(
-        self,
-        miss: Array,
-        rooms: Array,
-        speeds: Callable[[], Array],
-        running: Flags,
-        contention: Contention,
-        pressing: Flags | None,
+        self, miss: Array, rooms: Array, speeds: Callable[[], Array], others: Others, contention: Contention
     ) -> Array:
         """`miss` with the shares of those on the edge.
 
@@ -50,62 +67,45 @@ class Edge:
         for at, (behind, ahead) in enumerate(self._pairs):
             if behind == ahead:
                 continue
-            others = [o for o, (job, _) in enumerate(self._pairs) if job == behind and o != at]
-            those = (self.on[at] | (rooms[at] > -BAND)) & ~found[at] & running[behind] & ~found[others].any(axis=0)
-            lanes = np.flatnonzero(those)
+            elsewhere = [o for o, (job, _) in enumerate(self._pairs) if job == behind and o != at]
+            those = (self.on[at] | (rooms[at] > -BAND)) & ~found[at] & ~found[elsewhere].any(axis=0)
+            lanes = np.flatnonzero(those & others.running[behind])
             if not len(lanes):
                 self.on[at] = False
                 continue
-            ran, press = running[:, lanes], None if pressing is None else pressing[:, lanes]
             slower = np.where(self.on[at, lanes], 1.0, speeds()[at, lanes])
             self.on[at] = False
             # What gets a job into this state; what keeps it there.
-            enters = self._misses(at, slower, miss[:, lanes], ran, press, contention)
-            told = self._misses(at, np.ones(len(lanes)), miss[:, lanes], ran, press, contention)
+            enters = self._misses(at, slower, miss[:, lanes], others.at(lanes), contention)
+            told = self._misses(at, np.ones(len(lanes)), miss[:, lanes], others.at(lanes), contention)
             stays = np.isfinite(enters) & np.isfinite(told)
             self.on[at, lanes] = stays
             miss = miss.copy()
             miss[behind, lanes[stays]] = told[stays]
         return miss
 
-    def _misses(
-        self, at: int, slower: Array, miss: Array, running: Flags, pressing: Flags | None, contention: Contention
-    ) -> Array:
+    def _misses(self, at: int, slower: Array, miss: Array, others: Others, contention: Contention) -> Array:
         """The least share of misses with which the one ahead is no faster than `slower` times the one behind, [lanes];
         not a number if there is none."""
-        behind, ahead = self._pairs[at]
-        rows: list[Array | Flags] = [miss, running, *([] if pressing is None else [pressing]), slower[None].round(6)]
+        fresh = contention.afresh(EQUAL / 10)
 
         def find(lanes: Positions) -> Array:
-            press = None if pressing is None else pressing[:, lanes]
-            fresh = contention.afresh(EQUAL / 10)
-            return _least(behind, ahead, slower[lanes], miss[:, lanes], running[:, lanes], fresh, press)
+            return _least(self._pairs[at], slower[lanes], miss[:, lanes], others.at(lanes), fresh)
 
-        return self._remembered[at](rows, find)
+        return self._remembered[at]([miss, slower[None].round(6), *others.rows], find)
 
 
-def _least(
-    behind: int,
-    ahead: int,
-    slower: Array,
-    miss: Array,
-    running: Flags,
-    contention: Contention,
-    pressing: Flags | None,
-) -> Array:
-    jobs, lanes = miss.shape
+def _least(pair: tuple[int, int], slower: Array, miss: Array, others: Others, contention: Contention) -> Array:
+    (behind, ahead), (jobs, lanes) = pair, miss.shape
     columns = np.arange(lanes)
+    every = others.at(np.tile(columns, len(GRID)))
 
     def lead(share: Array) -> Array:
         """By how much the one ahead is too slow, [points, lanes], when the one behind misses `share`."""
-        points = len(share)
-        many = np.repeat(miss[:, None], points, axis=1)
-        many[behind] = share
-        flat = [None if f is None else np.repeat(f[:, None], points, axis=1).reshape(jobs, -1)
-                for f in (running, pressing)]  # fmt: skip
-        assert flat[0] is not None
-        time, _, _ = contention.afresh().solve(many.reshape(jobs, -1), flat[0], flat[1])
-        time = np.where(flat[0], time, np.inf).reshape(jobs, points, lanes)
+        many = np.tile(miss, len(GRID))
+        many[behind] = share.ravel()
+        time, _, _ = contention.afresh().solve(many, every.running, every.pressing, leader=every.leader)
+        time = np.where(every.running, time, np.inf).reshape(jobs, len(GRID), lanes)
         with np.errstate(invalid="ignore"):
             return np.asarray(slower - time[behind] / time[ahead])
 

@@ -100,9 +100,9 @@ def run(
     while np.isnan(finish).any():
         running = (begin <= t) & np.isnan(finish)
         pressing = (offsets <= t) & (begin > t) if start_up_presses else None
-        miss = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
+        miss, leader = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
         changing = cached.changing(x, n, running)
-        time, busy, reading = contention.solve(miss, running, pressing, rough=changing)
+        time, busy, reading = contention.solve(miss, running, pressing, changing, leader)
         rate = running / (time * samples)
         if trajectory:
             rows.append((t.copy(), x.copy(), np.where(running, miss, 0.0), cached.held(x, n)))
@@ -116,8 +116,8 @@ def run(
             dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
             if changing.any():
                 middle = np.minimum(pace.middle(x, rate, dt), ends)
-                halfway = cached.settle(cached.share(middle, n), middle, n, running, contention, pressing)
-                time, busy, later = contention.solve(halfway, running, pressing)
+                halfway, leader = cached.settle(cached.share(middle, n), middle, n, running, contention, pressing)
+                time, busy, later = contention.solve(halfway, running, pressing, leader=leader)
                 before, rate = rate, running / (time * samples)
                 pace.adapt(dt, before, rate, np.abs(later - reading), changing)
                 jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from precision_time.ingest.model.contention import Contention, Flags
+from precision_time.ingest.model.contention import Contention, Flags, Leaders
 from precision_time.ingest.model.history import History
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array
@@ -82,9 +82,10 @@ class Fits:
 
     def settle(
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
-    ) -> Array:
-        """Shares of misses that depend on the rates; none do where orders are independent."""
-        return miss
+    ) -> tuple[Array, Leaders | None]:
+        """Shares of misses where they depend on the rates, and whom each job cannot overtake; neither in independent
+        orders."""
+        return miss, None
 
     def keep(self, x: Array, ahead: Array) -> Array:
         """`ahead`, with those that stay side by side exactly so."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from precision_time.errors import IngestError
-from precision_time.ingest.model.contention import Contention, Flags
-from precision_time.ingest.model.edge import Edge
+from precision_time.ingest.model.contention import Contention, Flags, Leaders
+from precision_time.ingest.model.edge import Edge, Others
 from precision_time.ingest.model.history import Bends
 from precision_time.ingest.model.misses import Fits, crossing, limited
 from precision_time.ingest.model.parts import Parts
@@ -32,7 +32,7 @@ class Ordered(Fits):
     def __init__(self, parts: Parts, capacity: float | None, lanes: int, coalesces: bool = True) -> None:
         super().__init__(limited(parts, np.inf if capacity is None else capacity))
         self._coalesces = coalesces
-        self._splits = Splits(coalesces)
+        self._splits = Splits()
         self._capacity = np.inf if capacity is None else capacity
         self._group = self._groups()
         self._same = self._group[:, None] == self._group
@@ -87,8 +87,9 @@ class Ordered(Fits):
 
     def settle(
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
-    ) -> Array:
-        """Misses of jobs that are side by side: as much each as keeps them together, as far as that can be."""
+    ) -> tuple[Array, Leaders | None]:
+        """Misses of jobs that are side by side. Where one waits for what another reads, one misses all and the others
+        cannot overtake it; else each has as many as keeps them together, as far as that can be."""
         self._bound = []
         clusters = []
         before = np.zeros(x.shape, dtype=bool)
@@ -98,19 +99,36 @@ class Ordered(Fits):
             if those.any():
                 clusters.append((those, 1.0 - float(self._cached[i])))
         if not clusters:
-            return miss
+            return miss, None
+        if self._coalesces:
+            self._bound = [those for those, _ in clusters]
+            return self._led(miss, clusters, contention)
         miss = self._splits(miss, clusters, running, contention, pressing)
-        for those, total in clusters:
+        for those, _ in clusters:
             shares = those & (miss > 1e-6)
-            if self._coalesces:
-                shares &= miss < total - 1e-6
             self._bound.append(shares & (shares.sum(axis=0) > 1))
-        return miss
+        return miss, None
+
+    def _led(
+        self, miss: Array, clusters: list[tuple[Flags, float]], contention: Contention
+    ) -> tuple[Array, Leaders | None]:
+        """Of each cluster the one leads that is soonest through with a sample that it misses."""
+        numbers = np.arange(len(miss))[:, None]
+        leader = numbers + np.zeros(miss.shape, dtype=int)
+        for those, total in clusters:
+            first = np.where(those, contention.alone(total), np.inf).argmin(axis=0)
+            miss = np.where(those & (numbers != first), 0.0, miss)
+            leader = np.where(those, first, leader)
+        return miss, leader
 
     def keep(self, x: Array, ahead: Array) -> Array:
         for those in self._bound:
-            way = np.where(those, ahead - x, 0.0).sum(axis=0) / np.maximum(those.sum(axis=0), 1)
-            ahead = np.where(those, x + way, ahead)
+            way = np.where(those, ahead - x, np.nan)
+            with np.errstate(invalid="ignore"):
+                equal = those & (np.abs(way - np.fmax.reduce(way)) <= NEAR)
+            count = equal.sum(axis=0)
+            mean = np.where(equal, way, 0.0).sum(axis=0) / np.maximum(count, 1)
+            ahead = np.where(equal & (count > 1), x + mean, ahead)
         return ahead
 
     def _front(self, x: Array) -> Array:
@@ -179,11 +197,12 @@ class OrderedLru(Ordered):
 
     def settle(
         self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
-    ) -> Array:
-        miss = super().settle(miss, x, n, running, contention, pressing)
+    ) -> tuple[Array, Leaders | None]:
+        miss, leader = super().settle(miss, x, n, running, contention, pressing)
         if not self._pairs or self._held <= 0:
-            return miss
-        return self._edge.settle(miss, self._rooms(x), lambda: self._speeds(x), running, contention, pressing)
+            return miss, leader
+        rooms, speeds = self._rooms(x), lambda: self._speeds(x)
+        return self._edge.settle(miss, rooms, speeds, Others(running, pressing, leader), contention), leader
 
     def meets(self, x: Array, n: Array, rate: Array) -> Array:
         """Or until what a job finds was read when relative speeds changed: between, all is linear."""

@@ -1,4 +1,7 @@
-"""How jobs in one order that stand side by side share the misses so that they stay together, if they can.
+"""How jobs in one order that stand side by side and each read everything stay together, if they can.
+
+All read what they miss, for none waits for what another reads; only a slower one finds some of what a faster was first
+to read, as much as keeps it beside that one.
 
 The split of two is the root of the difference of their times per sample, found on a grid that is drawn together; of
 more, a damped fixed point. Neither depends on how far the jobs are, so a run has few splits: each is found once.
@@ -26,7 +29,7 @@ class Remembered:
     def __init__(self) -> None:
         self._known: dict[bytes, Array] = {}
 
-    def __call__(self, asked: Sequence[Array | Flags], find: Callable[[Positions], Array]) -> Array:
+    def __call__(self, asked: Sequence[Array | Flags | Positions], find: Callable[[Positions], Array]) -> Array:
         """Columns [..., lanes] for the columns of `asked`; `find` gives those of some lanes."""
         table = np.concatenate([np.asarray(row, dtype=float) for row in asked]).T.copy()
         keys = [column.tobytes() for column in table]
@@ -38,14 +41,9 @@ class Remembered:
 
 
 class Splits:
-    """Misses of jobs side by side, remembered for each set of who runs and who stands beside whom.
+    """Misses of jobs side by side, remembered for each set of who runs and who stands beside whom."""
 
-    Where one waits for what another reads (`coalesces`) they have as many misses in all as one alone; where not, all
-    read everything, and only a slower one finds some of what a faster was first to read.
-    """
-
-    def __init__(self, coalesces: bool) -> None:
-        self._coalesces = coalesces
+    def __init__(self) -> None:
         self._remembered = Remembered()
 
     def __call__(
@@ -90,8 +88,8 @@ class Splits:
     def _of_two(
         self, miss: Array, those: Flags, total: float, running: Flags, contention: Contention, pressing: Flags | None
     ) -> Array:
-        """On the way from 0, where the first of two misses nothing, to 1, where the second does, the first's time per
-        sample rises and the second's falls: where are they equal?"""
+        """On the way from 0, where the first of two misses nothing, over 1/2, where both miss all, to 1, where the
+        second does not, the first's time per sample rises and the second's falls: where are they equal?"""
         first = np.argmax(those, axis=0)
         second = len(those) - 1 - np.argmax(those[::-1], axis=0)
         jobs, lanes = np.arange(len(those))[:, None], len(first)
@@ -100,7 +98,7 @@ class Splits:
 
         def misses(way: Array) -> Array:
             """[jobs, lanes] or, for a grid of ways [points, lanes], [jobs, points, lanes]."""
-            of_first, of_second = (way, 1.0 - way) if self._coalesces else (2.0 * way, 2.0 - 2.0 * way)
+            of_first, of_second = 2.0 * way, 2.0 - 2.0 * way
             grid = (slice(None), None) if way.ndim == 2 else (slice(None),)
             found = np.where(is_first[grid], np.minimum(of_first, 1.0) * total, miss[grid])
             return np.asarray(np.where(is_second[grid], np.minimum(of_second, 1.0) * total, found))
@@ -138,7 +136,6 @@ class Splits:
         contention: Contention,
         pressing: Flags | None,
     ) -> Array:
-        split = shared if self._coalesces else doubled
         contention = contention.afresh()
         for those, _ in clusters:
             miss = np.where(those, miss / np.maximum(those.sum(axis=0), 1), miss)
@@ -148,28 +145,10 @@ class Splits:
             before = miss
             for those, total in clusters:
                 if those.any():
-                    miss = np.where(those, 0.5 * miss + 0.5 * split(contention, hot, storage, those, total), miss)
+                    miss = np.where(those, 0.5 * miss + 0.5 * doubled(contention, hot, storage, those, total), miss)
             if np.abs(miss - before).max() < 1e-7:
                 break
         return miss
-
-
-def shared(contention: Contention, hot: Array, storage: Array, several: Flags, total: float) -> Array:
-    """Misses of each of `several` that give them one time per sample, as far as can be, and add up to `total`."""
-
-    def most(time: Array) -> Array:
-        return np.where(several, np.minimum(contention.most_misses(time, hot, storage), total), 0.0)
-
-    everyone = np.where(several, contention.seconds(np.full_like(hot, total), hot, storage), 0.0).max(axis=0)
-    low, high = np.zeros_like(everyone), everyone
-    for _ in range(45):
-        middle = 0.5 * (low + high)
-        enough = most(middle).sum(axis=0) >= total
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    under, over = most(low), most(high)
-    span = over.sum(axis=0) - under.sum(axis=0)
-    part = np.where(span > 0, (total - under.sum(axis=0)) / np.where(span > 0, span, 1.0), 1.0)
-    return np.asarray(under + np.clip(part, 0.0, 1.0) * (over - under))
 
 
 def doubled(contention: Contention, hot: Array, storage: Array, several: Flags, total: float) -> Array:
