@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,27 +34,14 @@ def apparent_regret(pair: Mapping[str, Any]) -> float:
     return statistics.median(row_named(pair, "best")["measured_s"]) / least - 1.0
 
 
-def regret(pair: Mapping[str, Any]) -> float:
-    """The same without that bias: in each turn over the point that was least in the other turns; the mean of turns.
-
-    Rows with the same offsets are one point: its time in a turn is the mean of its runs there.
-    """
-    points: dict[tuple[float, ...], list[Sequence[float]]] = {}
-    for row in pair["rows"]:
-        points.setdefault(tuple(round(offset, 6) for offset in row["offsets_s"]), []).append(row["measured_s"])
-    turns = min(len(runs) for rows in points.values() for runs in rows)
-    if turns < 2:
-        return apparent_regret(pair)
-    times = {
-        at: [statistics.fmean(runs[turn] for runs in rows) for turn in range(turns)] for at, rows in points.items()
-    }
-    chosen = times[tuple(round(offset, 6) for offset in row_named(pair, "best")["offsets_s"])]
-    ratios = []
-    for turn in range(turns):
-        others = [other for other in range(turns) if other != turn]
-        least = min(times.values(), key=lambda runs: statistics.median(runs[other] for other in others))
-        ratios.append(chosen[turn] / least[turn])
-    return statistics.fmean(ratios) - 1.0
+def regret(pair: Mapping[str, Any]) -> tuple[float, float]:
+    """The same without that bias, from runs of both made for this, in turns; and its standard error."""
+    duel = pair.get("duel")
+    if not duel:
+        return apparent_regret(pair), math.nan
+    ratios = [chosen / rival for chosen, rival in zip(duel["chosen_s"], duel["rival_s"], strict=True)]
+    error = statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.nan
+    return statistics.fmean(ratios) - 1.0, error
 
 
 def noise(pair: Mapping[str, Any]) -> float:
@@ -94,7 +82,7 @@ def text(content: Mapping[str, Any]) -> str:
             pair["pair"], str(len(found)), f"{statistics.fmean(map(abs, found)):.1%}", f"{max(map(abs, found)):.1%}",
             f"{statistics.fmean(found):+.1%}", f"{noise(pair):.1%}", chosen, f"{best['predicted_s']:.1f} s",
             f"{statistics.median(best['measured_s']):.1f} s",
-            f"{regret(pair):+.1%} ({apparent_regret(pair):.1%})", f"{together:.1f} s",
+            f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})", f"{together:.1f} s",
             f"{min(waits):.1f} s" if waits else "-",
             f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
             f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
@@ -103,8 +91,9 @@ def text(content: Mapping[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen offset over that of the point least",
-        "in the other turns, mean of the turns; in brackets over the least of all, which noise alone makes too low.",
+        f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen start over that of the start that was least",
+        f"in the grid, {_turns(pairs)} new runs of each in turns, with its standard error; in brackets, over",
+        "the least of the grid itself, which is too low because it is the least of so many noisy ones.",
         f"A curve pair of 100 points with its bands, choice and alternatives took "
         f"{max(pair['model_s'] for pair in pairs):.2f} s at most; the curve alone is in benchmarks/results/ingest.md.",
         "",
@@ -128,6 +117,10 @@ def text(content: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python benchmarks/stagger.py`."]
     return "\n".join(lines) + "\n"
+
+
+def _turns(pairs: Sequence[Mapping[str, Any]]) -> int:
+    return max((len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel")), default=0)
 
 
 def _has(pair: Mapping[str, Any], name: str) -> bool:

@@ -3,8 +3,8 @@
 All read what they miss, for none waits for what another reads; only a slower one finds some of what a faster was first
 to read, as much as keeps it beside that one.
 
-The split of two is the root of the difference of their times per sample, found on a grid that is drawn together; of
-more, a damped fixed point. Neither depends on how far the jobs are, so a run has few splits: each is found once.
+What the slower of two misses is found on a grid that is drawn together; for more it is a damped fixed point. Neither
+depends on how far the jobs are, so a run has few splits: each is found once.
 """
 
 from __future__ import annotations
@@ -88,45 +88,37 @@ class Splits:
     def _of_two(
         self, miss: Array, those: Flags, total: float, running: Flags, contention: Contention, pressing: Flags | None
     ) -> Array:
-        """On the way from 0, where the first of two misses nothing, over 1/2, where both miss all, to 1, where the
-        second does not, the first's time per sample rises and the second's falls: where are they equal?"""
-        first = np.argmax(those, axis=0)
-        second = len(those) - 1 - np.argmax(those[::-1], axis=0)
-        jobs, lanes = np.arange(len(those))[:, None], len(first)
-        is_first, is_second = those & (jobs == first), those & (jobs == second)
-        fresh, all_lanes = contention.afresh(EQUAL / 10), np.arange(lanes)
+        """Both miss all; if one is then the slower, it misses only as much, from all down, as lets it keep up."""
+        pair = np.argsort(~those, axis=0, kind="stable")[:2]
+        jobs, lanes = np.arange(len(those))[:, None], np.arange(those.shape[1])
+        fresh = contention.afresh(EQUAL / 10)
+        every = np.where(those, total, miss)
+        time = fresh.solve(every, running, pressing)[0][pair, lanes]
+        slow, fast = pair[time.argmax(axis=0), lanes], pair[time.argmin(axis=0), lanes]
+        slow = np.where(slow == fast, pair[1], slow)
+        many = np.tile(lanes, len(GRID))
+        ran, press = running[:, many], None if pressing is None else pressing[:, many]
 
-        def misses(way: Array) -> Array:
-            """[jobs, lanes] or, for a grid of ways [points, lanes], [jobs, points, lanes]."""
-            of_first, of_second = 2.0 * way, 2.0 - 2.0 * way
-            grid = (slice(None), None) if way.ndim == 2 else (slice(None),)
-            found = np.where(is_first[grid], np.minimum(of_first, 1.0) * total, miss[grid])
-            return np.asarray(np.where(is_second[grid], np.minimum(of_second, 1.0) * total, found))
+        def late(share: Array) -> Array:
+            """Share by which the slower takes longer, [points, lanes], when it misses `share` of the total."""
+            tried = np.where(jobs == slow[many], share.ravel() * total, every[:, many])
+            found = fresh.afresh().solve(tried, ran, press)[0]
+            return np.asarray(found[slow[many], many_at] / found[fast[many], many_at] - 1.0).reshape(len(share), -1)
 
-        def lag(way: Array) -> Array:
-            """Share by which the first's time is the longer."""
-            flat = [
-                None if flags is None else np.repeat(flags[:, None], len(way), axis=1).reshape(len(those), -1)
-                for flags in (running, pressing)
-            ]
-            assert flat[0] is not None
-            time, _, _ = fresh.afresh().solve(misses(way).reshape(len(those), -1), flat[0], flat[1])
-            time = time.reshape(len(those), len(way), lanes)
-            one, other = time[first, :, all_lanes].T, time[second, :, all_lanes].T
-            return np.asarray((one - other) / np.maximum(one, other))
-
-        low, high = np.zeros(lanes), np.ones(lanes)
-        for _ in range(3):
-            way = low + (high - low) * GRID[:, None]
-            late = lag(way)
-            before = np.where((late < -EQUAL).any(axis=0), (late < -EQUAL).sum(axis=0) - 1, 0)
-            after = np.where((late > EQUAL).any(axis=0), len(way) - (late > EQUAL).sum(axis=0), len(way) - 1)
-            after = np.maximum(after, before)
-            low, high = way[before, all_lanes], way[after, all_lanes]
-            short, long = -late[before, all_lanes], late[after, all_lanes]
-        span = short + long
-        part = np.where(span > 0, short / np.where(span > 0, span, 1.0), 0.5)
-        return misses(low + (high - low) * np.clip(part, 0.0, 1.0))
+        many_at = np.arange(len(many))
+        high, low = np.ones(len(lanes)), np.zeros(len(lanes))
+        for _ in range(2):
+            share = high + (low - high) * GRID[:, None]
+            slower = late(share)
+            enough = slower <= EQUAL
+            first = np.where(enough.any(axis=0), np.argmax(enough, axis=0), len(GRID) - 1)
+            before = np.maximum(first - 1, 0)
+            high, low = share[before, lanes], share[first, lanes]
+            long, short = np.maximum(slower[before, lanes], 0.0), np.maximum(-slower[first, lanes], 0.0)
+        span = long + short
+        part = np.where(span > 0, long / np.where(span > 0, span, 1.0), 1.0)
+        share = high + (low - high) * part
+        return np.where((jobs == slow) & those, share * total, every)
 
     def _of_more(
         self,
