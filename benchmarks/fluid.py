@@ -1,9 +1,9 @@
-"""The fluid model of co-located jobs against a simulation of every sample, on random pairs: `python benchmarks/fluid.py`.
+"""The fluid model of co-located jobs against a simulation of every sample: `python benchmarks/fluid.py`.
 
-The simulation is that of the tests (tests/ingest_simulation.py), which shares nothing with the model but the words that
-describe the jobs. Where they differ by more than 3 %, the simulation is run at offsets up to 2 % of the makespan earlier
-and later too: a job may just keep, or just lose, what another has read, and then the simulation itself jumps. Writes
-benchmarks/results/fluid.json and fluid.md; takes about four minutes.
+Random pairs. The simulation is that of the tests (tests/ingest_simulation.py), which shares nothing with the model but
+the words that describe the jobs. Where they differ by more than 3 %, the simulation is run at offsets up to 2 % of the
+makespan earlier and later too: a job may just keep, or just lose, what another has read, and then the simulation itself
+jumps. Writes benchmarks/results/fluid.json and fluid.md; takes about four minutes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests")]
-from ingest_simulation import simulate
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from speed import RESULTS, machine
 
+from ingest_simulation import simulate
 from precision_time.cli.progress import Progress
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Together

@@ -69,23 +69,23 @@ class Bends(History):
         [jobs, some, lanes]
         """
         self.now(now)
-        row = self._last_row(jobs, y)
-        begin, end = self._past[row, jobs[:, None], self._lanes], self._past[row + 1, jobs[:, None], self._lanes]
+        size = self._cells.size
+        at = self._last_cell(self._cells[jobs], y)
+        begin, end = self._past.take(at), self._past.take(at + size)
         length = end - begin
         share = np.minimum((y - begin) / np.where(length > 0, length, np.inf), 1.0)
-        low, high = self._past[row, :, self._lanes], self._past[row + 1, :, self._lanes]
-        # [some, lanes, jobs]
-        return np.asarray((low + (high - low) * share[:, :, None]).transpose(2, 0, 1))
+        # [jobs, some, lanes]
+        every = at // size * size + self._cells[:, None]
+        low = self._past.take(every)
+        return np.asarray(low + (self._past.take(every + size) - low) * share)
 
-    def _last_row(self, jobs: Rows, y: Array) -> Rows:
-        """The last row in which each job was no further than y, by bisection: progress never falls."""
-        row = np.zeros(y.shape, dtype=int)
-        cells = self._cells[jobs]
+    def _last_cell(self, first: Rows, y: Array) -> Rows:
+        """Where in the table each job was last no further than y, by bisection: progress never falls."""
+        size = self._cells.size
+        at, last = first, first + (self.rows - 1) * size
         step = 1 << (self.rows.bit_length() - 1)
         while step:
-            later = row + step
-            inside = np.minimum(later, self.rows - 1)
-            found = (later < self.rows) & (self._past.take(inside * self._cells.size + cells) <= y)
-            row += step * found
+            later = np.minimum(at + step * size, last)
+            at = np.where(self._past.take(later) <= y, later, at)
             step >>= 1
-        return row
+        return at
