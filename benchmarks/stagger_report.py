@@ -56,6 +56,7 @@ def text(content: Mapping[str, Any]) -> str:
     every = [error for pair in pairs for error in errors(grid_rows(pair))]
     size = [abs(error) for error in every]
     runs = sum(len(row["measured_s"]) for pair in pairs for row in pair["rows"])
+    runs += sum(2 * len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel"))
     lines = [
         "# Staggered jobs: predicted against really run",
         "",
@@ -119,8 +120,9 @@ def text(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _turns(pairs: Sequence[Mapping[str, Any]]) -> int:
-    return max((len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel")), default=0)
+def _turns(pairs: Sequence[Mapping[str, Any]]) -> str:
+    counts = sorted({len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel")})
+    return " to ".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1]))) or "no"
 
 
 def _has(pair: Mapping[str, Any], name: str) -> bool:
