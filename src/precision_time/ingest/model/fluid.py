@@ -22,7 +22,7 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
 from precision_time.ingest.model.misses import Fits, Lru, NoEviction
 from precision_time.ingest.model.order import Ordered, OrderedLru
-from precision_time.ingest.model.pace import Pace
+from precision_time.ingest.model.pace import CHANGE, CHANGE_LRU, Pace
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
 
@@ -91,7 +91,10 @@ def run(
     begin = offsets + np.array([[job.start_up_s] for job in jobs])
     x, n, t = np.zeros_like(begin), np.zeros_like(begin), np.zeros(lanes)
     finish, first, stall = np.full_like(begin, np.nan), np.full_like(begin, np.nan), np.zeros_like(begin)
-    stuck, pace = np.zeros(lanes, dtype=int), Pace(step, len(jobs), lanes)
+    stuck, pace = (
+        np.zeros(lanes, dtype=int),
+        Pace(step, CHANGE_LRU if isinstance(cached, Lru) else CHANGE, len(jobs), lanes),
+    )
     cached.accept(x, n)
     # Otherwise all later epochs of a job are one step.
     lone = _Lone(lanes) if isinstance(cached, Lru | OrderedLru) and not trajectory else None

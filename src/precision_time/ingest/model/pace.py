@@ -7,9 +7,10 @@ import numpy as np
 from precision_time.ingest.model.contention import Flags
 from precision_time.ingest.model.rates import Array
 
-CHANGE = 0.56
+CHANGE, CHANGE_LRU = 0.56, 0.8
 """By how much a rate, or the share of time that a job reads, may change in half a step, for each epoch of the longest
-step: 7 % where that is 1/8. With it, makespans are as near those of steps of 1/512 as with steps of 1/32 throughout."""
+step: 7 % where that is 1/8. With an LRU cache, whose steps cost more, 10 %: makespans are then within 0.4 % (mean
+0.06 %) of those of steps of 1/512."""
 AFRESH, LEAST = 1 / 2, 1 / 16
 """Length of the first step after a jump, and of the shortest, as shares of the longest."""
 
@@ -20,8 +21,8 @@ class Pace:
     A step is not taken again when it turns out too long: the next one is shorter.
     """
 
-    def __init__(self, step: float, jobs: int, lanes: int) -> None:
-        self._step = step
+    def __init__(self, step: float, change: float, jobs: int, lanes: int) -> None:
+        self._step, self._change = step, change * step
         # Epochs of the job that goes fastest.
         self._span = np.full(lanes, AFRESH * step)
         self._jumped = np.ones(lanes, dtype=bool)
@@ -41,7 +42,7 @@ class Pace:
     def adapt(self, dt: Array, before: Array, rate: Array, read: Array, lanes: Flags) -> None:
         """Half a step of `dt` took the rates from `before` to `rate`, and shares of reading changed by `read`."""
         change = (np.abs(rate - before) / np.maximum(before, 1e-300) + read).max(axis=0)
-        fits = dt * before.max(axis=0) * CHANGE * self._step / np.maximum(change, 1e-12)
+        fits = dt * before.max(axis=0) * self._change / np.maximum(change, 1e-12)
         span = np.clip(np.clip(fits, 0.5 * self._span, 2.0 * self._span), LEAST * self._step, self._step)
         self._span = np.where(lanes, span, self._span)
         self._rate, self._since = rate, -0.5 * dt
