@@ -1,8 +1,8 @@
 """Misses of jobs that read the same samples in one and the same order, in every epoch (the same seed, or no shuffling).
 
-A job behind another finds what that one has read; the one in front misses all. Jobs side by side share the misses so
-that they stay side by side, if the faster cannot get away from the slower although it then reads alone. Arrays are as
-in misses.py, whose classes these are kinds of.
+A job behind another finds what that one has read; the one in front misses all. Of jobs side by side one reads and the
+others cannot overtake it, or, where none waits for another's read, all read (side_by_side.py). Arrays are as in
+misses.py, whose classes these are kinds of.
 """
 
 from __future__ import annotations
