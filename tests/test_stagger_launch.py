@@ -230,6 +230,8 @@ def test_a_run_keeps_its_offsets(folder: Path) -> None:
 def test_an_interrupt_ends_every_process(folder: Path) -> None:
     """Ctrl-C, and worse: also when the measuring program is killed, its jobs do not outlive it."""
     code = (
+        # A test that runs in the background of a shell inherits that interrupts are ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from pathlib import Path; from precision_time.ingest.stagger.jobs_file import jobs_of;"
         "from precision_time.ingest.stagger.staggered_run import run_jobs;"
         "job = lambda n: dict(name=n, run='python:job.py:train', arguments=dict(pid_file=n + '.pid', sleep_s=0.5));"
