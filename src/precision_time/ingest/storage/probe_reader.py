@@ -66,9 +66,9 @@ def serve(root: str, local: bool, orders: Connection) -> None:
             reader = reader or (ColdFiles(root) if local else open_reader(root))
             orders.send(carry_out(reader, order))
         except IngestError as error:
-            with suppress(BrokenPipeError):  # another reader's error has already ended the probe
+            with suppress(ConnectionError):  # another reader's error has already ended the probe
                 orders.send(str(error))
-        except (KeyboardInterrupt, BrokenPipeError):
+        except (KeyboardInterrupt, ConnectionError):
             return
 
 
