@@ -58,7 +58,7 @@ def serve(root: str, local: bool, orders: Connection) -> None:
     while True:
         try:
             order: Order | None = orders.recv()
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, ConnectionError, KeyboardInterrupt):
             return
         if order is None:
             return
