@@ -232,6 +232,19 @@ def test_longer_steps_tell_the_same(capacity: float, cached: float) -> None:
     assert whole == pytest.approx(fine, rel=2.5e-3)
 
 
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_equal_jobs_gain_nothing_from_a_stagger(overlap: float, epochs: int) -> None:
+    """On a storage without loss, and a cache that holds all."""
+    for hot in (0.05, 0.3, 0.7, 1.0, 1.5):
+        for storage in (1.0, 1.5, 2.0):
+            jobs = [JobRates(name, 1000, epochs, hot * 0.004, 0.004, overlap) for name in "ab"]
+            offsets = np.linspace(0.0, 1.2 * jobs[0].cold_epoch_s, 40)
+            rows = np.stack([0 * offsets, offsets], axis=1)
+            found = run(jobs, Together.alike(2, storage), SharedCache(), rows).makespan_s
+            assert found.min() > found[0] * (1 - 1e-5)
+
+
 # ---- invariants of SYSTEMS.md, section 5
 
 

@@ -9,8 +9,8 @@ from precision_time.ingest.model.rates import Array
 
 CHANGE, CHANGE_LRU = 0.2, 0.8
 """By how much a rate, or the share of time that a job reads, may change in half a step, for each epoch of the longest
-step: 2.5 % where that is 1/8; two equal jobs that gain nothing from a stagger then gain less than 0.001 %. With an LRU
-cache, whose steps cost more, 10 %: makespans are within 0.4 % (mean 0.06 %) of those of steps of 1/512."""
+step: 2.5 % where that is 1/8. With an LRU cache, whose steps cost more, 10 %. What that does to makespans:
+tests/test_fluid.py, test_longer_steps_tell_the_same and test_equal_jobs_gain_nothing_from_a_stagger."""
 AFRESH, LEAST = 1 / 2, 1 / 16
 """Length of the first step after a jump, and of the shortest, as shares of the longest."""
 
