@@ -108,7 +108,7 @@ from precision_time import Job
 from precision_time.capture.training_step import training_step
 from precision_time.hardware import cluster
 from precision_time.layout.data_parallel import data_parallel
-from precision_time.timing import price as pricing
+from precision_time.timing import program_times as pricing
 from precision_time.timing.operators import WorkOptions
 step = training_step(Job("gpt2", precision="amp-bf16", batch_size=2, model_config={"layers": 96}))
 program, place = data_parallel(step, 8), cluster("h100-80gb-sxm", 8)
@@ -120,8 +120,8 @@ from precision_time import Job
 from precision_time.capture.training_step import training_step
 from precision_time.hardware import cluster
 from precision_time.layout.data_parallel import data_parallel
-from precision_time.layout.rank_program import Kinds, Segment
-from precision_time.timing import price as pricing
+from precision_time.layout.rank_program import OpSignatures, Segment
+from precision_time.timing import program_times as pricing
 from precision_time.timing.operators import WorkOptions
 from precision_time.zoo.catalog import ENTRIES
 found, names = {}, iter(ENTRIES)
@@ -131,7 +131,8 @@ while len(found) < 5000:
 step = training_step(job)
 empty = Segment.of([])
 program = dataclasses.replace(
-    data_parallel(step, 8), kinds=Kinds(list(found)[:5000]), micro=Segment.of([(i, 0, 0, 0) for i in range(5000)]),
+    data_parallel(step, 8), kinds=OpSignatures(list(found)[:5000]),
+    micro=Segment.of([(i, 0, 0, 0) for i in range(5000)]),
     tail=empty, accumulate=empty, bucket_copies=empty,
 )
 place = cluster("h100-80gb-sxm", 8)
@@ -144,7 +145,7 @@ def median(*forgotten):
         for cache in forgotten:
             cache.cache_clear()
         start = time.perf_counter()
-        pricing.price(program, place, WorkOptions())
+        pricing.time_program(program, place, WorkOptions())
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
 note = f"{{len(program.micro) + len(program.tail):,}} operators, {{len(program.kinds):,}} of them different"
@@ -222,11 +223,11 @@ def cases(folder: Path) -> list[Case]:
         Case("own module (12-layer transformer), cold shell",
              [COMMAND, "predict", f"{own}:make_job", "--gpus", "8", "--precision", "amp-bf16"], "< 5 s"),
         Case("predict() again, warm", [*python, WARM], "< 2 ms"),
-        Case("5,000 operators priced, warm", pricing(DEEP, "pricing.kind_works, pricing._kernel_times"), "< 10 ms"),
-        Case("5,000 operators priced again, all remembered", pricing(DEEP, "")),
-        Case("5,000 different operators priced, their work known", pricing(DISTINCT, "pricing._kernel_times"),
+        Case("5,000 operators timed, warm", pricing(DEEP, "pricing.kind_works, pricing._kernel_times"), "< 10 ms"),
+        Case("5,000 operators timed again, all remembered", pricing(DEEP, "")),
+        Case("5,000 different operators timed, their work known", pricing(DISTINCT, "pricing._kernel_times"),
              "< 10 ms"),
-        Case("5,000 different operators priced, their work too",
+        Case("5,000 different operators timed, their work too",
              pricing(DISTINCT, "pricing.kind_works, pricing._kernel_times", 5)),
         Case("loading the kernel models", [*python, LOAD], "< 150 ms"),
         Case("capture of GPT-2 XL (imports apart)", [*python, CAPTURE], "< 3 s"),

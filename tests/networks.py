@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from precision_time.capture.graph import Call, OpGraph, OpKind, Phase
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase
 from precision_time.capture.step import Regime, capture
 from precision_time.zoo.workload import Workload
 
@@ -98,7 +98,7 @@ def trace(build: Callable[[], Workload], regime: str = "full", **options: Any) -
     return capture(build, Regime(regime), **options)
 
 
-def rows(graph: OpGraph, *phases: Phase) -> Iterator[tuple[Call, OpKind]]:
+def rows(graph: OpGraph, *phases: Phase) -> Iterator[tuple[Call, OpSignature]]:
     """Calls with their kinds, of some phases or of all."""
     for call in graph.calls:
         if not phases or call.phase in phases:
@@ -109,7 +109,7 @@ def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
     return Counter(kind.name.removeprefix("aten.") for _, kind in rows(graph, *phases))
 
 
-def only(graph: OpGraph, name: str) -> OpKind:
+def only(graph: OpGraph, name: str) -> OpSignature:
     """The kind of the single call of an operator."""
     found = [kind for _, kind in rows(graph) if kind.name == name]
     assert len(found) == 1, f"{name}: {len(found)} calls"

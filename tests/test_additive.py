@@ -119,7 +119,7 @@ def test_volumes_of_tensor_parallelism_are_those_of_the_layout() -> None:
         sent = 0.0
         for chunk in stage.chunks:
             for unit, times, _ in chunk.units:
-                exchanges = (*program.units[unit].forward_exchanges, *program.units[unit].backward_exchanges)
+                exchanges = (*program.units[unit].forward_collectives, *program.units[unit].backward_collectives)
                 sent += times * sum(e.nbytes * e.times for e in exchanges)
         by_stage.append(sent * 3)  # all-reduces between two ranks: each sends the buffer once
     assert fitted(job).added(job).tensor_bytes == pytest.approx(max(by_stage))

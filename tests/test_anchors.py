@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time import predict
-from precision_time.anchors.anchor import OWN, Anchor, Kind, environment_of, shares_of
+from precision_time.anchors.anchor import OWN, Anchor, JobDescriptor, environment_of, shares_of
 from precision_time.anchors.base import published, read_base, row_of_anchor, shipped_covariance
-from precision_time.anchors.covariance import EFFECTS, Covariance, Kinds, own_variance, step_covariance
+from precision_time.anchors.covariance import EFFECTS, Covariance, JobColumns, own_variance, step_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
@@ -31,7 +31,7 @@ from precision_time.timing.parameters import read_data
 
 BASE = Path(__file__).parent.parent / "src" / "precision_time" / "anchors" / "data"
 NO_ANCHORS = Anchoring(use=False)
-KIND = Kind(
+DESCRIPTOR = JobDescriptor(
     family="bert", model="bert 1 seq=2", gpu="g", arch="a", maths="fp32", precision="fp32", framework="pytorch",
     setting="nchw", environment="lab", batch_size=8, gpus=1, shares=(1.0, 0.0, 0.0, 0.0), key="one",
 )  # fmt: skip
@@ -44,8 +44,8 @@ def covariance(noise: float = 0.02, **effects: float) -> Covariance:
     return Covariance({effect: found.get(effect, 0.0) for effect in EFFECTS}, dict.fromkeys("ABC", noise))
 
 
-def anchor(ratio: float, kind: Kind = KIND, name: str = "x") -> Anchor:
-    return Anchor(kind, name, "lab@1", "A", ratio, 1.0)
+def anchor(ratio: float, job: JobDescriptor = DESCRIPTOR, name: str = "x") -> Anchor:
+    return Anchor(job, name, "lab@1", "A", ratio, 1.0)
 
 
 # --- the arithmetic
@@ -54,7 +54,7 @@ def anchor(ratio: float, kind: Kind = KIND, name: str = "x") -> Anchor:
 def test_one_anchor_by_hand() -> None:
     """Shrunk by effect^2 / (effect^2 + noise^2): 0.1^2 / (0.1^2 + 0.05^2) = 0.8."""
     known = Anchors([anchor(1.2)], covariance(0.05, family_maths=0.1))
-    found = known.correction(replace(KIND, key="two"))
+    found = known.correction(replace(DESCRIPTOR, key="two"))
     assert found.factors["compute"] == pytest.approx(1.2**0.8)
     assert found.factors["host"] == 1.0
     assert found.log_spread == pytest.approx(math.hypot(math.sqrt(0.01 * 0.2), 0.05))
@@ -64,9 +64,9 @@ def test_one_anchor_by_hand() -> None:
 
 def test_a_term_is_corrected_by_what_it_moved_in_the_anchor() -> None:
     """Half of the anchor's step is compute, so a step 10 % longer says 2 x as much of compute, before shrinkage."""
-    half = replace(KIND, shares=(0.5, 0.0, 0.5, 0.0))
+    half = replace(DESCRIPTOR, shares=(0.5, 0.0, 0.5, 0.0))
     known = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1))
-    found = known.correction(replace(KIND, key="two"))
+    found = known.correction(replace(DESCRIPTOR, key="two"))
     assert math.log(found.factors["compute"]) == pytest.approx(2 * math.log(1.1), rel=1e-6)
     both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half)
     assert both.factors["compute"] == pytest.approx(both.factors["host"])
@@ -75,40 +75,42 @@ def test_a_term_is_corrected_by_what_it_moved_in_the_anchor() -> None:
 
 def test_loose_rows_of_another_framework_say_nothing() -> None:
     """TensorFlow's kernels, measured loosely, move a TensorFlow job and no PyTorch job; sound ones move both."""
-    loose = replace(anchor(2.0, replace(KIND, framework="tensorflow1")), trust="C")
+    loose = replace(anchor(2.0, replace(DESCRIPTOR, framework="tensorflow1")), trust="C")
     for trust, framework, moves in (("C", "tensorflow1", True), ("C", "pytorch", False), ("A", "pytorch", True)):
         known = Anchors([replace(loose, trust=trust)], covariance(0.05, family_maths=0.1))
-        found = known.correction(replace(KIND, key="two", framework=framework))
+        found = known.correction(replace(DESCRIPTOR, key="two", framework=framework))
         assert (found.factors.get("compute", 1.0) > 1.1) == moves
 
 
 def test_effects_fade_with_batch_and_count() -> None:
-    kinds = Kinds([KIND, replace(KIND, batch_size=32), replace(KIND, gpus=16)])
+    jobs = JobColumns([DESCRIPTOR, replace(DESCRIPTOR, batch_size=32), replace(DESCRIPTOR, gpus=16)])
     batch = covariance(model_framework_architecture_maths_setting_batch=1.0)
-    assert step_covariance(batch, kinds, kinds)[0] == pytest.approx([1.0, math.exp(-1.0), 1.0])
-    assert step_covariance(covariance(gpus=1.0), kinds, kinds)[0] == pytest.approx([1.0, 1.0, math.exp(-2.0)])
+    assert step_covariance(batch, jobs, jobs)[0] == pytest.approx([1.0, math.exp(-1.0), 1.0])
+    assert step_covariance(covariance(gpus=1.0), jobs, jobs)[0] == pytest.approx([1.0, 1.0, math.exp(-2.0)])
 
 
 def test_a_job_shares_everything_with_itself() -> None:
-    kind, known = replace(KIND, shares=(0.6, 0.1, 0.2, 0.1)), shipped_covariance()
-    whole = step_covariance(known, Kinds([kind]), Kinds([kind]))[0, 0]
-    assert own_variance(known, kind.shares) == pytest.approx(whole)
+    job, known = replace(DESCRIPTOR, shares=(0.6, 0.1, 0.2, 0.1)), shipped_covariance()
+    whole = step_covariance(known, JobColumns([job]), JobColumns([job]))[0, 0]
+    assert own_variance(known, job.shares) == pytest.approx(whole)
 
 
 def test_others_say_nothing() -> None:
     known = Anchors([anchor(2.0)], covariance(0.02, family_maths=0.1))
-    assert known.correction(replace(KIND, family="resnet")) == NONE
-    assert known.correction(KIND, without=("key",)) == NONE
-    assert known.correction(replace(KIND, maths="fp16")).factors["compute"] == 1.0
+    assert known.correction(replace(DESCRIPTOR, family="resnet")) == NONE
+    assert known.correction(DESCRIPTOR, without=("key",)) == NONE
+    assert known.correction(replace(DESCRIPTOR, maths="fp16")).factors["compute"] == 1.0
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6), st.integers(1, 64), st.sampled_from(["fp32", "fp16"]))
 def test_more_anchors_never_make_less_sure(ratios: list[float], batch: int, maths: str) -> None:
     cov = shipped_covariance()
-    kinds = [replace(KIND, key=f"{i}", batch_size=1 + i * batch, environment=f"{i % 2}") for i in range(len(ratios))]
-    anchors = [anchor(ratio, kind, kind.key) for ratio, kind in zip(ratios, kinds, strict=True)]
-    target = replace(KIND, key="target", maths=maths, environment=OWN)
+    jobs = [
+        replace(DESCRIPTOR, key=f"{i}", batch_size=1 + i * batch, environment=f"{i % 2}") for i in range(len(ratios))
+    ]
+    anchors = [anchor(ratio, job, job.key) for ratio, job in zip(ratios, jobs, strict=True)]
+    target = replace(DESCRIPTOR, key="target", maths=maths, environment=OWN)
     spreads = [Anchors(anchors[:n], cov).correction(target).log_spread or 9.0 for n in range(1, len(anchors) + 1)]
     assert all(b <= a + 1e-9 for a, b in zip([9.0, *spreads], spreads, strict=False))
     last = Anchors(anchors, cov).correction(target)
@@ -122,13 +124,16 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
     draw = np.random.default_rng(1)
     anchors = []
     for family in range(40):
-        kinds = [
-            replace(KIND, family=f"{family}", model=f"{family} {m}", maths=p, key=f"{family} {m} {p} {b}", batch_size=b)
+        jobs = [
+            replace(
+                DESCRIPTOR, family=f"{family}", model=f"{family} {m}", maths=p, batch_size=b,
+                key=f"{family} {m} {p} {b}",
+            )
             for m in range(3) for p in ("fp32", "fp16") for b in (1, 8)
         ]  # fmt: skip
-        block = step_covariance(true, Kinds(kinds), Kinds(kinds)) + 0.02**2 * np.eye(len(kinds))
-        logs = draw.multivariate_normal(np.zeros(len(kinds)), block)
-        anchors += [anchor(math.exp(log), kind) for log, kind in zip(logs, kinds, strict=True)]
+        block = step_covariance(true, JobColumns(jobs), JobColumns(jobs)) + 0.02**2 * np.eye(len(jobs))
+        logs = draw.multivariate_normal(np.zeros(len(jobs)), block)
+        anchors += [anchor(math.exp(log), job) for log, job in zip(logs, jobs, strict=True)]
     found = fit_covariance(anchors)
     assert found.effects["model, framework"] == pytest.approx(0.2, rel=0.25)
     # with one architecture and framework these effects cannot be told apart, their sum can
@@ -143,9 +148,9 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
 def test_what_is_left_out_moves_nothing(rule: str) -> None:
     """Whatever was measured for the jobs that are left out, the judged row's prediction is the same."""
     without = LEFT_OUT[rule]
-    anchors = [a for a in published() if a.kind.family == "unet"]
+    anchors = [a for a in published() if a.job.family == "unet"]
     judged = anchors[0]
-    alike = [a for a in anchors if all(getattr(a.kind, n) == getattr(judged.kind, n) for n in without)]
+    alike = [a for a in anchors if all(getattr(a.job, n) == getattr(judged.job, n) for n in without)]
     lied = [replace(a, measured_s=3 * a.measured_s) if a in alike else a for a in anchors]
     known = {"unet": shipped_covariance()}
     usual = [0.2] * len(anchors)
@@ -159,10 +164,18 @@ def test_what_is_left_out_moves_nothing(rule: str) -> None:
 def test_one_row_corrects_what_differs_from_it_in_one_way_by_hand() -> None:
     """Three rows of one model on one GPU, 30 % slow in fp32 and right in fp16; another GPU never speaks."""
     cov = covariance(0.01, model_framework=0.0, family_maths=0.5)
-    half, elsewhere = replace(KIND, key="c", maths="half", precision="amp-fp16"), replace(KIND, key="d", gpu="another")
-    kinds = [replace(KIND, key="a"), replace(KIND, key="b", batch_size=KIND.batch_size * 2), half, elsewhere]
-    anchors = [anchor(ratio, kind, kind.key) for ratio, kind in zip((1.3, 1.3, 1.0, 2.0), kinds, strict=True)]
-    known, usual = {KIND.family: cov}, [0.2] * 4
+    half, elsewhere = (
+        replace(DESCRIPTOR, key="c", maths="half", precision="amp-fp16"),
+        replace(DESCRIPTOR, key="d", gpu="another"),
+    )
+    jobs = [
+        replace(DESCRIPTOR, key="a"),
+        replace(DESCRIPTOR, key="b", batch_size=DESCRIPTOR.batch_size * 2),
+        half,
+        elsewhere,
+    ]
+    anchors = [anchor(ratio, job, job.key) for ratio, job in zip((1.3, 1.3, 1.0, 2.0), jobs, strict=True)]
+    known, usual = {DESCRIPTOR.family: cov}, [0.2] * 4
     same = judge_one(anchors, usual, known, ONE["another count or batch"])
     assert len(same) == 2, "c differs in precision and d in its GPU"
     assert all(mean < 0.01 and abs(log) < 0.01 for mean, log, _ in same)
@@ -320,7 +333,7 @@ def test_the_base_is_what_this_version_predicts() -> None:
         assert job is not None
         found = predict(job, anchoring=NO_ANCHORS)
         assert found.step.p50 == pytest.approx(each.predicted_s, rel=1e-3), each.id
-        assert each.kind.shares == pytest.approx(shares_of(found.breakdown), abs=2e-3)
+        assert each.job.shares == pytest.approx(shares_of(found.breakdown), abs=2e-3)
         checked += 1
     assert checked >= 8
 
@@ -337,4 +350,4 @@ def test_a_row_of_the_base_reads_back() -> None:
     given = dict(zip(read_base()["columns"], row_of_anchor(one), strict=True))
     assert given["source"] == one.source
     assert dataclasses.replace(one) == one
-    assert given["shares"] == list(one.kind.shares)
+    assert given["shares"] == list(one.job.shares)

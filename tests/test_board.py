@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precision_time import predict
-from precision_time.anchors.anchor import Kind
+from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Interval
 from precision_time.fit import folds
@@ -43,7 +43,9 @@ ROWS = (
     "b-amp,lab@1,B,pytorch,bert-large,4,1,v100-32gb-sxm,amp-fp16,0.11",
     "b-tf,lab@1,C,tensorflow2,bert-large,8,1,a100-80gb-sxm,tf32,0.2",
 )
-KIND = Kind("f", "m", "g", "a", "fp32", "fp32", "pytorch", "nchw", "lab", 1, 1, (1.0, 0.0, 0.0, 0.0), "key")
+DESCRIPTOR = JobDescriptor(
+    "f", "m", "g", "a", "fp32", "fp32", "pytorch", "nchw", "lab", 1, 1, (1.0, 0.0, 0.0, 0.0), "key"
+)
 OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,warp"
 
 
@@ -117,7 +119,7 @@ def test_one_kind_alone_cannot_be_held_out(traced: list[Case]) -> None:
 
 
 def held_out(row: Row, ratio: float, fold: str, widening: float = 0.0) -> HeldOut:
-    return HeldOut(row, fold, ratio * row.measured_s, widening, {"forward": ratio * row.measured_s}, True, KIND)
+    return HeldOut(row, fold, ratio * row.measured_s, widening, {"forward": ratio * row.measured_s}, True, DESCRIPTOR)
 
 
 def test_the_width_comes_from_the_other_folds(rows: tuple[Row, ...]) -> None:
@@ -191,10 +193,11 @@ def test_targets_are_computed(rows: tuple[Row, ...]) -> None:
 
 def test_one_measured_row_corrects_the_others_of_its_model(rows: tuple[Row, ...]) -> None:
     """Rows 30 % slow throughout: one of them brings the other home; a model measured once has none."""
-    kinds = [replace(KIND, key="0"), replace(KIND, key="1"), replace(KIND, key="2", model="b"),
-             replace(KIND, key="3", family="h", model="c")]  # fmt: skip
+    kinds = [replace(DESCRIPTOR, key="0"), replace(DESCRIPTOR, key="1"), replace(DESCRIPTOR, key="2", model="b"),
+             replace(DESCRIPTOR, key="3", family="h", model="c")]  # fmt: skip
     judged = [
-        replace(held_out(row, 1 / 1.3, kind.family, 0.1), kind=kind) for row, kind in zip(rows, kinds, strict=False)
+        replace(held_out(row, 1 / 1.3, kind.family, 0.1), descriptor=kind)
+        for row, kind in zip(rows, kinds, strict=False)
     ]
     found = anchored_by_one(judged)
     assert [j.row.id for j in found] == [rows[0].id, rows[1].id]

@@ -23,7 +23,6 @@ from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMPUTE, FEATURES, matrix, names, vector
 from precision_time.predictors.interface import MeasuredJob, Predictor
-from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.published import card_group, grouped_folds, job_group, published_jobs
 from precision_time.predictors.registry import predictor_class
 from precision_time.predictors.residual import BoostingResidual
@@ -37,6 +36,7 @@ from precision_time.predictors.rows import (
     merged,
     out_of_fold,
 )
+from precision_time.predictors.simulator import BlindLine, Line
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=25, seeds=2)

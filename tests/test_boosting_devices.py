@@ -16,10 +16,10 @@ from precision_time.job import Job
 from precision_time.predictors.boosting import Boosting
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rooflines import POWER, Rooflines
 from precision_time.predictors.runs import read_runs
+from precision_time.predictors.simulator import BlindLine, Line
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=20, seeds=1)

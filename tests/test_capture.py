@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import cnn, dtypes, names, only, rows, total, trace, transformer  # noqa: E402
-from precision_time.capture.graph import OpGraph, OpKind, Phase, TensorSpec  # noqa: E402
+from precision_time.capture.graph import OpGraph, OpSignature, Phase, TensorSpec  # noqa: E402
 from precision_time.errors import CaptureError  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 from precision_time.zoo.workload import Workload  # noqa: E402
@@ -105,7 +105,7 @@ def spec(dtype: str, *shape: int) -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
-def moved(kind: OpKind) -> tuple[float, float]:
+def moved(kind: OpSignature) -> tuple[float, float]:
     (work,) = works(kind, OPTIONS) or []
     return work.bytes_read, work.bytes_written
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import Block, cnn, cross_entropy, names, only, rows, total, trace, transformer  # noqa: E402
-from precision_time.capture.graph import Category, OpGraph, OpKind, Parameter, Phase, TensorSpec  # noqa: E402
+from precision_time.capture.graph import Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec  # noqa: E402
 from precision_time.capture.optimizer import Tail, tail  # noqa: E402
 from precision_time.capture.training_step import trace_entry  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
@@ -364,7 +364,7 @@ def test_a_mask_is_read_with_the_keys_and_a_causal_one_is_not_there(regime: str,
     assert (backward.bytes_read, backward.bytes_written) == (width * (5 * tensor + mask), width * 3 * tensor)
     spec = TensorSpec((2, 4, 16, 8), "float32")
     full, causal = (
-        works(OpKind("pt.attention", (spec,) * 3, (spec,), (("is_causal", value),)), WorkOptions()) or []
+        works(OpSignature("pt.attention", (spec,) * 3, (spec,), (("is_causal", value),)), WorkOptions()) or []
         for value in (False, True)
     )
     assert causal[0].flops / full[0].flops == (16 + 1) / 2 / 16  # query i sees i keys: 8.5 of 16 on average
@@ -549,7 +549,7 @@ def test_state_dtype_decides_the_bytes_of_an_update() -> None:
 
 
 def test_accumulation_adds_one_sweep_of_twelve_bytes_a_weight() -> None:
-    kinds: dict[str, OpKind | None] = {p: tail_of("fused", p).accumulate for p in ("fp32", "amp-fp16", "bf16")}
+    kinds: dict[str, OpSignature | None] = {p: tail_of("fused", p).accumulate for p in ("fp32", "amp-fp16", "bf16")}
     for precision, width in (("fp32", 12), ("amp-fp16", 12), ("bf16", 6)):
         kind = kinds[precision]
         assert kind is not None

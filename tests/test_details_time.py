@@ -30,7 +30,7 @@ from precision_time.timing.curves import INDEX, PARAMETERS, attention_seconds, m
 from precision_time.timing.host import host_costs
 from precision_time.timing.kernels import TRANSPOSE_SHARE, KernelModel
 from precision_time.timing.operators import WorkOptions, works
-from precision_time.timing.price import PricedProgram, price
+from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
 
 SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or Path(__file__).parents[1].parent / "shared")
@@ -158,14 +158,14 @@ def test_batch_norm_and_its_neighbours_gain_at_most_two() -> None:
         assert seconds(half, V100) > passes * data * 2 / 900e9
 
 
-def priced(job: Job, ranks: int = 1) -> PricedProgram:
+def timed(job: Job, ranks: int = 1) -> TimedProgram:
     """Without the factors fitted on whole steps, so that the hand-set host costs stand as they are."""
     program = data_parallel(training_step(job), ranks, job.grad_accum, job.no_sync)
     options = WorkOptions(tf32=job.precision == "tf32", channels_last=job.memory_format == "nhwc")
-    return price(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
+    return time_program(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
 
 
-def by_family(found: PricedProgram) -> Counter[str]:
+def by_family(found: TimedProgram) -> Counter[str]:
     """Device seconds of a micro-step by family of kernels."""
     calls = np.bincount(found.program.micro.kind, minlength=len(found.program.kinds))
     spent: Counter[str] = Counter()
@@ -177,7 +177,7 @@ def by_family(found: PricedProgram) -> Counter[str]:
 def test_the_tail_bounds_what_a_resnet_gains() -> None:
     """Convolutions gain more than three times, all that lies between them less than two, casts included."""
     spent = [
-        by_family(priced(Job("resnet50", precision=p, batch_size=64, gpu="v100-16gb-sxm", memory_format=layout)))
+        by_family(timed(Job("resnet50", precision=p, batch_size=64, gpu="v100-16gb-sxm", memory_format=layout)))
         for p, layout in (("fp32", "nchw"), ("amp-fp16", "nhwc"))
     ]
     products = [found["conv"] + found["matmul"] for found in spent]
@@ -215,7 +215,7 @@ def test_a_resnet_in_nchw_moves_two_trips_of_every_convolution_more() -> None:
             mask = kind.attr("output_mask")
             assert isinstance(mask, tuple)
             trips += (kind.inputs[0].nbytes + kind.inputs[1].nbytes) * sum(map(bool, mask[:2]))
-    first, last = (priced(job) for job in jobs)
+    first, last = (timed(job) for job in jobs)
     calls = np.bincount(first.program.micro.kind, minlength=len(first.program.kinds))[first.works.owner]
     assert float((first.works.table.serial_bytes * calls).sum()) == 2 * trips
     assert float(last.works.table.serial_bytes.sum()) == 0
@@ -232,7 +232,7 @@ def test_a_small_batch_is_host_bound_and_autocast_makes_it_slower() -> None:
         for batch in (1, 256):
             job = Job("resnet50", precision=precision, batch_size=batch, gpu="h100-80gb-sxm", memory_format="nhwc",
                       optimizer_impl="fused", input={"image_size": 128 if batch == 1 else 224})  # fmt: skip
-            steps[precision, batch] = simulate(priced(job))
+            steps[precision, batch] = simulate(timed(job))
     for precision in ("fp32", "amp-bf16"):
         assert steps[precision, 1].step_s == pytest.approx(steps[precision, 1].host_s)
         assert steps[precision, 256].step_s > 1.5 * steps[precision, 256].host_s
@@ -262,12 +262,12 @@ def test_a_loop_over_tensors_costs_the_host_by_the_tensor() -> None:
     assert host_of_update("fused", 100, 1000)[0] == pytest.approx((25 + 0.8 * 100) * US)
 
 
-def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> PricedProgram:
+def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> TimedProgram:
     job = Job("bert-large", precision=precision, batch_size=64, optimizer_impl=how, clip_norm=0, loss_scale=loss_scale)
-    return priced(job)
+    return timed(job)
 
 
-def without_wait(found: PricedProgram) -> Timeline:
+def without_wait(found: TimedProgram) -> Timeline:
     return simulate(dataclasses.replace(found, program=dataclasses.replace(found.program, sync_after_tail=-1)))
 
 
@@ -293,7 +293,7 @@ def test_a_static_loss_scale_unscales_without_a_question() -> None:
     assert simulate(static).busy == simulate(asking).busy
     assert simulate(static).host_gap_s == pytest.approx(0, abs=1e-12)
     assert simulate(static).step_s < simulate(asking).step_s
-    master = [priced(Job("resnet50", precision="fp16-master", optimizer_impl="foreach", loss_scale=scale))
+    master = [timed(Job("resnet50", precision="fp16-master", optimizer_impl="foreach", loss_scale=scale))
               for scale in ("dynamic", "static")]  # fmt: skip
     assert [found.program.sync_after_tail for found in master] == [0, -1]
 
@@ -302,9 +302,9 @@ def test_a_static_loss_scale_unscales_without_a_question() -> None:
 
 
 def test_accumulation_repeats_the_micro_step_and_shares_what_follows() -> None:
-    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, PricedProgram]:
+    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, TimedProgram]:
         job = Job("resnet50", precision="amp-bf16", batch_size=64, grad_accum=grad_accum, no_sync=no_sync)
-        found = priced(job, 8)
+        found = timed(job, 8)
         return simulate(found), found
 
     once, program = run(1)

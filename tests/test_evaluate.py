@@ -28,11 +28,11 @@ from precision_time.estimate.interval import Interval
 from precision_time.fit.evaluation import Evaluation, evaluate
 from precision_time.fit.evaluation import forecast as forecasting
 from precision_time.fit.evaluation.accuracy import Accuracy, Judged
+from precision_time.fit.evaluation.csv_table import COLUMNS
 from precision_time.fit.evaluation.evaluation import Unpredicted
+from precision_time.fit.evaluation.fitted_rows import LAYOUTS, STEPS, fitted, seen_by
 from precision_time.fit.evaluation.forecast import forecast_all
 from precision_time.fit.evaluation.order import precision_order
-from precision_time.fit.evaluation.seen import LAYOUTS, STEPS, fitted, seen_by
-from precision_time.fit.evaluation.sheet import COLUMNS
 from precision_time.fit.evaluation.text import percent
 from precision_time.job import Job
 from precision_time.measurements.digest import digests_of

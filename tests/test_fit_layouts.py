@@ -12,7 +12,7 @@ from precision_time.errors import DataError
 from precision_time.fit.layout_report import filled
 from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, spread, usual
 from precision_time.timing.constants import shipped
-from precision_time.timing.layout_costs import Habits, LayoutCosts, shipped_layout_costs
+from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = json.loads(OUTPUT.read_text(encoding="utf-8"))
@@ -62,8 +62,8 @@ def test_the_spread_covers_four_in_five():
 def test_costs_have_every_factor():
     costs = costs_of(usual())
     assert costs.host_power == pytest.approx(6.0)
-    assert costs.habits("megatron-deepspeed").host == pytest.approx(2.0)
-    assert costs.habits("pytorch") == Habits()
+    assert costs.overhead("megatron-deepspeed").host == pytest.approx(2.0)
+    assert costs.overhead("pytorch") == FrameworkOverhead()
     named = len(costs.host) + len(costs.traffic) + len(costs.network) + len(costs.attention) + 2
     assert named == len(FACTORS)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from precision_time.capture.fused_kernels import FUSED, framework_kernels
-from precision_time.capture.graph import Category, OpGraph, OpKind, Phase
+from precision_time.capture.graph import Category, OpGraph, OpSignature, Phase
 from precision_time.capture.layered_step import layered_step
 from precision_time.capture.layers import AFTER, BEFORE, layered
 from precision_time.capture.training_step import training_step
@@ -29,12 +29,12 @@ def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
     )
 
 
-def inside(graph: OpGraph, module: str, phase: Phase, name: str) -> list[OpKind]:
+def inside(graph: OpGraph, module: str, phase: Phase, name: str) -> list[OpSignature]:
     found = (c for c in graph.calls if graph.modules[c.module] == module and c.phase is phase)
     return [graph.kinds[c.kind] for c in found if graph.kinds[c.kind].name == name]
 
 
-def moved(kind: OpKind) -> tuple[int, int]:
+def moved(kind: OpSignature) -> tuple[int, int]:
     return sum(s.nbytes for s in kind.inputs), sum(s.nbytes for s in kind.outputs)
 
 

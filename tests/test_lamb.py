@@ -1,4 +1,4 @@
-"""LAMB as the suite runs it: against a step worked out in plain numbers, and against the passes that are priced."""
+"""LAMB as the suite runs it: against a step worked out in plain numbers, and against the passes that are timed."""
 
 from __future__ import annotations
 

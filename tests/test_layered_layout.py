@@ -271,8 +271,8 @@ def test_context_parallel_ranks_share_the_work_of_attention(comm: str) -> None:
 def test_a_ring_is_asked_again_by_selective_recomputation() -> None:
     _, found = program("llama3-8b", "tp=2,cp=2", 4, recompute="selective")
     block = next(u for u in found.units if u.name not in (BEFORE, AFTER))
-    assert {e.group for e in block.recompute_exchanges} == {CONTEXT}
-    assert {e.group for e in block.forward_exchanges} == {CONTEXT, TENSOR}
+    assert {e.group for e in block.recompute_collectives} == {CONTEXT}
+    assert {e.group for e in block.forward_collectives} == {CONTEXT, TENSOR}
 
 
 def test_pipeline_boundaries_carry_the_residual_stream() -> None:

@@ -24,9 +24,9 @@ from precision_time.layout.layers import Options, layered_program
 from precision_time.prediction import Anchoring, predict
 from precision_time.timeline.layers import simulate_layers
 from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.layer_times import time_layers
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price_layers import price_layers
 
 GPU = "h100-80gb-sxm"
 
@@ -94,18 +94,18 @@ def test_the_simulated_step_is_the_sum_of_its_terms(job: Job) -> None:
     step = layered_step(job)
     options = Options(job.grad_accum, job.recompute, None, None, job.framework)
     program = layered_program(step, job.layout_spec, options)
-    priced = price_layers(program, cluster(job.gpu, job.gpus), WorkOptions(), job.execution)
-    found = simulate_layers(priced, record=True)
+    timed = time_layers(program, cluster(job.gpu, job.gpus), WorkOptions(), job.execution)
+    found = simulate_layers(timed, record=True)
     if found.pipeline is not None:
-        end = found.step_s - found.rank_wait_s
+        end = found.step_s - found.straggler_wait_s
         assert end >= found.pipeline.step_s - 1e-12
         tails = max(s + t for s, t in zip(found.pipeline.stage_end_s, found.stage_tail_s, strict=True))
         data = found.exposed_by_group.get("data", 0.0)
         assert end >= tails - 1e-12
-        assert end <= tails + data + sum(d.gather_s + d.reduce_s for d in priced.stage_data) + priced.tied_s + 1e-9
+        assert end <= tails + data + sum(d.gather_s + d.reduce_s for d in timed.stage_data) + timed.tied_s + 1e-9
     else:
         ends = [p.start_s + p.seconds for p in found.played if p.track == 0]
-        assert found.step_s - found.rank_wait_s >= max(ends) - 1e-9
+        assert found.step_s - found.straggler_wait_s >= max(ends) - 1e-9
 
 
 @settings(max_examples=25)

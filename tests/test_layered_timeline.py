@@ -18,8 +18,8 @@ from precision_time.layout.layered_program import Chunk, Stage
 from precision_time.layout.rank_program import Segment
 from precision_time.timeline import layers as module
 from precision_time.timeline.layers import LayeredTimeline, simulate_layers
+from precision_time.timing.layer_times import DataTimes
 from precision_time.timing.passes import LAUNCH_LATENCY_S, NOTHING, Pass, UnitTimes, pass_of
-from precision_time.timing.price_layers import DataTimes
 
 US = 1e-6
 NONE = Segment.of([])
@@ -69,8 +69,8 @@ def passed(rows: Rows) -> Pass:
     return pass_of(costs, segment, (), None)  # type: ignore[arg-type]
 
 
-def priced(case: Case, **changed: Any) -> Any:
-    """What `simulate_layers` needs of a `PricedLayers`."""
+def timed(case: Case, **changed: Any) -> Any:
+    """What `simulate_layers` needs of a `TimedLayers`."""
     chunk = Chunk(tuple((unit, 1, int(again)) for unit, again in case.order))
     empty = SimpleNamespace(forward=NONE, backward=NONE, recompute=NONE)
     program = SimpleNamespace(
@@ -205,8 +205,8 @@ def cases(draw: Any, fewest: int = 1, most: int = 3) -> Case:
 
 
 def step_of(case: Case) -> LayeredTimeline:
-    found = simulate_layers(priced(case), record=True)
-    assert simulate_layers(priced(case)).step_s == pytest.approx(found.step_s, rel=1e-12, abs=1e-15)
+    found = simulate_layers(timed(case), record=True)
+    assert simulate_layers(timed(case)).step_s == pytest.approx(found.step_s, rel=1e-12, abs=1e-15)
     return found
 
 

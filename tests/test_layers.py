@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_time.capture.graph import Call, OpGraph, OpKind, Parameter, Phase, Storage, TensorSpec
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Parameter, Phase, Storage, TensorSpec
 from precision_time.capture.layered_step import layered_step
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, block_of, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.layout.rank_program import Kinds
+from precision_time.layout.rank_program import OpSignatures
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import kind_works
+from precision_time.timing.program_times import kind_works
 from precision_time.zoo.shallow import Shallow
 
 MODELS = ("resnet50", "bert-large", "t5-base", "gpt2", "llama3-8b", "vit-b-16", "jasper-10x5dr", "unet3d", "gpunet-0",
@@ -37,14 +37,14 @@ def test_a_block_is_the_outermost_numbered_module(path: str, block: str) -> None
     assert block_of(path) == block
 
 
-def kinds_of(found: LayeredGraph, calls: tuple[int, ...]) -> Counter[tuple[OpKind, Phase]]:
+def kinds_of(found: LayeredGraph, calls: tuple[int, ...]) -> Counter[tuple[OpSignature, Phase]]:
     graph = found.graph
     return Counter((graph.kinds[graph.calls[i].kind], graph.calls[i].phase) for i in calls)
 
 
-def run(found: LayeredGraph) -> Counter[tuple[OpKind, Phase]]:
+def run(found: LayeredGraph) -> Counter[tuple[OpSignature, Phase]]:
     """What the order of the units runs."""
-    total = Counter[tuple[OpKind, Phase]]()
+    total = Counter[tuple[OpSignature, Phase]]()
     for index, times in Counter(found.order).items():
         unit = found.units[index]
         for kind, count in kinds_of(found, (*unit.forward, *unit.backward)).items():
@@ -71,7 +71,7 @@ def test_units_in_order_are_the_whole_step(model: str) -> None:
 @pytest.mark.parametrize("model", ["resnet50", "gpt2", "t5-base"])
 def test_floating_point_operations_of_units_add_up(model: str) -> None:
     found = layered(graph_of(model))
-    works = kind_works(Kinds(found.graph.kinds), WorkOptions())
+    works = kind_works(OpSignatures(found.graph.kinds), WorkOptions())
     table, owner = works.table, works.owner
     flops = [float(table.flops[owner == k].sum()) for k in range(len(found.graph.kinds))]
     calls = found.graph.calls
@@ -99,7 +99,7 @@ SPEC = TensorSpec((4,), "float32")
 def made(*calls: tuple[str, str, Phase], parameters: tuple[tuple[str, int], ...] = ()) -> OpGraph:
     """Calls (operator, module, phase); parameters (name, call that reads it, or -1)."""
     modules = tuple(dict.fromkeys(("", *(module for _, module, _ in calls))))
-    kinds = tuple(OpKind(name, (SPEC,), (SPEC,)) for name in dict.fromkeys(name for name, _, _ in calls))
+    kinds = tuple(OpSignature(name, (SPEC,), (SPEC,)) for name in dict.fromkeys(name for name, _, _ in calls))
     names = [k.name for k in kinds]
     reads = {i: tuple(s for s, (_, at) in enumerate(parameters) if at == i) for i in range(len(calls))}
     return OpGraph(

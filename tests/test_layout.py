@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_time.capture.graph import Call, OpGraph, OpKind, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Parameter, Phase, TensorSpec
 from precision_time.capture.optimizer import tail
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.precision import PRECISIONS
@@ -31,7 +31,7 @@ def step_of(precision: str, *numels: int, optimizer: str = "adam") -> TrainingSt
         Parameter(p.name, p.shape, said.parameter_dtype, said.gradient_dtype, p.ready) for p in parameters(*numels)
     )
     spec = TensorSpec((16,), said.compute_dtype)
-    kinds = (OpKind("aten.relu", (spec,), (spec,)),)
+    kinds = (OpSignature("aten.relu", (spec,), (spec,)),)
     calls = tuple(Call(0, Phase.BACKWARD) for _ in numels)
     graph = OpGraph("net", kinds, calls, ("",), (), found, buffer_bytes=64)
     return TrainingStep("net", graph, tail(found, said, optimizer), said, optimizer, 8, None, "own")

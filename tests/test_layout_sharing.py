@@ -25,7 +25,7 @@ def _jobs() -> list[Job]:
 
 _REMEMBER = (
     "precision_time.layout", "precision_time.capture.layered_step", "precision_time.capture.optimizer",
-    "precision_time.timing.price", "precision_time.estimate.layered_memory",
+    "precision_time.timing.program_times", "precision_time.estimate.layered_memory",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.errors import CatalogError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
@@ -191,7 +191,7 @@ def test_a_benchmark_that_runs_another_operator_is_an_error() -> None:
 def test_an_operator_without_a_rule_is_an_error() -> None:
     spec = TensorSpec((4,), "float32")
     with pytest.raises(Exception, match=r"aten\.nonsense has no rule"):
-        largest_work(OpKind("aten.nonsense", (spec,), (spec,)), WorkOptions())
+        largest_work(OpSignature("aten.nonsense", (spec,), (spec,)), WorkOptions())
 
 
 def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from precision_time.capture.graph import OpKind, Phase
+from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.tracer import Tracer
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
@@ -41,7 +41,7 @@ def scaling(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def captured(folder: Path, scaling: str) -> Iterator[tuple[Phase, OpKind]]:
+def captured(folder: Path, scaling: str) -> Iterator[tuple[Phase, OpSignature]]:
     path = folder / "own.py"
     path.write_text(OWN, encoding="utf-8")
     graph = training_step(Job(f"{path}:net", precision=f"fp8-{scaling}")).graph

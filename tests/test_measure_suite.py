@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
 from precision_time.cli.main import main
 from precision_time.errors import MeasureError
@@ -250,7 +250,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path, text: str, why: 
 
 
 def test_a_point_survives_its_journal() -> None:
-    kind = OpKind(
+    kind = OpSignature(
         "aten.convolution", (TensorSpec((2, 3, 8, 8), "float32"), TensorSpec((4, 3, 3, 3), "float32")),
         (TensorSpec((2, 4, 8, 8), "float32"),), (("stride", (1, 1)), ("transposed", False), ("groups", 1)),
     )  # fmt: skip
@@ -395,7 +395,7 @@ def test_at_least_twelve_models_are_trained_on_a_gpu() -> None:
 def test_the_folder_has_a_table_for_each_kind_and_a_card(tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     point = Point(
-        OpKind("aten.relu", (TensorSpec((4, 4), "float32"),), (TensorSpec((4, 4), "float32"),)),
+        OpSignature("aten.relu", (TensorSpec((4, 4), "float32"),), (TensorSpec((4, 4), "float32"),)),
         WorkOptions(), Timed(1e-6, 0.0, 5, 1e-6),
     )  # fmt: skip
     records = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import HOST, TWO, device_document
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.errors import DataError, MeasureError, PredictorError
 from precision_time.job import Job
 from precision_time.measure.clock import Timed
@@ -39,13 +39,13 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
-def point(kind: OpKind, seconds: float) -> Point:
+def point(kind: OpSignature, seconds: float) -> Point:
     return Point(kind, PLAIN, Timed(seconds, 0.01, 5, seconds))
 
 
-def product(layout: str | None, dtype: str = "float32") -> OpKind:
+def product(layout: str | None, dtype: str = "float32") -> OpSignature:
     attrs = (("layout", layout),) if layout else ()
-    return OpKind("aten.mm", (spec(2, 3, dtype=dtype), spec(3, 4, dtype=dtype)), (spec(2, 4, dtype=dtype),), attrs)
+    return OpSignature("aten.mm", (spec(2, 3, dtype=dtype), spec(3, 4, dtype=dtype)), (spec(2, 4, dtype=dtype),), attrs)
 
 
 def test_an_operator_is_found_by_shape_dtype_and_order_in_memory() -> None:
@@ -168,8 +168,8 @@ def test_local_shapes_of_a_tensor_parallel_rank_are_recorded() -> None:
     assert recorded - whole
 
 
-def _bare(kind: OpKind) -> OpKind:
-    return OpKind(kind.name, kind.inputs, kind.outputs, tuple(a for a in kind.attrs if a[0] != "layout"))
+def _bare(kind: OpSignature) -> OpSignature:
+    return OpSignature(kind.name, kind.inputs, kind.outputs, tuple(a for a in kind.attrs if a[0] != "layout"))
 
 
 def test_what_cannot_be_profiled_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpKind, Parameter, Phase
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Parameter, Phase
 from precision_time.capture.optimizer import OPTIMIZERS, Sweep, Tail, rule, tail
 from precision_time.errors import JobError
 from precision_time.job.precision import PRECISIONS
@@ -28,7 +28,7 @@ def tail_of(precision: str, optimizer: str = "adam", how: str | None = None, cli
     return tail(parameters(precision), PRECISIONS[precision], optimizer, how, clip)
 
 
-def bytes_per_element(kind: OpKind) -> int:
+def bytes_per_element(kind: OpSignature) -> int:
     return sum(BYTES_PER_ELEMENT[s.dtype] for s in (*kind.inputs, *kind.outputs))
 
 

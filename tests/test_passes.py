@@ -47,7 +47,7 @@ def launched(rows: list[tuple[int, int]], host: float, device: float) -> tuple[f
 
 
 def after(step: Pass, host: float, device: float) -> tuple[float, float]:
-    return host + step.host_s, max(device + step.device_s, host + step.reach_s)
+    return host + step.host_s, max(device + step.device_s, host + step.launch_bound_s)
 
 
 def near(found: tuple[float, float], expected: tuple[float, float]) -> None:
@@ -68,8 +68,8 @@ def test_passes_in_a_row_are_the_pass_of_all_operators(parts: list[list[tuple[in
     for part in parts:
         joined = joined.then(passed(part))
     whole = passed([row for part in parts for row in part])
-    assert (joined.device_s, joined.host_s, joined.reach_s) == pytest.approx(
-        (whole.device_s, whole.host_s, whole.reach_s), rel=1e-12
+    assert (joined.device_s, joined.host_s, joined.launch_bound_s) == pytest.approx(
+        (whole.device_s, whole.host_s, whole.launch_bound_s), rel=1e-12
     )
     start = at[0] * US, at[1] * US
     near(after(joined, *start), launched([row for part in parts for row in part], *start))
@@ -87,7 +87,7 @@ def test_a_pass_many_times(rows: list[tuple[int, int]], count: int, at: tuple[in
 def test_exchanges_hold_the_device_up_and_are_counted(rows: list[tuple[int, int]], wire: int, count: int) -> None:
     alone, both = passed(rows), passed(rows, (("tensor", wire * US, 2 * US), ("context", 0.0, US)))
     assert both.device_s == pytest.approx(alone.device_s + wire * US)
-    assert both.reach_s == pytest.approx(alone.reach_s + wire * US)
+    assert both.launch_bound_s == pytest.approx(alone.launch_bound_s + wire * US)
     assert both.host_s == alone.host_s
     many = both.times(count).then(alone)
     assert many.exposed == pytest.approx({"tensor": count * wire * US, "context": 0.0})

@@ -19,7 +19,7 @@ from precision_time.prediction import Anchoring, predict
 from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import price
+from precision_time.timing.program_times import time_program
 from precision_time.timing.ranks import RankCosts, averaged, largest_of, rank_costs
 from precision_time.zoo.catalog import ENTRIES
 
@@ -29,7 +29,9 @@ NO_ANCHORS = Anchoring(use=False)
 def timed(job: Job, constants: StepConstants | None = None) -> Timeline:
     step = training_step(job)
     cluster = default_catalog().cluster(job.gpu, job.gpus)
-    return simulate(price(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants))
+    return simulate(
+        time_program(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants)
+    )
 
 
 # --- how long the slowest takes -------------------------------------------------------------------------------------
@@ -44,14 +46,14 @@ def test_the_largest_of_normal_numbers(count: int) -> None:
 
 def test_the_longest_of_uniform_batches() -> None:
     """Eight batches between 1408 and 1920 frames: the longest has 1408 + 512 x 8 / 9 = 1863 on average, 1664 is one."""
-    costs = RankCosts(jitter=0.0, crowding=0.0)
+    costs = RankCosts(jitter=0.0, host_contention=0.0)
     assert 1 + costs.wait_share(8, 256 / 1664) == pytest.approx((1408 + 512 * 8 / 9) / 1664)
     drawn = np.random.default_rng(0).uniform(1408, 1920, (100_000, 8)).max(axis=1).mean()
     assert 1664 * (1 + costs.wait_share(8, 256 / 1664)) == pytest.approx(drawn, rel=0.002)
 
 
 def test_one_rank_waits_for_nobody_and_more_wait_longer() -> None:
-    costs = RankCosts(jitter=0.02, crowding=0.03)
+    costs = RankCosts(jitter=0.02, host_contention=0.03)
     shares = [costs.wait_share(ranks, 0.1) for ranks in (1, 2, 4, 8, 64, 1024)]
     assert shares[0] == 0.0
     assert all(a < b for a, b in pairwise(shares))
@@ -65,7 +67,7 @@ def test_micro_steps_without_a_reduction_average_out() -> None:
 
 def test_factors_multiply_what_is_set_by_hand() -> None:
     plain = rank_costs()
-    assert rank_costs(2.0, 3.0) == RankCosts(2.0 * plain.jitter, 3.0 * plain.crowding)
+    assert rank_costs(2.0, 3.0) == RankCosts(2.0 * plain.jitter, 3.0 * plain.host_contention)
     assert StepConstants(ranks={"jitter": 2.0}).rank_costs.jitter == 2.0 * plain.jitter
 
 
@@ -78,21 +80,21 @@ def test_a_step_of_several_ranks_is_longer_by_its_share() -> None:
     constants = StepConstants(ranks={"jitter": 3.0})
     found = timed(job, constants)
     share = constants.rank_costs.wait_share(8, 0.0)
-    assert found.rank_wait_s == pytest.approx(share * (found.step_s - found.rank_wait_s))
-    assert timed(job.replace(gpus=1), constants).rank_wait_s == 0.0
+    assert found.straggler_wait_s == pytest.approx(share * (found.step_s - found.straggler_wait_s))
+    assert timed(job.replace(gpus=1), constants).straggler_wait_s == 0.0
 
 
 def test_accumulation_waits_once_a_step() -> None:
     job = Job("resnet50", precision="amp-fp16", batch_size=64, gpus=8, grad_accum=16)
     found = timed(job)
     share = shipped().rank_costs.wait_share(8, 0.0)
-    assert found.rank_wait_s == pytest.approx(averaged(share, 16) * (found.step_s - found.rank_wait_s))
+    assert found.straggler_wait_s == pytest.approx(averaged(share, 16) * (found.step_s - found.straggler_wait_s))
 
 
 def test_eight_ranks_crowd_one_host() -> None:
     """A batch of one image waits for the host, and the more ranks share it the longer."""
     job = Job("resnet50", precision="amp-bf16", batch_size=1)
-    quiet, crowded = ({"jitter": 1e-9, "crowding": c} for c in (1e-9, 1.0))
+    quiet, crowded = ({"jitter": 1e-9, "host_contention": c} for c in (1e-9, 1.0))
     gaps = [timed(job.replace(gpus=8), StepConstants(ranks=ranks)).host_s for ranks in (quiet, crowded)]
     assert gaps[1] == pytest.approx(1.21 * gaps[0], rel=0.01)
     alone = [timed(job, StepConstants(ranks=ranks)).host_s for ranks in (quiet, crowded)]
@@ -159,7 +161,7 @@ def test_own_models_may_vary_too(tmp_path: Any) -> None:
 
 def test_the_slowest_gpu_has_a_line_of_its_own() -> None:
     estimate = predict(Job("resnet50", gpus=8), anchoring=NO_ANCHORS)
-    assert estimate.breakdown["rank_wait"] > 0.0
+    assert estimate.breakdown["straggler_wait"] > 0.0
     assert "waiting for the slowest GPU" in str(estimate)
     assert sum(estimate.breakdown.values()) == pytest.approx(estimate.step.p50)
-    assert dataclasses.replace(estimate).breakdown["rank_wait"] < 0.1 * estimate.step.p50
+    assert dataclasses.replace(estimate).breakdown["straggler_wait"] < 0.1 * estimate.step.p50

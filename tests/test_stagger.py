@@ -274,7 +274,7 @@ def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.Monkey
     from precision_time.ingest.storage.pictures import Recipe, make
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("precision_time.ingest.stagger.paces.MOST_REPEATS", 1)
+    monkeypatch.setattr("precision_time.ingest.stagger.sample_rates.MOST_REPEATS", 1)
     make(tmp_path / "pictures", 120, Recipe(size=32))
     train = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
     with LocalServer(tmp_path / "pictures", requests_per_s=100) as server:

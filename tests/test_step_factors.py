@@ -17,7 +17,7 @@ from precision_time.measurements.row import Row, row_of
 from precision_time.timeline.simulate import simulate
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import PricedProgram, price
+from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.step_factors import GROUP_PRIOR, GROUPS, Openness, group_seconds, parts, shipped_openness
 
 CELLS = {
@@ -32,9 +32,9 @@ def measured(**cells: str) -> Row:
     return row_of(2, {**CELLS, **cells})
 
 
-def priced(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> PricedProgram:
+def timed(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> TimedProgram:
     step = training_step(Job(model, precision=precision, batch_size=batch))
-    return price(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
+    return time_program(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
 
 
 # --- what shares a factor -------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_parts_of_a_factor_narrow_down() -> None:
 
 def test_seconds_of_groups_are_those_of_the_step() -> None:
     """Summed by hand over the calls of the step; attention and optimizers have no factor, transposes their own."""
-    program = priced()
+    program = timed()
     found = group_seconds(program, "ampere")
     times = np.zeros(len(program.program.kinds))
     for segment in (program.program.micro, program.program.tail):
@@ -95,7 +95,7 @@ def test_openness_follows_the_covariance_by_hand() -> None:
 
 def test_a_class_of_kernels_that_no_step_covers_widens_the_interval() -> None:
     """Convolutions on an architecture of the fit, and on one it never saw."""
-    program = priced()
+    program = timed()
     timeline = simulate(program)
     known = spread_terms(program, timeline, "ampere").factors
     unseen = spread_terms(program, timeline, "blackwell").factors

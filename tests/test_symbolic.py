@@ -18,7 +18,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from networks import cnn, names, total, trace, transformer  # noqa: E402
 from precision_time.capture import symbolic  # noqa: E402
-from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec  # noqa: E402
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec  # noqa: E402
 from precision_time.capture.training_step import trace_entry  # noqa: E402
 from precision_time.errors import CaptureError, DataError  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
@@ -156,7 +156,7 @@ def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> Non
 
     def at(sizes: dict[str, int]) -> OpGraph:
         attrs = (("groups", 2 * sizes["experts"]), ("p", 0.5))
-        kind = OpKind("pt.grouped_sum", (TensorSpec((8, 4), "float32"),), (), attrs)
+        kind = OpSignature("pt.grouped_sum", (TensorSpec((8, 4), "float32"),), (), attrs)
         return dataclasses.replace(trace(cnn), kinds=(kind,), calls=(Call(0, Phase.FORWARD),))
 
     stored = symbolic.fit("experts", (experts,), at)

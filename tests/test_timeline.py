@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_time.capture.graph import OpKind, Phase, TensorSpec
+from precision_time.capture.graph import OpSignature, Phase, TensorSpec
 from precision_time.layout.rank_program import Bucket, RankProgram, Segment
 from precision_time.timeline import simulate as module
 from precision_time.timeline.simulate import LAUNCH_LATENCY_S, Timeline, simulate
@@ -20,14 +20,14 @@ from precision_time.timeline.trace import trace_events
 from precision_time.timing.host import HostCosts
 
 SPEC = TensorSpec((4,), "float32")
-KINDS = tuple(OpKind(f"aten.op{i}", (SPEC,), (SPEC,)) for i in range(6))
+KINDS = tuple(OpSignature(f"aten.op{i}", (SPEC,), (SPEC,)) for i in range(6))
 CAST = 5
 US = 1e-6
 
 
 @dataclasses.dataclass
 class FakePriced:
-    """What `simulate` needs of a `PricedProgram`, with seconds of our choosing."""
+    """What `simulate` needs of a `TimedProgram`, with seconds of our choosing."""
 
     program: RankProgram
     kind_s: Any
@@ -99,8 +99,8 @@ def programs(draw: Any, fewest: int, most: int) -> FakePriced:
 class Oracle:
     """Event by event in plain Python: every micro-step of both steps is run."""
 
-    def __init__(self, priced: FakePriced) -> None:
-        self.p = priced
+    def __init__(self, timed: FakePriced) -> None:
+        self.p = timed
         self.host = self.device = self.idle_for_host = self.idle_for_wire = self.idle_for_ranks = 0.0
         self.reduced, self.unreduced = 0.0, 0
 
@@ -163,39 +163,39 @@ def close(a: float, b: float) -> bool:
 
 @settings(max_examples=150)
 @given(programs(1, 3))
-def test_equals_an_event_simulation(priced: FakePriced) -> None:
-    step, idle_for_host, idle_for_wire, idle_for_ranks = Oracle(priced).second()
-    found = simulate(priced)  # type: ignore[arg-type]
+def test_equals_an_event_simulation(timed: FakePriced) -> None:
+    step, idle_for_host, idle_for_wire, idle_for_ranks = Oracle(timed).second()
+    found = simulate(timed)  # type: ignore[arg-type]
     assert close(found.step_s, step)
     assert close(found.host_gap_s, idle_for_host)
     assert close(found.communication_exposed_s, idle_for_wire)
-    assert close(found.rank_wait_s, idle_for_ranks)
+    assert close(found.straggler_wait_s, idle_for_ranks)
 
 
 def parts(found: Timeline) -> float:
-    waits = found.host_gap_s + found.communication_exposed_s + found.rank_wait_s
+    waits = found.host_gap_s + found.communication_exposed_s + found.straggler_wait_s
     return sum(found.busy.values()) + found.casts_s + waits
 
 
 @settings(max_examples=150)
 @given(programs(1, 6))
-def test_parts_sum_to_the_step(priced: FakePriced) -> None:
-    found = simulate(priced)  # type: ignore[arg-type]
+def test_parts_sum_to_the_step(timed: FakePriced) -> None:
+    found = simulate(timed)  # type: ignore[arg-type]
     assert close(found.step_s, parts(found))
     assert min(*found.busy.values(), found.casts_s, found.host_gap_s, found.communication_exposed_s) >= 0
-    program = priced.program
-    wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
+    program = timed.program
+    wire = (float(timed.bucket_s.sum()) + timed.broadcast_s) * program.synced_micro_steps
     assert close(found.communication_exposed_s + found.communication_hidden_s, wire)
 
 
 @settings(max_examples=60)
 @given(programs(4, 12))
-def test_repeated_micro_steps_are_counted_not_run(priced: FakePriced) -> None:
+def test_repeated_micro_steps_are_counted_not_run(timed: FakePriced) -> None:
     """The oracle runs them all. A queue that fills up or drains over many micro-steps is the difference allowed."""
-    found = simulate(priced)  # type: ignore[arg-type]
-    step, *_ = Oracle(priced).second()
+    found = simulate(timed)  # type: ignore[arg-type]
+    step, *_ = Oracle(timed).second()
     assert found.step_s == pytest.approx(step, rel=0.25)
-    assert found.repeated_micro_steps == priced.program.micro_steps - 3
+    assert found.repeated_micro_steps == timed.program.micro_steps - 3
 
 
 def fixed(micro_steps: int, kernel_us: float, host_us: float) -> FakePriced:
@@ -210,8 +210,8 @@ def fixed(micro_steps: int, kernel_us: float, host_us: float) -> FakePriced:
 
 @pytest.mark.parametrize(("kernel_us", "host_us"), [(50.0, 5.0), (5.0, 50.0)])
 def test_long_accumulation_is_exact_when_one_side_rules(kernel_us: float, host_us: float) -> None:
-    priced = fixed(100, kernel_us, host_us)
-    assert simulate(priced).step_s == pytest.approx(Oracle(priced).second()[0], rel=1e-6)  # type: ignore[arg-type]
+    timed = fixed(100, kernel_us, host_us)
+    assert simulate(timed).step_s == pytest.approx(Oracle(timed).second()[0], rel=1e-6)  # type: ignore[arg-type]
 
 
 def test_cost_does_not_grow_with_accumulation() -> None:
@@ -233,21 +233,21 @@ def test_a_slow_host_is_host_bound_and_a_fast_one_is_not() -> None:
 
 @settings(max_examples=100)
 @given(programs(1, 6))
-def test_a_synchronous_device_does_one_thing_after_another(priced: FakePriced) -> None:
-    found = simulate(dataclasses.replace(priced, synchronous=True))  # type: ignore[arg-type]
-    program = priced.program
+def test_a_synchronous_device_does_one_thing_after_another(timed: FakePriced) -> None:
+    found = simulate(dataclasses.replace(timed, synchronous=True))  # type: ignore[arg-type]
+    program = timed.program
     runs = (
         (program.micro, program.micro_steps),
         (program.accumulate, program.micro_steps - 1),
         (program.bucket_copies, program.synced_micro_steps),
         (program.tail, 1),
     )
-    host = priced.host.step_s + sum(float(priced.host_seconds(s).sum()) * times for s, times in runs)
-    kernels = sum(float(priced.device_seconds(s).sum()) * times for s, times in runs)
-    wire = (float(priced.bucket_s.sum()) + priced.broadcast_s) * program.synced_micro_steps
-    assert close(found.step_s, host + kernels + wire + found.rank_wait_s)
+    host = timed.host.step_s + sum(float(timed.host_seconds(s).sum()) * times for s, times in runs)
+    kernels = sum(float(timed.device_seconds(s).sum()) * times for s, times in runs)
+    wire = (float(timed.bucket_s.sum()) + timed.broadcast_s) * program.synced_micro_steps
+    assert close(found.step_s, host + kernels + wire + found.straggler_wait_s)
     if program.micro_steps == 1:  # between the ends of two reductions lies all that is not this wait
-        assert close(found.rank_wait_s, priced.wait_share * (host + kernels + wire))
+        assert close(found.straggler_wait_s, timed.wait_share * (host + kernels + wire))
     assert close(found.host_gap_s, host)
     assert close(found.communication_exposed_s, wire)
     assert close(found.communication_hidden_s, 0.0)
@@ -260,12 +260,12 @@ def test_a_synchronous_device_does_one_thing_after_another(priced: FakePriced) -
 
 @settings(max_examples=40)
 @given(programs(1, 3))
-def test_trace_events_cover_the_step(priced: FakePriced) -> None:
-    found = simulate(priced)  # type: ignore[arg-type]
+def test_trace_events_cover_the_step(timed: FakePriced) -> None:
+    found = simulate(timed)  # type: ignore[arg-type]
     events = trace_events(found, KINDS, ("",), "title")["traceEvents"]
     compute = [e for e in events if e["ph"] == "X" and e["tid"] == 1]
     wire = [e for e in events if e["ph"] == "X" and e["tid"] == 2]
-    assert len(wire) == len(priced.program.buckets)
+    assert len(wire) == len(timed.program.buckets)
     last = 0.0
     for event in compute:
         assert event["ts"] >= last - 1e-6

@@ -35,17 +35,17 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from precision_time.capture.graph import OpKind, Phase  # noqa: E402
+from precision_time.capture.graph import OpSignature, Phase  # noqa: E402
 from precision_time.capture.layered_step import LayeredStep, layered_step  # noqa: E402
 from precision_time.capture.layers import AFTER, BEFORE  # noqa: E402
 from precision_time.hardware import cluster  # noqa: E402
 from precision_time.job import Job  # noqa: E402
-from precision_time.layout.layered_program import Exchange  # noqa: E402
+from precision_time.layout.layered_program import CollectiveOp  # noqa: E402
 from precision_time.layout.layers import Options, layered_program  # noqa: E402
 from precision_time.layout.tensor_parallel import exchanges  # noqa: E402
 from precision_time.timeline.layers import simulate_layers  # noqa: E402
+from precision_time.timing.layer_times import time_layers  # noqa: E402
 from precision_time.timing.operators import WorkOptions  # noqa: E402
-from precision_time.timing.price_layers import price_layers  # noqa: E402
 from precision_time.zoo.models.decoder import Decoder, complete  # noqa: E402
 from precision_time.zoo.tables.decoders import LLAMA  # noqa: E402
 
@@ -132,7 +132,7 @@ def ours(layered: LayeredStep, sp: bool) -> tuple[Counter[str], Counter[str], Co
     layout = Job("gpt", gpus=RANKS, layout=f"tp={RANKS},sp={int(sp)}").layout_spec
     forward, loss, backward = Counter[str](), Counter[str](), Counter[str]()
 
-    def add(into: Counter[str], found: tuple[Exchange, ...]) -> None:
+    def add(into: Counter[str], found: tuple[CollectiveOp, ...]) -> None:
         for each in found:
             into[each.collective] += each.times
 
@@ -174,7 +174,7 @@ def test_a_tensor_parallel_rank_exchanges_and_runs_what_torch_does(sp: bool) -> 
     assert attention == operators.attention
 
 
-def run(layered: LayeredStep, phase: Phase) -> list[OpKind]:
+def run(layered: LayeredStep, phase: Phase) -> list[OpSignature]:
     graph, units = layered.layers.graph, layered.layers.units
     calls = [graph.calls[i] for u in layered.layers.order for i in (*units[u].forward, *units[u].backward)]
     return [graph.kinds[c.kind] for c in calls if c.phase is phase]
@@ -205,7 +205,7 @@ def test_a_sharded_rank_gathers_and_reduces_as_fsdp2(zero: int, micro_batches: i
     layered = step("fsdp" if zero == 3 else "zero2")
     layout = Job("gpt", gpus=RANKS, layout="fsdp" if zero == 3 else "zero2").layout_spec
     program = layered_program(layered, layout, Options(micro_batches))
-    timeline = simulate_layers(price_layers(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
+    timeline = simulate_layers(time_layers(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
     wire = [p.name for p in timeline.played if p.track == 1]
     gathered, reduced = (sum(name.startswith(word) for name in wire) for word in ("gather", "reduce"))
     assert gathered == forward["all_gather"] + backward["all_gather"]

@@ -30,7 +30,7 @@ BREAKDOWN = (
     "host_gaps",
     "communication_exposed",
     "bubble",
-    "rank_wait",
+    "straggler_wait",
     "loader_stall",
 )
 """The terms that sum to a step, in the order of the step."""

@@ -129,7 +129,7 @@ def _reasons(
         loading = getattr(estimate, "loading", None)
         limit = f"loader-bound by {loading.binding}" if loading is not None else "loader-bound"
         yield part, f"the GPU waits for data during {part:.0%} of the step ({limit}), which no precision changes"
-    if part := term("rank_wait", 0.05):
+    if part := term("straggler_wait", 0.05):
         yield part, f"waiting for the slowest GPU is {part:.0%} of the step"
     if part := term("casts", 0.03):
         yield (

@@ -19,7 +19,7 @@ _TERM_HEADS = dict(zip(
      "data"),
     strict=True,
 ))  # fmt: skip
-_WHERE_SOME_HAVE = frozenset({"recompute", "bubble", "rank_wait", "loader_stall"})
+_WHERE_SOME_HAVE = frozenset({"recompute", "bubble", "straggler_wait", "loader_stall"})
 """Terms that stand in the table only where a row has them."""
 
 
@@ -56,15 +56,15 @@ def summary_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     rows = comparison.rows
     costs = [None if row.estimate is None else cost_per_epoch(row.estimate) for row in rows]
     epochs = any(row.estimate is not None and row.estimate.epoch is not None for row in rows)
-    priced = any(cost is not None for cost in costs)
+    timed = any(cost is not None for cost in costs)
     words = differing(rows)
     heads = [*words, "step P50 (P10-P90)", "samples/s", "speed-up", "memory"]
-    heads += (["epoch"] if epochs else []) + (["$/epoch"] if priced else [])
+    heads += (["epoch"] if epochs else []) + (["$/epoch"] if timed else [])
     base = comparison.baseline
     cells = []
     for index, (row, cost) in enumerate(zip(rows, costs, strict=True)):
         line = [column[index] for column in words.values()] + _estimate_cells(row, base, epochs)
-        cells.append(line + ([] if not priced else ["-" if cost is None else f"{cost:,.2f}"]))
+        cells.append(line + ([] if not timed else ["-" if cost is None else f"{cost:,.2f}"]))
     return heads, cells
 
 

@@ -22,8 +22,8 @@ from precision_time.timeline.layers import simulate_layers
 from precision_time.timeline.layers_trace import layers_trace_events
 from precision_time.timeline.pipeline import held_in_flight
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.layer_times import time_layers
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price_layers import price_layers
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
@@ -55,9 +55,9 @@ def predict_layers(
     step, program = program_of(job, precision, cluster.gpu.device_type)
     # 4. Seconds on every pass of every unit and on every collective.
     works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
-    priced = price_layers(program, cluster, works, job.execution, constants)
+    timed = time_layers(program, cluster, works, job.execution, constants)
     # 5. Streams and stages: what waits for what.
-    timeline = simulate_layers(priced)
+    timeline = simulate_layers(timed)
     # 6. What the fullest stage holds.
     memory = layered_memory(
         step, program, options_of(job), in_flight(job), cluster.gpu.memory_bytes, process_bytes(cluster)
@@ -65,12 +65,12 @@ def predict_layers(
     # 7. The loader beside training, where the job says what it reads; and what measured jobs like this one say.
     loader, filled = loader_of(job, step, cluster) if job.data else (None, ())
     correction, unheard = correct(step, step_terms(timeline))
-    events = partial(layers_trace_events, timeline, priced, job.signature())
+    events = partial(layers_trace_events, timeline, timed, job.signature())
     said = (*_said(job, step, precision), *filled, *unheard)
     return assemble(
         job,
         step,
-        priced,
+        timed,
         timeline,
         memory,
         cluster,

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from precision_time.anchors.anchor import OWN, Anchor, kind_of
+from precision_time.anchors.anchor import OWN, Anchor, describe_job
 from precision_time.anchors.base import published, shipped_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
@@ -34,7 +34,7 @@ from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import price
+from precision_time.timing.program_times import time_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def _predict_one(
     program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
     # 4. Seconds on every operator, launch and bucket, each with its source.
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
-    priced = price(program, cluster, options, job.execution, constants)
+    timed = time_program(program, cluster, options, job.execution, constants)
     # 5. Streams: what waits for what.
-    timeline = simulate(priced)
+    timeline = simulate(timed)
     # 6. What measured jobs like this one say about it.
     correction, unheard = _correction(job, cluster.gpu, catalog, constants, anchoring, step, step_terms(timeline))
     # 7. The loader beside training, where the job says what it reads.
@@ -107,7 +107,7 @@ def _predict_one(
     events = partial(trace_events, timeline, program.kinds, step.graph.modules, job.signature())
     said = (*assumptions(job, step, precision, cluster.gpu), *filled, *unheard)
     held = memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
-    return assemble(job, step, priced, timeline, held, cluster, events, said, correction, rental=rental, loader=loader)
+    return assemble(job, step, timed, timeline, held, cluster, events, said, correction, rental=rental, loader=loader)
 
 
 def _correction(
@@ -117,8 +117,8 @@ def _correction(
     """What measured jobs say of a step with these terms, and what has to be said where given ones say nothing."""
     correction = NONE
     if anchoring.use and (anchors := _anchors(job, gpu, catalog, constants)):
-        kind = kind_of(job, step, gpu, terms, anchoring.framework, anchoring.source)
-        correction = anchors.correction(kind, anchoring.without)
+        descriptor = describe_job(job, step, gpu, terms, anchoring.framework, anchoring.source)
+        correction = anchors.correction(descriptor, anchoring.without)
     unheard = anchoring.use and set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (_UNHEARD,) if unheard else ()
 
@@ -146,8 +146,8 @@ def _anchor(measured: Measured, catalog: Catalog | None, constants: StepConstant
     cluster = _cluster(catalog or _catalog(job.device), job.gpu, job.gpus, job.system or job.node, job.nodes)
     traced = layered_step if is_layered(job) else training_step
     step = traced(job, None, cluster.gpu.device_type)
-    kind = kind_of(job, step, cluster.gpu, estimate.breakdown, measured.framework, measured.source)
-    return Anchor(kind, measured.id, measured.source, measured.trust, measured.measured_s, estimate.step.p50)
+    descriptor = describe_job(job, step, cluster.gpu, estimate.breakdown, measured.framework, measured.source)
+    return Anchor(descriptor, measured.id, measured.source, measured.trust, measured.measured_s, estimate.step.p50)
 
 
 def _catalog(device: str | None) -> Catalog:

@@ -22,11 +22,11 @@ DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobDescriptor:
     """A job as anchors see it: whose errors are alike.
 
     model      name, parameters and input sizes (what it is, whatever was left to defaults)
-    maths      the unit that its products run on: fp64, fp32, tf32 or half, whose kinds run the same kernels elsewhere
+    maths      the unit that its products run on: fp64, fp32, tf32 or half, whose jobs run the same kernels elsewhere
     setting    memory format, attention, execution: which kernels run
     environment  repository or document of a measurement; `OWN` of the user's jobs and measurements
     shares     of `INFORMED` in the predicted step
@@ -52,7 +52,7 @@ class Kind:
 class Anchor:
     """A measured job. `predicted_s` is the P50 of its step without any anchor."""
 
-    kind: Kind
+    job: JobDescriptor
     id: str
     source: str
     trust: str
@@ -76,14 +76,14 @@ def environment_of(source: str) -> str:
     return re.split(r"[@#]|:(?!//)", source)[0].strip()
 
 
-def kind_of(
+def describe_job(
     job: Job,
     step: TrainingStep | LayeredStep,
     gpu: Gpu,
     breakdown: Mapping[str, float],
     framework: str = "pytorch",
     source: str = OWN,
-) -> Kind:
+) -> JobDescriptor:
     """The job as anchors see it; `breakdown` is the uncorrected one."""
     sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
     model = f"{job.model.lower()} {step.parameter_count} {sizes}"
@@ -91,7 +91,7 @@ def kind_of(
         model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )  # fmt: skip
-    return Kind(
+    return JobDescriptor(
         family=family_of(job),
         model=model,
         gpu=job.gpu,

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from precision_time.anchors.anchor import Anchor, Kind, environment_of
+from precision_time.anchors.anchor import Anchor, JobDescriptor, environment_of
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Covariance
 from precision_time.anchors.posterior import Anchors
 
@@ -44,14 +44,14 @@ def read_base() -> Any:
 
 def _anchor(row: list[Any]) -> Anchor:
     given = dict(zip(COLUMNS, row, strict=True))
-    kind = {name: given[name] for name in Kind.__dataclass_fields__ if name != "environment"}
-    own = {name: given[name] for name in Anchor.__dataclass_fields__ if name != "kind"}
+    job = {name: given[name] for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    own = {name: given[name] for name in Anchor.__dataclass_fields__ if name != "job"}
     environment = environment_of(given["source"])
-    return Anchor(Kind(**{**kind, "shares": tuple(kind["shares"])}, environment=environment), **own)
+    return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}, environment=environment), **own)
 
 
 def row_of_anchor(anchor: Anchor) -> list[Any]:
     """What `data/published.json` keeps of an anchor."""
-    given = {name: getattr(anchor.kind, name) for name in Kind.__dataclass_fields__ if name != "environment"}
-    given |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "kind"}
+    given = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    given |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
     return [list(given[name]) if name == "shares" else given[name] for name in COLUMNS]

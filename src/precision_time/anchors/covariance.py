@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.anchors.anchor import Kind
+from precision_time.anchors.anchor import JobDescriptor
 from precision_time.estimate.correction import INFORMED
 
 Array = NDArray[np.float64]
@@ -58,21 +58,21 @@ class Covariance:
         return np.array([self.noise.get(trust, self.noise[TRUSTS[-1]]) for trust in trusts])
 
 
-class Kinds:
+class JobColumns:
     """Several jobs as columns."""
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    def __init__(self, jobs: Sequence[JobDescriptor]) -> None:
         # hashes instead of texts: compared a hundred at a time in every prediction
         self.words = {
-            name: np.array([hash(getattr(kind, name)) for kind in kinds], dtype=np.int64)
+            name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64)
             for name in ("family", "model", "arch", "maths", "framework", "setting", "environment")
         }
-        self.shares = np.array([kind.shares for kind in kinds], dtype=np.float64).reshape(len(kinds), len(INFORMED))
-        self.batch = np.log2([max(kind.batch_size, 1) for kind in kinds])
-        self.gpus = np.log2([max(kind.gpus, 1) for kind in kinds])
+        self.shares = np.array([job.shares for job in jobs], dtype=np.float64).reshape(len(jobs), len(INFORMED))
+        self.batch = np.log2([max(job.batch_size, 1) for job in jobs])
+        self.gpus = np.log2([max(job.gpus, 1) for job in jobs])
 
 
-def likenesses(one: Kinds, other: Kinds) -> dict[str, Array]:
+def likenesses(one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Of every effect: the share that each pair of jobs has in common, before anything is weighed by terms."""
     same = {name: one.words[name][:, None] == other.words[name][None, :] for name in one.words}
     batch = np.exp(-np.abs(one.batch[:, None] - other.batch[None, :]) / FADING)
@@ -84,7 +84,7 @@ def likenesses(one: Kinds, other: Kinds) -> dict[str, Array]:
     return found
 
 
-def term_covariances(covariance: Covariance, one: Kinds, other: Kinds) -> dict[str, Array]:
+def term_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Covariance between the log factors of each term, `compute` ... and `whole`, of one side and the other's."""
     alike = likenesses(one, other)
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
@@ -95,7 +95,7 @@ def term_covariances(covariance: Covariance, one: Kinds, other: Kinds) -> dict[s
     return found
 
 
-def effect_matrices(one: Kinds, other: Kinds) -> dict[str, Array]:
+def effect_matrices(one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Of every effect: its part in the covariance between the steps' log(measured / predicted), at variance one."""
     found = {}
     for effect, alike in likenesses(one, other).items():
@@ -107,7 +107,7 @@ def effect_matrices(one: Kinds, other: Kinds) -> dict[str, Array]:
     return found
 
 
-def step_covariance(covariance: Covariance, one: Kinds, other: Kinds) -> Array:
+def step_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) -> Array:
     """Covariance between log(measured / predicted) of the steps, without the rows' own errors."""
     total = np.zeros((len(one.batch), len(other.batch)))
     for effect, matrix in effect_matrices(one, other).items():

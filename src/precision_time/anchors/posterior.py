@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_time.anchors.anchor import Anchor, Kind
+from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.covariance import (
     TRUSTS,
     Array,
     Covariance,
-    Kinds,
+    JobColumns,
     own_variance,
     step_covariance,
     term_covariances,
@@ -33,7 +33,7 @@ class _Solved:
     """Anchors, the same as columns, the covariance between their residuals, its inverse, and the residuals."""
 
     anchors: Sequence[Anchor]
-    kinds: Kinds
+    jobs: JobColumns
     between: Array
     inverse: Array
     residuals: Array
@@ -46,7 +46,7 @@ class Anchors:
         self.covariance = covariance
         self._by_family: dict[str, list[Anchor]] = {}
         for anchor in anchors:
-            self._by_family.setdefault(anchor.kind.family, []).append(anchor)
+            self._by_family.setdefault(anchor.job.family, []).append(anchor)
         self._solved: dict[tuple[str, str], _Solved] = {}
 
     def __len__(self) -> int:
@@ -56,42 +56,42 @@ class Anchors:
         for found in self._by_family.values():
             yield from found
 
-    def _speakers(self, kind: Kind) -> _Solved:
+    def _speakers(self, job: JobDescriptor) -> _Solved:
         """The anchors of the job's family that say something of its framework's kernels; worked out once."""
-        key = (kind.family, kind.framework)
+        key = (job.family, job.framework)
         if key not in self._solved:
-            found = [a for a in self._by_family.get(kind.family, []) if not _loose(a, kind)]
-            kinds = Kinds([a.kind for a in found])
+            found = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
+            jobs = JobColumns([a.job for a in found])
             noise = self.covariance.noise_of([a.trust for a in found])
-            between = step_covariance(self.covariance, kinds, kinds) + np.diag(noise**2)
+            between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
             residuals = np.array([a.residual for a in found])
             inverse = np.asarray(np.linalg.inv(between), dtype=np.float64)
-            self._solved[key] = _Solved(found, kinds, between, inverse, residuals)
+            self._solved[key] = _Solved(found, jobs, between, inverse, residuals)
         return self._solved[key]
 
-    def correction(self, kind: Kind, without: Sequence[str] = ()) -> Correction:
+    def correction(self, job: JobDescriptor, without: Sequence[str] = ()) -> Correction:
         """What the anchors of the job's family say about it.
 
         Left out are those that agree with it in all of `without`: ("key",) for those of this very job.
         """
-        if kind.family not in self._by_family:
+        if job.family not in self._by_family:
             return NONE
-        solved = self._speakers(kind)
+        solved = self._speakers(job)
         known = solved.anchors
         use = np.arange(len(known))
         if without:
-            use = use[[not _agree(a.kind, kind, without) for a in known]]
+            use = use[[not _agree(a.job, job, without) for a in known]]
         if not len(use):
             return NONE
-        target = Kinds([kind])
+        target = JobColumns([job])
         inverse = solved.inverse if len(use) == len(known) else np.linalg.inv(solved.between[np.ix_(use, use)])
-        of_terms = term_covariances(self.covariance, target, solved.kinds)
+        of_terms = term_covariances(self.covariance, target, solved.jobs)
         terms = {name: each[0, use] for name, each in of_terms.items()}
-        shares = solved.kinds.shares[use]
+        shares = solved.jobs.shares[use]
         across = terms["whole"].copy()
         for index, name in enumerate(INFORMED):
             across += terms[name] * target.shares[0, index] * shares[:, index]
-        prior = own_variance(self.covariance, kind.shares)
+        prior = own_variance(self.covariance, job.shares)
         weights = inverse @ solved.residuals[use]
         whole = float(terms["whole"] @ weights)
         factors = {
@@ -115,10 +115,10 @@ class Anchors:
         )
 
 
-def _loose(anchor: Anchor, kind: Kind) -> bool:
+def _loose(anchor: Anchor, job: JobDescriptor) -> bool:
     """Another framework's kernels, measured loosely: up to twice as slow, which says nothing of this one's."""
-    return anchor.trust == TRUSTS[-1] and anchor.kind.framework != kind.framework
+    return anchor.trust == TRUSTS[-1] and anchor.job.framework != job.framework
 
 
-def _agree(one: Kind, other: Kind, names: Sequence[str]) -> bool:
+def _agree(one: JobDescriptor, other: JobDescriptor, names: Sequence[str]) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)

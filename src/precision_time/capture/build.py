@@ -42,7 +42,7 @@ def build_workload(job: Job) -> Built:
 
     require_torch(job.model)
     if job.model.endswith(".py") or ".py:" in job.model:
-        from precision_time.capture.own import own_workload
+        from precision_time.capture.user_model import own_workload
 
         workload, optimizer, implementation = own_workload(job)
         return Built(workload, job.optimizer or optimizer, job.optimizer_impl or implementation, job.clip_norm)

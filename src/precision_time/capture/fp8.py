@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
-from precision_time.capture.moves import moved_graph
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.replace_calls import moved_graph
 
 _PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "pt.grouped_mm_weight": (0, 1)}
 _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.scaled_grouped_mm_weight"}
@@ -23,7 +23,7 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
     kinds = list(graph.kinds)
     index = {kind: i for i, kind in enumerate(kinds)}
 
-    def enter(kind: OpKind) -> int:
+    def enter(kind: OpSignature) -> int:
         if kind not in index:
             index[kind] = len(kinds)
             kinds.append(kind)
@@ -54,21 +54,21 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
     return moved_graph(graph, kinds, calls, moved)
 
 
-def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpKind:
+def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpSignature:
     """The scaled cast of an operand."""
     low = TensorSpec(spec.shape, "float8_e5m2" if gradient else "float8_e4m3fn")
-    return OpKind("pt.quantize", (spec,), (low,), (("scaling", scaling),))
+    return OpSignature("pt.quantize", (spec,), (low,), (("scaling", scaling),))
 
 
 def product_kind(
     operands: Sequence[TensorSpec], result: TensorSpec, scaling: str, name: str = "pt.scaled_mm"
-) -> OpKind:
+) -> OpSignature:
     """The product of two fp8 matrices. Scales by tensor are numbers; others make it another kernel, and are said."""
     said = () if scaling == "tensorwise" else (("scaling", scaling),)
-    return OpKind(name, tuple(operands), (result,), said)
+    return OpSignature(name, tuple(operands), (result,), said)
 
 
-def _fits(kind: OpKind, where: tuple[int, int]) -> bool:
+def _fits(kind: OpSignature, where: tuple[int, int]) -> bool:
     a, b = (kind.inputs[p] for p in where)
     matrices = kind.name in _SCALED or len(b.shape) == 2
     half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and matrices

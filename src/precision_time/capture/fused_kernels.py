@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_time.capture.fusion import fused_call
-from precision_time.capture.graph import Call, OpGraph, OpKind, Phase, TensorSpec
-from precision_time.capture.moves import moved_graph
+from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.replace_calls import moved_graph
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
 FUSED: Mapping[str, frozenset[str]] = {
@@ -91,12 +91,12 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
 
 
 class _Kinds:
-    """Kinds numbered in order of first use."""
+    """OpSignatures numbered in order of first use."""
 
     def __init__(self) -> None:
-        self.found: dict[OpKind, int] = {}
+        self.found: dict[OpSignature, int] = {}
 
-    def __call__(self, kind: OpKind) -> int:
+    def __call__(self, kind: OpSignature) -> int:
         return self.found.setdefault(kind, len(self.found))
 
 
@@ -122,17 +122,17 @@ def _one(graph: OpGraph, group: list[int], what: str, last_read: dict[int, int],
     softmax = next(
         graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
     )
-    kind = OpKind(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
+    kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
     return Call(entering(kind), first.phase, first.module, first.views, first.reads, last.writes)
 
 
-def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpKind, Call] | None], set[int]]:
+def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:
     """Operators of SiLU(gate) x up under fusion, None where one vanishes into another; and tensors never made then.
 
     Forward: SiLU is part of the product that reads its result. Backward: one kernel reads the gradient, gate and up and
     writes both gradients; traced are two products and the backward of SiLU. SiLU alone (EfficientNet) stays.
     """
-    found: dict[int, tuple[OpKind, Call] | None] = {}
+    found: dict[int, tuple[OpSignature, Call] | None] = {}
     unmade: set[int] = set()
     made = {s: i for i, call in enumerate(graph.calls) if names[i] == "silu" for s in call.writes}
     for i, call in enumerate(graph.calls):
@@ -157,7 +157,7 @@ def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpKind
         wide = kind.outputs[0]
         found |= dict.fromkeys((for_gate, for_up, back))
         found[first] = (
-            OpKind("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),)),
+            OpSignature("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),)),
             replace(graph.calls[first], reads=(gradient, gate, up),
                     writes=(*graph.calls[back].writes, *graph.calls[for_up].writes)),
         )  # fmt: skip
@@ -175,9 +175,9 @@ def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
     wide = TensorSpec(logits.shape, "float32")
     row = TensorSpec(logits.shape[:1], "float32")
     extra = (
-        OpKind("aten._to_copy", (logits,), (wide,)),
-        OpKind("aten._log_softmax", (wide,), (wide,), (("dim", 1), ("half_to_float", False))),
-        OpKind("aten.nll_loss_forward", (wide, TensorSpec(logits.shape[:1], "int64")), (row,)),
+        OpSignature("aten._to_copy", (logits,), (wide,)),
+        OpSignature("aten._log_softmax", (wide,), (wide,), (("dim", 1), ("half_to_float", False))),
+        OpSignature("aten.nll_loss_forward", (wide, TensorSpec(logits.shape[:1], "int64")), (row,)),
     )
     entering = _Kinds()
     calls: list[Call] = []

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from precision_time.capture.graph import AttrValue, Call, OpGraph, OpKind, Phase, TensorSpec
-from precision_time.capture.moves import moved_graph
+from precision_time.capture.graph import AttrValue, Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.replace_calls import moved_graph
 
 _POINTWISE = frozenset(
     """
@@ -25,7 +25,7 @@ _TWO_PASSES = frozenset({"native_batch_norm", "native_batch_norm_backward"})
 """Statistics over the batch need all of a channel first, so whatever they fuse with is read twice."""
 
 
-def _fusable(kind: OpKind) -> bool:
+def _fusable(kind: OpSignature) -> bool:
     name = kind.name.removeprefix("aten.")
     return name in _POINTWISE or name.rstrip("_") in _POINTWISE or name in _TWO_PASSES
 
@@ -33,12 +33,12 @@ def _fusable(kind: OpKind) -> bool:
 def fuse_pointwise(graph: OpGraph) -> OpGraph:
     """The step with chains of pointwise operators joined."""
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
-    kinds: list[OpKind] = []
-    index: dict[OpKind, int] = {}
+    kinds: list[OpSignature] = []
+    index: dict[OpSignature, int] = {}
     calls: list[Call] = []
     moved: list[int] = []
 
-    def enter(kind: OpKind) -> int:
+    def enter(kind: OpSignature) -> int:
         if kind not in index:
             index[kind] = len(kinds)
             kinds.append(kind)
@@ -77,11 +77,11 @@ def _renumbered(call: Call, kind: int) -> Call:
     return Call(kind, call.phase, call.module, call.views, call.reads, call.writes)
 
 
-def _size(kind: OpKind) -> int:
+def _size(kind: OpSignature) -> int:
     return max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
 
 
-def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpKind) -> bool:
+def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpSignature) -> bool:
     first = graph.calls[group[0]]
     if call.phase != first.phase or _size(kind) != _size(graph.kinds[first.kind]):
         return False
@@ -89,7 +89,9 @@ def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpKind) -> bool:
     return bool(touched.intersection(call.reads))
 
 
-def fused_call(graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpKind], int]) -> Call:
+def fused_call(
+    graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpSignature], int]
+) -> Call:
     """Calls of a graph as one that reads what came from outside and writes what is still needed afterwards."""
     reads: dict[int, list[TensorSpec]] = {}
     writes: dict[int, TensorSpec] = {}
@@ -114,6 +116,6 @@ def fused_call(graph: OpGraph, group: list[int], last_read: dict[int, int], ente
     attrs: tuple[tuple[str, AttrValue], ...] = (("operators", len(group)),)
     if _TWO_PASSES.intersection(members):
         attrs += (("passes", 2), ("backward", first.phase is Phase.BACKWARD))
-    kind = OpKind("pt.fused_pointwise", inputs, tuple(kept.values()), attrs)
+    kind = OpSignature("pt.fused_pointwise", inputs, tuple(kept.values()), attrs)
     sources = tuple(storage for storage, seen in reads.items() for _ in seen)
     return Call(enter(kind), first.phase, first.module, 0, sources, tuple(kept))

@@ -1,7 +1,7 @@
 """The operator graph of one training micro-step plus its optimizer step: what capture gives and the rest reads.
 
 An `OpGraph` knows no hardware and no seconds. Equal operators (same name, tensors and attributes) are one
-`OpKind`; the step is the sequence of `Call`s that run them. dtypes are PyTorch's names without the `torch.` prefix
+`OpSignature`; the step is the sequence of `Call`s that run them. dtypes are PyTorch's names without the `torch.` prefix
 ("float32", "bfloat16", "int64", "bool" ...). A multiply-add counts as two FLOP everywhere in this package.
 """
 
@@ -60,7 +60,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class OpKind:
+class OpSignature:
     """One distinct operator: name ("aten.convolution"), tensors in argument order, the attributes that matter."""
 
     name: str
@@ -140,7 +140,7 @@ class OpGraph:
     """One forward + loss + backward at concrete sizes, with the parameters an optimizer then updates."""
 
     name: str
-    kinds: tuple[OpKind, ...]
+    kinds: tuple[OpSignature, ...]
     calls: tuple[Call, ...]
     modules: tuple[str, ...]
     storages: tuple[Storage, ...]

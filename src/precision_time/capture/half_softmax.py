@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from precision_time.capture.graph import Call, OpGraph, OpKind
-from precision_time.capture.moves import moved_graph
+from precision_time.capture.graph import Call, OpGraph, OpSignature
+from precision_time.capture.replace_calls import moved_graph
 
 _FORWARD = ("aten._softmax", "aten._log_softmax")
 _BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
@@ -25,7 +25,7 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
     moved: list[int] = []
     gone: set[int] = set()
 
-    def enter(kind: OpKind) -> int:
+    def enter(kind: OpSignature) -> int:
         if kind not in index:
             index[kind] = len(kinds)
             kinds.append(kind)
@@ -39,7 +39,7 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
             first, second = graph.kinds[call.kind], graph.kinds[follower.kind]
             attrs = first.attrs if first.name in _BACKWARD else second.attrs
             name = first.name if first.name in _BACKWARD else second.name
-            merged = enter(OpKind(name, first.inputs, second.outputs, attrs))
+            merged = enter(OpSignature(name, first.inputs, second.outputs, attrs))
             gone.add(call.writes[0])
             moved += [len(calls), len(calls)]
             calls.append(

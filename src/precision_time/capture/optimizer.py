@@ -12,7 +12,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpKind, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, Parameter, Phase, TensorSpec
 from precision_time.errors import JobError, nearest
 from precision_time.job.precision import Precision
 
@@ -116,13 +116,13 @@ class Sweep:
 
 def sweep_kind(
     name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str, asked: bool = False
-) -> OpKind:
+) -> OpSignature:
     """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors. `asked`: after each tensor
     the host waits for its result."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = sweep.tensors if implementation in BY_TENSOR else 1
     waits = (("host_waits", sweep.tensors),) if asked else ()
-    return OpKind(
+    return OpSignature(
         "pt.sweep",
         tuple(TensorSpec((sweep.total,), dtype) for dtype in reads),
         tuple(TensorSpec((sweep.total,), dtype) for dtype in writes),
@@ -135,8 +135,8 @@ class Tail:
     """Everything of a step after the last backward. After operator `host_waits_after` the host reads a flag back from
     the device (-1: nowhere)."""
 
-    operators: tuple[tuple[Phase, OpKind], ...]
-    accumulate: OpKind | None
+    operators: tuple[tuple[Phase, OpSignature], ...]
+    accumulate: OpSignature | None
     state_bytes: int
     master_bytes: int
     host_waits_after: int
@@ -177,7 +177,7 @@ def sweep_tail(
     chosen = rule(optimizer)
     how = implementation or ("fused" if precision.master_weights else "foreach")
     state = precision.state_dtype
-    operators: list[tuple[Phase, OpKind]] = []
+    operators: list[tuple[Phase, OpSignature]] = []
     working = gradient
     # apex, Megatron and DeepSpeed sweep all tensors at once also where the update itself is per tensor.
     multi = "foreach" if how in BY_TENSOR else how

@@ -24,7 +24,7 @@ from precision_time.capture.graph import (
     Call,
     Category,
     OpGraph,
-    OpKind,
+    OpSignature,
     Parameter,
     Phase,
     Storage,
@@ -171,7 +171,7 @@ class _Encoder:
         dims = tuple(self.polynomial(dim) for dim in zip(*(s.shape for s in specs), strict=True))
         return self.specs((first.dtype, dims))
 
-    def kind(self, kinds: Sequence[OpKind]) -> int:
+    def kind(self, kinds: Sequence[OpSignature]) -> int:
         first = kinds[0]
         for other in kinds[1:]:
             if (other.name, len(other.inputs), len(other.outputs)) != (
@@ -184,7 +184,7 @@ class _Encoder:
         outputs = tuple(self.spec(column) for column in zip(*(k.outputs for k in kinds), strict=True))
         return self.kinds((first.name, inputs, outputs, self.attrs(kinds)))
 
-    def attrs(self, kinds: Sequence[OpKind]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
+    def attrs(self, kinds: Sequence[OpSignature]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
         """Attributes that stay as they are, counts that change (of experts, say) as polynomials."""
         first = kinds[0].attrs
         found: list[tuple[str, AttrValue | _Polynomial]] = []
@@ -302,7 +302,7 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
     widened = {old: _width(new) / _width(old) for old, new in rename.items()}
     factor = widened.get("float32", 1.0)
     kinds = tuple(
-        OpKind(
+        OpSignature(
             name,
             tuple(specs[i] for i in inputs),
             tuple(specs[o] for o in outputs),
@@ -355,7 +355,7 @@ def rename_dtypes(graph: OpGraph, rename: Mapping[str, str]) -> OpGraph:
 
     return replace(
         graph,
-        kinds=tuple(OpKind(k.name, specs(k.inputs), specs(k.outputs), k.attrs) for k in graph.kinds),
+        kinds=tuple(OpSignature(k.name, specs(k.inputs), specs(k.outputs), k.attrs) for k in graph.kinds),
         storages=tuple(replace(s, nbytes=int(s.nbytes * factor)) for s in graph.storages),
         parameters=tuple(
             replace(p, dtype=rename.get(p.dtype, p.dtype), grad_dtype=rename.get(p.grad_dtype, p.grad_dtype))

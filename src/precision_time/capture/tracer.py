@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from precision_time.capture.graph import AttrValue, Call, Category, OpKind, Phase, Storage, TensorSpec
+from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
@@ -63,7 +63,7 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self._layouts = layouts
         self.phase = Phase.FORWARD
-        self.kinds: dict[OpKind, int] = {}
+        self.kinds: dict[OpSignature, int] = {}
         self.calls: list[Call] = []
         self.modules: dict[str, int] = {"": 0}
         self.module_stack: list[str] = [""]
@@ -195,9 +195,9 @@ class Tracer(TorchDispatchMode):
             attrs = (*attrs, ("layout", _layout(inputs)))
         if name == "aten.convolution_backward" or name == "aten.convolution":
             attrs = tuple((k, v) for k, v in attrs if k != "output_padding")
-        kind = OpKind(name, in_specs, tuple(_spec(t) for t in outputs), attrs)
+        kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), attrs)
         if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:
-            kind = OpKind("aten.clone", kind.inputs, kind.outputs)
+            kind = OpSignature("aten.clone", kind.inputs, kind.outputs)
         index = self.kinds.setdefault(kind, len(self.kinds))
         position = len(self.calls)
         self.calls.append(Call(index, self.phase, module, self._views, reads))

@@ -44,7 +44,7 @@ def evaluate(given: Namespace) -> tuple[Evaluation, int]:
     with Progress("rows") as progress:
         evaluation = judge(table, blind=given.blind, anchors=given.anchors, workers=None, progress=progress, **chosen)
     if given.csv is not None:
-        from precision_time.fit.evaluation.sheet import sheet
+        from precision_time.fit.evaluation.csv_table import sheet
 
         write_whole(given.csv, sheet(evaluation).encode())
         print(f"rows written to {given.csv}", file=sys.stderr)

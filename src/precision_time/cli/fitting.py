@@ -82,6 +82,6 @@ def fit(given: Namespace) -> str:
 def _check_measured(folders: Sequence[str]) -> None:
     """Read the measured folders before any stage runs, so that a wrong one is said at once."""
     from precision_time.fit.kernels import OUTPUT, check_kept
-    from precision_time.fit.own_points import read_folders
+    from precision_time.fit.measured_points import read_folders
 
     check_kept(OUTPUT, read_folders(folders))

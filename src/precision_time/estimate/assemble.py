@@ -31,7 +31,7 @@ from precision_time.job.job import Job
 from precision_time.timeline.simulate import Timeline
 from precision_time.timeline.trace import with_loader
 from precision_time.timing.kernels import SOURCES
-from precision_time.timing.price import PricedKinds
+from precision_time.timing.program_times import TimedSignatures
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
 IDLE_POWER_SHARE = 0.35
@@ -52,20 +52,20 @@ class Described(Protocol):
 
 
 def assemble(
-    job: Job, step: Described, priced: PricedKinds, timeline: Timeline, memory: Memory, cluster: Cluster,
+    job: Job, step: Described, timed: TimedSignatures, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
     judged_by: str = STEPS, rental: Rental | None = None, loader: Loader | None = None,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run; without a loader, loading keeps up."""
-    per_kind = priced.calls_per_kind
-    floor_s = float((per_kind * priced.floor_s).sum())
+    per_kind = timed.calls_per_kind
+    floor_s = float((per_kind * timed.floor_s).sum())
     breakdown = _corrected(step_terms(timeline), correction, floor_s)
     train_s = sum(breakdown.values())
-    sources = _sources(priced, per_kind, timeline, correction)
-    bytes_total = float((per_kind * priced.works.nbytes).sum()) or 1.0
-    unknown = list(priced.works.unsupported)
-    unknown_share = float((per_kind * priced.works.nbytes)[unknown].sum()) / bytes_total
-    spread = correction.narrowed(_spread(spread_terms(priced, timeline, cluster.gpu.arch), cluster, judged_by))
+    sources = _sources(timed, per_kind, timeline, correction)
+    bytes_total = float((per_kind * timed.works.nbytes).sum()) or 1.0
+    unknown = list(timed.works.unsupported)
+    unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
+    spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, judged_by))
     train = Interval.around(train_s, spread)
     replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
     global_batch = step.batch_size * job.grad_accum * replicas
@@ -104,8 +104,8 @@ def assemble(
         steps=steps,
         memory=memory,
         sources=sources,
-        bound_shares=_bounds(priced, per_kind),
-        unsupported=tuple(sorted({priced.kinds[i].name for i in unknown})),
+        bound_shares=_bounds(timed, per_kind),
+        unsupported=tuple(sorted({timed.kinds[i].name for i in unknown})),
         unsupported_bytes_share=unknown_share,
         floor_s=floor_s,
         parameters=step.parameter_count,
@@ -116,7 +116,7 @@ def assemble(
             }
             for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
         },
-        flops_per_step=_flops(priced, per_kind),
+        flops_per_step=_flops(timed, per_kind),
         cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
         assumptions=assumptions,
@@ -172,18 +172,20 @@ def process_bytes(cluster: Cluster) -> int:
     return CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
 
 
-def spread_terms(priced: PricedKinds, timeline: Timeline, arch: str, openness: Openness | None = None) -> SpreadTerms:
+def spread_terms(
+    timed: TimedSignatures, timeline: Timeline, arch: str, openness: Openness | None = None
+) -> SpreadTerms:
     """What the job adds to the interval; `openness` of the step factors, those that ship unless said otherwise."""
-    per_kind = priced.calls_per_kind
-    moved = per_kind * priced.works.nbytes
+    per_kind = timed.calls_per_kind
+    moved = per_kind * timed.works.nbytes
     return SpreadTerms(
-        kernel=kernel_spread(priced, per_kind, timeline.step_s),
-        factors=(openness or shipped_openness()).log_spread(group_seconds(priced, arch), timeline.step_s),
+        kernel=kernel_spread(timed, per_kind, timeline.step_s),
+        factors=(openness or shipped_openness()).log_spread(group_seconds(timed, arch), timeline.step_s),
         host_share=timeline.host_gap_s / timeline.step_s,
-        host_spread=priced.host.log_spread,
+        host_spread=timed.host.log_spread,
         exposed_share=timeline.communication_exposed_s / timeline.step_s,
-        unsupported_share=float(moved[list(priced.works.unsupported)].sum() / (moved.sum() or 1.0)),
-        exposed_spread=MEASURED_EXPOSED_SPREAD if priced.communication_source == "measured" else EXPOSED_SPREAD,
+        unsupported_share=float(moved[list(timed.works.unsupported)].sum() / (moved.sum() or 1.0)),
+        exposed_spread=MEASURED_EXPOSED_SPREAD if timed.communication_source == "measured" else EXPOSED_SPREAD,
     )
 
 
@@ -200,7 +202,7 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
         "host_gaps": timeline.host_gap_s,
         "communication_exposed": timeline.communication_exposed_s,
         "bubble": timeline.bubble_s,
-        "rank_wait": timeline.rank_wait_s,
+        "straggler_wait": timeline.straggler_wait_s,
     }
 
 
@@ -211,13 +213,13 @@ def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) 
     return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
 
 
-def _sources(priced: PricedKinds, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
     """Shares of the step by source; what anchors explain of the differences between jobs is measured."""
-    by_source = per_kind @ priced.source_s
+    by_source = per_kind @ timed.source_s
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
-    seconds[priced.host_source] += timeline.host_gap_s
-    seconds[priced.communication_source] += timeline.communication_exposed_s
-    seconds["assumed"] += timeline.rank_wait_s
+    seconds[timed.host_source] += timeline.host_gap_s
+    seconds[timed.communication_source] += timeline.communication_exposed_s
+    seconds["assumed"] += timeline.straggler_wait_s
     kernels = sum(seconds.values())
     if timeline.bubble_s and kernels:  # a bubble is the other stages' time, and rests on what theirs does
         seconds = {name: value * (1.0 + timeline.bubble_s / kernels) for name, value in seconds.items()}
@@ -227,26 +229,24 @@ def _sources(priced: PricedKinds, per_kind: Any, timeline: Timeline, correction:
     return shares
 
 
-def kernel_spread(priced: PricedKinds, per_kind: Any, seconds: float) -> float:
+def kernel_spread(timed: TimedSignatures, per_kind: Any, seconds: float) -> float:
     """Spread of the step from its kernel models: classes of kernels err together within, independently between."""
-    table = priced.works.table
-    work_s = priced.work_s * per_kind[priced.works.owner]
-    deviation = np.bincount(table.class_of, weights=work_s * priced.work_spread, minlength=len(table.classes))
+    table = timed.works.table
+    work_s = timed.work_s * per_kind[timed.works.owner]
+    deviation = np.bincount(table.class_of, weights=work_s * timed.work_spread, minlength=len(table.classes))
     return float(np.sqrt((deviation**2).sum()) / seconds)
 
 
-def _bounds(priced: PricedKinds, per_kind: Any) -> dict[str, float]:
-    total = float((per_kind * priced.kind_s).sum()) or 1.0
-    compute = float((per_kind * priced.compute_bound_s).sum()) / total
-    launch = (
-        float((per_kind * np.minimum(priced.launch_s, priced.kind_s - priced.compute_bound_s).clip(0)).sum()) / total
-    )
+def _bounds(timed: TimedSignatures, per_kind: Any) -> dict[str, float]:
+    total = float((per_kind * timed.kind_s).sum()) or 1.0
+    compute = float((per_kind * timed.compute_bound_s).sum()) / total
+    launch = float((per_kind * np.minimum(timed.launch_s, timed.kind_s - timed.compute_bound_s).clip(0)).sum()) / total
     return {"compute": compute, "memory": max(1.0 - compute - launch, 0.0), "launch": launch}
 
 
-def _flops(priced: PricedKinds, per_kind: Any) -> dict[str, float]:
-    table = priced.works.table
-    work_flops = table.flops * per_kind[priced.works.owner]
+def _flops(timed: TimedSignatures, per_kind: Any) -> dict[str, float]:
+    table = timed.works.table
+    work_flops = table.flops * per_kind[timed.works.owner]
     totals: dict[str, float] = {}
     by_class = np.bincount(table.class_of, weights=work_flops, minlength=len(table.classes))
     for (_, _, math_name, _), value in zip(table.classes, by_class.tolist(), strict=True):

@@ -10,7 +10,7 @@ from typing import Any
 TERM_OF: dict[str, str] = {
     "forward": "compute", "backward": "compute", "casts": "compute", "optimizer": "optimizer",
     "loss_scaling": "optimizer", "host_gaps": "host", "communication_exposed": "communication",
-    "rank_wait": "communication", "recompute": "compute", "bubble": "compute",
+    "straggler_wait": "communication", "recompute": "compute", "bubble": "compute",
     "loader_stall": "loader",
 }  # fmt: skip
 """Term of the breakdown -> what an anchor can inform; of the loader none does."""

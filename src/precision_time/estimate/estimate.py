@@ -16,7 +16,7 @@ from precision_time.job.job import Job
 
 BREAKDOWN_TERMS = (
     "forward", "backward", "optimizer", "loss_scaling", "recompute", "casts", "host_gaps", "communication_exposed",
-    "bubble", "rank_wait", "loader_stall",
+    "bubble", "straggler_wait", "loader_stall",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ class Estimate:
     step, epoch, run   seconds as P10/P50/P90 (epoch and run are None where their length is unknown)
     breakdown          seconds of the P50 step by term; sums to step.p50
     sources            share of the step's kernel and communication time resting on each kind of source
-    unsupported        operators without a model (priced as the bytes they touch), with their share of the bytes
+    unsupported        operators without a model (timed as the bytes they touch), with their share of the bytes
     communication      by who communicates (tensor, context, expert, data, pipeline ranks): exposed_s and hidden_s
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
     assumptions        defaults that were filled in, in words

@@ -362,7 +362,7 @@ class _Costs:
         """Activations on their way: gathered over tensor ranks, keys and values of the ring, from and to stages."""
         most = 0
         for unit in self.program.units:
-            for exchange in (*unit.forward_exchanges, *unit.backward_exchanges):
+            for exchange in (*unit.forward_collectives, *unit.backward_collectives):
                 if exchange.collective == "all_gather" and exchange.group in (TENSOR, CONTEXT):
                     most = max(most, exchange.nbytes)
                 elif exchange.group == CONTEXT and exchange.collective == "send_recv":

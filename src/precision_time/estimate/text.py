@@ -27,7 +27,7 @@ _LABELS = {
     "host_gaps": "waiting for the host",
     "communication_exposed": "exposed communication",
     "bubble": "pipeline bubble",
-    "rank_wait": "waiting for the slowest GPU",
+    "straggler_wait": "waiting for the slowest GPU",
     "loader_stall": "waiting for data",
 }
 _NAME, _NUMBER, _BAR = 30, 12, 30
@@ -171,7 +171,7 @@ def _trust(estimate: Estimate) -> str:
     if estimate.unsupported:
         names = ", ".join(estimate.unsupported)
         lines.append(
-            f"no model for: {names} ({estimate.unsupported_bytes_share:.2%} of the bytes, priced as memory traffic)"
+            f"no model for: {names} ({estimate.unsupported_bytes_share:.2%} of the bytes, timed as memory traffic)"
         )
     if estimate.assumptions:
         lines.append("assumed:")

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from precision_time.anchors.anchor import Anchor, Kind
+from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.base import COLUMNS, row_of_anchor
-from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, Kinds, effect_matrices
+from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, JobColumns, effect_matrices
 from precision_time.anchors.posterior import Anchors
 from precision_time.estimate.correction import INFORMED, Correction
 from precision_time.fit.board.facts import parameters_digest
@@ -49,10 +49,10 @@ learn from those that do that its kernels are slow."""
 def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
     """The standard deviations under which the residuals are most likely (with the priors above)."""
     blocks = []
-    for family in sorted({a.kind.family for a in anchors}):
-        members = [a for a in anchors if a.kind.family == family]
-        kinds = Kinds([a.kind for a in members])
-        matrices = effect_matrices(kinds, kinds)
+    for family in sorted({a.job.family for a in anchors}):
+        members = [a for a in anchors if a.job.family == family]
+        jobs = JobColumns([a.job for a in members])
+        matrices = effect_matrices(jobs, jobs)
         own = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
         blocks.append((np.array([matrices[e] for e in EFFECTS]), own, np.array([a.residual for a in members])))
     likely = np.log([*([LIKELY_EFFECT] * len(EFFECTS)), *(LIKELY_NOISE[t] for t in TRUSTS)])
@@ -77,8 +77,8 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
 
 def covariances(anchors: Sequence[Anchor]) -> dict[str, Covariance]:
     """For every family the covariance that the other families give."""
-    families = sorted({a.kind.family for a in anchors})
-    return {name: fit_covariance([a for a in anchors if a.kind.family != name]) for name in families}
+    families = sorted({a.job.family for a in anchors})
+    return {name: fit_covariance([a for a in anchors if a.job.family != name]) for name in families}
 
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
@@ -104,13 +104,13 @@ def judge_anchored(
     by_family = {family: Anchors(anchors, covariance) for family, covariance in found.items()}
     judged = []
     for anchor, bare in zip(anchors, usual, strict=True):
-        correction = by_family[anchor.kind.family].correction(anchor.kind, without)
+        correction = by_family[anchor.job.family].correction(anchor.job, without)
         spread = correction.narrowed(bare)
-        judged.append((corrected(anchor.kind, correction) - anchor.residual, spread))
+        judged.append((corrected(anchor.job, correction) - anchor.residual, spread))
     return judged
 
 
-ONE: dict[str, Callable[[Kind, Kind], bool]] = {
+ONE: dict[str, Callable[[JobDescriptor, JobDescriptor], bool]] = {
     "another count or batch": lambda one, other: one.precision == other.precision,
     "another precision": lambda one, other: one.precision != other.precision,
     "any of these": lambda one, other: True,
@@ -122,21 +122,21 @@ def judge_one(
     anchors: Sequence[Anchor],
     usual: Sequence[float],
     found: Mapping[str, Covariance],
-    differs: Callable[[Kind, Kind], bool],
+    differs: Callable[[JobDescriptor, JobDescriptor], bool],
 ) -> list[tuple[float, float, float]]:
     """Of every anchor that has any: the mean absolute error, and the nearest one's log error and spread, when a single
     other row of its model on its GPU corrects it."""
     judged = []
     for anchor, bare in zip(anchors, usual, strict=True):
-        kind = anchor.kind
+        job = anchor.job
         if anchor.trust not in TRUSTED:
             continue
         left = []
         for other in anchors:
-            alike = (other.kind.model, other.kind.gpu, other.kind.framework) == (kind.model, kind.gpu, kind.framework)
-            if alike and other.trust in TRUSTED and other.kind.key != kind.key and differs(kind, other.kind):
-                correction = Anchors([other], found[kind.family]).correction(kind)
-                left.append((correction.narrowed(bare), corrected(kind, correction) - anchor.residual))
+            alike = (other.job.model, other.job.gpu, other.job.framework) == (job.model, job.gpu, job.framework)
+            if alike and other.trust in TRUSTED and other.job.key != job.key and differs(job, other.job):
+                correction = Anchors([other], found[job.family]).correction(job)
+                left.append((correction.narrowed(bare), corrected(job, correction) - anchor.residual))
         if left:
             spread, log_error = min(left)
             judged.append((float(np.mean([abs(math.expm1(each)) for _, each in left])), log_error, spread))
@@ -157,10 +157,10 @@ def table_of_one(anchors: Sequence[Anchor], usual: Sequence[float], found: Mappi
     )
 
 
-def corrected(kind: Kind, correction: Correction) -> float:
+def corrected(job: JobDescriptor, correction: Correction) -> float:
     """Log factor on the whole step."""
     factors = [correction.factors.get(name, 1.0) for name in INFORMED]
-    return math.log(sum(share * factor for share, factor in zip(kind.shares, factors, strict=True)))
+    return math.log(sum(share * factor for share, factor in zip(job.shares, factors, strict=True)))
 
 
 def table(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance]) -> str:

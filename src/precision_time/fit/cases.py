@@ -15,7 +15,7 @@ from precision_time.measurements.row import Row
 from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import PricedProgram, price
+from precision_time.timing.program_times import TimedProgram, time_program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +48,6 @@ def cases(
     return found
 
 
-def run(case: Case, constants: StepConstants) -> tuple[PricedProgram, Timeline]:
-    priced = price(case.program, case.cluster, case.options, case.job.execution, constants)
-    return priced, simulate(priced)
+def run(case: Case, constants: StepConstants) -> tuple[TimedProgram, Timeline]:
+    timed = time_program(case.program, case.cluster, case.options, case.job.execution, constants)
+    return timed, simulate(timed)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, run
-from precision_time.fit.together import between
+from precision_time.fit.row_correlation import between
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 EXECUTIONS = ("torchscript", "xla")
 PRIOR = {"execution": 0.20, "host": 0.60, "ranks": 0.60}
-BENT = {"host": ("operator", "tensor"), "ranks": ("jitter", "crowding")}
+BENT = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_contention")}
 """Factors whose slopes are differences: what they cost depends on what the device waits for."""
 
 
@@ -157,17 +157,17 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
     slopes = np.zeros((len(training), len(theta)))
     residual = np.zeros(len(training))
     for i, case in enumerate(training):
-        priced, timeline = run(case, constants)
+        timed, timeline = run(case, constants)
         residual[i] = np.log(case.row.measured_s / timeline.step_s)
         busy = 0.0
-        for (group, arch, kind), seconds in group_seconds(priced, case.cluster.gpu.arch).items():
+        for (group, arch, kind), seconds in group_seconds(timed, case.cluster.gpu.arch).items():
             slopes[i, parameters.columns(group, arch, kind)] += seconds / timeline.step_s
             busy += seconds
         if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
         # Where the device never waits for the host, the host's factors do not move the row.
         hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.program.ranks > 1
-        moved = {"operator": hosted, "tensor": hosted, "jitter": several, "crowding": several and hosted}
+        moved = {"operator": hosted, "tensor": hosted, "jitter": several, "host_contention": several and hosted}
         for part, factors in BENT.items():
             for factor in factors:
                 if moved[factor]:

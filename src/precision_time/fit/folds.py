@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_time.anchors.anchor import Anchor, Kind, kind_of
+from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
 from precision_time.estimate.assemble import assemble, process_bytes, spread_terms
 from precision_time.estimate.interval import Interval
@@ -54,14 +54,14 @@ class HeldOut:
     widening: float
     breakdown: dict[str, float]
     fits: bool
-    kind: Kind
+    descriptor: JobDescriptor
     """The job as anchors see it."""
 
     @property
     def anchor(self) -> Anchor:
         """The row as an anchor of others."""
         row = self.row
-        return Anchor(self.kind, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
+        return Anchor(self.descriptor, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
 
     @property
     def log_error(self) -> float:
@@ -79,7 +79,7 @@ def judge(
     `openness` is what the fit left open of them (None: as shipped)."""
     judged = []
     for case in cases:
-        priced, timeline = run(case, constants)
+        timed, timeline = run(case, constants)
         held = memory(
             case.step,
             case.cluster.gpu.memory_bytes,
@@ -87,14 +87,14 @@ def judge(
             case.job.grad_accum,
             process_bytes(case.cluster),
         )
-        estimate = assemble(case.job, case.step, priced, timeline, held, case.cluster, dict, ())
+        estimate = assemble(case.job, case.step, timed, timeline, held, case.cluster, dict, ())
         known = architectures is None or case.cluster.gpu.arch in architectures
-        terms = spread_terms(priced, timeline, case.cluster.gpu.arch, openness)
+        terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
         added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
-        kind = kind_of(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
+        descriptor = describe_job(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
-        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, kind))
+        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, descriptor))
     return judged
 
 

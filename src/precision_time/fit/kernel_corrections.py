@@ -90,7 +90,7 @@ def fit_corrections(rows: Sequence[Rows], sets: Sets) -> dict[str, Any]:
 
 
 def base_of(rows: Rows, sets: Sets) -> Base:
-    """`rows` as priced by the bare curves of `sets`."""
+    """`rows` as timed by the bare curves of `sets`."""
     rows = as_timed(rows, sets)
     table = WorkTable.from_works(rows.works)
     times = KernelModel(scales={}, fitted={"sets": sets}).seconds(table, rows.gpu)

@@ -25,7 +25,7 @@ with Python {python}, numpy {numpy}, scipy {scipy}, from {rows:,} rows drawn eve
 
 {inputs}
 
-How kernels are priced is said in [timing.md](timing.md), how the correction is fitted in [fit.md](fit.md).
+How kernels are timed is said in [timing.md](timing.md), how the correction is fitted in [fit.md](fit.md).
 
 - **profiled**: the device was measured. Rows are split at random into two halves; curve and correction are fitted to
   one and judged on the other, and the other way round, so no row is judged by a fit that saw it. What ships is fitted

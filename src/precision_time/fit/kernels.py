@@ -25,8 +25,8 @@ from precision_time.fit.kernel_curves import fit_convolution, fit_curve
 from precision_time.fit.kernel_evaluation import evaluate
 from precision_time.fit.kernel_report import as_text, page
 from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows
-from precision_time.fit.own_points import OwnFolder, read_folders
-from precision_time.fit.own_sets import fit_own
+from precision_time.fit.measured_parameters import fit_own
+from precision_time.fit.measured_points import OwnFolder, read_folders
 from precision_time.fit.provenance import sha256
 
 Sets = dict[str, dict[str, Any]]

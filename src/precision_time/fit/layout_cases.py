@@ -1,4 +1,4 @@
-"""Measured steps of layered jobs, ready to be priced again and again with other constants."""
+"""Measured steps of layered jobs, ready to be timed again and again with other constants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from precision_time.layout.layered_program import LayeredProgram
 from precision_time.measurements.row import Row
 from precision_time.timeline.layers import simulate_layers
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.layer_times import time_layers
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price_layers import price_layers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,13 +31,13 @@ class LayoutCase:
 
     def widening(self, constants: StepConstants) -> float:
         """What the job itself adds to the spread of log(step)."""
-        priced = price_layers(self.program, self.cluster, self.options, self.execution, constants)
-        return widening(spread_terms(priced, simulate_layers(priced), self.cluster.gpu.arch))
+        timed = time_layers(self.program, self.cluster, self.options, self.execution, constants)
+        return widening(spread_terms(timed, simulate_layers(timed), self.cluster.gpu.arch))
 
     def seconds(self, constants: StepConstants) -> float:
         """Its step with these constants."""
-        priced = price_layers(self.program, self.cluster, self.options, self.execution, constants)
-        return simulate_layers(priced).step_s
+        timed = time_layers(self.program, self.cluster, self.options, self.execution, constants)
+        return simulate_layers(timed).step_s
 
 
 def layout_cases(rows: Iterable[Row], progress: Callable[[int], None] = lambda _: None) -> list[LayoutCase]:

@@ -31,7 +31,7 @@ from precision_time.fit.folds import (
     with_intervals,
 )
 from precision_time.fit.provenance import provenance
-from precision_time.fit.together import OWN, SHARED
+from precision_time.fit.row_correlation import OWN, SHARED
 from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.table import read_table

@@ -31,7 +31,7 @@ from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.file import read_mapping
 from precision_time.job.layout import Layout
-from precision_time.job.layout_words import parse_layout
+from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
@@ -155,7 +155,7 @@ class Job:
     framework: str = option(
         "pytorch",
         word(FRAMEWORKS, _FRAMEWORK_ALIASES),
-        "whose fused kernels and communication habits the job has",
+        "whose fused kernels and communication overhead the job has",
         FRAMEWORKS,
     )
     no_sync: bool = option(True, switch, "reduce gradients once per step (false: after every micro-step)")

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Parameter, Phase
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpGraph, OpSignature, Parameter, Phase
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind
 from precision_time.capture.training_step import TrainingStep
-from precision_time.layout.rank_program import Bucket, Kinds, RankProgram, Segment
+from precision_time.layout.rank_program import Bucket, OpSignatures, RankProgram, Segment
 
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
@@ -59,10 +59,10 @@ def _with_ranks(program: RankProgram, ranks: int, length_spread: float) -> RankP
 def _program(
     graph: OpGraph, tail: Tail, several: bool, grad_accum: int, no_sync: bool, wire_dtype: str | None
 ) -> RankProgram:
-    kinds: list[OpKind] = list(graph.kinds)
+    kinds: list[OpSignature] = list(graph.kinds)
     trainable = [p for p in graph.parameters if p.trainable and p.ready >= 0]
 
-    def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
+    def enter(operators: Sequence[tuple[Phase, OpSignature]]) -> Segment:
         rows = []
         for phase, kind in operators:
             kinds.append(kind)
@@ -70,7 +70,7 @@ def _program(
         return Segment.of(rows)
 
     operators = list(tail.operators)
-    copies: list[tuple[Phase, OpKind]] = []
+    copies: list[tuple[Phase, OpSignature]] = []
     if several and trainable:
         sweep = Sweep(tuple(p.numel for p in trainable))
         dtype = trainable[0].grad_dtype
@@ -85,7 +85,7 @@ def _program(
         tail=enter(operators),
         accumulate=enter(accumulate),
         bucket_copies=enter(copies),
-        kinds=Kinds(kinds),
+        kinds=OpSignatures(kinds),
         buckets=buckets(graph.parameters, wire_dtype) if several else (),
         broadcast_bytes=graph.buffer_bytes if several else 0,
         micro_steps=grad_accum,

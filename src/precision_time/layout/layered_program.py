@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from precision_time.job.layout import Layout
-from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.layout.rank_program import OpSignatures, Segment
 
 TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class CollectiveOp:
     """One collective: who takes part (a group of the layout), which one, its bytes as nccl-tests count them.
 
     behind   calls of the unit that it may run beside: "" for none (the ranks wait), "weights" for the weight gradients
@@ -46,16 +46,16 @@ class UnitProgram:
     forward: Segment
     backward: Segment
     recompute: Segment
-    forward_exchanges: tuple[Exchange, ...]
-    backward_exchanges: tuple[Exchange, ...]
-    recompute_exchanges: tuple[Exchange, ...]
+    forward_collectives: tuple[CollectiveOp, ...]
+    backward_collectives: tuple[CollectiveOp, ...]
+    recompute_collectives: tuple[CollectiveOp, ...]
     dense_elements: int
     expert_elements: int
     dense_trainable: int
     expert_trainable: int
     tensors: int
     attention: tuple[int, ...] = ()
-    """Kinds of attention among the forward calls, which context parallelism runs once per ring step."""
+    """OpSignatures of attention among the forward calls, which context parallelism runs once per ring step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class LayeredProgram:
     groups           name -> (ranks, stride between them)
     """
 
-    kinds: Kinds
+    kinds: OpSignatures
     units: tuple[UnitProgram, ...]
     stages: tuple[Stage, ...]
     layout: Layout

@@ -9,7 +9,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpKind, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Sweep, sweep_kind
@@ -23,12 +23,12 @@ from precision_time.layout.layered_program import (
     PIPELINE,
     TENSOR,
     Chunk,
-    Exchange,
+    CollectiveOp,
     LayeredProgram,
     Stage,
     UnitProgram,
 )
-from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.layout.rank_program import OpSignatures, Segment
 from precision_time.layout.sweeps import EXPERTS, Cut, Held, sizes_of, sweeps
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
@@ -88,8 +88,8 @@ class _Units:
     """Every unit of a step with the kinds of their operators."""
 
     programs: tuple[UnitProgram, ...]
-    kinds: Kinds
-    table: Mapping[OpKind, int]
+    kinds: OpSignatures
+    table: Mapping[OpSignature, int]
 
 
 def layered_program(step: LayeredStep, layout: Layout, options: Options) -> LayeredProgram:
@@ -131,7 +131,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
     """Where gradients are `copied` before they are reduced, `wire` is the dtype they travel in (None: their own)."""
     kinds = _KindTable()
 
-    def copies(unit: Unit) -> tuple[OpKind, ...]:
+    def copies(unit: Unit) -> tuple[OpSignature, ...]:
         return _gradient_copies(unit, wire) if copied else ()
 
     programs = tuple(_unit(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units)
@@ -139,7 +139,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
 
 
 @lru_cache(maxsize=1024)
-def _stages(step: LayeredStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], Kinds]:
+def _stages(step: LayeredStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
     """All stages, equal ones as one, and the kinds of the whole program."""
     kinds = _KindTable(dict(units.table))
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
@@ -162,21 +162,21 @@ def _parts(step: LayeredStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], 
 
 
 @lru_cache(maxsize=1024)
-def _together(first: Kinds, more: Kinds) -> Kinds:
-    return Kinds.joined(first, more)
+def _together(first: OpSignatures, more: OpSignatures) -> OpSignatures:
+    return OpSignatures.joined(first, more)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(kinds: tuple[OpKind, ...]) -> Kinds:
+def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
     """The same object for the same kinds, of which optimizers have few."""
-    return Kinds(kinds)
+    return OpSignatures(kinds)
 
 
 @dataclass(slots=True)
 class _KindTable:
-    found: dict[OpKind, int] = field(default_factory=dict)
+    found: dict[OpSignature, int] = field(default_factory=dict)
 
-    def __call__(self, kind: OpKind) -> int:
+    def __call__(self, kind: OpSignature) -> int:
         return self.found.setdefault(kind, len(self.found))
 
 
@@ -225,7 +225,7 @@ def _shares(blocks: int, parts: int) -> list[int]:
 
 
 def _unit(
-    step: LayeredStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpKind],
+    step: LayeredStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature],
     kinds: _KindTable,
 ) -> UnitProgram:  # fmt: skip
     graph = step.layers.graph
@@ -243,9 +243,9 @@ def _unit(
         forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
         backward=_segment(step, unit, unit.backward, layout, kinds, (*copies, *sorting)),
         recompute=_segment(step, unit, again, layout, kinds),
-        forward_exchanges=found.forward,
-        backward_exchanges=found.backward,
-        recompute_exchanges=_exchanged_again(found.forward, recompute) if block else (),
+        forward_collectives=found.forward,
+        backward_collectives=found.backward,
+        recompute_collectives=_exchanged_again(found.forward, recompute) if block else (),
         dense_elements=total - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
@@ -255,7 +255,7 @@ def _unit(
     )
 
 
-def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpKind, ...]:
+def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, ...]:
     """Tokens come from other ranks in the order of these and are sorted by expert, and back afterwards (Megatron's
     `sort_chunks_by_idxs`); so are their gradients."""
     routed = tensor_parallel.routed_tokens(graph, unit) if layout.ep > 1 else None
@@ -263,7 +263,7 @@ def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpKind, ...]:
         return ()
     rows = ceil(routed.shape[0] * layout.expert_imbalance / (layout.tp if layout.sp else 1))
     tokens = TensorSpec((rows, routed.shape[1]), routed.dtype)
-    kind = OpKind("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
+    kind = OpSignature("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
     return (kind, kind)
 
 
@@ -280,7 +280,7 @@ def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
     return ()
 
 
-def _exchanged_again(forward: tuple[Exchange, ...], mode: str) -> tuple[Exchange, ...]:
+def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
     """Attention that runs again asks for the keys and values of the other ranks again."""
     if mode == "full":
         return forward
@@ -300,7 +300,7 @@ def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _local_kind(step: LayeredStep, unit: Unit, index: int, layout: Layout) -> OpKind:
+def _local_kind(step: LayeredStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
     sharded = step.sharded.graph if step.sharded else None
     call, graph = tensor_parallel.local_call(step.layers.graph, sharded, unit, index, step.split)
     kind = graph.kinds[call.kind]
@@ -309,7 +309,7 @@ def _local_kind(step: LayeredStep, unit: Unit, index: int, layout: Layout) -> Op
     return kind
 
 
-def _busiest(kind: OpKind, imbalance: float) -> OpKind:
+def _busiest(kind: OpSignature, imbalance: float) -> OpSignature:
     """Grouped products of the rank whose experts got the most tokens."""
 
     def more(spec: TensorSpec) -> TensorSpec:
@@ -320,7 +320,7 @@ def _busiest(kind: OpKind, imbalance: float) -> OpKind:
     return replace(kind, inputs=tuple(map(more, kind.inputs)), outputs=tuple(map(more, kind.outputs)))
 
 
-def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpKind, ...]:
+def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
     """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
     the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
     known = sizes_of(unit)
@@ -335,7 +335,7 @@ def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpKind, ...]:
 
 def _segment(
     step: LayeredStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
-    more: Sequence[OpKind] = (), phase: Phase = Phase.BACKWARD,
+    more: Sequence[OpSignature] = (), phase: Phase = Phase.BACKWARD,
 ) -> Segment:  # fmt: skip
     rows: list[tuple[int, Phase, int, int]] = []
     for index in calls:
@@ -355,7 +355,7 @@ def _stage(
     swept = sweeps(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
 
-    def enter(operators: Sequence[tuple[Phase, OpKind]]) -> Segment:
+    def enter(operators: Sequence[tuple[Phase, OpSignature]]) -> Segment:
         return _swept(tuple((kinds(kind), phase) for phase, kind in operators))
 
     return Stage(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import Call, OpKind, Phase
+from precision_time.capture.graph import Call, OpSignature, Phase
 
 Indices = NDArray[np.intp]
 
@@ -44,16 +44,16 @@ class Segment:
         return len(self.kind)
 
 
-class Kinds(tuple[OpKind, ...]):
+class OpSignatures(tuple[OpSignature, ...]):
     """All kinds of a program, compared by identity: what is derived from them can be remembered at no cost.
 
     `parts` are the kinds of which these are put together, in their order, where several programs share them.
     """
 
-    parts: tuple[Kinds, ...] = ()
+    parts: tuple[OpSignatures, ...] = ()
 
     @classmethod
-    def joined(cls, *parts: Kinds) -> Kinds:
+    def joined(cls, *parts: OpSignatures) -> OpSignatures:
         found = cls(kind for part in parts for kind in part)
         found.parts = tuple(part for part in parts if len(part))
         return found
@@ -73,7 +73,7 @@ class RankProgram:
     `accumulate` runs once more in every micro-step after the first.
     """
 
-    kinds: Kinds
+    kinds: OpSignatures
     micro: Segment
     tail: Segment
     accumulate: Segment

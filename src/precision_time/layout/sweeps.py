@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from precision_time.capture.graph import OpKind, Parameter, Phase
+from precision_time.capture.graph import OpSignature, Parameter, Phase
 from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
@@ -17,7 +17,7 @@ from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail
 EXPERTS = ".experts."
 """Part of the name of every parameter that one expert of many holds."""
 
-Operators = tuple[tuple[Phase, OpKind], ...]
+Operators = tuple[tuple[Phase, OpSignature], ...]
 Held = tuple[tuple[int, int], ...]
 """Unit and how many times a stage holds it."""
 
@@ -65,7 +65,7 @@ def sweeps(step: LayeredStep, held: Held, copies: tuple[Parameter, ...], cut: Cu
     )
 
 
-def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpKind], ...]:
+def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
     if not cut.averages:
         return ()
@@ -80,7 +80,7 @@ def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpKi
 
 def _bucket_copies(
     step: LayeredStep, held: Held, copies: Sequence[Parameter], cut: Cut
-) -> tuple[tuple[Phase, OpKind], ...]:
+) -> tuple[tuple[Phase, OpSignature], ...]:
     """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
     if not cut.buckets:
         return ()

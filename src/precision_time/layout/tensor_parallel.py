@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpKind, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpSignature, Phase, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.job.layout import Layout
-from precision_time.layout.layered_program import CONTEXT, EXPERT, TENSOR, Exchange
+from precision_time.layout.layered_program import CONTEXT, EXPERT, TENSOR, CollectiveOp
 from precision_time.zoo.parallel import Split
 
 GROUPED = ("pt.grouped_mm", "pt.scaled_grouped_mm")
@@ -28,8 +28,8 @@ _ATTENTION = ("pt.attention", "pt.attention_backward")
 class Exchanges:
     """What a unit's ranks exchange in one micro-step."""
 
-    forward: tuple[Exchange, ...] = ()
-    backward: tuple[Exchange, ...] = ()
+    forward: tuple[CollectiveOp, ...] = ()
+    backward: tuple[CollectiveOp, ...] = ()
 
 
 def region_of(path: str, unit: str, split: Split) -> str:
@@ -66,8 +66,8 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, t
     """The collectives of a unit at the rank's local shapes; `topk`: experts of a token."""
     if split is None:
         return Exchanges()
-    forward: list[Exchange] = []
-    backward: list[Exchange] = []
+    forward: list[CollectiveOp] = []
+    backward: list[CollectiveOp] = []
     for region in _regions(graph, unit, split):
         everyone = region != split.moe or not split.own_tokens or _has_shared(graph, unit, split)
         if layout.tp > 1 and everyone:
@@ -131,15 +131,15 @@ def _is_product(graph: OpGraph, index: int) -> bool:
 
 def _tensor(
     graph: OpGraph, unit: Unit, split: Split, layout: Layout, region: str,
-    forward: list[Exchange], backward: list[Exchange],
+    forward: list[CollectiveOp], backward: list[CollectiveOp],
 ) -> None:  # fmt: skip
     size = _stream(graph, unit, region, split)
     hidden = "products" if layout.overlap_tp else ""
-    gather = Exchange(TENSOR, "all_gather", size, behind=hidden)
-    scatter = Exchange(TENSOR, "reduce_scatter", size, behind=hidden)
-    reduce = Exchange(TENSOR, "all_reduce", size)
-    again = Exchange(TENSOR, "all_gather", size, behind="weights")
-    scattered = Exchange(TENSOR, "reduce_scatter", size, behind=hidden or "weights")
+    gather = CollectiveOp(TENSOR, "all_gather", size, behind=hidden)
+    scatter = CollectiveOp(TENSOR, "reduce_scatter", size, behind=hidden)
+    reduce = CollectiveOp(TENSOR, "all_reduce", size)
+    again = CollectiveOp(TENSOR, "all_gather", size, behind="weights")
+    scattered = CollectiveOp(TENSOR, "reduce_scatter", size, behind=hidden or "weights")
     sp = layout.sp
     if region in split.embedding:
         forward.append(scatter if sp else reduce)
@@ -149,11 +149,11 @@ def _tensor(
     if region in split.head:
         if sp:
             forward.append(gather)
-        backward += [again, scattered] if sp else [Exchange(TENSOR, "all_reduce", size, behind="weights")]
+        backward += [again, scattered] if sp else [CollectiveOp(TENSOR, "all_reduce", size, behind="weights")]
         # The loss over a divided vocabulary: largest logit, sum of exponentials, the label's own logit, in fp32.
         head = next(i for i in unit.forward if _in(graph, i, unit, region, split) and _is_product(graph, i))
         tokens = graph.kinds[graph.calls[head].kind].outputs[0].shape[0]
-        forward += [Exchange(TENSOR, "all_reduce", 4 * tokens, times=3)]
+        forward += [CollectiveOp(TENSOR, "all_reduce", 4 * tokens, times=3)]
         return
     if sp:
         forward += [gather, scatter]
@@ -161,17 +161,17 @@ def _tensor(
     else:
         forward.append(reduce)
         # Megatron reduces the input's gradient while the weight gradients are computed.
-        backward.append(Exchange(TENSOR, "all_reduce", size, behind="weights"))
+        backward.append(CollectiveOp(TENSOR, "all_reduce", size, behind="weights"))
     for other in _sources(graph, unit, region, split) if region in split.cross else ():
         if sp:
             forward.append(replace(gather, nbytes=other))
             backward += [replace(again, nbytes=other), replace(scattered, nbytes=other)]
         else:
-            backward.append(Exchange(TENSOR, "all_reduce", other, behind="weights"))
+            backward.append(CollectiveOp(TENSOR, "all_reduce", other, behind="weights"))
 
 
 def _expert(
-    graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[Exchange], backward: list[Exchange]
+    graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[CollectiveOp], backward: list[CollectiveOp]
 ) -> None:
     """Tokens to their experts and back: an all-to-all each, in both passes."""
     routed = routed_tokens(graph, unit)
@@ -180,7 +180,9 @@ def _expert(
     shards = layout.tp if layout.sp else 1
     size = int(routed.nbytes / shards * layout.expert_imbalance)
     copies = topk if layout.dispatcher == "deepep" else 0
-    each = Exchange(EXPERT, "all_to_all", size, times=2, behind="compute" if layout.overlap_ep else "", copies=copies)
+    each = CollectiveOp(
+        EXPERT, "all_to_all", size, times=2, behind="compute" if layout.overlap_ep else "", copies=copies
+    )
     forward.append(each)
     backward.append(each)
 
@@ -198,7 +200,9 @@ def routed_tokens(graph: OpGraph, unit: Unit) -> TensorSpec | None:
     return None
 
 
-def _context(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange], backward: list[Exchange]) -> None:
+def _context(
+    graph: OpGraph, unit: Unit, layout: Layout, forward: list[CollectiveOp], backward: list[CollectiveOp]
+) -> None:
     """Keys and values travel to the queries of every rank, their gradients back."""
     for i in unit.forward:
         kind = graph.kinds[graph.calls[i].kind]
@@ -208,19 +212,19 @@ def _context(graph: OpGraph, unit: Unit, layout: Layout, forward: list[Exchange]
         moved = key.nbytes + value.nbytes
         if layout.cp_comm == "all-to-all":
             size = query.nbytes + moved + kind.outputs[0].nbytes
-            forward.append(Exchange(CONTEXT, "all_to_all", size))
-            backward.append(Exchange(CONTEXT, "all_to_all", size))
+            forward.append(CollectiveOp(CONTEXT, "all_to_all", size))
+            backward.append(CollectiveOp(CONTEXT, "all_to_all", size))
         elif layout.cp_comm == "all-gather":
-            forward.append(Exchange(CONTEXT, "all_gather", moved * layout.cp))
-            backward.append(Exchange(CONTEXT, "all_gather", moved * layout.cp))
-            backward.append(Exchange(CONTEXT, "reduce_scatter", moved * layout.cp))
+            forward.append(CollectiveOp(CONTEXT, "all_gather", moved * layout.cp))
+            backward.append(CollectiveOp(CONTEXT, "all_gather", moved * layout.cp))
+            backward.append(CollectiveOp(CONTEXT, "reduce_scatter", moved * layout.cp))
         else:
             steps = layout.cp - 1
-            forward.append(Exchange(CONTEXT, "send_recv", moved, times=steps, behind="attention"))
-            backward.append(Exchange(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
+            forward.append(CollectiveOp(CONTEXT, "send_recv", moved, times=steps, behind="attention"))
+            backward.append(CollectiveOp(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
 
 
-def attention_parts(kind: OpKind, layout: Layout) -> int:
+def attention_parts(kind: OpSignature, layout: Layout) -> int:
     """How often a rank runs an attention call of its own part of the sequence: once per part of the keys.
 
     In a ring the parts are dealt out in pairs from both ends, so that under a causal mask every rank has half of each

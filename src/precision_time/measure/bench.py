@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpSignature
 from precision_time.capture.intercept import region
 from precision_time.capture.tracer import Tracer
 from precision_time.errors import CaptureError
@@ -40,13 +40,13 @@ class Bench:
     make: Make
     tf32: bool = False
     channels_last: bool = False
-    written: OpKind | None = None
+    written: OpSignature | None = None
 
     @property
     def options(self) -> WorkOptions:
         return WorkOptions(self.tf32, self.channels_last)
 
-    def kind(self, device_type: str) -> OpKind:
+    def kind(self, device_type: str) -> OpSignature:
         """The operator as a captured step would name it; `CaptureError` if the call holds no such operator."""
         if self.written is not None:
             return self.written
@@ -55,7 +55,7 @@ class Bench:
             call = self.make(meta)
             with Tracer(layouts=device_type == "cpu") as tracer:
                 call()
-        kinds: list[OpKind] = [kind for kind in tracer.kinds if kind.name == self.operator]
+        kinds: list[OpSignature] = [kind for kind in tracer.kinds if kind.name == self.operator]
         if not kinds:
             found = ", ".join(sorted({kind.name for kind in tracer.kinds})) or "none"
             raise CaptureError(f"benchmark {self.label} runs no {self.operator} (it runs {found})")

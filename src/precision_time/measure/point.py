@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from precision_time.capture.graph import AttrValue, OpKind, TensorSpec
+from precision_time.capture.graph import AttrValue, OpSignature, TensorSpec
 from precision_time.errors import CaptureError
 from precision_time.measure.clock import Timed
 from precision_time.timing.operators import WorkOptions, works
@@ -21,7 +21,7 @@ OUTLIER = 2.0
 """A sample so many times the median marks its point: something else ran then. The median stays as it is."""
 
 
-def largest_work(kind: OpKind, options: WorkOptions) -> Work:
+def largest_work(kind: OpSignature, options: WorkOptions) -> Work:
     """The work that dominates an operator (a convolution also adds its bias)."""
     found = works(kind, options)
     if not found:
@@ -33,7 +33,7 @@ def largest_work(kind: OpKind, options: WorkOptions) -> Work:
 class Point:
     """An operator in its shapes with its time; `work` is what the timing model makes of it."""
 
-    kind: OpKind
+    kind: OpSignature
     options: WorkOptions
     time: Timed
 
@@ -72,7 +72,7 @@ class Point:
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> Point:
-        kind = OpKind(
+        kind = OpSignature(
             said["operator"],
             tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in said["inputs"]),
             tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in said["outputs"]),

@@ -16,7 +16,7 @@ import torch
 
 from precision_time.capture import fused as _fused  # noqa: F401  (enters the operators of ours)
 from precision_time.capture.build import build_workload
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpSignature
 from precision_time.capture.step import Regime, capture
 from precision_time.capture.tracer import Tracer
 from precision_time.capture.training_step import regime_of
@@ -53,7 +53,7 @@ class Counted:
     """A recorded operator in its step: as the graph has it, and how often it ran."""
 
     recorded: Recorded
-    kind: OpKind
+    kind: OpSignature
     calls: int
 
 
@@ -62,7 +62,7 @@ class Recorder(Tracer):
 
     def __init__(self, layouts: bool = False) -> None:
         super().__init__(layouts)
-        self._recorded: dict[int, tuple[Recorded, OpKind]] = {}
+        self._recorded: dict[int, tuple[Recorded, OpSignature]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         position = len(self.calls)
@@ -267,7 +267,7 @@ _FUSED: dict[str, Callable[..., Callable[[], Any]]] = {
 
 
 def passes(each: Recorded) -> Iterator[tuple[str, Recorded]]:
-    """The parts in which an operator is priced: a convolution without its bias, its gradients one by one."""
+    """The parts in which an operator is timed: a convolution without its bias, its gradients one by one."""
     if each.operator == "aten.convolution" and len(each.arguments) > 2:
         bare = (*each.arguments[:2], None, *each.arguments[3:])
         yield "", Recorded(each.operator, each.overload, bare, each.keywords)

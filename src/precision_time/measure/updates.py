@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpSignature
 from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.measure.clock import Timed, summary
 from precision_time.measure.tensors import FOOTPRINT_BYTES, random
@@ -58,7 +58,7 @@ CHAINS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 optimizer state, 4 a temporary."""
 
 
-def sweep_of(label: str, numels: Sequence[int]) -> OpKind:
+def sweep_of(label: str, numels: Sequence[int]) -> OpSignature:
     """The sweep as the graph of a step has it."""
     reads, writes, _ = PASSES[label]
     return sweep_kind(label, Sweep(tuple(numels)), ["float32"] * reads, ["float32"] * writes, "single")

@@ -73,7 +73,7 @@ def _run(task: dict[str, Any]) -> Any:
             from precision_time.measure.session import kernels_task
 
             return kernels_task(task, device, _progress)
-        from precision_time.measure.together import together_task
+        from precision_time.measure.rank_interference import together_task
 
         return together_task(task, device)
     finally:

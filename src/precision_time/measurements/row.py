@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.job import FRAMEWORKS, Job
-from precision_time.job.layout_words import parse_layout
+from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES

@@ -44,7 +44,7 @@ from precision_time.predictors.operator_profile import (
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import PricedKinds, price_kinds
+from precision_time.timing.program_times import TimedSignatures, time_signatures
 
 FILE = "additive.json"
 FORMAT = 1
@@ -134,9 +134,9 @@ class Additive:
                 f"{', '.join(sorted(self._devices)) or 'none'}: fit it to jobs on that device"
             )
         compute_peak(cluster.gpu, job.precision_spec.math, "")
-        local, priced, options = self._priced(job, cluster)
+        local, timed, options = self._timed(job, cluster)
         profile = self._profile if self._profile.device == device else OperatorProfile()
-        seconds, spread, profiled = _operators(priced, options, profile)
+        seconds, spread, profiled = _operators(timed, options, profile)
         stages = [float(calls @ seconds) for calls in local.calls]
         busiest = int(np.argmax(stages))
         compute, weights = stages[busiest], local.calls[busiest] * seconds
@@ -149,7 +149,7 @@ class Additive:
         return Added(
             additive(compute, data, rates[0], tensor, rates[1], local.pp),
             float(weights @ spread) / compute if compute else 0.0,
-            _shares(priced, local.calls[busiest], profiled, weights),
+            _shares(timed, local.calls[busiest], profiled, weights),
             data, rates[0], tensor, rates[1],
         )  # fmt: skip
 
@@ -221,11 +221,11 @@ class Additive:
     def _restore(self, said: Mapping[str, Any]) -> None:
         """Read back what `_more` wrote."""
 
-    def _priced(self, job: Job, cluster: Cluster) -> tuple[LocalStep, PricedKinds, WorkOptions]:
+    def _timed(self, job: Job, cluster: Cluster) -> tuple[LocalStep, TimedSignatures, WorkOptions]:
         """The rank's operators with the times that device file or curves have for them, as if it ran alone."""
         local = local_step(job, cluster.gpu.device_type)
         options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc")
-        return local, price_kinds(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
+        return local, time_signatures(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
 
     def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:
         """Operators that the jobs' device files measured in their own shapes, and roughly the seconds that took."""
@@ -234,10 +234,10 @@ class Additive:
             cluster = _where(job)
             if cluster.gpu.calibration is None or self._profile.device == device_key(cluster.gpu):
                 continue
-            local, priced, options = self._priced(job, cluster)
+            local, timed, options = self._timed(job, cluster)
             runs = np.sum(local.calls, axis=0) > 0
-            for index in np.flatnonzero(runs & (priced.source_s[:, _MEASURED] > 0.0)):
-                found[device_key(cluster.gpu), local.kinds[index], options] = float(priced.kind_s[index])
+            for index in np.flatnonzero(runs & (timed.source_s[:, _MEASURED] > 0.0)):
+                found[device_key(cluster.gpu), local.kinds[index], options] = float(timed.kind_s[index])
         return len(found), _spent(found.values())
 
 
@@ -290,28 +290,28 @@ def _where(job: Job, alone: bool = False) -> Cluster:
     return _cluster(known, job.gpu, 1 if alone else job.gpus, job.system or job.node, None if alone else job.nodes)
 
 
-def _operators(priced: PricedKinds, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
+def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
     """Seconds of every kind, the spread of their log, and which are profiled; casts, not the model's own, take none."""
-    seconds = priced.kind_s.copy()
-    at = priced.works.owner
-    spread = np.bincount(at, priced.work_s * priced.work_spread, len(seconds)) / np.maximum(seconds, 1e-30)
+    seconds = timed.kind_s.copy()
+    at = timed.works.owner
+    spread = np.bincount(at, timed.work_s * timed.work_spread, len(seconds)) / np.maximum(seconds, 1e-30)
     profiled = np.zeros(len(seconds), dtype=np.bool_)
     if len(profile):
-        for index, kind in enumerate(priced.kinds):
+        for index, kind in enumerate(timed.kinds):
             found = profile.time(kind, options)
             if found is not None:
                 seconds[index], spread[index], profiled[index] = found.seconds, found.spread, True
-    seconds[priced.works.is_cast] = 0.0
+    seconds[timed.works.is_cast] = 0.0
     return seconds, spread, profiled
 
 
-def _shares(priced: PricedKinds, calls: Any, profiled: Any, weights: Any) -> dict[str, float]:
+def _shares(timed: TimedSignatures, calls: Any, profiled: Any, weights: Any) -> dict[str, float]:
     """How much of T_comp comes from which source, largest first."""
     whole = float(weights.sum()) or 1.0
     found = {"profiled": float(weights[profiled].sum())}
-    rest = np.where(profiled | priced.works.is_cast, 0.0, calls)
+    rest = np.where(profiled | timed.works.is_cast, 0.0, calls)
     for index, name in enumerate(SOURCES):
-        found[name] = float(rest @ priced.source_s[:, index])
+        found[name] = float(rest @ timed.source_s[:, index])
     return {name: s / whole for name, s in sorted(found.items(), key=lambda pair: -pair[1]) if s > 0.0}
 
 

@@ -22,7 +22,7 @@ from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered, program_of
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.layout.layered_program import DATA, TENSOR, LayeredProgram, Stage, UnitProgram
-from precision_time.layout.rank_program import Kinds, RankProgram, Segment
+from precision_time.layout.rank_program import OpSignatures, RankProgram, Segment
 from precision_time.predictors.additive_equations import Sent
 
 Counts = NDArray[np.float64]
@@ -43,7 +43,7 @@ class LocalStep:
     groups    (ranks, stride between them) of both
     """
 
-    kinds: Kinds
+    kinds: OpSignatures
     calls: tuple[Counts, ...]
     data: tuple[tuple[Sent, ...], ...]
     tensor: tuple[tuple[Sent, ...], ...]
@@ -100,14 +100,14 @@ def _of_layers(program: LayeredProgram) -> LocalStep:
     )
 
 
-def _calls(segment: Segment, kinds: Kinds) -> Counts:
+def _calls(segment: Segment, kinds: OpSignatures) -> Counts:
     """How often each kind runs in the passes of the model itself."""
     found = segment.kind[segment.phase <= Phase.BACKWARD]
     return np.where(_sweeps(kinds), 0.0, np.bincount(found, minlength=len(kinds)))
 
 
 @lru_cache(maxsize=64)
-def _sweeps(kinds: Kinds) -> NDArray[np.bool_]:
+def _sweeps(kinds: OpSignatures) -> NDArray[np.bool_]:
     return np.array([kind.name == _SWEEP for kind in kinds], dtype=np.bool_)
 
 
@@ -130,7 +130,7 @@ def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
     found: dict[str, float] = {}
     for unit, times, again in _units(program, stage):
         for exchanges, count in (
-            (unit.forward_exchanges, times), (unit.backward_exchanges, times), (unit.recompute_exchanges, again),
+            (unit.forward_collectives, times), (unit.backward_collectives, times), (unit.recompute_collectives, again),
         ):  # fmt: skip
             for each in exchanges:
                 if each.group == TENSOR:

@@ -27,9 +27,9 @@ from precision_time.predictors.blind import Blind, Seeing
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, Feature, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.line import read_json
 from precision_time.predictors.rooflines import Rooflines, fit_rooflines
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, merged, out_of_fold
+from precision_time.predictors.simulator import read_json
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]

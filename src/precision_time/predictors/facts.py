@@ -22,16 +22,16 @@ from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered, program_of
 from precision_time.layout.data_parallel import data_parallel
-from precision_time.layout.layered_program import Exchange, LayeredProgram
-from precision_time.layout.rank_program import Kinds, Segment
+from precision_time.layout.layered_program import CollectiveOp, LayeredProgram
+from precision_time.layout.rank_program import OpSignatures, Segment
 from precision_time.prediction import _catalog
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
+from precision_time.timing.layer_times import busiest_stage, time_layers
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.price import KindWorks, collective, host_of, kind_works, machine
-from precision_time.timing.price_layers import busiest_stage, price_layers
+from precision_time.timing.program_times import KindWorks, collective, host_of, kind_works, machine
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
 
@@ -181,7 +181,7 @@ Runs = Sequence[tuple[Segment, int]]
 
 
 def _facts(
-    job: Job, kinds: Kinds, runs: Runs, cluster: Cluster, options: WorkOptions, *, parameters: float,
+    job: Job, kinds: OpSignatures, runs: Runs, cluster: Cluster, options: WorkOptions, *, parameters: float,
     wire_bytes: float, gradient_bytes: float, wire_s: float, window: float, batch: int, host: HostCosts, family: str,
     inner_s: float = 0.0, bubble: float = 0.0,
 ) -> Facts:  # fmt: skip
@@ -241,7 +241,7 @@ def _facts(
     )
 
 
-def _calls(kinds: Kinds, runs: Runs) -> Array:
+def _calls(kinds: OpSignatures, runs: Runs) -> Array:
     """How often each kind runs in a step, by phase."""
     width = len(Phase)
     total = np.zeros(len(kinds) * width)
@@ -251,13 +251,13 @@ def _calls(kinds: Kinds, runs: Runs) -> Array:
     return total.reshape(len(kinds), width)
 
 
-def _host_seconds(host: HostCosts, kinds: Kinds, found: KindWorks, runs: Runs) -> float:
+def _host_seconds(host: HostCosts, kinds: OpSignatures, found: KindWorks, runs: Runs) -> float:
     per_kind = host.per_kind(kinds, found.launches)
     return float(sum(host.of(segment, per_kind).sum() * times for segment, times in runs if len(segment) and times > 0))
 
 
 @lru_cache(maxsize=256)
-def _widened(kinds: Kinds) -> Array:
+def _widened(kinds: OpSignatures) -> Array:
     """Bytes of each kind's tensors with every narrow float in four bytes, over their bytes."""
     factors = np.ones(len(kinds))
     for i, kind in enumerate(kinds):
@@ -276,24 +276,24 @@ def _widened(kinds: Kinds) -> Array:
 def _layered(job: Job, cluster: Cluster, options: WorkOptions) -> Facts:
     step, program = program_of(job, job.precision_spec, cluster.gpu.device_type)
     # Priced to know which stage has the most to do and how long each collective takes; its seconds are not used.
-    priced = price_layers(program, cluster, options, job.execution, _PLAIN)
-    stage = busiest_stage(program, priced.units)
+    timed = time_layers(program, cluster, options, job.execution, _PLAIN)
+    stage = busiest_stage(program, timed.units)
     runs: list[tuple[Segment, int]] = [
         (stage.tail, 1), (stage.accumulate, program.micro_batches - 1), (stage.copies, program.reductions)
     ]  # fmt: skip
     inner_s = wire_s = 0.0
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
-            unit, data = program.units[index], priced.unit_data[index]
+            unit, data = program.units[index], timed.unit_data[index]
             runs += [(unit.forward, repeat * program.micro_batches), (unit.backward, repeat * program.micro_batches)]
             runs += [(unit.recompute, again * program.micro_batches)]
-            exchanged = _exchange_s(program, cluster, (*unit.forward_exchanges, *unit.backward_exchanges)) * repeat
-            exchanged += _exchange_s(program, cluster, unit.recompute_exchanges) * again
+            exchanged = _exchange_s(program, cluster, (*unit.forward_collectives, *unit.backward_collectives)) * repeat
+            exchanged += _exchange_s(program, cluster, unit.recompute_collectives) * again
             inner_s += exchanged * program.micro_batches
             if program.layout.zero >= 3:
                 wire_s += (2.0 * data.gather_s + data.reduce_s) * repeat * program.micro_batches
     if program.layout.zero < 3:
-        data = priced.stage_data[program.stages.index(stage)]
+        data = timed.stage_data[program.stages.index(stage)]
         wire_s = data.gather_s + data.reduce_s * program.reductions
     layout = program.layout
     waits = (layout.pp - 1) / max(layout.vpp, 1)
@@ -308,16 +308,16 @@ def _layered(job: Job, cluster: Cluster, options: WorkOptions) -> Facts:
         batch=step.batch_size,
         host=host_of(job.execution, machine(cluster), _PLAIN, 1.0),
         family=step.family,
-        inner_s=inner_s + 2.0 * priced.send_s * program.micro_batches,
+        inner_s=inner_s + 2.0 * timed.send_s * program.micro_batches,
         bubble=waits / (waits + program.micro_batches),
     )  # fmt: skip
 
 
-def _exchange_s(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[Exchange]) -> float:
+def _exchange_s(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[CollectiveOp]) -> float:
     return sum(seconds for seconds in _each_exchange(program, cluster, exchanges))
 
 
-def _each_exchange(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[Exchange]) -> Iterator[float]:
+def _each_exchange(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[CollectiveOp]) -> Iterator[float]:
     for each in exchanges:
         size, stride = program.groups.get(each.group, (1, 1))
         if size > 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpSignature
 from precision_time.errors import DataError
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.file import write_whole
@@ -59,7 +59,7 @@ class OperatorProfile:
     def __len__(self) -> int:
         return len(self.points)
 
-    def time(self, kind: OpKind, options: WorkOptions) -> Timed | None:
+    def time(self, kind: OpSignature, options: WorkOptions) -> Timed | None:
         """Of this very operator; with its operands lying otherwise in memory where the graph does not say how."""
         found = self._exact.get((kind, options))
         if found is None and kind.attr(_LAYOUT) is None:
@@ -103,7 +103,7 @@ def _rounded(said: dict[str, Any]) -> dict[str, Any]:
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in said.items()}
 
 
-def _anyhow(kind: OpKind) -> OpKind:
+def _anyhow(kind: OpSignature) -> OpSignature:
     """The operator whatever the order of its operands' elements in memory."""
     return replace(kind, attrs=tuple(pair for pair in kind.attrs if pair[0] != _LAYOUT))
 

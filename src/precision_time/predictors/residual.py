@@ -24,8 +24,8 @@ from precision_time.job.job import Job
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.line import Line, read_json
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
+from precision_time.predictors.simulator import Line, read_json
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]

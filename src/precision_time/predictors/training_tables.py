@@ -34,7 +34,7 @@ ENERGY = "energy"
 FEWEST_WAYS = 12
 """Published configurations of a model below which a search that makes 6 to 8 runs has nothing to save."""
 PUBLISHED_SAMPLES = 1_000_000
-"""Samples that every published configuration is priced for; all costs scale with it alike."""
+"""Samples that every published configuration is timed for; all costs scale with it alike."""
 
 
 def simulated_configurations(
@@ -112,7 +112,7 @@ def _per_second(gpu: str, count: int, price: str, usd_per_gpu_hour: Mapping[str,
 
 
 def published_configurations(rows: Sequence[MeasuredJob], price: str = CLOUD) -> dict[str, Configurations]:
-    """Model and input -> configurations that were measured and published, priced as whole instances with those GPUs.
+    """Model and input -> configurations that were measured and published, timed as whole instances with those GPUs.
 
     Seconds are those of `PUBLISHED_SAMPLES` at the measured step. Most rows are from machines of NVIDIA's own, so a
     cloud's clocks and fabric may differ; that is left aside. Of equal configurations (other frameworks) the faster

@@ -23,8 +23,8 @@ from precision_time.errors import JobError
 from precision_time.layout.layered_program import DATA, PIPELINE, Chunk, Stage
 from precision_time.timeline.pipeline import PipelineTimeline, StageTimes, pipeline
 from precision_time.timeline.simulate import Timeline
+from precision_time.timing.layer_times import TimedLayers, busiest_stage, host_seconds, phase_seconds
 from precision_time.timing.passes import NOTHING, Pass, UnitTimes
-from precision_time.timing.price_layers import PricedLayers, busiest_stage, host_seconds, phase_seconds
 from precision_time.timing.ranks import averaged
 
 PLAYED = 3
@@ -51,9 +51,9 @@ class LayeredTimeline(Timeline):
     played: tuple[Played, ...] = ()
 
 
-def simulate_layers(priced: PricedLayers, record: bool = False) -> LayeredTimeline:
-    """The steady step of a priced layered program; `record` what a rank without stages runs one by one (`played`)."""
-    return _staged(priced) if priced.program.layout.pp > 1 else _unstaged(priced, record)
+def simulate_layers(timed: TimedLayers, record: bool = False) -> LayeredTimeline:
+    """The steady step of a timed layered program; `record` what a rank without stages runs one by one (`played`)."""
+    return _staged(timed) if timed.program.layout.pp > 1 else _unstaged(timed, record)
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class _Rank:
             self.exposed += slowed
         if name and self.recording:
             self.played.append(Played(0, name, kind, device, step.device_s + slowed))
-        self.device = max(device + step.device_s, self.host + step.reach_s) + slowed
+        self.device = max(device + step.device_s, self.host + step.launch_bound_s) + slowed
         self.host += step.host_s
         self.busy += step.device_s
         self.ended.append(self.device)
@@ -109,42 +109,42 @@ class _Rank:
         self.device, self.busy, self.exposed, self.sent, self.host, self.wire = found
 
 
-def _unstaged(priced: PricedLayers, record: bool) -> LayeredTimeline:
+def _unstaged(timed: TimedLayers, record: bool) -> LayeredTimeline:
     """All units on every rank."""
-    program = priced.program
-    rank = _Rank(priced.slowdown, record)
+    program = timed.program
+    rank = _Rank(timed.slowdown, record)
     uses = tuple(_uses(program.stages[0]))
     start = rank.mark()
     for _ in range(2):
         start = rank.mark()
         rank.played.clear()
-        rank.host += priced.host.step_s
-        if priced.synchronous:  # host and kernels are one stream
-            rank.device += priced.host.step_s
+        rank.host += timed.host.step_s
+        if timed.synchronous:  # host and kernels are one stream
+            rank.device += timed.host.step_s
             rank.host = rank.device
         micro = program.micro_batches
         played = min(micro, PLAYED)
         for index in range(played):
             before = rank.mark()
             last = index == played - 1
-            _micro_batch(priced, rank, uses, first=index == 0, last=last)
+            _micro_batch(timed, rank, uses, first=index == 0, last=last)
             if index == 1 and micro > PLAYED:
                 rank.repeat(before, micro - PLAYED)
-        _finish(priced, rank)
+        _finish(timed, rank)
     step_s, busy_s, exposed, sent = (now - then for then, now in zip(start[:4], rank.mark()[:4], strict=True))
-    wait = averaged(priced.wait_share, program.micro_batches if program.layout.zero < 2 else 1) * float(busy_s)
-    exposed_by, hidden_by = _inside(priced, program.stages[0])
+    wait = averaged(timed.wait_share, program.micro_batches if program.layout.zero < 2 else 1) * float(busy_s)
+    exposed_by, hidden_by = _inside(timed, program.stages[0])
     exposed_by[DATA] = exposed_by.get(DATA, 0.0) + float(exposed)
     hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(float(sent - exposed), 0.0)
     drawn = tuple(replace(p, start_s=p.start_s - float(start[0])) for p in rank.played)
-    found = _timeline(priced, program.stages[0], float(step_s), wait, exposed_by, hidden_by, None, None, ())
+    found = _timeline(timed, program.stages[0], float(step_s), wait, exposed_by, hidden_by, None, None, ())
     return replace(found, played=drawn)
 
 
-def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool) -> None:
+def _micro_batch(timed: TimedLayers, rank: _Rank, uses: Sequence[tuple[int, bool]], first: bool, last: bool) -> None:
     """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
-    layout = priced.program.layout
-    names = [u.name for u in priced.program.units]
+    layout = timed.program.layout
+    names = [u.name for u in timed.program.units]
     gather_names, reduce_names = ([f"{what} {name}" for name in names] for what in ("gather", "reduce"))
     gathers_each = layout.zero >= 3
     gathers_first = layout.zero in (1, 2) and first and layout.overlap_param_gather
@@ -152,63 +152,63 @@ def _micro_batch(priced: PricedLayers, rank: _Rank, uses: Sequence[tuple[int, bo
     # Where nothing is on the wire, what stands in a row is one pass; but a trace names every one.
     in_rows = not (rank.recording or gathers_each or gathers_first) and rank.wire <= rank.device
     if in_rows:
-        _rows_forward(priced, rank)
+        _rows_forward(timed, rank)
     for place, (unit, _) in enumerate(() if in_rows else uses):
         ready = 0.0
         if gathers_each or gathers_first:
             freed = rank.ended[-2] if gathers_each and place > 1 else updated
-            ready = rank.send(priced.unit_data[unit].gather_s, freed, gather_names[unit])
-        rank.run(priced.units[unit].forward, ready, names[unit], "forward")
-    reduces = layout.zero >= 2 or last or priced.program.reduces_always
+            ready = rank.send(timed.unit_data[unit].gather_s, freed, gather_names[unit])
+        rank.run(timed.units[unit].forward, ready, names[unit], "forward")
+    reduces = layout.zero >= 2 or last or timed.program.reduces_always
     behind = layout.overlap_grad_reduce
     backward = uses[::-1]
     ready = 0.0
     in_rows = in_rows and not (reduces and behind)
     if in_rows:
-        _rows_backward(priced, rank)
+        _rows_backward(timed, rank)
     for place, (unit, again) in enumerate(() if in_rows else backward):
         arrived = ready
         if gathers_each and place + 1 < len(backward):
             freed = rank.ended[-1]
             after = backward[place + 1][0]
-            ready = rank.send(priced.unit_data[after].gather_s, freed, gather_names[after])
+            ready = rank.send(timed.unit_data[after].gather_s, freed, gather_names[after])
         if again:
-            rank.run(priced.units[unit].recompute, arrived, names[unit], "recompute")
-        rank.run(priced.units[unit].backward, arrived, names[unit], "backward")
+            rank.run(timed.units[unit].recompute, arrived, names[unit], "recompute")
+        rank.run(timed.units[unit].backward, arrived, names[unit], "backward")
         if reduces and behind:
-            rank.send(priced.unit_data[unit].reduce_s, rank.device, reduce_names[unit])
+            rank.send(timed.unit_data[unit].reduce_s, rank.device, reduce_names[unit])
     if not first:
-        rank.run(priced.accumulates[0])
+        rank.run(timed.accumulates[0])
     if reduces and not behind:
-        rank.run(NOTHING, rank.send(priced.stage_data[0].reduce_s, rank.device))
-    if priced.copies[0].device_s and (last or priced.program.reduces_always):
-        rank.run(priced.copies[0], rank.wire)  # DDP takes the sums out of its buckets before it returns
+        rank.run(NOTHING, rank.send(timed.stage_data[0].reduce_s, rank.device))
+    if timed.copies[0].device_s and (last or timed.program.reduces_always):
+        rank.run(timed.copies[0], rank.wire)  # DDP takes the sums out of its buckets before it returns
 
 
-def _rows_forward(priced: PricedLayers, rank: _Rank) -> None:
-    for chunk in priced.program.stages[0].chunks:
+def _rows_forward(timed: TimedLayers, rank: _Rank) -> None:
+    for chunk in timed.program.stages[0].chunks:
         for unit, repeat, _ in chunk.units:
-            rank.run(priced.units[unit].forward.times(repeat))
+            rank.run(timed.units[unit].forward.times(repeat))
 
 
-def _rows_backward(priced: PricedLayers, rank: _Rank) -> None:
+def _rows_backward(timed: TimedLayers, rank: _Rank) -> None:
     """From the end; the first of a row recompute."""
-    for chunk in reversed(priced.program.stages[0].chunks):
+    for chunk in reversed(timed.program.stages[0].chunks):
         for unit, repeat, again in reversed(chunk.units):
-            times = priced.units[unit]
+            times = timed.units[unit]
             rank.run(times.backward.times(repeat - again))
             rank.run(times.recompute.then(times.backward).times(again))
 
 
-def _finish(priced: PricedLayers, rank: _Rank) -> None:
+def _finish(timed: TimedLayers, rank: _Rank) -> None:
     """Wait for the gradients, update, gather the new weights where nothing hides that."""
-    layout = priced.program.layout
+    layout = timed.program.layout
     rank.run(NOTHING, rank.wire)
-    if priced.program.sync_after_tail:
+    if timed.program.sync_after_tail:
         rank.host = max(rank.host, rank.device)
-    rank.run(priced.tails[0], 0.0, "optimizer", "optimizer")
+    rank.run(timed.tails[0], 0.0, "optimizer", "optimizer")
     if layout.zero in (1, 2) and not layout.overlap_param_gather:
-        rank.run(NOTHING, rank.send(priced.stage_data[0].gather_s, rank.device))
+        rank.run(NOTHING, rank.send(timed.stage_data[0].gather_s, rank.device))
 
 
 def _uses(stage: Stage) -> Iterator[tuple[int, bool]]:
@@ -219,28 +219,28 @@ def _uses(stage: Stage) -> Iterator[tuple[int, bool]]:
                 yield unit, k < again
 
 
-def _inside(priced: PricedLayers, stage: Stage) -> tuple[dict[str, float], dict[str, float]]:
+def _inside(timed: TimedLayers, stage: Stage) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds that a stage's ranks exchange within units in a step, exposed and hidden, by group."""
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     for chunk in stage.chunks:
         for unit, repeat, again in chunk.units:
-            times: UnitTimes = priced.units[unit]
+            times: UnitTimes = timed.units[unit]
             for step, count in ((times.forward, repeat), (times.backward, repeat), (times.recompute, again)):
                 for into, seconds in ((exposed, step.exposed), (hidden, step.hidden)):
                     for group, value in seconds.items():
-                        into[group] = into.get(group, 0.0) + value * count * priced.program.micro_batches
+                        into[group] = into.get(group, 0.0) + value * count * timed.program.micro_batches
     return exposed, hidden
 
 
-def _row(priced: PricedLayers, chunk: Chunk, kind: str) -> tuple[float, float, float]:
+def _row(timed: TimedLayers, chunk: Chunk, kind: str) -> tuple[float, float, float]:
     """Seconds of device and host of the units of a chunk in a row, and what of the device's is a wait for the host:
     "forward", "backward" or "recompute"."""
     device_s = host_s = gap_s = 0.0
     for unit, repeat, again in chunk.units:
         count = again if kind == "recompute" else repeat
         if count:
-            step: Pass = getattr(priced.units[unit], kind)
+            step: Pass = getattr(timed.units[unit], kind)
             device_s += count * step.device_s
             host_s += count * step.host_s
             gap_s += count * step.gap_s
@@ -261,20 +261,20 @@ class _StageSeconds:
     launched: float
 
 
-def _stage_seconds(priced: PricedLayers, stage: Stage, accumulate: Pass) -> _StageSeconds:
+def _stage_seconds(timed: TimedLayers, stage: Stage, accumulate: Pass) -> _StageSeconds:
     """Fully sharded, each chunk's weights are gathered behind each of its passes."""
-    layout = priced.program.layout
+    layout = timed.program.layout
     rows: list[tuple[float, float, float]] = []
     waited = launched = 0.0
     part = 1 / len(stage.chunks)
     for held in stage.chunks:
-        forward, plain, again = (_row(priced, held, kind) for kind in ("forward", "backward", "recompute"))
+        forward, plain, again = (_row(timed, held, kind) for kind in ("forward", "backward", "recompute"))
         backward = (
             again[0] + plain[0] + accumulate.device_s * part,
             again[1] + plain[1] + accumulate.host_s * part,
             again[2] + plain[2],
         )
-        gather = sum(n * priced.unit_data[unit].gather_s for unit, n, _ in held.units) if layout.zero >= 3 else 0.0
+        gather = sum(n * timed.unit_data[unit].gather_s for unit, n, _ in held.units) if layout.zero >= 3 else 0.0
         seconds = []
         for device_s, host_s, gap_s in (forward, backward):
             slower = max(device_s, host_s)
@@ -287,14 +287,14 @@ def _stage_seconds(priced: PricedLayers, stage: Stage, accumulate: Pass) -> _Sta
     return _StageSeconds(columns[0], columns[1], columns[2], waited, launched)
 
 
-def _staged(priced: PricedLayers) -> LayeredTimeline:
+def _staged(timed: TimedLayers) -> LayeredTimeline:
     """A pipeline, then the gradients and the update of its slowest stage. The terms are those of the busiest stage."""
-    program = priced.program
+    program = timed.program
     layout = program.layout
     known: dict[int, _StageSeconds] = {}
-    for stage, accumulate in zip(program.stages, priced.accumulates, strict=True):
+    for stage, accumulate in zip(program.stages, timed.accumulates, strict=True):
         if id(stage) not in known:
-            known[id(stage)] = _stage_seconds(priced, stage, accumulate)
+            known[id(stage)] = _stage_seconds(timed, stage, accumulate)
     each = [known[id(stage)] for stage in program.stages]
     if layout.schedule == "interleaved" and program.micro_batches % layout.pp:
         least = layout.pp * (program.micro_batches // layout.pp) or layout.pp
@@ -306,11 +306,11 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
     weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     played = pipeline(
         layout.schedule, StageTimes(np.array([s.forward for s in each]), np.array([s.backward for s in each]), weights),
-        priced.send_s, program.micro_batches, blocking_send=layout.schedule in ("1f1b", "gpipe"),
+        timed.send_s, program.micro_batches, blocking_send=layout.schedule in ("1f1b", "gpipe"),
     )  # fmt: skip
     ends, shown, sent = [], [], []
     for index in range(layout.pp):
-        data, tail = priced.stage_data[index], priced.tails[index]
+        data, tail = timed.stage_data[index], timed.tails[index]
         reduce, gather = data.reduce_s, data.gather_s if layout.zero in (1, 2) else 0.0
         # Reduced behind the last backward of each chunk but the last, which nothing follows.
         backward_s = sum(each[index].backward)
@@ -323,30 +323,30 @@ def _staged(priced: PricedLayers) -> LayeredTimeline:
         gathers = 2 * program.micro_batches * data.gather_s if layout.zero >= 3 else gather
         sent.append(reduce + gathers)
         shown.append(reduced + gathered)
-        copies = priced.copies[index].seconds * program.reductions
+        copies = timed.copies[index].seconds * program.reductions
         ends.append(float(played.stage_end_s[index]) + copies + reduced + tail.seconds + gathered)
-    stage = busiest_stage(program, priced.units)
+    stage = busiest_stage(program, timed.units)
     busiest = program.stages.index(stage)
-    step_s = max(ends) + priced.tied_s
-    wait = averaged(priced.wait_share, program.micro_batches) * float(played.busy_s.max())
-    exposed_by, hidden_by = _inside(priced, stage)
+    step_s = max(ends) + timed.tied_s
+    wait = averaged(timed.wait_share, program.micro_batches) * float(played.busy_s.max())
+    exposed_by, hidden_by = _inside(timed, stage)
     data_s = shown[busiest] + each[busiest].waited * program.micro_batches
-    exposed_by[DATA] = data_s + priced.tied_s
+    exposed_by[DATA] = data_s + timed.tied_s
     hidden_by[DATA] = max(sent[busiest] - data_s, 0.0)
     exposed_by[PIPELINE] = float(played.exposed_send_s[busiest])
-    tail = priced.tails[busiest]
+    tail = timed.tails[busiest]
     launched = each[busiest].launched * program.micro_batches + tail.seconds - tail.device_s + tail.gap_s
-    tails = tuple(p.seconds for p in priced.tails)
-    return _timeline(priced, stage, step_s, wait, exposed_by, hidden_by, launched, played, tails)
+    tails = tuple(p.seconds for p in timed.tails)
+    return _timeline(timed, stage, step_s, wait, exposed_by, hidden_by, launched, played, tails)
 
 
 def _timeline(
-    priced: PricedLayers, busiest: Stage, step_s: float, wait: float, exposed: Mapping[str, float],
+    timed: TimedLayers, busiest: Stage, step_s: float, wait: float, exposed: Mapping[str, float],
     hidden: Mapping[str, float], launched: float | None, played: PipelineTimeline | None, tails: tuple[float, ...],
 ) -> LayeredTimeline:  # fmt: skip
     """Terms that add up to the step: what is neither compute nor communication is a wait for the host, of which a
     pipeline has `launched`, or a bubble."""
-    busy, casts, again = phase_seconds(priced, busiest)
+    busy, casts, again = phase_seconds(timed, busiest)
     compute = sum(busy.values()) + casts + again
     left = max(step_s - compute - sum(exposed.values()), 0.0)
     gap = left if launched is None else min(max(launched, 0.0), left)
@@ -359,11 +359,11 @@ def _timeline(
         host_gap_s=gap,
         communication_exposed_s=sum(exposed.values()),
         communication_hidden_s=sum(hidden.values()),
-        rank_wait_s=wait,
-        host_s=host_seconds(priced, busiest),
+        straggler_wait_s=wait,
+        host_s=host_seconds(timed, busiest),
         spans=(),
         reductions=(),
-        repeated_micro_steps=max(priced.program.micro_batches - PLAYED, 0),
+        repeated_micro_steps=max(timed.program.micro_batches - PLAYED, 0),
         recompute_s=again,
         bubble_s=bubble,
         exposed_by_group={k: v for k, v in exposed.items() if v},

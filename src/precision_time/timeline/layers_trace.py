@@ -6,10 +6,10 @@ from typing import Any
 
 from precision_time.timeline.layers import LayeredTimeline, simulate_layers
 from precision_time.timeline.pipeline_trace import pipeline_trace
-from precision_time.timing.price_layers import PricedLayers
+from precision_time.timing.layer_times import TimedLayers
 
 
-def layers_trace_events(timeline: LayeredTimeline, priced: PricedLayers, title: str) -> dict[str, Any]:
+def layers_trace_events(timeline: LayeredTimeline, timed: TimedLayers, title: str) -> dict[str, Any]:
     """The step in the Chrome trace format; times in microseconds."""
     if timeline.pipeline is not None:
         return pipeline_trace(timeline.pipeline, title)
@@ -22,7 +22,7 @@ def layers_trace_events(timeline: LayeredTimeline, priced: PricedLayers, title: 
     events.extend(
         {"ph": "X", "pid": 0, "tid": int(span.track), "ts": span.start_s * 1e6, "dur": span.seconds * 1e6,
          "name": span.name, "cat": span.kind, "args": {}}
-        for span in simulate_layers(priced, record=True).played
+        for span in simulate_layers(timed, record=True).played
     )  # fmt: skip
     return {
         "traceEvents": events,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from precision_time.capture.graph import Phase
 from precision_time.layout.rank_program import Segment
-from precision_time.timing.price import PricedProgram
+from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.ranks import averaged
 
 Array = NDArray[np.float64]
@@ -44,7 +44,7 @@ class Timeline:
 
     `busy[phase]` is compute-stream seconds by phase without casts, `casts_s` the casts among forward and backward,
     `host_gap_s` compute-stream idle time waiting for the host, `communication_exposed_s` idle time waiting for
-    gradients, `rank_wait_s` for the slowest rank's. They sum to `step_s`. `host_s` is the host's own launching time.
+    gradients, `straggler_wait_s` for the slowest rank. They sum to `step_s`. `host_s` is the time the host launches.
     """
 
     step_s: float
@@ -53,7 +53,7 @@ class Timeline:
     host_gap_s: float
     communication_exposed_s: float
     communication_hidden_s: float
-    rank_wait_s: float
+    straggler_wait_s: float
     host_s: float
     spans: tuple[Span, ...]
     reductions: tuple[tuple[float, float, int], ...]
@@ -72,8 +72,8 @@ class Timeline:
 class _Clock:
     """Positions of the host and of the compute stream, and what has been spent."""
 
-    def __init__(self, priced: PricedProgram) -> None:
-        self.priced = priced
+    def __init__(self, timed: TimedProgram) -> None:
+        self.timed = timed
         self.host = 0.0
         self.device = 0.0
         self.gap = 0.0
@@ -87,8 +87,8 @@ class _Clock:
         """Launch and execute a segment."""
         if not len(segment):
             return None
-        host = self.host + np.cumsum(self.priced.host_seconds(segment))
-        duration = self.priced.device_seconds(segment)
+        host = self.host + np.cumsum(self.timed.host_seconds(segment))
+        duration = self.timed.device_seconds(segment)
         launched = host + LAUNCH_LATENCY_S
         done = np.cumsum(duration)
         before = done - duration
@@ -110,7 +110,7 @@ class _Clock:
 
     def wait_for_ranks(self) -> None:
         """All ranks wait for the slowest since the last reduction."""
-        share = averaged(self.priced.wait_share, self.unreduced)
+        share = averaged(self.timed.wait_share, self.unreduced)
         wait = share * (self.device - self.reduced)
         self.waited += wait
         self.device += wait
@@ -131,8 +131,8 @@ class _OneClock(_Clock):
     def run(self, segment: Segment) -> Span | None:
         if not len(segment):
             return None
-        host = self.priced.host_seconds(segment)
-        duration = self.priced.device_seconds(segment)
+        host = self.timed.host_seconds(segment)
+        duration = self.timed.device_seconds(segment)
         start = self.device + np.cumsum(host + duration) - duration
         self.gap += float(host.sum())
         self.host = self.device = float(start[-1] + duration[-1])
@@ -150,17 +150,17 @@ class _OneClock(_Clock):
         self.host = self.device
 
 
-def simulate(priced: PricedProgram) -> Timeline:
-    """The steady step of a priced program."""
-    program = priced.program
-    clock = _OneClock(priced) if priced.synchronous else _Clock(priced)
+def simulate(timed: TimedProgram) -> Timeline:
+    """The steady step of a timed program."""
+    program = timed.program
+    clock = _OneClock(timed) if timed.synchronous else _Clock(timed)
     reductions: list[tuple[float, float, int]] = []
     step_start, host_start, drawn_from = 0.0, 0.0, 0
     extra, extra_gap, extra_exposed, extra_waited = 0.0, 0.0, 0.0, 0.0
     for _ in range(2):
         step_start, host_start, drawn_from = clock.device, clock.host, len(clock.spans)
         clock.gap = clock.exposed = clock.waited = extra = extra_gap = extra_exposed = extra_waited = 0.0
-        clock.begin_step(priced.host.step_s)
+        clock.begin_step(timed.host.step_s)
         plain = program.micro_steps - 1
         all_reduce_always = program.synced_micro_steps == program.micro_steps and program.ranks > 1
         for index in range(min(plain, 2)):
@@ -178,9 +178,9 @@ def simulate(priced: PricedProgram) -> Timeline:
         reductions = _micro_step(clock, accumulate=plain > 0, reduce=program.ranks > 1)
         _tail(clock)
     step_s = clock.device - step_start + extra
-    reduce_s = float(priced.bucket_s.sum() + priced.broadcast_s) * program.synced_micro_steps
+    reduce_s = float(timed.bucket_s.sum() + timed.broadcast_s) * program.synced_micro_steps
     exposed = clock.exposed + extra_exposed
-    busy, casts = _busy(priced)
+    busy, casts = _busy(timed)
     spans = clock.spans[drawn_from:]
     shifted = tuple(Span(s.segment, s.start - step_start, s.duration) for s in spans)
     return Timeline(
@@ -190,7 +190,7 @@ def simulate(priced: PricedProgram) -> Timeline:
         host_gap_s=max(clock.gap + extra_gap, 0.0),
         communication_exposed_s=exposed,
         communication_hidden_s=max(reduce_s - exposed, 0.0),
-        rank_wait_s=clock.waited + extra_waited,
+        straggler_wait_s=clock.waited + extra_waited,
         host_s=clock.host - host_start,
         spans=shifted,
         reductions=tuple((a - step_start, b - step_start, n) for a, b, n in reductions),
@@ -199,11 +199,11 @@ def simulate(priced: PricedProgram) -> Timeline:
 
 
 def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
-    priced, program = clock.priced, clock.priced.program
+    timed, program = clock.timed, clock.timed.program
     clock.unreduced += 1
-    if reduce and priced.broadcast_s:
-        clock.wait(clock.device + priced.broadcast_s)
-    if priced.synchronous:
+    if reduce and timed.broadcast_s:
+        clock.wait(clock.device + timed.broadcast_s)
+    if timed.synchronous:
         return _micro_step_in_turns(clock, accumulate, reduce)
     span = clock.run(program.micro)
     if accumulate:
@@ -220,7 +220,7 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
     # pass; a bucket is ready later by the part of it that its own and earlier gradients take.
     delay = clock.device - float(ends[-1])
     arrived, elements = 0, sum(bucket.elements for bucket in program.buckets)
-    for bucket, seconds in zip(program.buckets, priced.bucket_s, strict=True):
+    for bucket, seconds in zip(program.buckets, timed.bucket_s, strict=True):
         arrived += bucket.elements
         ready = float(ends[min(bucket.ready, len(ends) - 1)]) + delay * arrived / elements
         start = max(free, ready)
@@ -235,11 +235,11 @@ def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[flo
 
 def _micro_step_in_turns(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
     """The same where a reduction takes the cores: a bucket is reduced when it is ready, and compute waits."""
-    priced, program = clock.priced, clock.priced.program
+    timed, program = clock.timed, clock.timed.program
     reductions = []
     done = 0
     if reduce:
-        for bucket, seconds in zip(program.buckets, priced.bucket_s, strict=True):
+        for bucket, seconds in zip(program.buckets, timed.bucket_s, strict=True):
             clock.run(_part(program.micro, done, bucket.ready + 1))
             if not done:
                 clock.run(_only(program.bucket_copies, 0))
@@ -266,7 +266,7 @@ def _part(segment: Segment, start: int, stop: int) -> Segment:
 
 
 def _tail(clock: _Clock) -> None:
-    program = clock.priced.program
+    program = clock.timed.program
     split = program.sync_after_tail + 1
     tail = program.tail
     if split:
@@ -275,9 +275,9 @@ def _tail(clock: _Clock) -> None:
     clock.run(_part(tail, split, len(tail)))
 
 
-def _busy(priced: PricedProgram) -> tuple[dict[Phase, float], float]:
+def _busy(timed: TimedProgram) -> tuple[dict[Phase, float], float]:
     """Compute-stream seconds of a whole step by phase, casts apart."""
-    program = priced.program
+    program = timed.program
     busy = dict.fromkeys(Phase, 0.0)
     casts = 0.0
     runs = (
@@ -289,8 +289,8 @@ def _busy(priced: PricedProgram) -> tuple[dict[Phase, float], float]:
     for segment, times in runs:
         if not len(segment) or times <= 0:
             continue
-        seconds = priced.device_seconds(segment) * times
-        cast = priced.works.is_cast[segment.kind]
+        seconds = timed.device_seconds(segment) * times
+        cast = timed.works.is_cast[segment.kind]
         casts += float(seconds[cast].sum())
         totals = np.bincount(segment.phase[~cast], weights=seconds[~cast], minlength=len(Phase))
         for phase in Phase:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from precision_time.capture.graph import OpKind, Phase
+from precision_time.capture.graph import OpSignature, Phase
 from precision_time.timeline.simulate import Timeline
 
 _STREAMS = {1: "compute", 2: "communication"}
 
 
-def trace_events(timeline: Timeline, kinds: Sequence[OpKind], modules: Sequence[str], title: str) -> dict[str, Any]:
+def trace_events(
+    timeline: Timeline, kinds: Sequence[OpSignature], modules: Sequence[str], title: str
+) -> dict[str, Any]:
     """The step in the Chrome trace format; times in microseconds. Micro-steps that repeat are drawn once or twice."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"rank 0: {title}"}},

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from precision_time.hardware.calibration import Calibration
 from precision_time.hardware.gpu import Gpu
-from precision_time.timing.alike import ALIKE
 from precision_time.timing.interpolation import Array, MonotoneCurve, SmoothSurface, nonnegative
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable, compute_peak
+from precision_time.timing.similar_operators import ALIKE
 from precision_time.timing.work import (
     ATTENTION,
     CONV,
@@ -58,7 +58,7 @@ _BIAS_APART = frozenset({"aten.convolution", "aten._convolution", "aten.cudnn_co
 
 
 def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu: Gpu) -> tuple[KernelTimes, Mask]:
-    """`times` with every work that the device's calibration covers priced from its points, and which those are.
+    """`times` with every work that the device's calibration covers timed from its points, and which those are.
 
     `owner` says which operator (by index) each work belongs to.
     """

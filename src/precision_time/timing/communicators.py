@@ -30,7 +30,7 @@ class Communicators:
         return cls(groups, cluster, costs.overlap)
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
-        """Of a collective of so many bytes a rank; 0 without such a communicator. `copies`: as in `Exchange`."""
+        """Of a collective of so many bytes a rank; 0 without such a communicator. `copies`: as in `CollectiveOp`."""
         found = self.groups.get(group)
         if found is None or nbytes <= 0:
             return 0.0

@@ -2,7 +2,7 @@
 
 `scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
 of an execution mode. `host` multiplies the host's costs (operator, tensor), `ranks` what ranks cost each other
-(jitter, crowding).
+(jitter, host_contention).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepConstants:
 
     @property
     def rank_costs(self) -> RankCosts:
-        return rank_costs(self.ranks.get("jitter", 1.0), self.ranks.get("crowding", 1.0))
+        return rank_costs(self.ranks.get("jitter", 1.0), self.ranks.get("host_contention", 1.0))
 
     def host_costs(self, costs: HostCosts) -> HostCosts:
         if not self.host:

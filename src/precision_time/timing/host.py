@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import OpKind, Phase
+from precision_time.capture.graph import OpSignature, Phase
 from precision_time.hardware.calibration import HostFigures
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.parameters import read_data
@@ -37,7 +37,7 @@ class HostCosts:
     log_spread: float
     backward_share: float
 
-    def per_kind(self, kinds: Sequence[OpKind], launches: NDArray[np.intp]) -> Array:
+    def per_kind(self, kinds: Sequence[OpSignature], launches: NDArray[np.intp]) -> Array:
         """Host seconds of one call of each kind, views apart."""
         seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
         for i, kind in enumerate(kinds):

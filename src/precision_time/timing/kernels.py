@@ -1,6 +1,6 @@
 """Seconds of kernels on a device: time = max(compute floor, memory floor) / utilisation + launch.
 
-What is learned is the utilisation, which lies in (0, 1]; no kernel is ever priced below its physical floor.
+What is learned is the utilisation, which lies in (0, 1]; no kernel is ever timed below its physical floor.
 `WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` prices it.
 """
 

@@ -14,7 +14,7 @@ from precision_time.timing.parameters import read_data
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class FrameworkOverhead:
     """What a framework does to the costs of its kernels.
 
     host      factor on every cost of its host, in place of what ranks on a node cost each other's
@@ -44,9 +44,9 @@ class LayoutCosts:
     network: Mapping[str, float] = field(default_factory=dict)
     attention: Mapping[str, float] = field(default_factory=dict)
 
-    def habits(self, framework: str) -> Habits:
+    def overhead(self, framework: str) -> FrameworkOverhead:
         """What a framework does to the costs of its kernels."""
-        return Habits(float(self.host.get(framework, 1.0)), float(self.traffic.get(framework, 1.0)))
+        return FrameworkOverhead(float(self.host.get(framework, 1.0)), float(self.traffic.get(framework, 1.0)))
 
     def together(self, device_s: float, host_s: float) -> float:
         """Seconds of a pass that takes the device and the host so long."""

@@ -2,14 +2,14 @@
 
 `works(kind, options)` gives the GPU work of any operator of the registry: a list (convolution backward is two
 products), empty for operators that cost nothing on the device, or None where no rule is known (reported as unsupported,
-and priced as the bytes it touches). Adding an operator is one small function and one line, here or in `traffic`.
+and timed as the bytes it touches). Adding an operator is one small function and one line, here or in `traffic`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, OpKind, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
 from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work, rnn_works
@@ -17,17 +17,17 @@ from precision_time.timing.work import Work, attention_work, conv_work, matmul_w
 __all__ = ["REGISTRY", "WorkOptions", "main_work", "operator_key", "touched", "works"]
 
 
-def works(kind: OpKind, options: WorkOptions) -> list[Work] | None:
+def works(kind: OpSignature, options: WorkOptions) -> list[Work] | None:
     rule = REGISTRY.get(kind.name)
     return None if rule is None else rule(kind, options)
 
 
-def touched(kind: OpKind) -> Work:
+def touched(kind: OpSignature) -> Work:
     """An operator without a rule: its tensors once through memory."""
     return memory_work("other", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind))
 
 
-def operator_key(kind: OpKind) -> str:
+def operator_key(kind: OpSignature) -> str:
     """The name under which an operator is measured: in place or not, and whatever a sweep runs over, is one."""
     label = kind.attr("label") if kind.name == "pt.sweep" else None
     return (f"pt.sweep:{label}" if label else kind.name).rstrip("_")
@@ -57,7 +57,7 @@ def _width(spec: TensorSpec) -> int:
 
 
 @register("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.addbmm", "aten._scaled_mm", "pt.scaled_mm")
-def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     a, b = kind.inputs[:2]  # scales of an fp8 product come after its operands
     if len(kind.inputs) >= 3 and kind.name in ("aten.addmm", "aten.baddbmm", "aten.addbmm"):
         a, b = kind.inputs[1], kind.inputs[2]
@@ -71,7 +71,7 @@ def _matmul(kind: OpKind, options: WorkOptions) -> list[Work]:
 
 
 @register("pt.grouped_mm", "pt.scaled_grouped_mm")
-def _grouped(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """Rows of several groups (experts), as many of each, by a matrix of the group's own."""
     x, weight = kind.inputs[:2]
     groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
@@ -84,7 +84,7 @@ def _grouped(kind: OpKind, options: WorkOptions) -> list[Work]:
 
 
 @register("pt.grouped_mm_weight", "pt.scaled_grouped_mm_weight")
-def _grouped_weight(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """The gradient of every group's matrix: a product over the group's rows."""
     grad, out = kind.inputs[0], kind.outputs[0]
     groups, m, n = out.shape
@@ -93,7 +93,7 @@ def _grouped_weight(kind: OpKind, options: WorkOptions) -> list[Work]:
 
 
 @register("aten.mv", "aten.dot", "aten.vdot", "aten.addmv", "aten.addr", "aten.ger")
-def _vector_product(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _vector_product(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     flops = 2.0 * max(s.numel for s in kind.inputs)
     return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind), flops=flops)]
 
@@ -102,7 +102,7 @@ def _vector_product(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 
 def _convolution(
-    x: TensorSpec, weight: TensorSpec, y: TensorSpec, kind: OpKind, options: WorkOptions, passes: list[str]
+    x: TensorSpec, weight: TensorSpec, y: TensorSpec, kind: OpSignature, options: WorkOptions, passes: list[str]
 ) -> list[Work]:
     groups = kind.int_attr("groups", 1)
     stride = kind.ints_attr("stride")
@@ -126,7 +126,7 @@ def _convolution(
 
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")
-def _convolution_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _convolution_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     found = _convolution(kind.inputs[0], kind.inputs[1], kind.outputs[0], kind, options, ["fwd"])
     if len(kind.inputs) > 2:  # cuDNN adds the bias in a kernel of its own
         out = kind.outputs[0]
@@ -135,7 +135,7 @@ def _convolution_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
 
 
 @register("aten.convolution_backward")
-def _convolution_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _convolution_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     grad, x, weight = kind.inputs[:3]
     mask = kind.attr("output_mask", (True, True, False))
     wanted = list(mask) if isinstance(mask, tuple) else [True, True, False]
@@ -149,7 +149,7 @@ def _convolution_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
 # --- attention and recurrent layers -----------------------------------------------------------------------------
 
 
-def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]:
+def _attention(kind: OpSignature, options: WorkOptions, direction: str) -> list[Work]:
     # Forward: query, key, value and a mask where there is one; backward: between the gradient and output, logsumexp.
     query, key, value, *mask = kind.inputs[1:-2] if direction == "bwd" else kind.inputs
     batch, heads, sq, size = query.shape
@@ -169,12 +169,12 @@ def _attention(kind: OpKind, options: WorkOptions, direction: str) -> list[Work]
 
 
 @register("pt.attention")
-def _attention_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _attention_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _attention(kind, options, "fwd")
 
 
 @register("pt.attention_backward")
-def _attention_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _attention_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _attention(kind, options, "bwd")
 
 
@@ -182,7 +182,7 @@ _CHUNK = 128
 """Positions in a chunk of Mamba-2's scan: chunk_size of Nemotron-H (mamba_ssm's own default is 256)."""
 
 
-def _state_scan(kind: OpKind, options: WorkOptions, backward: bool) -> list[Work]:
+def _state_scan(kind: OpSignature, options: WorkOptions, backward: bool) -> list[Work]:
     # arXiv:2405.21060, section 6: scores inside chunks, the chunks' states, then both times the values. The states, one
     # for each chunk and head in fp32, are written, passed on from chunk to chunk and read.
     values, *_, b, _c, _skip = kind.inputs[1:] if backward else kind.inputs
@@ -201,16 +201,16 @@ def _state_scan(kind: OpKind, options: WorkOptions, backward: bool) -> list[Work
 
 
 @register("pt.state_scan_forward")
-def _state_scan_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _state_scan_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _state_scan(kind, options, backward=False)
 
 
 @register("pt.state_scan_backward")
-def _state_scan_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _state_scan_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _state_scan(kind, options, backward=True)
 
 
-def _rnn(kind: OpKind, x: TensorSpec, options: WorkOptions, direction: str) -> list[Work]:
+def _rnn(kind: OpSignature, x: TensorSpec, options: WorkOptions, direction: str) -> list[Work]:
     first = bool(kind.attr("batch_first", False))
     batch, steps = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
     hidden, layers = kind.int_attr("hidden", 1), kind.int_attr("layers", 1)
@@ -227,10 +227,10 @@ def _rnn(kind: OpKind, x: TensorSpec, options: WorkOptions, direction: str) -> l
 
 
 @register("pt.rnn")
-def _rnn_forward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _rnn_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _rnn(kind, kind.inputs[0], options, "fwd")
 
 
 @register("pt.rnn_backward")
-def _rnn_backward(kind: OpKind, options: WorkOptions) -> list[Work]:
+def _rnn_backward(kind: OpSignature, options: WorkOptions) -> list[Work]:
     return _rnn(kind, kind.inputs[1], options, "bwd")

@@ -3,7 +3,7 @@
 `data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve,
 dtype class and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each
 with its source: how a family without measurements departs from a curve that has them. What we measured ourselves
-(`own` in kernels.json, from `precision_time.fit.own_sets`) comes before those.
+(`own` in kernels.json, from `precision_time.fit.measured_parameters`) comes before those.
 `data/step_scales.json`, when present, holds factors fitted on whole training steps.
 """
 

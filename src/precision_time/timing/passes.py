@@ -2,10 +2,10 @@
 
 A pass over operators in order is a max-plus map from (host, device) to (host', device'):
 
-    host' = host + host_s        device' = max(device + device_s, host + reach_s)
+    host' = host + host_s        device' = max(device + device_s, host + launch_bound_s)
 
-`reach_s` is the latest that launching holds the device up. Passes compose without looking at their operators again, so
-that neither layers nor micro-batches cost anything.
+`launch_bound_s` is the latest that launching holds the device up. Passes compose without reading their operators
+again, so neither layers nor micro-batches add cost.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_time.layout.layered_program import Exchange, UnitProgram
+from precision_time.layout.layered_program import CollectiveOp, UnitProgram
 from precision_time.layout.rank_program import Segment
 from precision_time.timing.communicators import Communicators
 from precision_time.timing.layout_costs import LayoutCosts
-from precision_time.timing.price import PricedKinds
+from precision_time.timing.program_times import TimedSignatures
 
 LAUNCH_LATENCY_S = 3e-6
 """From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
@@ -32,7 +32,7 @@ class Pass:
 
     device_s: float
     host_s: float
-    reach_s: float
+    launch_bound_s: float
     exposed: Mapping[str, float]
     hidden: Mapping[str, float]
     gap_s: float = 0.0
@@ -42,7 +42,7 @@ class Pass:
         return Pass(
             self.device_s + after.device_s,
             self.host_s + after.host_s,
-            max(self.reach_s + after.device_s, self.host_s + after.reach_s),
+            max(self.launch_bound_s + after.device_s, self.host_s + after.launch_bound_s),
             _sum(self.exposed, after.exposed),
             _sum(self.hidden, after.hidden),
             self.gap_s + after.gap_s,
@@ -56,7 +56,7 @@ class Pass:
         return Pass(
             count * self.device_s,
             count * self.host_s,
-            self.reach_s + rest * max(self.host_s, self.device_s),
+            self.launch_bound_s + rest * max(self.host_s, self.device_s),
             {k: v * count for k, v in self.exposed.items()},
             {k: v * count for k, v in self.hidden.items()},
             count * self.gap_s,
@@ -67,7 +67,7 @@ class Pass:
         return Pass(
             self.device_s * part,
             self.host_s * part,
-            self.reach_s * part,
+            self.launch_bound_s * part,
             {k: v * part for k, v in self.exposed.items()},
             {k: v * part for k, v in self.hidden.items()},
         )
@@ -97,7 +97,7 @@ class UnitTimes:
 
 
 def pass_of(
-    kinds: PricedKinds,
+    kinds: TimedSignatures,
     segment: Segment,
     exchanges: tuple[tuple[str, float, float], ...],
     costs: LayoutCosts | None,
@@ -124,11 +124,11 @@ def pass_of(
     return Pass(together, launching, reach + waiting, exposed, hidden, together - total - waiting)
 
 
-def unit_times(kinds: PricedKinds, unit: UnitProgram, joined: Communicators, costs: LayoutCosts) -> UnitTimes:
+def unit_times(kinds: TimedSignatures, unit: UnitProgram, joined: Communicators, costs: LayoutCosts) -> UnitTimes:
     products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
     attention = _kinds_s(kinds, unit.forward, unit.attention)
 
-    def timed(exchanges: tuple[Exchange, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
+    def timed(exchanges: tuple[CollectiveOp, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
         behind_weights = sum(1 for e in exchanges if e.behind in ("weights", "products")) or 1
         found = []
         for each in exchanges:
@@ -151,17 +151,17 @@ def unit_times(kinds: PricedKinds, unit: UnitProgram, joined: Communicators, cos
         return tuple(found)
 
     return UnitTimes(
-        forward=pass_of(kinds, unit.forward, timed(unit.forward_exchanges, False), costs),
-        backward=pass_of(kinds, unit.backward, timed(unit.backward_exchanges, True), costs),
-        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_exchanges, False), costs),
+        forward=pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), costs),
+        backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), costs),
+        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), costs),
     )
 
 
-def _all_s(kinds: PricedKinds, segment: Segment) -> float:
+def _all_s(kinds: TimedSignatures, segment: Segment) -> float:
     return float(kinds.device_seconds(segment).sum()) if len(segment) else 0.0
 
 
-def _products_s(kinds: PricedKinds, segment: Segment) -> float:
+def _products_s(kinds: TimedSignatures, segment: Segment) -> float:
     names = {i for i in set(segment.kind.tolist()) if kinds.kinds[i].name in _PRODUCTS}
     return _kinds_s(kinds, segment, tuple(names))
 
@@ -172,7 +172,7 @@ _PRODUCTS = frozenset({
 })  # fmt: skip
 
 
-def _kinds_s(kinds: PricedKinds, segment: Segment, wanted: tuple[int, ...]) -> float:
+def _kinds_s(kinds: TimedSignatures, segment: Segment, wanted: tuple[int, ...]) -> float:
     if not wanted or not len(segment):
         return 0.0
     return float(kinds.device_seconds(segment)[np.isin(segment.kind, wanted)].sum())

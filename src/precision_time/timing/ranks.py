@@ -17,10 +17,10 @@ from precision_time.timing.parameters import read_data
 @dataclass(frozen=True, slots=True)
 class RankCosts:
     """`jitter`: standard deviation of a rank's time from one micro-step to the next, as a share of it.
-    `crowding`: what every further rank on a node adds to each host cost, as a share of it."""
+    `host_contention`: what every further rank on a node adds to each host cost, as a share of it."""
 
     jitter: float
-    crowding: float
+    host_contention: float
 
     def wait_share(self, ranks: int, length_spread: float) -> float:
         """How much longer than the mean rank the slowest takes, as a share of its time between two reductions.
@@ -33,7 +33,7 @@ class RankCosts:
 
     def host_factor(self, ranks_on_node: int) -> float:
         """How much slower a rank's host runs beside the others."""
-        return 1.0 + self.crowding * (ranks_on_node - 1)
+        return 1.0 + self.host_contention * (ranks_on_node - 1)
 
 
 @cache
@@ -48,7 +48,7 @@ def averaged(share: float, micro_steps: int) -> float:
 
 
 @cache
-def rank_costs(jitter: float = 1.0, crowding: float = 1.0) -> RankCosts:
+def rank_costs(jitter: float = 1.0, host_contention: float = 1.0) -> RankCosts:
     """The costs set by hand, times the factors that whole steps settled."""
     content = read_data("host.json")["ranks"]
-    return RankCosts(content["jitter"] * jitter, content["crowding"] * crowding)
+    return RankCosts(content["jitter"] * jitter, content["host_contention"] * host_contention)

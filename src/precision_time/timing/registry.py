@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.work import Work
 
 
@@ -17,7 +17,7 @@ class WorkOptions:
     channels_last: bool = False
 
 
-Rule = Callable[[OpKind, WorkOptions], list[Work]]
+Rule = Callable[[OpSignature, WorkOptions], list[Work]]
 REGISTRY: dict[str, Rule] = {}
 
 
@@ -38,7 +38,7 @@ def nbytes(specs: tuple[TensorSpec, ...]) -> float:
     return float(sum(s.nbytes for s in specs))
 
 
-def float_dtype(kind: OpKind) -> str:
+def float_dtype(kind: OpSignature) -> str:
     """The dtype of an operator's results, or of its arguments where those are integers."""
     for spec in (*kind.outputs, *kind.inputs):
         if spec.dtype.startswith(("float", "bfloat")):

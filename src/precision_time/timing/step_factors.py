@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.timing.parameters import read_data
-from precision_time.timing.price import PricedKinds
+from precision_time.timing.program_times import TimedSignatures
 from precision_time.timing.work import HELPERS, MEMORY_FAMILIES
 
 Array = NDArray[np.float64]
@@ -66,13 +66,13 @@ def parts(key: Key) -> Mapping[str, float]:
     return {**found, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
 
 
-def group_seconds(priced: PricedKinds, arch: str) -> dict[Key, float]:
+def group_seconds(timed: TimedSignatures, arch: str) -> dict[Key, float]:
     """Seconds of kernels in a step by group, architecture and dtype class."""
-    table = priced.works.table
-    seconds = priced.work_s * priced.calls_per_kind[priced.works.owner]
+    table = timed.works.table
+    seconds = timed.work_s * timed.calls_per_kind[timed.works.owner]
     count = len(table.classes)
     per_class = np.bincount(table.class_of, weights=seconds, minlength=count)
-    helping = np.bincount(table.class_of, weights=seconds * priced.work_helpers, minlength=count)
+    helping = np.bincount(table.class_of, weights=seconds * timed.work_helpers, minlength=count)
     found: dict[Key, float] = {}
     for (family, variant, _, kind), spent, helped in zip(
         table.classes, per_class.tolist(), helping.tolist(), strict=True

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import Work, memory_work
 
 
-def _direction(kind: OpKind) -> str:
+def _direction(kind: OpSignature) -> str:
     return "bwd" if "backward" in kind.name else "fwd"
 
 
 def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False) -> Rule:
     """Each input read once, each output written once; `in_place` operators write their first input."""
 
-    def rule(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
         outputs = kind.outputs or kind.inputs[:1] if in_place else kind.outputs
         elements = max((s.numel for s in (*kind.inputs, *outputs)), default=0)
         if not elements:
@@ -141,10 +141,10 @@ _table(
 )
 
 
-def _indexed(family: str, moved: Callable[[OpKind], TensorSpec], writes: bool = True) -> Rule:
+def _indexed(family: str, moved: Callable[[OpSignature], TensorSpec], writes: bool = True) -> Rule:
     """Operators that touch only the selected rows of a table, not the whole of it."""
 
-    def rule(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
         spec = moved(kind)
         indices = sum(s.nbytes for s in kind.inputs if s.dtype.startswith("int"))
         return [memory_work(family, spec.nbytes + indices, spec.nbytes if writes else 4.0, dtype=spec.dtype)]
@@ -152,7 +152,7 @@ def _indexed(family: str, moved: Callable[[OpKind], TensorSpec], writes: bool = 
     return rule
 
 
-def _output(kind: OpKind) -> TensorSpec:
+def _output(kind: OpSignature) -> TensorSpec:
     return kind.outputs[0]
 
 
@@ -169,7 +169,7 @@ for _name in (
 
 
 @register("aten.embedding_dense_backward", "aten._embedding_bag_dense_backward")
-def _embedding_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _embedding_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # The indices are sorted, a dense gradient of the whole table is zeroed, and equal rows are summed into it
     # (aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu): every gradient row is read once.
     grad, table = kind.inputs[0], kind.outputs[0]
@@ -181,7 +181,7 @@ def _embedding_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
     ]
 
 
-def _scatter(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _scatter(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     target = kind.inputs[0]
     source = min((s for s in kind.inputs[1:] if not s.dtype.startswith("int")), key=lambda s: s.nbytes, default=target)
     found = [memory_work("scatter", 2.0 * source.nbytes, source.nbytes, dtype=target.dtype)]
@@ -191,20 +191,20 @@ def _scatter(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 
 @register("pt.combine")
-def _combine(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _combine(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # A token gathers its rows, weights them on chip and writes once.
     return [memory_work("gather", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.outputs[0].dtype)]
 
 
 @register("pt.combine_backward")
-def _combine_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _combine_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # A token's gradient goes to each of its rows, times the weight; the weights' own are products with those rows.
     read, written = nbytes(kind.inputs), nbytes(kind.outputs)
     return [memory_work("gather", read, written, dtype=kind.outputs[0].dtype, variant="bwd")]
 
 
 @register("pt.grouped_sum")
-def _grouped_sum(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _grouped_sum(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.inputs[0].dtype)]
 
 
@@ -218,19 +218,19 @@ for _name in _SCATTERS.split():
 
 
 @register("aten.nll_loss_forward")
-def _nll(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _nll(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     rows = kind.inputs[0].shape[0] if kind.inputs[0].shape else 1
     return [memory_work("cross_entropy", rows * 12.0, 8.0, dtype=float_dtype(kind))]
 
 
 @register("aten.nll_loss_backward")
-def _nll_backward(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _nll_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     out = kind.outputs[0]  # the gradient is zeroed, then one element per row is set
     return [memory_work("cross_entropy", 12.0, out.nbytes, launches=2, dtype=out.dtype)]
 
 
 def _norm(family: str, read_passes: float, write_passes: float, launches: int = 1) -> Rule:
-    def rule(kind: OpKind, _options: WorkOptions) -> list[Work]:
+    def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
         x = max(kind.inputs, key=lambda s: s.numel)
         channels = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
         return [
@@ -257,7 +257,7 @@ register("aten.native_group_norm")(_norm("group_norm", 2.0, 1.0, 2))
 register("aten.native_group_norm_backward")(_norm("group_norm", 4.0, 1.0, 3))
 
 
-def _rms_norm(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _rms_norm(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # Forward: input and weight in, result and the rows' 1 / rms out. Backward: gradient, input, weight and 1 / rms in;
     # the gradients of input and weight are kernels of their own, each of which reads gradient and input.
     backward = "backward" in kind.name
@@ -289,12 +289,12 @@ register("aten._weight_norm_interface_backward")(_norm("layer_norm", 3.0, 1.0))
     "aten.sym_size",
     "aten._assert_tensor_metadata",
 )
-def _no_kernel(_kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _no_kernel(_kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return []
 
 
 @register("aten._fft_r2c", "aten._fft_c2r", "aten._fft_c2c")
-def _fft(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _fft(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # cuFFT sweeps the data about twice for the lengths of audio frames; 5 n log2 n operations.
     size = max(s.numel for s in (*kind.inputs, *kind.outputs))
     flops = 5.0 * size * math.log2(max(size, 2))
@@ -303,13 +303,13 @@ def _fft(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 
 @register("aten._ctc_loss", "aten._cudnn_ctc_loss", "pt.ctc_loss", "pt.ctc_loss_backward", "aten._ctc_loss_backward")
-def _ctc(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _ctc(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # Alpha (forward) or beta (backward) recursion: one step after another along the frames, the data is small.
     return [memory_work("other", 3.0 * nbytes(kind.inputs), nbytes(kind.outputs), launches=4, dtype="float32")]
 
 
 @register("pt.sweep")
-def _sweep(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _sweep(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     launches = kind.int_attr("launches", 1)
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
     dtype = kind.inputs[0].dtype if kind.inputs else kind.outputs[0].dtype
@@ -326,7 +326,7 @@ def _sweep(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 
 @register("pt.fused_pointwise")
-def _fused_pointwise(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     operators, passes = kind.int_attr("operators", 1), kind.int_attr("passes", 1)
     elements = max((s.numel for s in (*kind.inputs, *kind.outputs)), default=0)
     family = "pointwise" if passes == 1 else "batch_norm"
@@ -339,6 +339,6 @@ def _fused_pointwise(kind: OpKind, _options: WorkOptions) -> list[Work]:
 
 
 @register("pt.quantize")
-def _quantize(kind: OpKind, _options: WorkOptions) -> list[Work]:
+def _quantize(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     """Scaled cast to fp8: a maximum over the tensor, then the cast (read twice, written once)."""
     return [memory_work("cast", 2.0 * nbytes(kind.inputs), nbytes(kind.outputs), launches=2, dtype="bfloat16")]

@@ -3,7 +3,7 @@ them.
 
 A `Work` is one kernel-level piece of a step (or a short chain of kernels that always run together). `flops`
 are the operations of the direct algorithm, `floor_flops` those of the cheapest algorithm known: nothing may
-be priced below the latter. A multiply-add is two FLOP. The constructors below are the only place that knows
+be timed below the latter. A multiply-add is two FLOP. The constructors below are the only place that knows
 how an operator's sizes become a matrix product; the registry of operators calls them.
 """
 

@@ -26,7 +26,8 @@ def anchored(judged: Sequence[HeldOut]) -> list[Judged]:
     found = {family: Anchors(anchors, covariance) for family, covariance in covariances(anchors).items()}
     usual = _usual_spreads(judged)
     result = [
-        _corrected(each, found[each.kind.family].correction(each.kind, SAME_JOB), usual[each.fold]) for each in judged
+        _corrected(each, found[each.descriptor.family].correction(each.descriptor, SAME_JOB), usual[each.fold])
+        for each in judged
     ]
     return sorted(result, key=lambda j: j.row.line)
 
@@ -39,10 +40,10 @@ def anchored_by_one(judged: Sequence[HeldOut]) -> list[Judged]:
     trusted = [each for each in judged if each.row.trust in TRUSTED]
     for each in trusted:
         corrections = [
-            Anchors([other.anchor], found[each.kind.family]).correction(each.kind)
+            Anchors([other.anchor], found[each.descriptor.family]).correction(each.descriptor)
             for other in trusted
-            if all(getattr(other.kind, name) == getattr(each.kind, name) for name in SAME_MODEL)
-            and other.kind.key != each.kind.key
+            if all(getattr(other.descriptor, name) == getattr(each.descriptor, name) for name in SAME_MODEL)
+            and other.descriptor.key != each.descriptor.key
         ]
         if corrections:
             bare = math.hypot(usual[each.fold], each.widening)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_time.anchors.anchor import Kind
+from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
 from precision_time.fit.board.facts import Facts
 from precision_time.fit.board.runs import Runs, settled
@@ -37,7 +37,7 @@ def _rows(held_out: Sequence[HeldOut], judged: Sequence[Judged]) -> list[dict[st
             "id": h.row.id, "line": h.row.line, "fold": h.fold, "predicted_s": h.predicted_s,
             "p10_s": steps[h.row.line].p10, "p90_s": steps[h.row.line].p90,
             "error": h.predicted_s / h.row.measured_s - 1.0, "widening": h.widening, "breakdown": h.breakdown,
-            "fits": h.fits, "kind": dataclasses.asdict(h.kind),
+            "fits": h.fits, "descriptor": dataclasses.asdict(h.descriptor),
         }
         for h in held_out
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Run
                     j["widening"],
                     j["breakdown"],
                     j["fits"],
-                    Kind(**{**j["kind"], "shares": tuple(j["kind"]["shares"])}),
+                    JobDescriptor(**{**j["descriptor"], "shares": tuple(j["descriptor"]["shares"])}),
                 )
                 for j in judged
             ]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import DataError
 from precision_time.fit.evaluation.accuracy import GROUPINGS, Accuracy, Judged, group_of, groups
+from precision_time.fit.evaluation.fitted_rows import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
 from precision_time.fit.evaluation.forecast import Forecast, Question, forecast_all
 from precision_time.fit.evaluation.order import Order, precision_order
-from precision_time.fit.evaluation.seen import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
 from precision_time.fit.evaluation.select import select
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.row import Row

@@ -14,7 +14,7 @@ from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 from precision_time.ingest.stagger.inversion import Found, Seen, SeenPair, bound, invert
 from precision_time.ingest.stagger.jobs_file import JobsFile
 from precision_time.ingest.stagger.journal import Journal
-from precision_time.ingest.stagger.paces import Pace, by_pace, by_subsets, weighed_over_epochs
+from precision_time.ingest.stagger.sample_rates import Pace, by_pace, by_subsets, weighed_over_epochs
 from precision_time.ingest.stagger.windows import Rate
 from precision_time.ingest.stagger.windows_plan import Launcher, Report, Windows
 

@@ -9,7 +9,7 @@ from typing import Any
 from precision_time.errors import JobError
 from precision_time.job.checks import count
 from precision_time.job.job import Job
-from precision_time.job.layout_words import parse_layout
+from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.run import RUN_FIELDS
 
 NO_EFFECT = "does not change the time of a step"

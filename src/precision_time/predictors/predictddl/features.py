@@ -35,7 +35,7 @@ _COSTLY = {
     "product": (Primitive.LINEAR, Primitive.MSA),
     "recurrent": (Primitive.RNN,),
 }
-"""Kinds of layers that compute at rates of their own; all others move memory."""
+"""OpSignatures of layers that compute at rates of their own; all others move memory."""
 _PASSES = 3.0
 """Forward and backward over forward: two products of the gradient for each of the forward pass."""
 

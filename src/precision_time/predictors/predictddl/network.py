@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from precision_time.capture.graph import Call, Category, OpGraph, OpKind, Phase
+from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Phase
 from precision_time.errors import PredictorError
 from precision_time.predictors.predictddl.primitives import (
     BATCHED_PRODUCTS,
@@ -113,7 +113,12 @@ class _Sources:
 
 
 def _walk(
-    call: Call, kind: OpKind, nodes: list[_Node], holds: dict[int, frozenset[int]], sources: _Sources, batch_size: int
+    call: Call,
+    kind: OpSignature,
+    nodes: list[_Node],
+    holds: dict[int, frozenset[int]],
+    sources: _Sources,
+    batch_size: int,
 ) -> None:
     for position, storage in enumerate(call.reads):
         if storage not in holds and sources.is_input(storage):
@@ -139,7 +144,7 @@ def _walk(
         holds[storage] = inputs
 
 
-def _primitive(kind: OpKind, read: list[frozenset[int]], batch_size: int) -> Primitive | None:
+def _primitive(kind: OpSignature, read: list[frozenset[int]], batch_size: int) -> Primitive | None:
     name = kind.name
     if name in CONVOLUTIONS:
         if kind.attr("transposed") or any(d > 1 for d in kind.ints_attr("dilation")):
@@ -166,7 +171,7 @@ def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     return 1, 1, (shape[1] if len(shape) == 2 else 1), 1
 
 
-def _shape(kind: OpKind, primitive: Primitive, before: list[int]) -> tuple[int, int, int, int]:
+def _shape(kind: OpSignature, primitive: Primitive, before: list[int]) -> tuple[int, int, int, int]:
     """In channels, out channels, kernel height and width. `before` has the out channels of the producers.
 
     Layers with a weight say their channels; the others keep those of the layer before, since a tensor alone does not
@@ -195,7 +200,7 @@ def _shape(kind: OpKind, primitive: Primitive, before: list[int]) -> tuple[int, 
     return (before[0], before[0], *(_window(kind) if primitive is Primitive.POOL else (0, 0)))
 
 
-def _window(kind: OpKind) -> tuple[int, int]:
+def _window(kind: OpSignature) -> tuple[int, int]:
     """What a pooling looks at: its kernel, or the whole of what it reduces."""
     kernel = kind.ints_attr("kernel_size")
     if kernel:
@@ -206,7 +211,7 @@ def _window(kind: OpKind) -> tuple[int, int]:
     return max(1, round(kind.inputs[0].numel / max(1, kind.outputs[0].numel))), 1
 
 
-def _per_sample(call: Call, kind: OpKind, sources: _Sources, batch_size: int) -> tuple[float, float]:
+def _per_sample(call: Call, kind: OpSignature, sources: _Sources, batch_size: int) -> tuple[float, float]:
     """FLOPs, and bytes but those of weights, of one call."""
     flops, size = _cost(kind)
     weights = sum(
@@ -216,7 +221,7 @@ def _per_sample(call: Call, kind: OpKind, sources: _Sources, batch_size: int) ->
 
 
 @lru_cache(maxsize=65536)
-def _cost(kind: OpKind) -> tuple[float, float]:
+def _cost(kind: OpSignature) -> tuple[float, float]:
     found = works(kind, WorkOptions())
     done = [touched(kind)] if found is None else found
     return sum(w.flops for w in done), sum(w.bytes for w in done)

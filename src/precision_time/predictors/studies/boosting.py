@@ -14,8 +14,8 @@ from precision_time.predictors.boosting import AGGREGATED, Boosting
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES, OVERLAP, matrix, vector
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.line import Line
 from precision_time.predictors.residual import BoostingResidual
+from precision_time.predictors.simulator import Line
 from precision_time.predictors.studies import boosting_figures as figures
 from precision_time.predictors.studies import boosting_runs
 from precision_time.predictors.studies.boosting_claims import (

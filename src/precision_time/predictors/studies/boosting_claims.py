@@ -67,7 +67,7 @@ def findings(
         said.append(
             f"On large language models boosting is off by {percent(near)} by job and {percent(far)} by family: they "
             "are code bases too (mpt is llm-foundry's, most of gpt is Megatron-DeepSpeed's), whose launching and "
-            "communication habits no feature tells."
+            "communication overhead no feature tells."
         )
     best = ", ".join(name for name, _, _ in sorted(models["compute"], key=lambda each: -each[1])[:3])
     said.append(f"Beside the rooflines it starts from, boosting of compute leans most on {best} (mean |SHAP|).")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.published import card_group, grouped_folds, job_group
 from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rows import enough
+from precision_time.predictors.simulator import BlindLine, Line
 from precision_time.predictors.trees import Setting
 from precision_time.processes import cores, pooled
 

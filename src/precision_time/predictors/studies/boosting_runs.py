@@ -17,10 +17,10 @@ from precision_time.predictors.additive import Additive, BlindAdditive, calibrat
 from precision_time.predictors.boosting import Boosting
 from precision_time.predictors.facts import JobKey, facts_of
 from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.line import BlindLine, Line
 from precision_time.predictors.published import grouped_folds, job_group
 from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rows import merged
+from precision_time.predictors.simulator import BlindLine, Line
 from precision_time.predictors.studies import boosting_figures as figures
 from precision_time.predictors.studies.boosting_held_out import (
     BLIND,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from precision_time.fit.kernel_curves import EFFICIENCY, FREE, Free, predict, solve
 from precision_time.fit.kernel_tables import SEED, Rows
-from precision_time.fit.own_points import Key, OwnFolder, OwnGroup
+from precision_time.fit.measured_points import Key, OwnFolder, OwnGroup
 from precision_time.timing.curves import PARAMETERS, Array
 from precision_time.timing.kernels import KernelModel, WorkTable, compute_peak
 from precision_time.timing.parameters import ParameterBook

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from precision_time.errors import JobError
 from precision_time.job.layout import CP_COMMS, LAYOUT_FIELDS, SCHEDULES, Layout
-from precision_time.job.layout_words import ALIASES, NAMES, parse_layout
+from precision_time.job.layout_parsing import ALIASES, NAMES, parse_layout
 
 degrees = st.sampled_from([1, 1, 2, 3, 4, 8])
 

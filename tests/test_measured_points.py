@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 
-from precision_time.capture.graph import OpKind, TensorSpec
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError
 from precision_time.fit.kernel_tables import Rows
-from precision_time.fit.own_points import OwnFolder, OwnGroup, read_folder, read_folders, update_work
-from precision_time.fit.own_sets import FEWEST, fit_own
+from precision_time.fit.measured_parameters import FEWEST, fit_own
+from precision_time.fit.measured_points import OwnFolder, OwnGroup, read_folder, read_folders, update_work
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.measure.clock import Timed
@@ -77,7 +77,7 @@ def real_seconds(found: Iterable[Work]) -> np.ndarray:
     return REAL.seconds(list(found), H200).seconds
 
 
-def kinds_of(model: str, batches: Iterable[int]) -> Iterator[OpKind]:
+def kinds_of(model: str, batches: Iterable[int]) -> Iterator[OpSignature]:
     """Operators of a step, convolutions pass by pass, as the suite measures them."""
     for batch in batches:
         for kind in training_step(Job(model, precision="amp-bf16", batch_size=batch)).graph.kinds:
@@ -90,7 +90,9 @@ def kinds_of(model: str, batches: Iterable[int]) -> Iterator[OpKind]:
                     yield replace(kind, attrs=attrs)
 
 
-def point(kind: OpKind, rng: np.random.Generator, nhwc: bool = False, factor: float = 1.0) -> dict[str, Any] | None:
+def point(
+    kind: OpSignature, rng: np.random.Generator, nhwc: bool = False, factor: float = 1.0
+) -> dict[str, Any] | None:
     """The operator with the time that the synthetic H200 takes, in the journal's words."""
     options = WorkOptions(False, nhwc)
     found = works(kind, options)
@@ -215,10 +217,10 @@ def test_updates_that_wait_for_the_host_say_nothing_of_the_device(tmp_path: Path
 
 
 def test_a_recurrent_layer_is_its_chain_beside_its_products(tmp_path: Path) -> None:
-    def lstm(batch: int, steps: int, hidden: int) -> OpKind:
+    def lstm(batch: int, steps: int, hidden: int) -> OpSignature:
         x = TensorSpec((batch, steps, hidden), "bfloat16")
         attrs = (("hidden", hidden), ("layers", 2), ("mode", 2), ("batch_first", True), ("bidirectional", False))
-        return OpKind("pt.rnn", (x,), (x,), attrs)
+        return OpSignature("pt.rnn", (x,), (x,), attrs)
 
     rng = np.random.default_rng(3)
     shapes = [(b, s, h) for b in (16, 64) for s in (50, 200) for h in (512, 1024, 2048)]
@@ -342,9 +344,9 @@ def test_rows_of_others_keep_the_shape_and_ours_say_how_fast(tmp_path: Path) -> 
     theirs = Rows("matmul", "half", H200, small, 1.2 * real_seconds(small) + 10e-6, False, "theirs.parquet")
     rng = np.random.default_rng(4)
 
-    def product(m: int, n: int, k: int) -> OpKind:
+    def product(m: int, n: int, k: int) -> OpSignature:
         a, b, c = (TensorSpec(shape, "bfloat16") for shape in ((m, k), (k, n), (m, n)))
-        return OpKind("aten.mm", (a, b), (c,))
+        return OpSignature("aten.mm", (a, b), (c,))
 
     large = [(m, 4096, k) for m in (2048, 4096, 8192) for k in (1024, 2048, 4096)]
     records = {str(size): {"points": [point(product(*size), rng)]} for size in large}
@@ -364,10 +366,10 @@ def test_attention_and_fp32_convolutions_have_their_own_curves(tmp_path: Path) -
     for batch, heads, length, size in ((b, h, n, d) for b in (2, 8) for h in (8, 16) for n in (256, 1024, 2048)
                                        for d in (64, 128)):  # fmt: skip
         q = TensorSpec((batch, heads, length, size), "bfloat16")
-        kinds.append(OpKind("pt.attention", (q, q, q), (q,), (("is_causal", True),)))
+        kinds.append(OpSignature("pt.attention", (q, q, q), (q,), (("is_causal", True),)))
     for n, c, side, kernel in ((n, c, s, k) for n in (8, 32) for c in (64, 256) for s in (14, 28, 56) for k in (1, 3)):
         x, w = TensorSpec((n, c, side, side), "float32"), TensorSpec((c, c, kernel, kernel), "float32")
-        kinds.append(OpKind("aten.convolution", (x, w), (x,), (("stride", (1, 1)), ("groups", 1))))
+        kinds.append(OpSignature("aten.convolution", (x, w), (x,), (("stride", (1, 1)), ("groups", 1))))
     records = {str(kind): {"points": [point(kind, rng)]} for kind in kinds}
     found, _ = fit_own([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert {"attention.fwd|half", "conv.fwd.nchw|fp32", "winograd.fwd.nchw|fp32"} == set(found)
@@ -387,7 +389,7 @@ def test_a_dilated_convolution_in_fp32_is_fitted_beside_the_winograd_kernels_it_
     for n, c, side in ((n, c, s) for n in (4, 16) for c in (64, 128, 256) for s in (14, 28)):
         x, w = TensorSpec((n, c, side, side), "float32"), TensorSpec((c, c, 3, 3), "float32")
         attrs = (("stride", (1, 1)), ("dilation", (2, 2)), ("groups", 1))
-        records[f"{n} {c} {side}"] = {"points": [point(OpKind("aten.convolution", (x, w), (x,), attrs), rng)]}
+        records[f"{n} {c} {side}"] = {"points": [point(OpSignature("aten.convolution", (x, w), (x,), attrs), rng)]}
     found, report = fit_own([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert set(found) == {"conv_dilated.fwd.nchw|fp32"}
     dilated = [
@@ -408,7 +410,7 @@ def test_an_architecture_speaks_for_all_its_measured_devices(tmp_path: Path) -> 
         records = {}
         for elements in (1 << 20, 1 << 22, 1 << 24, 1 << 25, 1 << 26, 1 << 27):
             x = TensorSpec((elements,), "bfloat16")
-            kind = OpKind("aten.relu", (x,), (x,))
+            kind = OpSignature("aten.relu", (x,), (x,))
             seconds = float(model.seconds(works(kind, WorkOptions()) or [], gpu).seconds[0])
             seconds *= float(np.exp(NOISE * rng.standard_normal()))
             said = Point(kind, WorkOptions(), Timed(seconds, NOISE, 9, seconds)).to_json()
@@ -510,7 +512,7 @@ def test_helpers_without_a_pass_take_their_familys_forward(own: dict[str, Any]) 
 
 def _relu(rng: np.random.Generator) -> dict[str, Any]:
     x = TensorSpec((1 << 20,), "bfloat16")
-    said = point(OpKind("aten.relu", (x,), (x,)), rng)
+    said = point(OpSignature("aten.relu", (x,), (x,)), rng)
     assert said is not None
     return said
 
@@ -661,7 +663,7 @@ def test_reading_a_folder_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, precision_time.fit.own_sets; print('torch' in sys.modules)"
+    code = "import sys, precision_time.fit.measured_parameters; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -1,6 +1,6 @@
 """Puts seconds on a `RankProgram`: kernels, host launches and collectives, each with its source and spread.
 
-Equal operators are priced once; the cost of pricing does not depend on the number of layers or micro-steps.
+Equal operators are timed once; the cost of pricing does not depend on the number of layers or micro-steps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import OpKind
+from precision_time.capture.graph import OpSignature
 from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
-from precision_time.layout.rank_program import Kinds, RankProgram, Segment
+from precision_time.layout.rank_program import OpSignatures, RankProgram, Segment
 from precision_time.timing.calibrated import apply_calibration, crowding
 from precision_time.timing.collectives import CollectiveTime, collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
-from precision_time.timing.layout_costs import Habits
+from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.measured_collectives import measured_collective
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.work import MEMORY_FAMILIES, Work
@@ -57,7 +57,7 @@ class KindWorks:
 
 
 @dataclass(frozen=True, eq=False)
-class PricedKinds:
+class TimedSignatures:
     """Seconds of a program's kinds on a cluster.
 
     `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
@@ -65,7 +65,7 @@ class PricedKinds:
     `work_helpers` the share of it that helper kernels take (layout transposes).
     """
 
-    kinds: Kinds
+    kinds: OpSignatures
     works: KindWorks
     work_s: Array
     work_spread: Array
@@ -97,7 +97,7 @@ class PricedKinds:
 
 
 @dataclass(frozen=True, eq=False)
-class PricedProgram(PricedKinds):
+class TimedProgram(TimedSignatures):
     """Seconds of a data-parallel program on a cluster. `bucket_s` follows the program's buckets."""
 
     program: RankProgram
@@ -126,7 +126,7 @@ class PricedProgram(PricedKinds):
 
 
 @lru_cache(maxsize=128)
-def kind_works(kinds: Kinds, options: WorkOptions) -> KindWorks:
+def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's kinds."""
     found: list[Work] = []
     operators: list[str] = []
@@ -165,7 +165,7 @@ def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
     return np.asarray(np.bincount(owner, weights=values, minlength=count), dtype=np.float64)
 
 
-def _is_cast(kind: OpKind) -> bool:
+def _is_cast(kind: OpSignature) -> bool:
     return kind.name in ("aten._to_copy", "pt.quantize") or (
         kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
     )
@@ -219,39 +219,39 @@ def machine(cluster: Cluster) -> Machine:
 _SLOWED = sorted(MEMORY_FAMILIES - {"optimizer"})
 
 
-def price_kinds(
-    program_kinds: Kinds,
+def time_signatures(
+    program_kinds: OpSignatures,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
-    habits: Habits | None = None,
-) -> PricedKinds:
-    """Seconds for every kind on the cluster's GPU; `habits` are those of the job's framework.
+    overhead: FrameworkOverhead | None = None,
+) -> TimedSignatures:
+    """Seconds for every kind on the cluster's GPU; `overhead` are those of the job's framework.
 
-    Parts that programs share are priced once.
+    Parts that programs share are timed once.
     """
     constants = constants or shipped()
     if program_kinds.parts:
         parts = program_kinds.parts
         where = machine(cluster)
-        found = tuple(price_part(part, where, options, execution, constants, habits) for part in parts)
+        found = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
         return _joined(program_kinds, found)
-    return _price_kinds(program_kinds, machine(cluster), options, execution, constants, habits)
+    return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
 
 
 @lru_cache(maxsize=1024)
-def price_part(
-    part: Kinds, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
-    habits: Habits | None,
-) -> PricedKinds:  # fmt: skip
+def time_signature_part(
+    part: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    overhead: FrameworkOverhead | None,
+) -> TimedSignatures:  # fmt: skip
     """Seconds of kinds that several programs may share."""
-    return _price_kinds(part, cluster, options, execution, constants, habits)
+    return _time_signatures(part, cluster, options, execution, constants, overhead)
 
 
 @lru_cache(maxsize=512)
-def _joined(program_kinds: Kinds, parts: tuple[PricedKinds, ...]) -> PricedKinds:
-    """Kinds of several parts as one program's; of the rest all parts on one cluster say the same."""
+def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> TimedSignatures:
+    """OpSignatures of several parts as one program's; of the rest all parts on one cluster say the same."""
     works = [part.works for part in parts]
     kinds_before = _before([len(part.kinds) for part in parts])
     works_before = _before([len(w.table) for w in works])
@@ -286,18 +286,18 @@ def _before(lengths: Sequence[int]) -> list[int]:
     return [0, *itertools.accumulate(lengths)][:-1]
 
 
-def _price_kinds(
-    program_kinds: Kinds, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
-    habits: Habits | None,
-) -> PricedKinds:  # fmt: skip
+def _time_signatures(
+    program_kinds: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    overhead: FrameworkOverhead | None,
+) -> TimedSignatures:  # fmt: skip
     kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
     times, calibrated = _kernel_times(kinds, gpu, constants)
     factor: float | Array = constants.execution_factor(execution)
     if calibrated is not None and execution not in FUSING:
         factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
-    if habits is not None and habits.traffic != 1.0:
-        factor = factor * np.where(np.isin(kinds.family, _SLOWED), habits.traffic, 1.0)
+    if overhead is not None and overhead.traffic != 1.0:
+        factor = factor * np.where(np.isin(kinds.family, _SLOWED), overhead.traffic, 1.0)
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
     floor = times.floor_seconds / cluster.node.clock_factor
     seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
@@ -311,9 +311,9 @@ def _price_kinds(
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)
-    host = host_of(execution, cluster, constants, None if habits is None else habits.host)
+    host = host_of(execution, cluster, constants, None if overhead is None else overhead.host)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
-    return PricedKinds(
+    return TimedSignatures(
         kinds=program_kinds,
         works=kinds,
         work_s=seconds,
@@ -331,19 +331,19 @@ def _price_kinds(
     )
 
 
-def price(
+def time_program(
     program: RankProgram,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
-) -> PricedProgram:
+) -> TimedProgram:
     """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
     constants = constants or shipped()
     bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
     reduction = collective("all_reduce", bytes_, cluster) if len(bytes_) else None
-    return PricedProgram(
-        **fields_of(price_kinds(program.kinds, cluster, options, execution, constants)),
+    return TimedProgram(
+        **fields_of(time_signatures(program.kinds, cluster, options, execution, constants)),
         program=program,
         bucket_s=bytes_ if reduction is None else reduction.seconds,
         broadcast_s=_broadcast_seconds(program, cluster),
@@ -352,12 +352,12 @@ def price(
     )
 
 
-def fields_of(priced: PricedKinds) -> dict[str, Any]:
-    """What a priced program takes over from its kinds."""
-    return {name: getattr(priced, name) for name in _TAKEN_OVER}
+def fields_of(timed: TimedSignatures) -> dict[str, Any]:
+    """What a timed program takes over from its kinds."""
+    return {name: getattr(timed, name) for name in _TAKEN_OVER}
 
 
-_TAKEN_OVER = tuple(item.name for item in fields(PricedKinds) if not item.kw_only)
+_TAKEN_OVER = tuple(item.name for item in fields(TimedSignatures) if not item.kw_only)
 
 
 def _measured_host(cluster: Machine) -> HostFigures | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from precision_time.capture.graph import Call, OpGraph, OpKind
+from precision_time.capture.graph import Call, OpGraph, OpSignature
 
 
-def moved_graph(graph: OpGraph, kinds: list[OpKind], calls: list[Call], moved: list[int]) -> OpGraph:
+def moved_graph(graph: OpGraph, kinds: list[OpSignature], calls: list[Call], moved: list[int]) -> OpGraph:
     """`graph` with other calls; `moved[i]` is the new position of old call i, for lifetimes and gradients.
 
     A tensor that only calls which are gone touched is gone too: it keeps its place in the list, without bytes.

@@ -18,7 +18,7 @@ from precision_time.capture.graph import Phase
 from precision_time.capture.optimizer import tail
 from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError, MissingPeakError, PrecisionTimeError
-from precision_time.fit.own_files import Record, content
+from precision_time.fit.measured_files import Record, content
 from precision_time.fit.provenance import sha256
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.gpu import Gpu
@@ -115,7 +115,7 @@ def read_folder(folder: str | Path) -> OwnFolder:
             f"measured {str(folder)!r}: {source.name} holds a point that this version cannot read "
             f"({type(error).__name__}: {error}); measure anew or leave the folder out"
         ) from error
-    usable = [(ran, s, spread) for ran, s, spread in found if ran and 0 < s < inf and _priced(ran, gpu)]
+    usable = [(ran, s, spread) for ran, s, spread in found if ran and 0 < s < inf and _timed(ran, gpu)]
     groups = _grouped(usable, gpu, file)
     if not groups:
         raise DataError(f"measured {str(folder)!r} holds no operator that a fit can use; measure --only operators")
@@ -151,7 +151,7 @@ def _sweeps(model: str, what: str, how: str, dtype: str) -> tuple[Work, ...]:
     return tuple(work for kind in kinds for work in works(kind, WorkOptions()) or ())
 
 
-def _priced(found: Sequence[Work], gpu: Gpu) -> bool:
+def _timed(found: Sequence[Work], gpu: Gpu) -> bool:
     try:
         return all(compute_peak(gpu, work.math, work.dtype_class) > 0 for work in found)
     except MissingPeakError:

@@ -27,7 +27,13 @@ from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.passes import Pass, UnitTimes, pass_of, unit_times
-from precision_time.timing.price import PricedKinds, fields_of, machine, price_kinds, price_part
+from precision_time.timing.program_times import (
+    TimedSignatures,
+    fields_of,
+    machine,
+    time_signature_part,
+    time_signatures,
+)
 
 Array = NDArray[np.float64]
 
@@ -44,7 +50,7 @@ class DataTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class PricedLayers(PricedKinds):
+class TimedLayers(TimedSignatures):
     """Seconds of a layered program on a cluster."""
 
     program: LayeredProgram
@@ -60,9 +66,9 @@ class PricedLayers(PricedKinds):
     tied_s: float
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
     calls: Array
-    unit_kinds: PricedKinds | None = None
+    unit_kinds: TimedSignatures | None = None
     """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
-    all_kinds: PricedKinds | None = None
+    all_kinds: TimedSignatures | None = None
     """All kinds as programs on other clusters of the same machine share them; None: they are the program's own."""
     wait_share: float = 0.0
     slowdown: float = 1.0
@@ -74,24 +80,24 @@ class PricedLayers(PricedKinds):
         return self.calls
 
 
-def price_layers(
+def time_layers(
     program: LayeredProgram,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
-) -> PricedLayers:
+) -> TimedLayers:
     """Seconds for every pass and collective."""
     constants = constants or shipped()
     # Ranks that read text do not crowd each other's hosts as those that decode images do.
-    habits = constants.layouts.habits(program.framework)
-    kinds = price_kinds(program.kinds, cluster, options, execution, constants, habits)
+    overhead = constants.layouts.overhead(program.framework)
+    kinds = time_signatures(program.kinds, cluster, options, execution, constants, overhead)
     costs = constants.layouts
     joined = Communicators.of(program, cluster, costs)
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
-    # The units' kinds come first among the program's, and are priced alike in every program.
+    # The units' kinds come first among the program's, and are timed alike in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
-    shared = price_part(first, machine(cluster), options, execution, constants, habits)
+    shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster, constants)
     data = {
         id(stage): _data_times(
@@ -99,7 +105,7 @@ def price_layers(
         )
         for stage in dict.fromkeys(program.stages)
     }
-    return PricedLayers(
+    return TimedLayers(
         **fields_of(kinds),
         program=program,
         units=units,
@@ -124,7 +130,7 @@ def price_layers(
 
 
 @lru_cache(maxsize=4096)
-def _sweep(kinds: PricedKinds, segment: Segment, constants: StepConstants, waits: bool) -> Pass:
+def _sweep(kinds: TimedSignatures, segment: Segment, constants: StepConstants, waits: bool) -> Pass:
     return pass_of(kinds, segment, (), constants.layouts if waits else None)
 
 
@@ -138,7 +144,7 @@ WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
 
 @lru_cache(maxsize=1024)
 def _all_unit_times(
-    kinds: PricedKinds, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...], cluster: Cluster,
+    kinds: TimedSignatures, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...], cluster: Cluster,
     constants: StepConstants,
 ) -> tuple[UnitTimes, ...]:  # fmt: skip
     groups = {name: group for name, group in zip(WITHIN_UNITS, within, strict=True) if group is not None}
@@ -208,31 +214,31 @@ def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
     )
 
 
-def host_seconds(priced: PricedLayers, stage: Stage) -> float:
+def host_seconds(timed: TimedLayers, stage: Stage) -> float:
     """What the host of a stage launches in a step."""
-    program, units = priced.program, priced.units
+    program, units = timed.program, timed.units
     place = program.stages.index(stage)
     micro = sum(
         repeat * (units[i].forward.host_s + units[i].backward.host_s) + again * units[i].recompute.host_s
         for chunk in stage.chunks
         for i, repeat, again in chunk.units
     )
-    adds = priced.accumulates[place].host_s * (program.micro_batches - 1)
-    copies = priced.copies[place].host_s * program.reductions
-    return priced.host.step_s + program.micro_batches * micro + adds + copies + priced.tails[place].host_s
+    adds = timed.accumulates[place].host_s * (program.micro_batches - 1)
+    copies = timed.copies[place].host_s * program.reductions
+    return timed.host.step_s + program.micro_batches * micro + adds + copies + timed.tails[place].host_s
 
 
-def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float], float, float]:
+def phase_seconds(timed: TimedLayers, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
     busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
     again_s = 0.0
-    micro = priced.program.micro_batches
-    sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, priced.program.reductions))
-    runs = [(_by_phase_once(priced.all_kinds or priced, s), n) for s, n in sweeps if len(s) and n]
-    shared = priced.unit_kinds or priced
+    micro = timed.program.micro_batches
+    sweeps = ((stage.tail, 1), (stage.accumulate, micro - 1), (stage.copies, timed.program.reductions))
+    runs = [(_by_phase_once(timed.all_kinds or timed, s), n) for s, n in sweeps if len(s) and n]
+    shared = timed.unit_kinds or timed
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
-            unit = priced.program.units[index]
+            unit = timed.program.units[index]
             runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
             if len(unit.recompute) and again:
                 again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
@@ -244,7 +250,7 @@ def phase_seconds(priced: PricedLayers, stage: Stage) -> tuple[dict[Phase, float
 _PHASES = tuple(Phase)
 
 
-def _by_phase(kinds: PricedKinds, segment: Segment) -> tuple[float, ...]:
+def _by_phase(kinds: TimedSignatures, segment: Segment) -> tuple[float, ...]:
     """Seconds of a segment by phase, without its casts, and of these."""
     seconds = kinds.device_seconds(segment)
     cast = kinds.works.is_cast[segment.kind]

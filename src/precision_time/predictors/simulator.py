@@ -145,7 +145,7 @@ class Line(Seeing, Predictor):
 
 
 class BlindLine(Blind, Line):
-    """Every job is priced in one precision, and its factors are of rows in it."""
+    """Every job is timed in one precision, and its factors are of rows in it."""
 
     name = "line-blind"
 
