@@ -123,9 +123,9 @@ def test_what_ships_is_a_covariance_narrower_than_the_priors() -> None:
 def test_which_rows_share_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: 0.3 for the family, 0.4 for its arithmetic, own errors of 0.1 and 0.2."""
     rows = [measured(), measured(id="y", precision="amp-fp16"), measured(id="z", model="bert-large", trust="C")]
-    words = dict.fromkeys(together.SHARED, 0.0)
-    monkeypatch.setattr(together, "SHARED", {**words, "family": 0.3, "family, class": 0.4})
-    monkeypatch.setattr(together, "OWN", {"A": 0.1, "B": 0.1, "C": 0.2})
+    words = dict.fromkeys(row_correlation.SHARED, 0.0)
+    monkeypatch.setattr(row_correlation, "SHARED", {**words, "family": 0.3, "family, class": 0.4})
+    monkeypatch.setattr(row_correlation, "OWN", {"A": 0.1, "B": 0.1, "C": 0.2})
     found = row_correlation.between(rows, ["volta"] * 3, np.zeros(3))
     assert found == pytest.approx(np.array([[0.26, 0.09, 0.0], [0.09, 0.26, 0.0], [0.0, 0.0, 0.29]]))
     far = row_correlation.between(rows, ["volta"] * 3, np.array([0.6, 0.0, 0.0]))
