@@ -1,17 +1,15 @@
-"""Reading a YAML or JSON file that holds one mapping (jobs, devices), and writing files whole."""
+"""Reading a YAML or JSON file that holds one mapping (jobs, devices)."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
+from precision_time.report.write import compact_json, write_whole
 
+__all__ = ["SUFFIXES", "compact_json", "read_mapping", "write_whole"]
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -75,29 +73,3 @@ def _read_yaml(text: str, name: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} is not valid YAML: {reason}; correct it") from None
-
-
-def compact_json(content: Mapping[str, Any]) -> str:
-    """Indented JSON with innermost lists on one line each, so that two tables can be compared line by line."""
-    text = json.dumps(content, indent=1)
-    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m.group(1)) + "]", text)
-
-
-def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a file at once or not at all."""
-    target = Path(path)
-    try:
-        handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(part, 0o666 & ~umask)
-            os.replace(part, target)
-        except BaseException:
-            os.unlink(part)
-            raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise DataError(f"file {str(path)!r} cannot be written: {reason}; give another path") from None

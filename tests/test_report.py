@@ -1,0 +1,165 @@
+"""Reporting: error statistics by hand, the four forms of a table, figures, pages and files written whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+from precision_time.errors import DataError, JobError
+from precision_time.report import figure as figures
+from precision_time.report.errors import ErrorStatistics, labels, percent
+from precision_time.report.page import bullets, captioned, fill_markers, heading, page, paragraph
+from precision_time.report.table import Cell, Table, csv_cell
+from precision_time.report.write import compact_json, write_whole
+
+
+def test_error_statistics_by_hand() -> None:
+    errors = ErrorStatistics.of([0.1, -0.2, 0.3, -0.4], inside=[True, True, False, True])
+    assert errors.to_dict() == pytest.approx(
+        {
+            "n": 4, "mape": 0.25, "median_ape": 0.25, "signed_mean": -0.05, "p90_ape": 0.3 + 0.7 * 0.1, "max_ape": 0.4,
+            "coverage_p10_p90": 0.75, "geo_mean_ratio": (1.1 * 0.8 * 1.3 * 0.6) ** 0.25,
+        }
+    )  # fmt: skip
+    assert errors.cells() == ["4", "25.0%", "25.0%", "-5.0%", "37.0%", "40.0%", "75%", "0.91"]
+    assert errors.cells(("n", "signed_mean")) == ["4", "-5.0%"]
+    assert labels(("n", "p90_ape")) == ["rows", "P90"]
+
+
+def test_error_statistics_of_nothing_and_of_what_cannot_be() -> None:
+    assert ErrorStatistics.of([]) == ErrorStatistics(0)
+    assert ErrorStatistics.of([]).cells() == ["0", *["-"] * 7]
+    assert ErrorStatistics.of([0.5]).coverage_p10_p90 is None
+    assert ErrorStatistics.of([-1.0]).geo_mean_ratio == 0.0
+    with pytest.raises(ValueError, match="negative time"):
+        ErrorStatistics.of([-1.5])
+    with pytest.raises(ValueError, match="2 errors but 1 interval"):
+        ErrorStatistics.of([0.1, 0.2], inside=[True])
+
+
+def test_percent() -> None:
+    assert [percent(0.1254), percent(0.1254, 0), percent(0.1, sign="+"), percent(-0.1, sign="+")] == [
+        "12.5%", "13%", "+10.0%", "-10.0%",
+    ]  # fmt: skip
+    assert [percent(None), percent(math.nan), percent(1234.5)] == ["-", "-", "1.2e+05%"]
+
+
+TABLE = Table(
+    ["name", "value"],
+    [
+        ["a|b", "1"],
+        ["by <GPU>", ""],
+        ["=1+1", Cell("-2 ms", sort=-0.002, css="good")],
+        ["x", Cell("y", markup="<b>y</b>")],
+    ],
+)
+
+
+def test_table_as_text_and_markdown() -> None:
+    assert str(TABLE).splitlines() == [
+        "name      value", "--------  -----", "a|b           1", "by <GPU>", "=1+1      -2 ms", "x             y",
+    ]  # fmt: skip
+    assert TABLE.markdown().splitlines()[:3] == ["| name | value |", "| --- | ---: |", "| a\\|b | 1 |"]
+    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+        Table(["a", "b"], [["only"]])
+
+
+def test_table_as_html_is_escaped() -> None:
+    html = TABLE.html(css="sort", element_id="rows", row_ids=["r1", "", "", ""])
+    assert '<table class="sort" id="rows">' in html
+    assert '<tr id="r1"><td class="text">a|b</td><td>1</td></tr>' in html
+    assert '<tr class="group"><td colspan="2">by &lt;GPU&gt;</td></tr>' in html
+    assert '<td class="good" data-v="-0.002">-2 ms</td>' in html
+    assert "<td><b>y</b></td>" in html
+
+
+def test_table_as_csv_runs_no_formula() -> None:
+    rows = list(csv.reader(io.StringIO(TABLE.csv())))
+    assert rows == [["name", "value"], ["a|b", "1"], ["by <GPU>", ""], ["'=1+1", "'-2 ms"], ["x", "y"]]
+    assert [csv_cell(text) for text in ("-0.5", "+1e-3", "@SUM(A1)", "+x", "a=b", "")] == [
+        "-0.5", "+1e-3", "'@SUM(A1)", "'+x", "a=b", "",
+    ]  # fmt: skip
+
+
+def test_page_escapes_text_and_needs_no_network() -> None:
+    body = [heading("a<b", 3, "part"), paragraph("1 < 2", "soft"), bullets(["&"]), captioned("<svg></svg>", "x>y")]
+    text = page("R & D", body, script="let a = 1;")
+    assert "<title>R &amp; D</title>" in text
+    assert '<h3 id="part">a&lt;b</h3>' in text
+    assert '<p class="soft">1 &lt; 2</p>' in text
+    assert "<li>&amp;</li>" in text
+    assert "<figcaption>x&gt;y</figcaption>" in text
+    assert "<script>let a = 1;</script>" in text
+    assert "http" not in text
+
+
+def test_markers_are_filled_or_missed() -> None:
+    before = "head\n<!-- board:begin -->\nold\n<!-- board:end -->\ntail\n"
+    assert fill_markers(before, "board", "new\n", "x.md") == before.replace("old", "new")
+    for broken in ("head", before + before, before.replace("begin", "x").replace("end", "begin").replace("x", "end")):
+        with pytest.raises(DataError, match=r"x\.md does not have one <!-- board:begin -->"):
+            fill_markers(broken, "board", "new", "x.md")
+
+
+def test_a_file_is_written_whole_and_never_over_an_input(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    write_whole(path, "å")
+    assert path.read_bytes() == "å".encode()
+    write_whole(path, b"\x00", inputs=[tmp_path / "absent"])
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(DataError, match="is an input of this command"):
+        write_whole(tmp_path / "link", "new", inputs=[path])
+    assert path.read_bytes() == b"\x00"
+    with pytest.raises(DataError, match="cannot be written: no such file"):
+        write_whole(tmp_path / "nowhere" / "x", "text")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "out.txt"]
+
+
+def test_compact_json_keeps_innermost_lists_on_a_line() -> None:
+    assert compact_json({"a": [1, 2], "b": {"c": [[1], [2]]}}).splitlines()[1] == ' "a": [1, 2],'
+
+
+def test_kinds_of_images() -> None:
+    assert figures.image_kind("a/b.PNG") == "png"
+    with pytest.raises(JobError, match=r"plot 'b\.pdf' is no picture this can write; end it in \.png or \.svg"):
+        figures.image_kind("b.pdf", ("png", "svg"))
+
+
+def test_figures_draw_every_row_and_repeat_exactly() -> None:
+    pytest.importorskip("matplotlib")
+
+    def draw() -> str:
+        figure, (seconds, ratio) = figures.new_figure(6, 6, rows=2)
+        points = figures.Points([0.1, 1.0], [0.11, 0.5], figures.precision_colour("fp32"), "fp32", links=["#r1", "#r2"])
+        figures.measured_vs_predicted(seconds, [points])
+        figures.measured_vs_predicted(ratio, [points], ratio=True)
+        return figures.svg(figure, "test")
+
+    text = draw()
+    assert text == draw()
+    assert text.startswith("<svg")
+    assert text.count('xlink:href="#r1"') == 2
+    assert "predicted / measured" in text
+    assert "0.5x" in text
+    assert "#000000" not in text
+
+
+def test_bars_stand_in_groups_with_their_values() -> None:
+    pytest.importorskip("matplotlib")
+    figure, axes = figures.new_figure(6, 3)
+    figures.bars(axes, ["fp32", "bf16"], {"ours": [10.0, 20.0], "theirs": [30.0, math.nan]}, {"ours": "#123456"})
+    assert [bar.get_width() for bar in axes.patches] == [10, 20, 30, 0]
+    text = figures.svg(figure, "bars")
+    assert [text.count(value) for value in (" 10 %<", " 20 %<", " 30 %<", "nan %")] == [1, 1, 1, 0]
+    assert "#123456" in text
+    assert figures.image(figure, "png").startswith(b"\x89PNG")
+
+
+def test_colours_follow_the_precision() -> None:
+    assert figures.precision_colour("fp8-rowwise") == figures.precision_colour("fp8")
+    assert figures.precision_colour("fp3") == figures.PALETTE[-1]
+    assert figures.precisions_in_order(["zzz", "bf16", "fp32", "bf16"]) == ["fp32", "bf16", "zzz"]
