@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from precision_time import predict
 from precision_time.anchors.anchor import OWN, Anchor, JobDescriptor, environment_of, shares_of
 from precision_time.anchors.base import published, read_base, row_of_anchor, shipped_covariance
-from precision_time.anchors.covariance import EFFECTS, Covariance, JobColumns, own_variance, step_covariance
+from precision_time.anchors.covariance import EFFECTS, Covariance, JobColumns, self_variance, step_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
@@ -92,7 +92,7 @@ def test_effects_fade_with_batch_and_count() -> None:
 def test_a_job_shares_everything_with_itself() -> None:
     job, known = replace(DESCRIPTOR, shares=(0.6, 0.1, 0.2, 0.1)), shipped_covariance()
     whole = step_covariance(known, JobColumns([job]), JobColumns([job]))[0, 0]
-    assert own_variance(known, job.shares) == pytest.approx(whole)
+    assert self_variance(known, job.shares) == pytest.approx(whole)
 
 
 def test_others_say_nothing() -> None:

@@ -59,7 +59,7 @@ LLAMA = (
 
 def test_a_megatron_script() -> None:
     found = from_megatron(SCRIPT)
-    words = found.job_words()
+    words = found.job_fields()
     assert words["model"] == "gpt"
     assert words["model_config"] == {
         "layers": 96, "hidden": 12288, "heads": 96, "max_positions": 2048, "pos": "learned", "act": "gelu",
@@ -82,7 +82,7 @@ def test_a_megatron_script() -> None:
 
 
 def test_a_llama_in_megatron_s_words() -> None:
-    words = from_megatron(LLAMA).job_words()
+    words = from_megatron(LLAMA).job_fields()
     assert words["model_config"] == {
         "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336, "kv_heads": 8, "pos": "rope", "act": "swiglu",
         "norm": "rmsnorm", "bias": 0, "tied_embeddings": 0, "dropout": 0.0, "vocab": 128256,
@@ -92,7 +92,7 @@ def test_a_llama_in_megatron_s_words() -> None:
 
 
 def words_of(arguments: str, **said: Any) -> dict[str, Any]:
-    return from_megatron(LLAMA + arguments).job_words(said)
+    return from_megatron(LLAMA + arguments).job_fields(said)
 
 
 def test_megatron_s_precisions() -> None:
@@ -100,8 +100,8 @@ def test_megatron_s_precisions() -> None:
     assert words_of("--fp8-format hybrid")["precision"] == "fp8"
     assert words_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
     plain = LLAMA.replace("--bf16", "")
-    assert from_megatron(plain).words["precision"] == "fp32"
-    half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").words
+    assert from_megatron(plain).fields["precision"] == "fp32"
+    half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").fields
     assert (half["precision"], half["loss_scale"], half["communication_dtype"]) == ("fp16-master", "static", "float32")
 
 
@@ -125,20 +125,18 @@ def test_megatron_s_experts() -> None:
         "--moe-shared-expert-intermediate-size 2816 --moe-layer-freq ([0]*1+[1]*31) --moe-expert-capacity-factor 1.25 "
         "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"
     )
-    config = found.words["model_config"]
+    config = found.fields["model_config"]
     assert {k: config[k] for k in ("experts", "topk", "moe_ffn", "shared_ffn", "dense_layers")} == {
         "experts": 64, "topk": 6, "moe_ffn": 1408, "shared_ffn": 2816, "dense_layers": 1,
     }  # fmt: skip
     assert (config["attn"], config["kv_lora"], config["qk_nope"], config["qk_rope"]) == ("mla", 512, 128, 64)
-    layout = Job.from_dict(found.job_words()).layout_spec
+    layout = Job.from_dict(found.job_fields()).layout_spec
     assert (layout.ep, layout.etp, layout.capacity_factor) == (4, 2, 1.25)
 
 
 def test_megatron_s_defaults_and_overlaps() -> None:
-    assert (
-        from_megatron("--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --swiglu").words["model_config"]["ffn"]
-        == 2688
-    )  # 2/3 of 4 x 1024, in multiples of 64
+    gated = from_megatron("--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --swiglu")
+    assert gated.fields["model_config"]["ffn"] == 2688  # 2/3 of 4 x 1024, in multiples of 64
     plain = Job.from_dict(words_of("")).layout_spec
     assert (plain.overlap_grad_reduce, plain.zero) == (False, 0)
     told = words_of("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel "
@@ -159,7 +157,7 @@ def test_megatron_s_defaults_and_overlaps() -> None:
 def test_megatron_as_a_mapping() -> None:
     mapping = {"MODEL_ARGS": {"--num-layers": 4, "--hidden-size": 256, "--num-attention-heads": 4, "--bf16": True,
                               "--swiglu": False, "--tensor-model-parallel-size": 2}}  # fmt: skip
-    words = from_megatron(mapping).job_words({"gpus": 8})
+    words = from_megatron(mapping).job_fields({"gpus": 8})
     assert words["model_config"]["act"] == "gelu"
     assert Job.from_dict(words).layout_spec.dp == 4
 
@@ -212,7 +210,7 @@ DEEPSPEED = {
 
 def test_a_deepspeed_config() -> None:
     found = from_deepspeed(DEEPSPEED)
-    job = Job.from_dict(found.job_words({"model": "gpt2-xl", "gpus": 16}))
+    job = Job.from_dict(found.job_fields({"model": "gpt2-xl", "gpus": 16}))
     assert (job.precision, job.communication_dtype, job.clip_norm) == ("bf16-master", "float32", 1.0)
     assert (job.batch_size, job.grad_accum, job.optimizer, job.layout) == (8, 4, "adamw", "hsdp=8")
     reasons = found.not_taken
@@ -222,7 +220,7 @@ def test_a_deepspeed_config() -> None:
 
 
 def deepspeed(**words: Any) -> Job:
-    return Job.from_dict(from_deepspeed(words).job_words({"model": "gpt2", "gpus": 16}))
+    return Job.from_dict(from_deepspeed(words).job_fields({"model": "gpt2", "gpus": 16}))
 
 
 def test_deepspeed_s_words() -> None:
@@ -247,9 +245,9 @@ def test_deepspeed_s_words() -> None:
     assert (accumulated.batch_size, accumulated.grad_accum) == (4, 4)
     assert deepspeed(train_batch_size=256).batch_size == 16
     auto = from_deepspeed({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}})
-    assert "batch_size" not in auto.words
+    assert "batch_size" not in auto.fields
     assert "auto" in auto.not_taken["train_micro_batch_size_per_gpu"]
-    assert "optimizer" not in from_deepspeed({"optimizer": {"type": "OneBitAdam"}}).words
+    assert "optimizer" not in from_deepspeed({"optimizer": {"type": "OneBitAdam"}}).fields
     with pytest.raises(JobError, match="fp16 of the DeepSpeed config is 3; give a mapping"):
         deepspeed(fp16=3)
     with pytest.raises(JobError, match="global batch 250 of the DeepSpeed config is not a multiple of batch_size 4"):
@@ -258,7 +256,7 @@ def test_deepspeed_s_words() -> None:
 
 def titan(**tables: Any) -> Job:
     base: dict[str, Any] = {"model": {"name": "llama3", "flavor": "8B"}, "training": {"seq_len": 8192}}
-    return Job.from_dict(from_torchtitan({**base, **tables}).job_words({"gpus": 64}))
+    return Job.from_dict(from_torchtitan({**base, **tables}).job_fields({"gpus": 64}))
 
 
 def test_a_torchtitan_config() -> None:
@@ -303,7 +301,7 @@ def test_torchtitan_s_words() -> None:
     ):  # fmt: skip
         assert titan(activation_checkpoint=given_ac).recompute == recompute
     tiny = from_torchtitan({"model": {"name": "llama3", "flavor": "debugmodel"}})
-    assert "model" not in tiny.words
+    assert "model" not in tiny.fields
     assert (
         from_torchtitan({"parallelism": {"data_parallel_shard_degree": 4, "tensor_parallel_degree": 2}}).least_gpus == 8
     )

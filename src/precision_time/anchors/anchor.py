@@ -87,7 +87,7 @@ def describe_job(
     """The job as anchors see it; `breakdown` is the uncorrected one."""
     sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
     model = f"{job.model.lower()} {step.parameter_count} {sizes}"
-    words = (
+    identity = (
         model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def describe_job(
         batch_size=step.batch_size,
         gpus=job.gpus,
         shares=shares_of(breakdown),
-        key=hashlib.sha256(repr(words).encode()).hexdigest()[:DIGITS],
+        key=hashlib.sha256(repr(identity).encode()).hexdigest()[:DIGITS],
     )
 
 

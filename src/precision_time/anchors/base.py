@@ -32,8 +32,8 @@ def published() -> Anchors:
 @cache
 def shipped_covariance() -> Covariance:
     """The fitted standard deviations."""
-    found = read_base()["covariance"]
-    return Covariance({e: float(found["effects"][e]) for e in EFFECTS}, {t: float(found["noise"][t]) for t in TRUSTS})
+    stored = read_base()["covariance"]
+    return Covariance({e: float(stored["effects"][e]) for e in EFFECTS}, {t: float(stored["noise"][t]) for t in TRUSTS})
 
 
 @cache
@@ -43,15 +43,15 @@ def read_base() -> Any:
 
 
 def _anchor(row: list[Any]) -> Anchor:
-    given = dict(zip(COLUMNS, row, strict=True))
-    job = {name: given[name] for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
-    own = {name: given[name] for name in Anchor.__dataclass_fields__ if name != "job"}
-    environment = environment_of(given["source"])
-    return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}, environment=environment), **own)
+    columns = dict(zip(COLUMNS, row, strict=True))
+    job = {name: columns[name] for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    measured = {name: columns[name] for name in Anchor.__dataclass_fields__ if name != "job"}
+    environment = environment_of(columns["source"])
+    return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}, environment=environment), **measured)
 
 
 def row_of_anchor(anchor: Anchor) -> list[Any]:
     """What `data/published.json` keeps of an anchor."""
-    given = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
-    given |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
-    return [list(given[name]) if name == "shares" else given[name] for name in COLUMNS]
+    columns = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    columns |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
+    return [list(columns[name]) if name == "shares" else columns[name] for name in COLUMNS]

@@ -72,39 +72,39 @@ class JobColumns:
         self.gpus = np.log2([max(job.gpus, 1) for job in jobs])
 
 
-def likenesses(one: JobColumns, other: JobColumns) -> dict[str, Array]:
+def shared_effects(one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Of every effect: the share that each pair of jobs has in common, before anything is weighed by terms."""
     same = {name: one.words[name][:, None] == other.words[name][None, :] for name in one.words}
     batch = np.exp(-np.abs(one.batch[:, None] - other.batch[None, :]) / FADING)
     gpus = np.exp(-np.abs(one.gpus[:, None] - other.gpus[None, :]) / FADING)
-    found = {}
+    shared = {}
     for effect, names in {**COMPUTE_EFFECTS, **OTHER_EFFECTS}.items():
-        alike = functools.reduce(np.logical_and, [same[name] for name in names])
-        found[effect] = alike * (batch if effect == _BATCH else gpus if effect == "gpus" else 1.0)
-    return found
+        equal = functools.reduce(np.logical_and, [same[name] for name in names])
+        shared[effect] = equal * (batch if effect == _BATCH else gpus if effect == "gpus" else 1.0)
+    return shared
 
 
 def term_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Covariance between the log factors of each term, `compute` ... and `whole`, of one side and the other's."""
-    alike = likenesses(one, other)
+    shared = shared_effects(one, other)
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
-    found = {"compute": functools.reduce(np.add, [variance[e] * alike[e] for e in COMPUTE_EFFECTS])}
+    covariances = {"compute": functools.reduce(np.add, [variance[e] * shared[e] for e in COMPUTE_EFFECTS])}
     for effect in ("optimizer", "host", "communication"):
-        found[effect] = variance[effect] * alike[effect]
-    found["whole"] = variance["gpus"] * alike["gpus"] + variance["environment"] * alike["environment"]
-    return found
+        covariances[effect] = variance[effect] * shared[effect]
+    covariances["whole"] = variance["gpus"] * shared["gpus"] + variance["environment"] * shared["environment"]
+    return covariances
 
 
 def effect_matrices(one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Of every effect: its part in the covariance between the steps' log(measured / predicted), at variance one."""
-    found = {}
-    for effect, alike in likenesses(one, other).items():
+    matrices = {}
+    for effect, shared in shared_effects(one, other).items():
         term = "compute" if effect in COMPUTE_EFFECTS else effect
         if term in INFORMED:
             at = INFORMED.index(term)
-            alike = alike * np.outer(one.shares[:, at], other.shares[:, at])
-        found[effect] = alike
-    return found
+            shared = shared * np.outer(one.shares[:, at], other.shares[:, at])
+        matrices[effect] = shared
+    return matrices
 
 
 def step_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) -> Array:
@@ -115,7 +115,7 @@ def step_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) 
     return total
 
 
-def own_variance(covariance: Covariance, shares: Sequence[float]) -> float:
+def self_variance(covariance: Covariance, shares: Sequence[float]) -> float:
     """`step_covariance` of a job with itself: it shares every effect, and nothing has faded."""
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
     total = variance["gpus"] + variance["environment"]

@@ -18,7 +18,7 @@ from precision_time.anchors.covariance import (
     Array,
     Covariance,
     JobColumns,
-    own_variance,
+    self_variance,
     step_covariance,
     term_covariances,
 )
@@ -53,20 +53,20 @@ class Anchors:
         return sum(map(len, self._by_family.values()))
 
     def __iter__(self) -> Iterator[Anchor]:
-        for found in self._by_family.values():
-            yield from found
+        for anchors in self._by_family.values():
+            yield from anchors
 
-    def _speakers(self, job: JobDescriptor) -> _Solved:
+    def _solve(self, job: JobDescriptor) -> _Solved:
         """The anchors of the job's family that say something of its framework's kernels; worked out once."""
         key = (job.family, job.framework)
         if key not in self._solved:
-            found = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
-            jobs = JobColumns([a.job for a in found])
-            noise = self.covariance.noise_of([a.trust for a in found])
+            anchors = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
+            jobs = JobColumns([a.job for a in anchors])
+            noise = self.covariance.noise_of([a.trust for a in anchors])
             between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
-            residuals = np.array([a.residual for a in found])
+            residuals = np.array([a.residual for a in anchors])
             inverse = np.asarray(np.linalg.inv(between), dtype=np.float64)
-            self._solved[key] = _Solved(found, jobs, between, inverse, residuals)
+            self._solved[key] = _Solved(anchors, jobs, between, inverse, residuals)
         return self._solved[key]
 
     def correction(self, job: JobDescriptor, without: Sequence[str] = ()) -> Correction:
@@ -76,7 +76,7 @@ class Anchors:
         """
         if job.family not in self._by_family:
             return NONE
-        solved = self._speakers(job)
+        solved = self._solve(job)
         known = solved.anchors
         use = np.arange(len(known))
         if without:
@@ -91,26 +91,26 @@ class Anchors:
         across = terms["whole"].copy()
         for index, name in enumerate(INFORMED):
             across += terms[name] * target.shares[0, index] * shares[:, index]
-        prior = own_variance(self.covariance, job.shares)
+        prior = self_variance(self.covariance, job.shares)
         weights = inverse @ solved.residuals[use]
         whole = float(terms["whole"] @ weights)
         factors = {
             name: math.exp(whole + float((terms[name] * shares[:, index]) @ weights))
             for index, name in enumerate(INFORMED)
         }
-        left = max(prior - float(across @ inverse @ across), 0.0)
-        own = self.covariance.noise["B"]  # even the same job, measured again, differs by this much
-        alike = across / np.sqrt(prior * np.diag(solved.between)[use])
-        nearest = np.argsort(-alike, kind="stable")[:NEAREST].tolist()
+        remaining = max(prior - float(across @ inverse @ across), 0.0)
+        own_spread = self.covariance.noise["B"]  # even the same job, measured again, differs by this much
+        correlation = across / np.sqrt(prior * np.diag(solved.between)[use])
+        nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
         return Correction(
             factors=factors,
-            log_spread=math.hypot(math.sqrt(left), own),
-            own_spread=own,
-            informed=1.0 - left / prior,
+            log_spread=math.hypot(math.sqrt(remaining), own_spread),
+            own_spread=own_spread,
+            informed=1.0 - remaining / prior,
             count=len(use),
             nearest=tuple(
-                AnchorUse(known[use[i]].id, known[use[i]].source, known[use[i]].measured_s, round(float(alike[i]), 3))
-                for i in nearest
+                AnchorUse(anchor.id, anchor.source, anchor.measured_s, round(float(correlation[i]), 3))
+                for i, anchor in ((i, known[use[i]]) for i in nearest)
             ),
         )
 

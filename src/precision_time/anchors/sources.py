@@ -8,7 +8,7 @@ from pathlib import Path
 
 from precision_time.anchors.anchor import OWN, family_of
 from precision_time.errors import DataError, JobError
-from precision_time.job.anchors import NONE, PUBLISHED, anchor_words
+from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
 from precision_time.job.job import Job
 from precision_time.measurements.table import Table, read_table
 
@@ -37,12 +37,12 @@ def given_anchors(job: Job) -> list[Measured]:
 
     `DataError` or `JobError` in one sentence for a file that holds no job at all, and for a line that is none.
     """
-    found: list[Measured] = []
+    anchors: list[Measured] = []
     for entry in job.anchors:
         if entry in (PUBLISHED, NONE):
             continue
-        found += _of_file(entry) if entry.lower().endswith(".csv") else [_of_line(entry, job)]
-    return [each for each in found if family_of(each.job) == family_of(job)]
+        anchors += _of_file(entry) if entry.lower().endswith(".csv") else [_of_line(entry, job)]
+    return [each for each in anchors if family_of(each.job) == family_of(job)]
 
 
 def _of_file(name: str) -> list[Measured]:
@@ -51,16 +51,16 @@ def _of_file(name: str) -> list[Measured]:
     except OSError:
         raise DataError(f"anchors: {name!r} cannot be read; name a CSV file of measured jobs") from None
     table = _read(name, state.st_mtime_ns, state.st_size)
-    found = [
+    rows = [
         Measured(row.job, row.framework or "pytorch", row.trust or "B", row.id or f"{Path(name).name}:{row.line}",
                  row.source or OWN, row.measured_s)
         for row in table.rows
         if row.job is not None
     ]  # fmt: skip
-    if not found:
+    if not rows:
         reason = next((row.reason for row in table.rows), "it has no rows")
         raise DataError(f"anchors: no row of {name!r} can be used: {reason}")
-    return found
+    return rows
 
 
 @lru_cache(maxsize=8)
@@ -69,12 +69,12 @@ def _read(name: str, _changed_ns: int, _size: int) -> Table:
 
 
 def _of_line(text: str, job: Job) -> Measured:
-    words = dict(anchor_words(text))
-    seconds, name = float(words.pop("step_time_s")), words.pop("id", text)
-    if words.get("gpu", job.gpu) != job.gpu:
-        words = {"node": None, "nodes": None, "system": None, **words}  # type: ignore[dict-item]
+    fields = dict(anchor_fields(text))
+    seconds, name = float(fields.pop("step_time_s")), fields.pop("id", text)
+    if fields.get("gpu", job.gpu) != job.gpu:
+        fields = {"node": None, "nodes": None, "system": None, **fields}  # type: ignore[dict-item]
     try:
-        measured = job.replace(anchors=(), **words)
+        measured = job.replace(anchors=(), **fields)
     except JobError as error:
         raise JobError(f"anchors {text!r}: {error}") from None
     return Measured(measured, "pytorch", GIVEN_TRUST, name, OWN, seconds)

@@ -26,14 +26,15 @@ class Built:
 
 def builder(entry: ZooEntry) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Workload]:
     """The function of a zoo entry that builds it from its configuration and sizes."""
-    module_name, _, function = entry.builder.partition(":")
+    module_name, _, function_name = entry.builder.partition(":")
     try:
-        found: Callable[..., Workload] = getattr(importlib.import_module(f"precision_time.zoo.{module_name}"), function)
+        module = importlib.import_module(f"precision_time.zoo.{module_name}")
+        function: Callable[..., Workload] = getattr(module, function_name)
     except ImportError as error:
         raise MissingExtraError(
             f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
         ) from error
-    return found
+    return function
 
 
 def build_workload(job: Job) -> Built:
@@ -42,9 +43,9 @@ def build_workload(job: Job) -> Built:
 
     require_torch(job.model)
     if job.model.endswith(".py") or ".py:" in job.model:
-        from precision_time.capture.user_model import own_workload
+        from precision_time.capture.user_model import user_model_workload
 
-        workload, optimizer, implementation = own_workload(job)
+        workload, optimizer, implementation = user_model_workload(job)
         return Built(workload, job.optimizer or optimizer, job.optimizer_impl or implementation, job.clip_norm)
     model = resolve(job)
     workload = builder(model.entry)(model.config, model.sizes)

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import moved_graph
+from precision_time.capture.replace_calls import replace_calls
 
 _PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "pt.grouped_mm_weight": (0, 1)}
 _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.scaled_grouped_mm_weight"}
@@ -30,28 +30,28 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
         return index[kind]
 
     calls: list[Call] = []
-    moved: list[int] = []  # new position of each old call
+    new_positions: list[int] = []  # new position of each old call
     quantised: set[int] = set()
     for call in graph.calls:
         kind = graph.kinds[call.kind]
-        where = _PRODUCTS.get(kind.name)
-        if where is None or not _fits(kind, where):
-            moved.append(len(calls))
+        operand_positions = _PRODUCTS.get(kind.name)
+        if operand_positions is None or not _fits(kind, operand_positions):
+            new_positions.append(len(calls))
             calls.append(call)
             continue
         operands = []
-        for position in where:
+        for position in operand_positions:
             spec = kind.inputs[position]
             storage = call.reads[position]
-            cast = cast_kind(spec, scaling, call.phase is Phase.BACKWARD and position == where[0])
+            cast = cast_kind(spec, scaling, call.phase is Phase.BACKWARD and position == operand_positions[0])
             operands.append(cast.outputs[0])
             if storage not in quantised:
                 quantised.add(storage)
                 calls.append(Call(enter(cast), call.phase, call.module, 0, (storage,), ()))
-        moved.append(len(calls))
+        new_positions.append(len(calls))
         product = product_kind(operands, kind.outputs[0], scaling, _SCALED.get(kind.name, "pt.scaled_mm"))
         calls.append(dataclasses.replace(call, kind=enter(product)))
-    return moved_graph(graph, kinds, calls, moved)
+    return replace_calls(graph, kinds, calls, new_positions)
 
 
 def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpSignature:
@@ -64,12 +64,12 @@ def product_kind(
     operands: Sequence[TensorSpec], result: TensorSpec, scaling: str, name: str = "pt.scaled_mm"
 ) -> OpSignature:
     """The product of two fp8 matrices. Scales by tensor are numbers; others make it another kernel, and are said."""
-    said = () if scaling == "tensorwise" else (("scaling", scaling),)
-    return OpSignature(name, tuple(operands), (result,), said)
+    attributes = () if scaling == "tensorwise" else (("scaling", scaling),)
+    return OpSignature(name, tuple(operands), (result,), attributes)
 
 
-def _fits(kind: OpSignature, where: tuple[int, int]) -> bool:
-    a, b = (kind.inputs[p] for p in where)
+def _fits(kind: OpSignature, operand_positions: tuple[int, int]) -> bool:
+    a, b = (kind.inputs[p] for p in operand_positions)
     matrices = kind.name in _SCALED or len(b.shape) == 2
     half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and matrices
     return half and all(dim % 16 == 0 and dim > 0 for dim in (*a.shape, *b.shape[-2:]))

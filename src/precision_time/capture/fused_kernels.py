@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from precision_time.capture.fusion import fused_call
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import moved_graph
+from precision_time.capture.replace_calls import replace_calls
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
 FUSED: Mapping[str, frozenset[str]] = {
@@ -63,31 +63,31 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
     fused = FUSED.get(framework, frozenset())
     if not fused:
         return graph
-    chains = [(what, names) for what, names in _CHAINS if what in fused]
+    chains = [(fusion, names) for fusion, names in _CHAINS if fusion in fused]
     names = [graph.kinds[c.kind].name.removeprefix("aten.") for c in graph.calls]
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
-    gates, unmade = _gates(graph, names) if SWIGLU in fused else ({}, set())
-    entering = _Kinds()
+    gates, removed = _gates(graph, names) if SWIGLU in fused else ({}, set())
+    signature_index = _Kinds()
     calls: list[Call] = []
-    moved: list[int] = []
+    new_positions: list[int] = []
     i = 0
     while i < len(names):
-        length, what = _match(names, i, chains, graph)
+        length, fusion = _match(names, i, chains, graph)
         position = len(calls)
         if length > 1:
             group = list(range(i, i + length))
-            calls.append(_one(graph, group, what, last_read, entering))
-            moved.extend([position] * length)
+            calls.append(_one(graph, group, fusion, last_read, signature_index))
+            new_positions.extend([position] * length)
             i += length
             continue
         swapped = gates.get(i, (graph.kinds[graph.calls[i].kind], graph.calls[i]))
         if swapped is not None:
-            calls.append(replace(swapped[1], kind=entering(swapped[0])))
-        moved.append(max(len(calls) - 1, 0))
+            calls.append(replace(swapped[1], kind=signature_index(swapped[0])))
+        new_positions.append(max(len(calls) - 1, 0))
         i += 1
-    changed = moved_graph(graph, list(entering.found), calls, moved)
-    storages = (replace(s, nbytes=0) if i in unmade else s for i, s in enumerate(changed.storages))
-    return replace(changed, storages=tuple(storages)) if unmade else changed
+    changed = replace_calls(graph, list(signature_index.found), calls, new_positions)
+    storages = (replace(s, nbytes=0) if i in removed else s for i, s in enumerate(changed.storages))
+    return replace(changed, storages=tuple(storages)) if removed else changed
 
 
 class _Kinds:
@@ -104,18 +104,18 @@ def _match(
     names: Sequence[str], at: int, chains: Sequence[tuple[str, tuple[str, ...]]], graph: OpGraph
 ) -> tuple[int, str]:
     phase = graph.calls[at].phase
-    for what, chain in chains:
+    for fusion, chain in chains:
         here = tuple(names[at : at + len(chain)])
         if here == chain and (phase is not Phase.BACKWARD) == (
             graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD
         ):
-            return len(chain), what
+            return len(chain), fusion
     return 1, ""
 
 
-def _one(graph: OpGraph, group: list[int], what: str, last_read: dict[int, int], entering: _Kinds) -> Call:
-    call = fused_call(graph, group, last_read, entering)
-    if what != SOFTMAX:
+def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int], signature_index: _Kinds) -> Call:
+    call = fused_call(graph, group, last_read, signature_index)
+    if fusion != SOFTMAX:
         return call
     # The fused softmax is a softmax still: a row is read, reduced twice and written.
     first, last = graph.calls[group[0]], graph.calls[group[-1]]
@@ -123,7 +123,7 @@ def _one(graph: OpGraph, group: list[int], what: str, last_read: dict[int, int],
         graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
     )
     kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
-    return Call(entering(kind), first.phase, first.module, first.views, first.reads, last.writes)
+    return Call(signature_index(kind), first.phase, first.module, first.views, first.reads, last.writes)
 
 
 def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:
@@ -132,18 +132,18 @@ def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSign
     Forward: SiLU is part of the product that reads its result. Backward: one kernel reads the gradient, gate and up and
     writes both gradients; traced are two products and the backward of SiLU. SiLU alone (EfficientNet) stays.
     """
-    found: dict[int, tuple[OpSignature, Call] | None] = {}
-    unmade: set[int] = set()
-    made = {s: i for i, call in enumerate(graph.calls) if names[i] == "silu" for s in call.writes}
+    replacements: dict[int, tuple[OpSignature, Call] | None] = {}
+    removed: set[int] = set()
+    silu_of = {s: i for i, call in enumerate(graph.calls) if names[i] == "silu" for s in call.writes}
     for i, call in enumerate(graph.calls):
         kind = graph.kinds[call.kind]
-        silu = next((made[s] for s in call.reads if s in made), None)
+        silu = next((silu_of[s] for s in call.reads if s in silu_of), None)
         if silu is None or names[i] != "mul" or call.phase is Phase.BACKWARD or len({s.shape for s in kind.inputs}) > 1:
             continue
         activated, gate = graph.calls[silu].writes[0], graph.calls[silu].reads[0]
         up = next(s for s in call.reads if s != activated)
-        found[silu], found[i] = None, (kind, replace(call, reads=(gate, up)))
-        unmade.add(activated)
+        replacements[silu], replacements[i] = None, (kind, replace(call, reads=(gate, up)))
+        removed.add(activated)
         back = next(
             (j for j in range(i, len(names)) if names[j] == "silu_backward" and gate in graph.calls[j].reads), None
         )
@@ -155,14 +155,14 @@ def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSign
         first = min(for_gate, for_up)
         gradient = next(s for s in graph.calls[for_up].reads if s != activated)
         wide = kind.outputs[0]
-        found |= dict.fromkeys((for_gate, for_up, back))
-        found[first] = (
+        replacements |= dict.fromkeys((for_gate, for_up, back))
+        replacements[first] = (
             OpSignature("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),)),
             replace(graph.calls[first], reads=(gradient, gate, up),
                     writes=(*graph.calls[back].writes, *graph.calls[for_up].writes)),
         )  # fmt: skip
-        unmade.update(graph.calls[for_gate].writes)
-    return found, unmade
+        removed.update(graph.calls[for_gate].writes)
+    return replacements, removed
 
 
 def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
@@ -179,12 +179,12 @@ def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
         OpSignature("aten._log_softmax", (wide,), (wide,), (("dim", 1), ("half_to_float", False))),
         OpSignature("aten.nll_loss_forward", (wide, TensorSpec(logits.shape[:1], "int64")), (row,)),
     )
-    entering = _Kinds()
+    signature_index = _Kinds()
     calls: list[Call] = []
-    moved: list[int] = []
+    new_positions: list[int] = []
     for i, call in enumerate(graph.calls):
-        moved.append(len(calls))
-        calls.append(replace(call, kind=entering(graph.kinds[call.kind])))
+        new_positions.append(len(calls))
+        calls.append(replace(call, kind=signature_index(graph.kinds[call.kind])))
         if i == at:
-            calls += [Call(entering(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
-    return moved_graph(graph, list(entering.found), calls, moved)
+            calls += [Call(signature_index(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
+    return replace_calls(graph, list(signature_index.found), calls, new_positions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from precision_time.capture.graph import AttrValue, Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import moved_graph
+from precision_time.capture.replace_calls import replace_calls
 
 _POINTWISE = frozenset(
     """
@@ -36,7 +36,7 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
     kinds: list[OpSignature] = []
     index: dict[OpSignature, int] = {}
     calls: list[Call] = []
-    moved: list[int] = []
+    new_positions: list[int] = []
 
     def enter(kind: OpSignature) -> int:
         if kind not in index:
@@ -50,7 +50,7 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
         if not group:
             return
         position = len(calls)
-        moved.extend([position] * len(group))
+        new_positions.extend([position] * len(group))
         members = [graph.calls[i] for i in group]
         if len(members) == 1:
             calls.append(_renumbered(members[0], enter(graph.kinds[members[0].kind])))
@@ -67,10 +67,10 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
         if _fusable(kind):
             group.append(i)
         else:
-            moved.append(len(calls))
+            new_positions.append(len(calls))
             calls.append(_renumbered(call, enter(kind)))
     flush()
-    return moved_graph(graph, kinds, calls, moved)
+    return replace_calls(graph, kinds, calls, new_positions)
 
 
 def _renumbered(call: Call, kind: int) -> Call:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature
-from precision_time.capture.replace_calls import moved_graph
+from precision_time.capture.replace_calls import replace_calls
 
 _FORWARD = ("aten._softmax", "aten._log_softmax")
 _BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
@@ -22,8 +22,8 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
     kinds = list(graph.kinds)
     index = {kind: i for i, kind in enumerate(kinds)}
     calls: list[Call] = []
-    moved: list[int] = []
-    gone: set[int] = set()
+    new_positions: list[int] = []
+    removed: set[int] = set()
 
     def enter(kind: OpSignature) -> int:
         if kind not in index:
@@ -40,8 +40,8 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
             attrs = first.attrs if first.name in _BACKWARD else second.attrs
             name = first.name if first.name in _BACKWARD else second.name
             merged = enter(OpSignature(name, first.inputs, second.outputs, attrs))
-            gone.add(call.writes[0])
-            moved += [len(calls), len(calls)]
+            removed.add(call.writes[0])
+            new_positions += [len(calls), len(calls)]
             calls.append(
                 Call(
                     merged,
@@ -54,13 +54,13 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
             )
             position += 2
             continue
-        moved.append(len(calls))
+        new_positions.append(len(calls))
         calls.append(call)
         position += 1
-    if not gone:
+    if not removed:
         return graph
-    result = moved_graph(graph, kinds, calls, moved)
-    storages = tuple(replace(s, nbytes=0) if i in gone else s for i, s in enumerate(result.storages))
+    result = replace_calls(graph, kinds, calls, new_positions)
+    storages = tuple(replace(s, nbytes=0) if i in removed else s for i, s in enumerate(result.storages))
     return replace(result, storages=storages)
 
 

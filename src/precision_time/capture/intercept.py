@@ -213,14 +213,14 @@ def _install() -> tuple[object, ...]:
         op = _overload(name)
         if op is not None:
             library.impl(name, _fused_kernel(op, name, replacement, low_precision), _KEY, with_keyset=True)
-    own = torch.library.Library("precision_time", "IMPL")
+    operators = torch.library.Library("precision_time", "IMPL")
     for name, (replacement, low_precision) in (
         *experts.REPLACEMENTS.items(),
         ("window_attention", (fused.window_attention, True)),
     ):
         op = getattr(torch.ops.precision_time, name).default
-        own.impl(name, _own_kernel(op, replacement, low_precision), _KEY, with_keyset=True)
-    return fallback, library, own
+        operators.impl(name, _own_kernel(op, replacement, low_precision), _KEY, with_keyset=True)
+    return fallback, library, operators
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def settle_lengths(
     for a range that falls or starts at zero.
     """
     settled: dict[str, Any] = dict(sizes)
-    found: list[float] = []
+    half_widths: list[float] = []
     for name, value in sizes.items():
         match = _RANGE.fullmatch(value) if isinstance(value, str) else None
         if match is None:
@@ -34,5 +34,5 @@ def settle_lengths(
             raise JobError(f"input {name} {value!r} is a range that falls or starts at 0; write {fix}")
         step = (grid or {}).get(name, 1)
         settled[name] = max(round((low + high) / 2 / step), 1) * step
-        found.append((high - low) / (high + low))
-    return settled, max(found, default=usual)
+        half_widths.append((high - low) / (high + low))
+    return settled, max(half_widths, default=usual)

@@ -175,40 +175,40 @@ def sweep_tail(
 ) -> Tail:  # fmt: skip
     """The same for parameters of which only the sizes are known, and the dtypes of the first and of its gradient."""
     chosen = rule(optimizer)
-    how = implementation or ("fused" if precision.master_weights else "foreach")
+    kernels = implementation or ("fused" if precision.master_weights else "foreach")
     state = precision.state_dtype
     operators: list[tuple[Phase, OpSignature]] = []
     working = gradient
     # apex, Megatron and DeepSpeed sweep all tensors at once also where the update itself is per tensor.
-    multi = "foreach" if how in BY_TENSOR else how
-    if precision.master_weights and how != "fused":
-        operators.append((Phase.UNSCALE, sweep_kind("master_gradients", sweep, [gradient], ["float32"], how)))
+    multi = "foreach" if kernels in BY_TENSOR else kernels
+    if precision.master_weights and kernels != "fused":
+        operators.append((Phase.UNSCALE, sweep_kind("master_gradients", sweep, [gradient], ["float32"], kernels)))
         working = "float32"
     elif precision.loss_scaling:
         # _amp_foreach_non_finite_check_and_unscale_: one read and one write of every gradient.
         operators.append((Phase.UNSCALE, sweep_kind("unscale", sweep, [working], [working], multi)))
     if clip_norm is not None:
-        clips = "single" if how in CLIPS_BY_TENSOR else multi
+        clips = "single" if kernels in CLIPS_BY_TENSOR else multi
         operators.append((Phase.CLIP, sweep_kind("grad_norm", sweep, [working], [], clips)))
         operators.append((Phase.CLIP, sweep_kind("clip", sweep, [working], [working], clips)))
     waits_after = -1
-    if precision.loss_scaling and loss_scale == "dynamic" and how != "fused":
+    if precision.loss_scaling and loss_scale == "dynamic" and kernels != "fused":
         waits_after = max((i for i, (phase, _) in enumerate(operators) if phase == Phase.UNSCALE), default=-1)
-    if clip_norm is not None and how in CLIPS_BY_TENSOR:
+    if clip_norm is not None and kernels in CLIPS_BY_TENSOR:
         waits_after = len(operators) - 2  # after the norm
-    asks = chosen.asks and how in ("single", "torch1")
+    asks = chosen.asks and kernels in ("single", "torch1")
     if asks:
         waits_after = len(operators) + 1  # after the first two passes, which find the norms
-    passes = chosen.fused if how in FEW_PASSES else chosen.passes
+    passes = chosen.fused if kernels in FEW_PASSES else chosen.passes
     for step in passes:
         reads = [working, *[state] * (step.reads - 1)]
         writes = [state] * step.writes
-        if how == "fused" and precision.master_weights and step is chosen.fused[-1]:
+        if kernels == "fused" and precision.master_weights and step is chosen.fused[-1]:
             writes.append(weight)  # the fused kernel also writes the half weights
         asked = asks and step is _NORM
-        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, sweep, reads, writes, how, asked)))
-    if precision.master_weights and how != "fused":
-        operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], how)))
+        operators.append((Phase.OPTIMIZER, sweep_kind(step.name, sweep, reads, writes, kernels, asked)))
+    if precision.master_weights and kernels != "fused":
+        operators.append((Phase.OPTIMIZER, sweep_kind("master_to_weights", sweep, ["float32"], [weight], kernels)))
     width = BYTES_PER_ELEMENT[state]
     return Tail(
         operators=tuple(operators),

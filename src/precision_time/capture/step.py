@@ -16,7 +16,7 @@ import torch
 
 from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
 from precision_time.capture.intercept import region
-from precision_time.capture.tracer import Tracer, _dtype_name
+from precision_time.capture.tracer import Tracer, dtype_name
 from precision_time.errors import CaptureError, PrecisionTimeError
 from precision_time.zoo.workload import Workload
 
@@ -130,8 +130,8 @@ def _trace(
         Parameter(
             n,
             tuple(p.shape),
-            _dtype_name(p.dtype),
-            _dtype_name(p.grad.dtype) if p.grad is not None else _dtype_name(p.dtype),
+            dtype_name(p.dtype),
+            dtype_name(p.grad.dtype) if p.grad is not None else dtype_name(p.dtype),
             ready.get(n, -1),
             p.requires_grad,
         )

@@ -149,20 +149,21 @@ class _Encoder:
 
         Both stay among the places below a place, so that a grid without its far corners does as well as a whole one.
         """
-        found = [Fraction(v) for v in values]
+        differences = [Fraction(v) for v in values]
         if len(set(values)) == 1:
-            return [found[0]]
+            return [differences[0]]
         for units, runs in zip(self.units, self.runs, strict=True):
             for run in runs:
                 for order in range(1, len(run)):
                     for k in range(len(run) - 1, order - 1, -1):
-                        found[run[k]] = (found[run[k]] - found[run[k - 1]]) / (units[k] - units[k - order])
+                        difference = differences[run[k]] - differences[run[k - 1]]
+                        differences[run[k]] = difference / (units[k] - units[k - order])
         for units, runs in zip(self.units, self.runs, strict=True):
             for run in runs:
                 for start in range(len(run) - 2, -1, -1):
                     for k in range(start, len(run) - 1):
-                        found[run[k]] -= units[start] * found[run[k + 1]]
-        return found
+                        differences[run[k]] -= units[start] * differences[run[k + 1]]
+        return differences
 
     def spec(self, specs: Sequence[TensorSpec]) -> int:
         first = specs[0]
@@ -187,19 +188,19 @@ class _Encoder:
     def attrs(self, kinds: Sequence[OpSignature]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
         """Attributes that stay as they are, counts that change (of experts, say) as polynomials."""
         first = kinds[0].attrs
-        found: list[tuple[str, AttrValue | _Polynomial]] = []
+        fitted: list[tuple[str, AttrValue | _Polynomial]] = []
         for column in zip(*(k.attrs for k in kinds), strict=False):
             name, value = column[0]
             values = tuple(v for _, v in column)
             if all(v == value for v in values):
-                found.append((name, value))
+                fitted.append((name, value))
             elif all(type(v) is int for v in values):
-                found.append((name, _Polynomial(self.polynomial(tuple(int(str(v)) for v in values)))))
+                fitted.append((name, _Polynomial(self.polynomial(tuple(int(str(v)) for v in values)))))
             else:
                 break
-        if len(found) < len(first) or any([n for n, _ in k.attrs] != [n for n, _ in first] for k in kinds):
+        if len(fitted) < len(first) or any([n for n, _ in k.attrs] != [n for n, _ in first] for k in kinds):
             raise CaptureError(f"{self.name}: the attributes of {kinds[0].name} change with the input sizes")
-        return tuple(found)
+        return tuple(fitted)
 
     def encode(self, graphs: Sequence[OpGraph]) -> dict[str, Any]:
         first = graphs[0]
@@ -350,8 +351,8 @@ def rename_dtypes(graph: OpGraph, rename: Mapping[str, str]) -> OpGraph:
         return graph
     factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
 
-    def specs(given: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(s.shape, rename.get(s.dtype, s.dtype)) for s in given)
+    def specs(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(s.shape, rename.get(s.dtype, s.dtype)) for s in tensors)
 
     return replace(
         graph,

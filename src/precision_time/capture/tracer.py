@@ -48,7 +48,7 @@ def _plain(value: Any) -> AttrValue:
     return str(value)
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -214,7 +214,7 @@ def _signature(leaf: Any) -> Any:
 
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:
-    return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype))
+    return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype))
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

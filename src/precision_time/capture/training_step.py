@@ -77,9 +77,9 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
     """
     precision = precision or job.precision_spec
     if job.model.endswith(".py") or ".py:" in job.model:
-        from precision_time.capture.user_model import own_step  # traces, so it needs torch
+        from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
 
-        own = own_step(job, precision, device_type)
+        own = user_model_step(job, precision, device_type)
         how = own.optimizer_impl or usual_implementation(device_type)
         return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
                        settle_lengths(job.input)[1])  # fmt: skip

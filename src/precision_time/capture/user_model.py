@@ -38,7 +38,7 @@ _FIELDS = ("model", "inputs", "loss", "optimizer", "targets")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnStep:
+class UserModelStep:
     """A traced user model and what its function said about batch and optimizer."""
 
     name: str
@@ -49,7 +49,7 @@ class OwnStep:
     sizes: Mapping[str, Any]
 
 
-def own_step(job: Job, precision: Precision, device_type: str = "cuda") -> OwnStep:
+def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -> UserModelStep:
     from precision_time.capture.training_step import regime_of, require_torch, transform
 
     require_torch(job.model)
@@ -58,11 +58,11 @@ def own_step(job: Job, precision: Precision, device_type: str = "cuda") -> OwnSt
 
     path_text, function_name = _split(job.model)
     function = _function(job.model, Path(path_text), function_name)
-    said: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
 
     def build() -> Workload:
         workload, optimizer, batch = _workload(job, function)
-        said.update(optimizer=optimizer, batch=batch)
+        outcome.update(optimizer=optimizer, batch=batch)
         return workload
 
     graph = capture(
@@ -76,11 +76,11 @@ def own_step(job: Job, precision: Precision, device_type: str = "cuda") -> OwnSt
     if precision.compute_dtype == "float64":
         renames = {"float32": "float64"}
     graph = transform(symbolic.rename_dtypes(graph, renames), precision, job.execution, device_type)
-    name, how = _optimizer(said["optimizer"], device_type)
-    return OwnStep(job.model, graph, job.optimizer or name, how, said["batch"], dict(job.input))
+    name, implementation = _optimizer(outcome["optimizer"], device_type)
+    return UserModelStep(job.model, graph, job.optimizer or name, implementation, outcome["batch"], dict(job.input))
 
 
-def own_workload(job: Job) -> tuple[Workload, str, str | None]:
+def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:
     """The user's model with example inputs on the current device, and the optimizer it named: name, implementation."""
     path_text, function_name = _split(job.model)
     workload, optimizer, _ = _workload(job, _function(job.model, Path(path_text), function_name))
@@ -132,35 +132,35 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
             )
         keywords[key] = value
     try:
-        given = function(**keywords)
+        returned = function(**keywords)
     except Exception as error:
         raise CaptureError(
             f"{job.model} raised {type(error).__name__}: {error}; it must run on the meta device"
         ) from error
-    if isinstance(given, Workload):
-        return given, "sgd", _batch(job, given.inputs)
-    if isinstance(given, (tuple, list)):
-        given = dict(zip(_FIELDS, given, strict=False))
-    if not isinstance(given, Mapping) or "model" not in given or "inputs" not in given:
+    if isinstance(returned, Workload):
+        return returned, "sgd", _batch(job, returned.inputs)
+    if isinstance(returned, (tuple, list)):
+        returned = dict(zip(_FIELDS, returned, strict=False))
+    if not isinstance(returned, Mapping) or "model" not in returned or "inputs" not in returned:
         raise CaptureError(
-            f"{job.model} returned {type(given).__name__}; return a dict with model, inputs, loss and optimizer"
+            f"{job.model} returned {type(returned).__name__}; return a dict with model, inputs, loss and optimizer"
         )
-    unknown = set(given) - set(_FIELDS)
+    unknown = set(returned) - set(_FIELDS)
     if unknown:
         raise CaptureError(
             f"{job.model} returned the unknown field {sorted(unknown)[0]!r}; "
             f"nearest: {nearest(sorted(unknown)[0], _FIELDS)}"
         )
-    if not hasattr(given["model"], "named_parameters"):
+    if not hasattr(returned["model"], "named_parameters"):
         raise CaptureError(
-            f"{job.model} returned {type(given['model']).__name__} as model; return the torch.nn.Module itself"
+            f"{job.model} returned {type(returned['model']).__name__} as model; return the torch.nn.Module itself"
         )
-    inputs = given["inputs"]
+    inputs = returned["inputs"]
     named = _named(inputs)
-    workload = Workload(given["model"], named, _loss(inputs, given.get("loss"), given.get("targets")))
-    if given.get("targets") is not None:
-        workload.inputs["__targets__"] = given["targets"]
-    return workload, given.get("optimizer", "sgd"), _batch(job, named)
+    workload = Workload(returned["model"], named, _loss(inputs, returned.get("loss"), returned.get("targets")))
+    if returned.get("targets") is not None:
+        workload.inputs["__targets__"] = returned["targets"]
+    return workload, returned.get("optimizer", "sgd"), _batch(job, named)
 
 
 def _named(inputs: Any) -> dict[str, Any]:
@@ -188,19 +188,19 @@ def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, di
     return run
 
 
-def _optimizer(given: Any, device_type: str) -> tuple[str, str | None]:
+def _optimizer(optimizer: Any, device_type: str) -> tuple[str, str | None]:
     """Name and implementation of what the user's function returned; None: the usual one of the device."""
-    if given is None:
+    if optimizer is None:
         return "sgd", None
-    if isinstance(given, str):
-        return given.lower(), None
-    name = type(given).__name__.lower()
+    if isinstance(optimizer, str):
+        return optimizer.lower(), None
+    name = type(optimizer).__name__.lower()
     if name not in OPTIMIZERS:
         raise CaptureError(
-            f"optimizer {type(given).__name__} has no operator table; nearest: {nearest(name, OPTIMIZERS)}; "
+            f"optimizer {type(optimizer).__name__} has no operator table; nearest: {nearest(name, OPTIMIZERS)}; "
             "set optimizer to the one closest in its passes over the weights"
         )
-    settings = getattr(given, "defaults", {})
+    settings = getattr(optimizer, "defaults", {})
     if settings.get("fused"):
         return name, "fused"
     if settings.get("foreach") and device_type == "cpu":

@@ -13,7 +13,7 @@ from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
-from precision_time.job.data import data_words
+from precision_time.job.data import data_fields
 
 if TYPE_CHECKING:
     from precision_time.hardware import Price
@@ -22,190 +22,191 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 """Flags that decide what else is taken from an imported file."""
 
 
-def predict(given: Namespace) -> str:
-    job = job_of(given.source, _said(given), given.imported)
-    if given.predictor != "line":
-        return _by_predictor(given, job)
+def predict(options: Namespace) -> str:
+    job = job_of(options.source, _job_flags(options), options.imported)
+    if options.predictor != "line":
+        return _by_predictor(options, job)
     from precision_time.prediction import predict as whole_line
 
     estimate = whole_line(job)
-    if given.largest_batch:
+    if options.largest_batch:
         from precision_time.largest_batch import with_largest_batch
 
         estimate = with_largest_batch(estimate)
-    if given.trace:
+    if options.trace:
         from precision_time.job.file import write_whole
 
-        write_whole(given.trace, _json(estimate.trace_events(), indent=None).encode())
-        print(f"trace written to {given.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
-    return _json(estimate.to_dict()) if given.json else str(estimate)
+        write_whole(options.trace, _json(estimate.trace_events(), indent=None).encode())
+        print(f"trace written to {options.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
+    return _json(estimate.to_dict()) if options.json else str(estimate)
 
 
-def _by_predictor(given: Namespace, job: Job) -> str:
+def _by_predictor(options: Namespace, job: Job) -> str:
     from precision_time.cli.reproducing import by_predictor
 
     for flag in ("trace", "largest_batch"):
-        if getattr(given, flag):
+        if getattr(options, flag):
             raise UsageError(f"--{flag.replace('_', '-')} needs the timeline of predictor line; leave --predictor out")
     if job.data:
         raise UsageError(
-            f"data is known to predictor line only, not to {given.predictor}; leave out data or --predictor"
+            f"data is known to predictor line only, not to {options.predictor}; leave out data or --predictor"
         )
-    text, content = by_predictor(given.predictor, given.trained, job)
-    return _json(content) if given.json else text
+    text, content = by_predictor(options.predictor, options.trained, job)
+    return _json(content) if options.json else text
 
 
-def compare(given: Namespace) -> str:
+def compare(options: Namespace) -> str:
     from precision_time.cli.progress import Progress
     from precision_time.comparison import compare as run
     from precision_time.comparison import cross, distinct
 
-    if given.plot:
+    if options.plot:
         from precision_time.comparison_plot import check_picture
 
-        check_picture(given.plot)
-        check_file("--plot", given.plot)
-    said = _said(given)
-    axes = {word: said.pop(word) for word in AXES if word in said}
+        check_picture(options.plot)
+        check_file("--plot", options.plot)
+    fields = _job_flags(options)
+    axes = {name: fields.pop(name) for name in AXES if name in fields}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
         axes["precision"] = DEFAULT_PRECISIONS.split(",")
-    first = {word: values[0] for word, values in axes.items()}  # so that a layout meets GPUs that are asked for
-    bases = [job_of(source, {**said, **first}, given.imported) for source in given.source or [None]]
+    first = {name: values[0] for name, values in axes.items()}  # so that a layout meets GPUs that are asked for
+    bases = [job_of(source, {**fields, **first}, options.imported) for source in options.source or [None]]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
     with Progress("jobs") as progress:
         comparison = run(jobs, progress=progress, workers=None)
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
-    if given.plot:
-        comparison.plot(given.plot)
-        print(f"picture written to {given.plot}", file=sys.stderr)
-    return _json(comparison.to_dict()) if given.json else str(comparison)
+    if options.plot:
+        comparison.plot(options.plot)
+        print(f"picture written to {options.plot}", file=sys.stderr)
+    return _json(comparison.to_dict()) if options.json else str(comparison)
 
 
-def evaluate(given: Namespace) -> str:
+def evaluate(options: Namespace) -> str:
     from precision_time.cli.evaluation import evaluate as whole
 
-    evaluation, worst = whole(given)
-    return _json(evaluation.to_dict()) if given.json else evaluation.text(worst)
+    evaluation, worst = whole(options)
+    return _json(evaluation.to_dict()) if options.json else evaluation.text(worst)
 
 
-def stagger(given: Namespace) -> str:
+def stagger(options: Namespace) -> str:
     from precision_time.cli.staggering import stagger as whole
 
-    content, text = whole(given)
-    return _json(content) if given.json else text
+    content, text = whole(options)
+    return _json(content) if options.json else text
 
 
-def calibrate(given: Namespace) -> str:
+def calibrate(options: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as whole
     from precision_time.cli.measuring import calibrate_storage
 
-    if given.storage is not None:
-        probe, text = calibrate_storage(given)
-        return _json(probe) if given.json else text
-    jobs, said = _to_measure(given)
-    content, text = whole(given, jobs, said.get("precision", []))
-    return _json(content) if given.json else text
+    if options.storage is not None:
+        probe, text = calibrate_storage(options)
+        return _json(probe) if options.json else text
+    jobs, axes = _to_measure(options)
+    content, text = whole(options, jobs, axes.get("precision", []))
+    return _json(content) if options.json else text
 
 
-def measure(given: Namespace) -> str:
+def measure(options: Namespace) -> str:
     from precision_time.cli.measuring import measure as whole
 
-    jobs, said = _to_measure(given)
-    found = whole(given, jobs, said.get("precision", []))
-    return _json(found.to_dict()) if given.json else str(found)
+    jobs, axes = _to_measure(options)
+    result = whole(options, jobs, axes.get("precision", []))
+    return _json(result.to_dict()) if options.json else str(result)
 
 
-def verify(given: Namespace) -> str:
+def verify(options: Namespace) -> str:
     from precision_time.cli.measuring import verify as whole
 
-    jobs, said = _to_measure(given)
-    counts = [Job("any", gpus=count).gpus for count in said.get("gpus", [])]
-    result = whole(given, jobs, said.get("precision", []), counts)
-    return _json(result.to_dict()) if given.json else str(result)
+    jobs, axes = _to_measure(options)
+    counts = [Job("any", gpus=count).gpus for count in axes.get("gpus", [])]
+    result = whole(options, jobs, axes.get("precision", []), counts)
+    return _json(result.to_dict()) if options.json else str(result)
 
 
-def runs(given: Namespace) -> str:
+def runs(options: Namespace) -> str:
     from precision_time.cli.measuring import runs as whole
 
-    found = whole(given)
-    return _json(found.to_dict()) if given.json else str(found)
+    result = whole(options)
+    return _json(result.to_dict()) if options.json else str(result)
 
 
-def _to_measure(given: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
+def _to_measure(options: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     """The jobs that are named, and the precisions and counts to cross them with."""
-    said = _said(given)
-    said.pop("device", None)  # the machine itself, not part of the jobs
-    axes = {word: said.pop(word) for word in VERIFY_AXES if word in said}
-    jobs = [job_of(source, said) for source in given.source]
+    fields = _job_flags(options)
+    fields.pop("device", None)  # the machine itself, not part of the jobs
+    axes = {name: fields.pop(name) for name in VERIFY_AXES if name in fields}
+    jobs = [job_of(source, fields) for source in options.source]
     for job in jobs:
         if job.layout != "dp" or job.recompute != "none":
-            what = f"layout {job.layout}" if job.layout != "dp" else f"recompute {job.recompute}"
-            raise UsageError(f"{what} cannot be trained here, only layout dp without recomputation; leave it out")
-    if said and not jobs:
-        raise UsageError(f"flag --{next(iter(said)).replace('_', '-')} needs a model; name one, or leave the flag out")
+            setting = f"layout {job.layout}" if job.layout != "dp" else f"recompute {job.recompute}"
+            raise UsageError(f"{setting} cannot be trained here, only layout dp without recomputation; leave it out")
+    if fields and not jobs:
+        flag = "--" + next(iter(fields)).replace("_", "-")
+        raise UsageError(f"flag {flag} needs a model; name one, or leave the flag out")
     return jobs, axes
 
 
-def train(given: Namespace) -> str:
+def train(options: Namespace) -> str:
     from precision_time.cli.reproducing import train as whole
 
-    return whole(given)
+    return whole(options)
 
 
-def reproduce(given: Namespace) -> str:
+def reproduce(options: Namespace) -> str:
     from precision_time.cli.reproducing import reproduce as whole
 
-    report = whole(given)
-    return _json(report.to_dict()) if given.json else str(report)
+    report = whole(options)
+    return _json(report.to_dict()) if options.json else str(report)
 
 
-def fit(given: Namespace) -> str:
+def fit(options: Namespace) -> str:
     from precision_time.cli.fitting import fit as whole
 
-    text = whole(given)
-    return _json({"said": text}) if given.json else text
+    text = whole(options)
+    return _json({"report": text}) if options.json else text
 
 
-def zoo(given: Namespace) -> str:
+def zoo(options: Namespace) -> str:
     from precision_time.text_table import format_table
     from precision_time.zoo.catalog import ENTRIES
 
-    found = [ENTRIES[name] for name in sorted(ENTRIES) if (given.filter or "").lower() in name]
-    if not found:
-        raise _nothing("model", given.filter, ENTRIES)
-    if given.json:
-        words = ("name", "family", "dataset", "optimizer", "batch_size", "parameters")
+    entries = [ENTRIES[name] for name in sorted(ENTRIES) if (options.filter or "").lower() in name]
+    if not entries:
+        raise _no_match("model", options.filter, ENTRIES)
+    if options.json:
+        names = ("name", "family", "dataset", "optimizer", "batch_size", "parameters")
         return _json([
-            {**{w: getattr(e, w) for w in words}, "input": dict(e.input), "model_config": dict(e.config)}
-            for e in found
+            {**{name: getattr(e, name) for name in names}, "input": dict(e.input), "model_config": dict(e.config)}
+            for e in entries
         ])  # fmt: skip
     rows = [
         [
             e.name,
             e.family,
-            _words(e.input),
+            _joined(e.input),
             e.dataset,
             e.optimizer,
             str(e.batch_size),
             _millions(e.parameters),
         ]
-        for e in found
+        for e in entries
     ]
     return format_table(["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5)
 
 
-def gpus(given: Namespace) -> str:
+def gpus(options: Namespace) -> str:
     from precision_time.hardware import default_catalog, load_device_file
     from precision_time.text_table import format_table
 
-    catalog = load_device_file(given.device) if given.device else default_catalog()
-    if given.prices:
-        return _prices(list(catalog.prices.values()), given.filter or "", given.json)
-    found = [gpu for name, gpu in catalog.gpus.items() if (given.filter or "").lower() in name.lower()]
-    if not found:
-        raise _nothing("gpu", given.filter, catalog.gpus)
-    if given.json:
+    catalog = load_device_file(options.device) if options.device else default_catalog()
+    if options.prices:
+        return _prices(list(catalog.prices.values()), options.filter or "", options.json)
+    devices = [gpu for name, gpu in catalog.gpus.items() if (options.filter or "").lower() in name.lower()]
+    if not devices:
+        raise _no_match("gpu", options.filter, catalog.gpus)
+    if options.json:
         return _json([
             {
                 "name": gpu.name,
@@ -216,7 +217,7 @@ def gpus(given: Namespace) -> str:
                 "peaks_flop_per_s": dict(gpu.peaks),
                 "sources": gpu.sources,
             }
-            for gpu in found
+            for gpu in devices
         ])  # fmt: skip
     kinds = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
     rows = [
@@ -227,7 +228,7 @@ def gpus(given: Namespace) -> str:
             f"{gpu.memory_bytes_per_s / 1e9:,.0f}",
             *(f"{gpu.peaks[kind] / 1e12:,.1f}" if kind in gpu.peaks else "-" for kind in kinds),
         ]
-        for gpu in found
+        for gpu in devices
     ]
     table = format_table(["gpu", "arch", "GiB", "GB/s", *kinds], rows, left=2)
     return f"{table}\n\nfp64 to fp8: dense peaks in TFLOP/s"
@@ -239,19 +240,19 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
 
     from precision_time.text_table import format_table
 
-    found = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
-    if not found:
-        raise _nothing("price", text, {word for p in known for word in (p.instance, p.provider, p.gpu)})
-    found.sort(key=lambda p: (p.gpu, p.usd_per_gpu_hour))
+    prices = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
+    if not prices:
+        raise _no_match("price", text, {word for p in known for word in (p.instance, p.provider, p.gpu)})
+    prices.sort(key=lambda p: (p.gpu, p.usd_per_gpu_hour))
     if as_json:
-        return _json([asdict(p) for p in found])
+        return _json([asdict(p) for p in prices])
     heads = ["gpu", "provider", "instance", "region", "as of", "trust", "GPUs", "$/hour", "$/GPU-hour"]
     rows = [
         [
             p.gpu, p.provider, p.instance, p.region, p.as_of, p.trust,
             str(p.gpus), f"{p.usd_per_hour:,.2f}", f"{p.usd_per_gpu_hour:,.2f}",
         ]
-        for p in found
+        for p in prices
     ]  # fmt: skip
     return f"{format_table(heads, rows, left=6)}\n\non-demand list prices; they change. Sources: --json"
 
@@ -265,84 +266,84 @@ def completion(shell: str) -> str:
     return str(shtab.complete(build_parser(for_completion=True), shell))
 
 
-def job_of(source: str | None, said: dict[str, Any], imported: str | None = None) -> Job:
+def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None) -> Job:
     """The job of a model name or a job file, over that of an imported file, with the flags that were said on top."""
     from precision_time.job.file import SUFFIXES, read_mapping
 
     if source is None and imported is None:
-        if "model" not in said:
+        if "model" not in flags:
             raise UsageError("no model is given; name one, for example precision-time predict resnet50")
-        return Job.from_dict(said)
+        return Job.from_dict(flags)
     from_file = source is not None and source.lower().endswith(SUFFIXES) and not source.startswith("hf:")
-    if source is not None and not from_file and "model" in said:
+    if source is not None and not from_file and "model" in flags:
         raise UsageError(f"the model is given twice, as {source!r} and by --model; keep one of them")
-    words: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if source is not None:
-        words = read_mapping(source) if from_file else {"model": source}
+        fields = read_mapping(source) if from_file else {"model": source}
     if imported is not None:
-        words = _import(imported, words, said)
-        if "model" not in words and "model" not in said:
+        fields = _import(imported, fields, flags)
+        if "model" not in fields and "model" not in flags:
             raise UsageError(f"file {imported!r} names no model; name one before --import")
     if not from_file and imported is None:
-        return Job.from_dict({**words, **said})
-    if "gpus" in said and "gpus" not in words:  # a layout without GPUs is checked against those of the flag
-        words["gpus"] = Job("any", gpus=said["gpus"]).gpus
+        return Job.from_dict({**fields, **flags})
+    if "gpus" in flags and "gpus" not in fields:  # a layout without GPUs is checked against those of the flag
+        fields["gpus"] = Job("any", gpus=flags["gpus"]).gpus
     try:
-        job = Job.from_dict({"model": said.get("model"), **words})
+        job = Job.from_dict({"model": flags.get("model"), **fields})
     except JobError as error:
         raise DataError(f"job file {(source if from_file else imported)!r}: {error}") from error
-    for word in ("input", "model_config"):  # single keys override single keys
-        if word in said:
-            said = {**said, word: {**getattr(job, word), **getattr(Job("any", **{word: said[word]}), word)}}
-    if "data" in said:
-        said = {**said, "data": job.data.updated(data_words("data", said["data"]))}
-    return job.replace(**said)
+    for name in ("input", "model_config"):  # single keys override single keys
+        if name in flags:
+            flags = {**flags, name: {**getattr(job, name), **getattr(Job("any", **{name: flags[name]}), name)}}
+    if "data" in flags:
+        flags = {**flags, "data": job.data.updated(data_fields("data", flags["data"]))}
+    return job.replace(**flags)
 
 
-def _import(path: str, words: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """The words of another program's file under those of the job file; says on stderr what was not taken."""
     from precision_time.job.importers import read_import
 
-    found = read_import(path)
-    for note in found.notes():
-        print(f"note: {path} ({found.kind}), not taken: {note}", file=sys.stderr)
-    flags = {word: said[word] for word in _DECIDING if word in said}
-    merged = found.job_words({**words, **flags})
-    return {word: value for word, value in merged.items() if word not in flags or word in words}
+    imported = read_import(path)
+    for note in imported.notes():
+        print(f"note: {path} ({imported.kind}), not taken: {note}", file=sys.stderr)
+    deciding = {name: flags[name] for name in _DECIDING if name in flags}
+    merged = imported.job_fields({**fields, **deciding})
+    return {name: value for name, value in merged.items() if name not in deciding or name in fields}
 
 
-def _said(given: Namespace) -> dict[str, Any]:
+def _job_flags(options: Namespace) -> dict[str, Any]:
     """The job words on the command line; the values of a flag that takes several become one list."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for flag in FLAGS:
-        value = getattr(given, flag.word, None)
+        value = getattr(options, flag.field, None)
         if isinstance(value, list):
-            value = [part.strip() for text in value for part in _values(flag.word, text) if part.strip()]
+            value = [part.strip() for text in value for part in _values(flag.field, text) if part.strip()]
         if value in ("", []):
             raise UsageError(f"flag {flag.text} is empty; give it a value or leave it out")
         if value is not None:
-            said[flag.word] = value
-    if given_anchors := getattr(given, "anchor", []):
-        said["anchors"] = [*filter(None, [said.get("anchors")]), *given_anchors]
-    return said
+            fields[flag.field] = value
+    if given_anchors := getattr(options, "anchor", []):
+        fields["anchors"] = [*filter(None, [fields.get("anchors")]), *given_anchors]
+    return fields
 
 
-def _values(word: str, text: str) -> list[str]:
+def _values(field: str, text: str) -> list[str]:
     """The values of a flag that takes several; a layout of degrees is one, commas and all."""
-    return [text] if word == "layout" and "=" in text else text.split(",")
+    return [text] if field == "layout" and "=" in text else text.split(",")
 
 
 def _json(value: Any, indent: int | None = 2) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
-def _nothing(kind: str, given: str, names: Iterable[str]) -> UsageError:
+def _no_match(kind: str, text: str, names: Iterable[str]) -> UsageError:
     from precision_time.errors import nearest
 
-    return UsageError(f"no {kind} name contains {given!r}; nearest: {nearest(given, names)}; leave it out for all")
+    return UsageError(f"no {kind} name contains {text!r}; nearest: {nearest(text, names)}; leave it out for all")
 
 
-def _words(values: Any) -> str:
+def _joined(values: Any) -> str:
     return " ".join(f"{k}={'x'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items())
 
 

@@ -1,4 +1,4 @@
-"""The flags: every word of the job file with hyphens, read off the fields of `Job` and `Run`."""
+"""The flags: every field of the job file with hyphens, read off the fields of `Job` and `Run`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VERIFY_AXES = ("gpus", "precision")
 class Flag:
     """One job word as a flag. Values stay text: `Job` itself converts and checks them."""
 
-    word: str
+    field: str
     help: str
     choices: tuple[str, ...]
     group: str
 
     @property
     def text(self) -> str:
-        return "--" + self.word.replace("_", "-")
+        return "--" + self.field.replace("_", "-")
 
 
 FLAGS: tuple[Flag, ...] = tuple(

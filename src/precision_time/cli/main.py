@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _dispatch(given: Namespace) -> int:
-    if given.version:
+def _dispatch(options: Namespace) -> int:
+    if options.version:
         from importlib.metadata import version
 
         print(f"precision-time {version('precision-time')}")
-    elif given.completion:
-        print(commands.completion(given.completion))
-    elif given.command is None:
+    elif options.completion:
+        print(commands.completion(options.completion))
+    elif options.command is None:
         build_parser().print_help()
     else:
         print({
@@ -60,7 +60,7 @@ def _dispatch(given: Namespace) -> int:
             "fit": commands.fit,
             "zoo": commands.zoo,
             "gpus": commands.gpus,
-        }[given.command](given))  # fmt: skip
+        }[options.command](options))  # fmt: skip
     return OK
 
 

@@ -29,7 +29,7 @@ _NOT_FOR_VERIFY = (
     "node",
     "nodes",
     "system",
-    *(flag.word for flag in FLAGS if flag.group == "run"),
+    *(flag.field for flag in FLAGS if flag.group == "run"),
 )
 """Job words that this machine decides, or that say how long a run is."""
 
@@ -48,11 +48,12 @@ class Parser(argparse.ArgumentParser):
         if match := re.search(r"argument (\S+): expected (?:one|at least one) argument", message):
             raise UsageError(f"flag {match[1]} needs a value; see {self.prog} --help")
         if match := re.search(r"argument (\S+): invalid choice: (?:u?'(.*?)'|\"(.*?)\")", message):
-            what, given = match[1], match[2] or match[3] or ""
-            choices = COMMANDS if what == "COMMAND" else SHELLS
-            what = "command" if what == "COMMAND" else f"flag {what}"
+            subject, value = match[1], match[2] or match[3] or ""
+            choices = COMMANDS if subject == "COMMAND" else SHELLS
+            subject = "command" if subject == "COMMAND" else f"flag {subject}"
             raise UsageError(
-                f"{what} {given!r} is unknown; nearest: {nearest(given, choices, 1)}; use one of {', '.join(choices)}"
+                f"{subject} {value!r} is unknown; nearest: {nearest(value, choices, 1)}; "
+                f"use one of {', '.join(choices)}"
             )
         raise UsageError(f"{' '.join(message.split())}; see {self.prog} --help")
 
@@ -228,16 +229,16 @@ def _add_job_flags(
         "run": parser.add_argument_group("run"),
     }
     for flag in FLAGS:
-        if flag.word in without:
+        if flag.field in without:
             continue
-        many = flag.word in several
-        text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.word != "layout" else "")
+        many = flag.field in several
+        text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.field != "layout" else "")
         if many:
-            text += "; several by repeating the flag" if flag.word == "layout" else _SEVERAL
-            text += f" ({crossed})" if flag.word == "precision" else ""
+            text += "; several by repeating the flag" if flag.field == "layout" else _SEVERAL
+            text += f" ({crossed})" if flag.field == "precision" else ""
         groups[flag.group].add_argument(
             flag.text,
-            dest=flag.word,
+            dest=flag.field,
             metavar="VALUE",
             action="append" if many else "store",
             choices=flag.choices or None if for_completion else None,
@@ -310,8 +311,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def flags_of(parser: argparse.ArgumentParser, command: str | None) -> list[str]:
     """The long flags of a command, or of the whole program."""
-    found = parser
+    chosen = parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and command in action.choices:
-            found = action.choices[command]
-    return [text for action in found._actions for text in action.option_strings if text.startswith("--")]
+            chosen = action.choices[command]
+    return [text for action in chosen._actions for text in action.option_strings if text.startswith("--")]

@@ -73,10 +73,10 @@ def _kernels(value: object, where: str) -> KernelPoints:
         table = dict(zip(columns, zip(*rows, strict=True), strict=True))
     for name in OPTIONAL_COLUMNS - table.keys():
         table[name] = (1.0,) * len(rows)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: (_text if name in TEXT_COLUMNS else _figures)(name, table[name], where) for name in KERNEL_COLUMNS
     }
-    return KernelPoints(**found)
+    return KernelPoints(**values)
 
 
 def _text(name: str, values: Sequence[Any], where: str) -> tuple[Any, ...]:
@@ -108,11 +108,11 @@ def _host(value: object, where: str) -> HostFigures:
     names = tuple(HostFigures.__dataclass_fields__)
     checks.known_keys(entry, set(names), where)
     checks.required(entry, {name: name for name in names}, where)
-    found = {
+    values = {
         name: checks.number(entry[name], f"{where}: {name}", *_HOST_LIMITS.get(name, (1e7, "microseconds")))
         for name in names
     }
-    return HostFigures(**found)
+    return HostFigures(**values)
 
 
 def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
@@ -133,7 +133,7 @@ def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
 
 
 def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
-    found = []
+    points = []
     for name, by_ranks in checks.mapping(value, where).items():
         if name not in _COLLECTIVES:
             raise CatalogError(f"{where}: unknown collective {name!r}; use one of {', '.join(_COLLECTIVES)}.")
@@ -144,8 +144,8 @@ def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
                 raise CatalogError(f"{place} is {_short(pairs)}; give a list of [bytes, seconds].")
             sizes = tuple(checks.positive(size, f"{place}: bytes", 1e15, "bytes") for size, _ in pairs)
             seconds = tuple(checks.positive(time, f"{place}: seconds", 1e6, "seconds") for _, time in pairs)
-            found.append(CollectivePoints(str(name), ranks, sizes, seconds))
-    return tuple(found)
+            points.append(CollectivePoints(str(name), ranks, sizes, seconds))
+    return tuple(points)
 
 
 def _ranks(value: object, where: str) -> int:

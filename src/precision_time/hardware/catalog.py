@@ -45,46 +45,46 @@ class Catalog:
 
     @cached_property
     def gpus(self) -> Mapping[str, Gpu]:
-        found = dict(_builtin_gpus())
+        gpus = dict(_builtin_gpus())
         for where, document in self.overlays:
             for name, entry in entries(document, "gpus", where).items():
                 base = entry.get("based_on")
                 if base is not None:
-                    base = _find(found, _gpu_names(found), plain_gpu(str(base)), "GPU", str(base))
-                found[name] = gpu_from_entry(name, entry, f"{where}: gpus: {name}", base)
-        return MappingProxyType(found)
+                    base = _find(gpus, _gpu_names(gpus), plain_gpu(str(base)), "GPU", str(base))
+                gpus[name] = gpu_from_entry(name, entry, f"{where}: gpus: {name}", base)
+        return MappingProxyType(gpus)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
-        found = dict(_builtin_nodes())
+        nodes = dict(_builtin_nodes())
         written = dict(_builtin_node_entries())
         for where, document in self.overlays:
             for name, entry in entries(document, "nodes", where).items():
                 full = dict(entry)
                 if (base := full.pop("based_on", None)) is not None:
-                    first = _find(written, _node_names(found), plain_system(str(base)), "node", str(base))
+                    first = _find(written, _node_names(nodes), plain_system(str(base)), "node", str(base))
                     full = {**{key: first[key] for key in first if key not in _OWN_TO_A_NODE}, **full}
-                found[name] = node_from_entry(name, full, f"{where}: nodes: {name}")
+                nodes[name] = node_from_entry(name, full, f"{where}: nodes: {name}")
                 written[name] = full
-        return MappingProxyType(found)
+        return MappingProxyType(nodes)
 
     @cached_property
     def fabrics(self) -> Mapping[str, Fabric]:
-        found = dict(_builtin_fabrics())
+        fabrics = dict(_builtin_fabrics())
         for where, document in self.overlays:
             for name, entry in entries(document, "fabrics", where).items():
-                found[name] = fabric_from_entry(name, entry, f"{where}: fabrics: {name}")
-        return MappingProxyType(found)
+                fabrics[name] = fabric_from_entry(name, entry, f"{where}: fabrics: {name}")
+        return MappingProxyType(fabrics)
 
     @cached_property
     def prices(self) -> Mapping[str, Price]:
         """By instance type."""
-        found = dict(_builtin_prices())
+        prices = dict(_builtin_prices())
         for where, document in self.overlays:
             for name, entry in entries(document, "prices", where).items():
                 price = price_from_entry(name, entry, f"{where}: prices: {name}")
-                found[name] = replace(price, gpu=self.gpu(price.gpu).name)
-        return MappingProxyType(found)
+                prices[name] = replace(price, gpu=self.gpu(price.gpu).name)
+        return MappingProxyType(prices)
 
     def with_file(self, path: str | Path) -> Catalog:
         """This catalog with the `gpus:`, `nodes:`, `fabrics:` and `prices:` of a YAML or JSON device file added."""

@@ -33,20 +33,20 @@ def number(value: object, where: str, largest: float, unit: str) -> float:
     try:
         if isinstance(value, bool):
             raise ValueError
-        found = convert(value)
+        result = convert(value)
     except (TypeError, ValueError):
         raise CatalogError(f"{where} is {value!r}; give a number ({unit}).") from None
-    if not 0 <= found <= largest:  # also catches nan
-        hint = "it cannot be negative" if found < 0 else f"above {largest:g} the unit is probably wrong"
+    if not 0 <= result <= largest:  # also catches nan
+        hint = "it cannot be negative" if result < 0 else f"above {largest:g} the unit is probably wrong"
         raise CatalogError(f"{where} is {value!r}; {hint}: give {unit}.")
-    return found
+    return result
 
 
 def positive(value: object, where: str, largest: float, unit: str) -> float:
-    found = number(value, where, largest, unit)
-    if found == 0:
+    result = number(value, where, largest, unit)
+    if result == 0:
         raise CatalogError(f"{where} is 0; it must be above 0 ({unit}).")
-    return found
+    return result
 
 
 def whole(value: float, where: str) -> int:

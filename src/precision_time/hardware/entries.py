@@ -56,42 +56,42 @@ _DRIVER_MIB = {"b300-288gb-sxm": 275040, "gb300": 284208}
 def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None) -> Gpu:
     """A `Gpu` from the columns of gpus.csv; with `base`, only what differs from that GPU need be given."""
     checks.known_keys(entry, GPU_KEYS, where)
-    given = {key: value for key, value in entry.items() if value not in (None, "")}
+    values = {key: value for key, value in entry.items() if value not in (None, "")}
     fields: dict[str, Any] = {"name": name}
     for column, (target, factor, largest, unit) in _NUMBERS.items():
-        if column in given:
-            value = checks.number(given[column], f"{where}: {column}", largest, unit) * factor
+        if column in values:
+            value = checks.number(values[column], f"{where}: {column}", largest, unit) * factor
             fields[target] = int(value) if target in _WHOLE else value
-    fields.update({target: str(given[key]) for key, target in _TEXT.items() if key in given})
-    if "arch" in given:
-        fields["arch"] = arch_family(str(given["arch"]))
-    if "compute_capability" in given:
-        fields["compute_capability"] = _capability(given["compute_capability"], where)
-    if "device_type" in given:
-        if given["device_type"] not in DEVICE_TYPES:
-            raise CatalogError(f"{where}: device_type is {given['device_type']!r}; use {' or '.join(DEVICE_TYPES)}.")
-        fields["device_type"] = given["device_type"]
-    if "calibration" in given:
-        fields["calibration"] = calibration_from_entry(given["calibration"], f"{where}: calibration")
+    fields.update({target: str(values[key]) for key, target in _TEXT.items() if key in values})
+    if "arch" in values:
+        fields["arch"] = arch_family(str(values["arch"]))
+    if "compute_capability" in values:
+        fields["compute_capability"] = _capability(values["compute_capability"], where)
+    if "device_type" in values:
+        if values["device_type"] not in DEVICE_TYPES:
+            raise CatalogError(f"{where}: device_type is {values['device_type']!r}; use {' or '.join(DEVICE_TYPES)}.")
+        fields["device_type"] = values["device_type"]
+    if "calibration" in values:
+        fields["calibration"] = calibration_from_entry(values["calibration"], f"{where}: calibration")
     peaks = {
-        math: checks.number(given[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
+        math: checks.number(values[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
         for column, math in PEAK_COLUMNS.items()
-        if column in given
+        if column in values
     }
     if base is not None:
         peaks = {**base.peaks, **peaks}
-        found = replace(base, **fields, peaks=MappingProxyType(peaks))
-        _peaks_of_calibration(found, where)
-        return found
+        device = replace(base, **fields, peaks=MappingProxyType(peaks))
+        _peaks_of_calibration(device, where)
+        return device
     checks.required(fields, {"memory_bytes": "mem_gb", "memory_bytes_per_s": "mem_bw_gbs"}, where)
     if not peaks:
         raise CatalogError(f"{where}: no peak is given; add at least one of {', '.join(PEAK_COLUMNS)}.")
     if name in _DRIVER_MIB:
         fields["memory_bytes"] = _DRIVER_MIB[name] * 2**20
     defaults = {"kernel_name": name, "vendor": "unknown", "arch": "unknown"}
-    found = Gpu(**{**defaults, **fields}, peaks=MappingProxyType(peaks))
-    _peaks_of_calibration(found, where)
-    return found
+    device = Gpu(**{**defaults, **fields}, peaks=MappingProxyType(peaks))
+    _peaks_of_calibration(device, where)
+    return device
 
 
 def _peaks_of_calibration(gpu: Gpu, where: str) -> None:
@@ -251,10 +251,10 @@ def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
 
 def entries(document: Entry, section: str, where: str) -> dict[str, Entry]:
     """The named entries of one section; an absent section is empty."""
-    found = document.get(section) or {}
+    section_entries = document.get(section) or {}
     return {
         str(name): checks.mapping(entry, f"{where}: {section}: {name}")
-        for name, entry in checks.mapping(found, f"{where}: {section}").items()
+        for name, entry in checks.mapping(section_entries, f"{where}: {section}").items()
     }
 
 

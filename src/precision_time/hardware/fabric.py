@@ -209,8 +209,8 @@ class Group:
     @property
     def rail(self) -> Group:
         """One rank of each domain, while the other ranks' rails run beside it."""
-        own = self.network_bytes_per_s / self.ranks_per_domain
-        return replace(self, ranks=self.domains, network_bytes_per_s=own)
+        rank_bytes_per_s = self.network_bytes_per_s / self.ranks_per_domain
+        return replace(self, ranks=self.domains, network_bytes_per_s=rank_bytes_per_s)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -69,8 +69,8 @@ class Rental:
         return {"instances": self.instances, **asdict(self.price)}
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Rental:
-        fields = dict(given)
+    def from_dict(cls, values: Mapping[str, Any]) -> Rental:
+        fields = dict(values)
         instances = fields.pop("instances")
         return cls(Price(**fields), instances)
 

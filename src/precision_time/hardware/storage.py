@@ -79,11 +79,11 @@ class Storage:
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a storage file; `from_dict(storage.name, ...)` reads them back."""
-        found: dict[str, Any] = {"name": self.name}
+        fields: dict[str, Any] = {"name": self.name}
         for key, (field, factor, *_) in _NUMBERS.items():
             if (value := getattr(self, field)) is not None:
-                found[key] = value / factor
-        return {**found, **{key: getattr(self, key) for key in _SWITCHES}, "source": self.source}
+                fields[key] = value / factor
+        return {**fields, **{key: getattr(self, key) for key in _SWITCHES}, "source": self.source}
 
 
 # Key of a storage file -> (field, factor to SI, check, largest believable value, unit in words).
@@ -102,8 +102,8 @@ _SWITCHES = ("shared", "page_cache")
 def storages() -> Mapping[str, Storage]:
     """The catalog, by name."""
     document = _read(_DATA)
-    found = {name: Storage.from_dict(name, entry, f"storages.yaml: {name}") for name, entry in document.items()}
-    return MappingProxyType(found)
+    catalog = {name: Storage.from_dict(name, entry, f"storages.yaml: {name}") for name, entry in document.items()}
+    return MappingProxyType(catalog)
 
 
 def storage(name: str) -> Storage:

@@ -9,7 +9,7 @@ from precision_time.errors import JobError, nearest
 from precision_time.job.checks import show
 
 PUBLISHED, NONE = "published", "none"
-ANCHOR_WORDS = (
+ANCHOR_FIELDS = (
     "step_time_s", "model", "model_config", "input", "batch_size", "grad_accum", "gpus", "nodes", "gpu", "system",
     "precision", "optimizer", "memory_format", "attention", "execution", "id",
 )  # fmt: skip
@@ -18,12 +18,12 @@ ANCHOR_WORDS = (
 
 def parse_anchors(field: str, value: Any) -> tuple[str, ...]:
     """Words, file names and `key=value,...` lines, checked; a mapping becomes such a line."""
-    given = [value] if isinstance(value, (str, Mapping)) else value
+    entries = [value] if isinstance(value, (str, Mapping)) else value
     if value is None or value == "":
         return ()
-    if not isinstance(given, (list, tuple)):
+    if not isinstance(entries, (list, tuple)):
         raise JobError(f"{field} must be published, none, a CSV file or a list of such, not {show(value)}")
-    return tuple(_entry(field, each) for each in given)
+    return tuple(_entry(field, each) for each in entries)
 
 
 def _entry(field: str, value: Any) -> str:
@@ -39,28 +39,28 @@ def _entry(field: str, value: Any) -> str:
             f"{field} {show(text)} is unknown; give {PUBLISHED}, {NONE}, a file that ends in .csv, or "
             "key=value,...,step_time_s=SECONDS"
         )
-    anchor_words(text, field)
+    anchor_fields(text, field)
     return text
 
 
-def anchor_words(text: str, field: str = "anchors") -> dict[str, str]:
+def anchor_fields(text: str, field: str = "anchors") -> dict[str, str]:
     """The words of an anchor on one line."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
-        key, equals, each = part.partition("=")
+        key, equals, content = part.partition("=")
         key = key.strip().replace("-", "_")
         if not equals:
             raise JobError(f"{field} {show(text)}: {show(part)} has no value; write key=value")
-        if key not in ANCHOR_WORDS:
-            raise JobError(f"{field} {show(text)}: unknown word {key!r}; nearest: {nearest(key, ANCHOR_WORDS)}")
-        found[key] = each.strip()
-    seconds = found.get("step_time_s", "")
+        if key not in ANCHOR_FIELDS:
+            raise JobError(f"{field} {show(text)}: unknown word {key!r}; nearest: {nearest(key, ANCHOR_FIELDS)}")
+        fields[key] = content.strip()
+    seconds = fields.get("step_time_s", "")
     try:
-        good = 1e-9 <= float(seconds) <= 1e9
+        valid = 1e-9 <= float(seconds) <= 1e9
     except ValueError:
-        good = False
-    if not good:
+        valid = False
+    if not valid:
         raise JobError(
             f"{field} {show(text)}: step_time_s is {seconds or 'missing'}; give the measured seconds of a step"
         )
-    return found
+    return fields

@@ -29,13 +29,13 @@ def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = 
 def apply_checks(instance: Any) -> None:
     """Replace every field of a frozen dataclass built with `option` by its checked value."""
     for name, check in _checks(instance.__class__):
-        given = getattr(instance, name)
-        found = check(name, given)
-        if found is not given:
-            object.__setattr__(instance, name, found)
+        value = getattr(instance, name)
+        checked = check(name, value)
+        if checked is not value:
+            object.__setattr__(instance, name, checked)
 
 
-def said_fields(instance: Any) -> dict[str, Any]:
+def present_fields(instance: Any) -> dict[str, Any]:
     """The fields of a section of a job that are not None: those that were said."""
     values = {name: getattr(instance, name) for name, _ in _checks(instance.__class__)}
     return {name: value for name, value in values.items() if value is not None}
@@ -115,9 +115,9 @@ def positive_or_zero(field: str, value: Any) -> float:
 
 def switch(field: str, value: Any) -> bool:
     """true or false."""
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
+    spellings = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if isinstance(value, str) and value.strip().lower() in spellings:
+        return spellings[value.strip().lower()]
     if not isinstance(value, bool):
         raise JobError(f"{field} must be true or false, not {show(value)}; for example {field}: true")
     return value
@@ -125,10 +125,10 @@ def switch(field: str, value: Any) -> bool:
 
 def on_off(field: str, value: Any) -> bool:
     """true or false, also as 1 and 0, which measurement tables write."""
-    given = value.strip() if isinstance(value, str) else value
-    if not isinstance(given, bool) and given in (0, 1, "0", "1"):
-        return bool(int(given))
-    return switch(field, given)
+    stripped = value.strip() if isinstance(value, str) else value
+    if not isinstance(stripped, bool) and stripped in (0, 1, "0", "1"):
+        return bool(int(stripped))
+    return switch(field, stripped)
 
 
 def text(field: str, value: Any) -> str:

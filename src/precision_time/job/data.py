@@ -17,7 +17,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     positive_or_zero,
-    said_fields,
+    present_fields,
     show,
     switch,
     text,
@@ -34,16 +34,16 @@ _POLICY_ALIASES = {"no_eviction": "no-eviction", "coordl": "no-eviction", "minio
 
 
 def _share(field: str, value: Any) -> float:
-    found = positive_or_zero(field, value)
-    if found > 1:
+    share = positive_or_zero(field, value)
+    if share > 1:
         raise JobError(f"{field} must be a share from 0 to 1, not {show(value)}; for example {field}: 0.5")
-    return found
+    return share
 
 
 def _positive_share(field: str, value: Any) -> float:
-    if not (found := _share(field, value)):
+    if not (share := _share(field, value)):
         raise JobError(f"{field} must be a share above 0, not {show(value)}; for example {field}: 0.5")
-    return found
+    return share
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,9 +97,9 @@ class Data:
         if not self:
             return
         if self.storage is None and self.bandwidth_gb_per_s is None:
-            said = ", ".join(self.to_dict())
+            names = ", ".join(self.to_dict())
             raise JobError(
-                f"data says {said}, but not what is read from; add storage, for example storage: nfs-10gbe, or "
+                f"data says {names}, but not what is read from; add storage, for example storage: nfs-10gbe, or "
                 f"bandwidth_gb_per_s"
             )
         if self.decode_ms is not None and self.samples_per_s_per_worker is not None:
@@ -124,20 +124,20 @@ class Data:
             return 1.0 / self.samples_per_s_per_worker
         return None if self.decode_ms is None else self.decode_ms / 1e3
 
-    def updated(self, words: Mapping[str, Any]) -> Data:
+    def updated(self, changes: Mapping[str, Any]) -> Data:
         """These words over those said; one that says the same as another takes its place."""
-        said = self.to_dict()
+        fields = self.to_dict()
         for one, other in (("decode_ms", "samples_per_s_per_worker"), ("samples_per_s_per_worker", "decode_ms")):
-            if one in words:
-                said.pop(other, None)
-        return Data(**{**said, **words})
+            if one in changes:
+                fields.pop(other, None)
+        return Data(**{**fields, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that were said; `from_dict` reads them back."""
-        return said_fields(self)
+        return present_fields(self)
 
 
-def data_words(field: str, value: Any) -> dict[str, Any]:
+def data_fields(field: str, value: Any) -> dict[str, Any]:
     """The words of a mapping or of `key=value;...` text, not checked yet."""
     if isinstance(value, Data):
         return value.to_dict()
@@ -152,8 +152,8 @@ def parse_data(field: str, value: Any) -> Data:
     """The section from its words; None is an empty one."""
     if value is None or isinstance(value, Data):
         return value or NO_DATA
-    words = data_words(field, value)
-    return Data(**words) if words else NO_DATA
+    fields = data_fields(field, value)
+    return Data(**fields) if fields else NO_DATA
 
 
 DATA_FIELDS = tuple(item.name for item in dataclasses.fields(Data))

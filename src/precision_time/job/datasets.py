@@ -100,20 +100,20 @@ def is_known(name: str) -> bool:
 
 def find_dataset(name: str) -> Dataset:
     """The catalog entry of a name or alias; case, hyphens and underscores aside."""
-    found = _BY_PLAIN_NAME.get(_plain(name))
-    if found is None:
+    dataset = _BY_PLAIN_NAME.get(_plain(name))
+    if dataset is None:
         raise JobError(
             f"dataset {show(name)} is unknown; nearest: {nearest(name.strip(), [*DATASETS, *ALIASES])}; "
             f"correct it or give its number of samples as dataset_size"
         )
-    return found
+    return dataset
 
 
 def samples_per_epoch(name: str, seq_len: int | None = None) -> int:
     """Samples in one epoch; text sets need `seq_len` because they count tokens."""
-    found = find_dataset(name)
-    if not found.counts_tokens:
-        return found.size
+    dataset = find_dataset(name)
+    if not dataset.counts_tokens:
+        return dataset.size
     if seq_len is None:
         raise JobError(f"dataset {show(name)} counts tokens but seq_len is missing; give input.seq_len or dataset_size")
-    return max(1, found.size // seq_len)
+    return max(1, dataset.size // seq_len)

@@ -47,7 +47,7 @@ def parse_value(text: str) -> Value:
 
 def parse_fields(text: str, field: str) -> dict[str, Value]:
     """The mapping written as `key=value;...`; empty text is an empty mapping. `field` names it in errors."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in text.split(";"):
         if not part.strip():
             continue
@@ -57,16 +57,16 @@ def parse_fields(text: str, field: str) -> dict[str, Value]:
                 f"{field} {show(text)} has no key=value in {show(part.strip())}; "
                 f"write key=value;key=value, for example image_size=224;channels=3"
             )
-        if key.strip() in given:
+        if key.strip() in values:
             raise JobError(f"{field} gives {key.strip()!r} twice; keep one of them")
-        given[key.strip()] = value
-    return clean_fields(given, field)
+        values[key.strip()] = value
+    return clean_fields(values, field)
 
 
-def clean_fields(given: Mapping[Any, Any], field: str) -> dict[str, Value]:
+def clean_fields(values: Mapping[Any, Any], field: str) -> dict[str, Value]:
     """The same mapping with checked keys, parsed text, lists as tuples and null values left out."""
     clean: dict[str, Value] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         name = key.strip().replace("-", "_") if isinstance(key, str) else ""
         if not _KEY.fullmatch(name):
             raise JobError(f"{field} has the key {show(key)}; use a word of letters, digits and underscores")

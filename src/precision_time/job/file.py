@@ -13,9 +13,9 @@ __all__ = ["SUFFIXES", "compact_json", "read_mapping", "write_whole"]
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def read_mapping(path: str | Path, what: str = "job file", example: str = "model: resnet50") -> dict[str, Any]:
+def read_mapping(path: str | Path, kind: str = "job file", example: str = "model: resnet50") -> dict[str, Any]:
     """The mapping in the file; a failure is a DataError naming the file, the line and the fix."""
-    name = f"{what} {str(path)!r}"
+    name = f"{kind} {str(path)!r}"
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -28,8 +28,8 @@ def read_mapping(path: str | Path, what: str = "job file", example: str = "model
     except RecursionError:
         raise DataError(f"{name} is nested too deeply; flatten it") from None
     if not isinstance(content, dict):
-        held = "nothing" if content is None else f"a {type(content).__name__}"
-        raise DataError(f"{name} holds {held}; write one mapping of fields, for example {example}")
+        content_type = "nothing" if content is None else f"a {type(content).__name__}"
+        raise DataError(f"{name} holds {content_type}; write one mapping of fields, for example {example}")
     return content
 
 

@@ -217,22 +217,22 @@ class Job:
         return parse_layout(self.layout, self.gpus)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Job:
+    def from_dict(cls, values: Mapping[str, Any]) -> Job:
         """A Job of job-file words; null means not said; the words of `run` may stand beside it."""
-        clean = known_fields(given, (*JOB_FIELDS, *RUN_FIELDS), "the job")
-        beside = {name: clean.pop(name) for name in RUN_FIELDS if name in clean}
-        if beside:
-            run = clean.get("run", {})
-            inside = run.to_dict() if isinstance(run, Run) else run
-            if not isinstance(inside, Mapping):
-                _run("run", inside)
-            for name in beside:
-                if name in inside:
+        fields = known_fields(values, (*JOB_FIELDS, *RUN_FIELDS), "the job")
+        run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
+        if run_fields:
+            run = fields.get("run", {})
+            in_run = run.to_dict() if isinstance(run, Run) else run
+            if not isinstance(in_run, Mapping):
+                _run("run", in_run)
+            for name in run_fields:
+                if name in in_run:
                     raise JobError(f"{name} is given both in the job and in run; keep one of them")
-            clean["run"] = {**inside, **beside}
-        if "model" not in clean:
+            fields["run"] = {**in_run, **run_fields}
+        if "model" not in fields:
             raise JobError("the job names no model; add the field model, for example model: resnet50")
-        return cls(**clean)
+        return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values that `from_dict` reads back to an equal Job; fields not said are left out."""
@@ -254,9 +254,9 @@ class Job:
     @classmethod
     def from_file(cls, path: str | Path) -> Job:
         """The Job of a YAML or JSON file."""
-        given = read_mapping(path)
+        values = read_mapping(path)
         try:
-            return cls.from_dict(given)
+            return cls.from_dict(values)
         except JobError as error:
             raise DataError(f"job file {str(path)!r}: {error}") from error
 

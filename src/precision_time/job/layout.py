@@ -142,12 +142,12 @@ class Layout:
         ranks = self.tp * self.cp * self.dp
         if ranks % (self.ep * etp) == 0:
             return
-        own = [f"ep to {math.gcd(self.ep, ranks // etp)}"] if ranks % etp == 0 else []
+        fixes = [f"ep to {math.gcd(self.ep, ranks // etp)}"] if ranks % etp == 0 else []
         if etp > 1 and ranks % self.ep == 0:
-            own.append("etp to 1")
+            fixes.append("etp to 1")
         raise JobError(
             f"layout ep={self.ep} x etp={etp} = {self.ep * etp} does not divide "
-            f"tp={self.tp} x cp={self.cp} x dp={self.dp} = {ranks}; set {' or '.join(own) or f'etp to {self.tp}'}"
+            f"tp={self.tp} x cp={self.cp} x dp={self.dp} = {ranks}; set {' or '.join(fixes) or f'etp to {self.tp}'}"
         )
 
     def _settle_shards(self) -> None:
@@ -209,12 +209,12 @@ class Layout:
 
     def text(self, with_dp: bool = True) -> str:
         """The label; without dp it is one for any number of GPUs, from which dp then follows."""
-        words = self._departures()
-        only = {name for name, _ in words} - {"zero", "shard"}
+        departures = self._departures()
+        only = {name for name, _ in departures} - {"zero", "shard"}
         if only:
             dp = [("dp", self.dp)] if with_dp else []
-            head = [pair for pair in words if pair[0] in ("tp", "pp")]
-            tail = [pair for pair in words if pair[0] not in ("tp", "pp")]
+            head = [pair for pair in departures if pair[0] in ("tp", "pp")]
+            tail = [pair for pair in departures if pair[0] not in ("tp", "pp")]
             return ",".join(f"{name}={_written(value)}" for name, value in (*head, *dp, *tail))
         if self.shard is None:
             return _SHORT[self.zero]
@@ -234,9 +234,9 @@ class Layout:
         """
         parts = (2 * self.cp if self.cp > 1 else 1) * (self.tp if self.sp else 1)
         if length % parts:
-            how = " and ".join([f"cp={self.cp}"] * (self.cp > 1) + [f"sp=1 with tp={self.tp}"] * self.sp)
+            cause = " and ".join([f"cp={self.cp}"] * (self.cp > 1) + [f"sp=1 with tp={self.tp}"] * self.sp)
             raise JobError(
-                f"seq_len {length} is not a multiple of {parts}, as layout {how} needs; "
+                f"seq_len {length} is not a multiple of {parts}, as layout {cause} needs; "
                 f"set seq_len to {max(1, round(length / parts)) * parts} or lower the degrees"
             )
 

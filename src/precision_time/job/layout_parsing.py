@@ -100,12 +100,12 @@ def _unknown(value: Any, name: str = "") -> JobError:
 
 def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     """The given words under the names of the fields, each once; `_DERIVED` ones as they are."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
 
-    def add(name: str, value: Any, said: Any) -> None:
-        if name in found and str(found[name]) != str(value):
-            raise JobError(f"layout gives {name} twice, once as {show(said)}; keep one of them")
-        found[name] = value
+    def add(name: str, value: Any, spelling: Any) -> None:
+        if name in fields and str(fields[name]) != str(value):
+            raise JobError(f"layout gives {name} twice, once as {show(spelling)}; keep one of them")
+        fields[name] = value
 
     for key, value in pairs:
         name = ALIASES.get(_plain(key), _plain(key))
@@ -115,8 +115,8 @@ def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
         if name in ("dp", "ddp") and numbered:
             add("dp", value, key)
         elif name in NAMES:
-            meant = NAMES[name] if value is not False else {}
-            for field, each in (meant | {"shard": value} if numbered else meant).items():
+            implied = NAMES[name] if value is not False else {}
+            for field, each in (implied | {"shard": value} if numbered else implied).items():
                 add(field, each, key)
         elif name in LAYOUT_FIELDS or name in _DERIVED:
             add(name, value, key)
@@ -125,42 +125,42 @@ def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
                 f"unknown field {show(key)} in layout; nearest: {nearest(_plain(key), (*LAYOUT_FIELDS, *NAMES))}; "
                 f"correct or remove it"
             )
-    return found
+    return fields
 
 
-def _settle(found: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
+def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
     """The layout of collected words: first the degrees that make up the GPUs, then who shares the states."""
-    if "lora" in found:
+    if "lora" in fields:
         raise JobError(
-            f"layout lora={found['lora']} is no degree; put it into the model, model_config lora={found['lora']}"
+            f"layout lora={fields['lora']} is no degree; put it into the model, model_config lora={fields['lora']}"
         )
-    if _CHUNK in found:
+    if _CHUNK in fields:
         raise JobError(
-            f"layout {_CHUNK}={found[_CHUNK]} needs the model's layers; "
-            f"give vpp instead, layers / (pp x {found[_CHUNK]})"
+            f"layout {_CHUNK}={fields[_CHUNK]} needs the model's layers; "
+            f"give vpp instead, layers / (pp x {fields[_CHUNK]})"
         )
-    derived = {name: found.pop(name) for name in _DERIVED if name in found}
-    tp, pp, cp = (count(f"layout.{name}", found.get(name, 1)) for name in ("tp", "pp", "cp"))
+    derived = {name: fields.pop(name) for name in _DERIVED if name in fields}
+    tp, pp, cp = (count(f"layout.{name}", fields.get(name, 1)) for name in ("tp", "pp", "cp"))
     replicas = count(f"layout.{_REPLICATE}", derived.get(_REPLICATE, 1))
     shards = derived.get(_SHARD, -1)
-    if "dp" not in found and str(shards).strip() != "-1":
-        found["dp"] = replicas * count(f"layout.{_SHARD}", shards)
-    if "dp" in found:
-        found["dp"] = count("layout.dp", found["dp"])
-    dp = found["dp"] = _check_product(tp, pp, cp, found.get("dp"), gpus)
+    if "dp" not in fields and str(shards).strip() != "-1":
+        fields["dp"] = replicas * count(f"layout.{_SHARD}", shards)
+    if "dp" in fields:
+        fields["dp"] = count("layout.dp", fields["dp"])
+    dp = fields["dp"] = _check_product(tp, pp, cp, fields.get("dp"), gpus)
     if derived.get(_DISTRIBUTED) is not None and on_off(f"layout.{_DISTRIBUTED}", derived[_DISTRIBUTED]):
-        found.setdefault("zero", 1)
+        fields.setdefault("zero", 1)
     if _STRATEGY in derived:
-        found.setdefault("zero", _strategy(derived[_STRATEGY]))
+        fields.setdefault("zero", _strategy(derived[_STRATEGY]))
     if _REPLICATE in derived or _SHARD in derived:
-        _replicate(found, replicas, dp, cp)
+        _replicate(fields, replicas, dp, cp)
     if _INSTANCES in derived and (instances := count(f"layout.{_INSTANCES}", derived[_INSTANCES])) > 1:
         if dp * cp % instances:
             raise JobError(f"layout {_INSTANCES}={instances} does not divide dp={dp} x cp={cp} = {dp * cp}; lower it")
-        found.setdefault("shard", dp * cp // instances)
-    if found.get("shard") == _NODE:
-        found["shard"] = _node_shard(gpus, nodes, tp, dp * cp)
-    return Layout(**found)
+        fields.setdefault("shard", dp * cp // instances)
+    if fields.get("shard") == _NODE:
+        fields["shard"] = _node_shard(gpus, nodes, tp, dp * cp)
+    return Layout(**fields)
 
 
 def _check_product(tp: int, pp: int, cp: int, dp: int | None, gpus: int) -> int:
@@ -192,15 +192,15 @@ def _strategy(value: Any) -> int:
     return _STRATEGIES[name]
 
 
-def _replicate(found: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
+def _replicate(fields: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
     """torchtitan's two degrees: copies of the weights, and the ranks (with those of cp) that share each copy."""
     if dp % replicas:
         raise JobError(f"layout {_REPLICATE}={replicas} does not divide dp={dp}; set it to 1 or to a divisor of {dp}")
     shared = dp // replicas * cp
     if shared > 1:
-        found.setdefault("zero", 3)
+        fields.setdefault("zero", 3)
         if replicas > 1:
-            found.setdefault("shard", shared)
+            fields.setdefault("shard", shared)
 
 
 def _node_shard(gpus: int, nodes: int | None, tp: int, ranks: int) -> int | None:

@@ -85,16 +85,16 @@ def parse_precision(text: Any, field: str = "precision") -> Precision:
     """The precision of a name or an alias, in any case, with hyphens or underscores."""
     if isinstance(text, Precision):
         return text
-    given = str(text) if isinstance(text, (str, int)) and not isinstance(text, bool) else ""
-    spelled = given.strip().lower().replace("_", "-")
-    if spelled in _FP8_SCALED:
-        return _FP8_SCALED[spelled]
-    name = ALIASES.get(spelled, spelled)
+    name_text = str(text) if isinstance(text, (str, int)) and not isinstance(text, bool) else ""
+    spelling = name_text.strip().lower().replace("_", "-")
+    if spelling in _FP8_SCALED:
+        return _FP8_SCALED[spelling]
+    name = ALIASES.get(spelling, spelling)
     if name in PRECISIONS:
         return PRECISIONS[name]
-    if spelled in _AMBIGUOUS:
-        raise JobError(f"{field} {show(text)} is ambiguous; say {_AMBIGUOUS[spelled]}")
-    choices = nearest(spelled, [*PRECISIONS, *ALIASES, *_FP8_SCALED])
+    if spelling in _AMBIGUOUS:
+        raise JobError(f"{field} {show(text)} is ambiguous; say {_AMBIGUOUS[spelling]}")
+    choices = nearest(spelling, [*PRECISIONS, *ALIASES, *_FP8_SCALED])
     raise JobError(
         f"{field} {show(text)} is unknown; nearest: {choices}; set {field} to one of {', '.join(PRECISIONS)}"
     )

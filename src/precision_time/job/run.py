@@ -16,7 +16,7 @@ from precision_time.job.checks import (
     optional,
     positive,
     positive_or_zero,
-    said_fields,
+    present_fields,
     show,
     text,
 )
@@ -52,9 +52,9 @@ class Run:
 
     def __post_init__(self) -> None:
         apply_checks(self)
-        said = [name for name in LENGTHS if getattr(self, name) is not None]
-        if len(said) > 1:
-            raise JobError(f"run gives {' and '.join(said)}; keep one of epochs, steps and samples")
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise JobError(f"run gives {' and '.join(lengths)}; keep one of epochs, steps and samples")
         if self.dataset is not None and self.dataset_size is None:
             object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
         if self.checkpoint_s and self.checkpoint_every_steps is None:
@@ -68,12 +68,12 @@ class Run:
             object.__setattr__(self, "evaluation_every_epochs", 1.0)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Run:
-        return cls(**known_fields(given, RUN_FIELDS, "run"))
+    def from_dict(cls, values: Mapping[str, Any]) -> Run:
+        return cls(**known_fields(values, RUN_FIELDS, "run"))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that were said; `from_dict` reads them back."""
-        return said_fields(self)
+        return present_fields(self)
 
     def samples_per_epoch(self, default_dataset: str | None = None, seq_len: int | None = None) -> int | None:
         """dataset_size, or the catalog's figure for the (default) data set; None where it has none."""

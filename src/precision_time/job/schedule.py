@@ -43,10 +43,10 @@ def _entry(item: Any, field: str) -> PrecisionFrom:
         item = item.to_dict()
     if not isinstance(item, Mapping):
         raise JobError(f"{field} holds {show(item)}; each entry of a schedule is {{from_step: N, precision: NAME}}")
-    given = known_fields(item, ("from_step", "precision"), f"an entry of {field}")
+    fields = known_fields(item, ("from_step", "precision"), f"an entry of {field}")
     for name in ("from_step", "precision"):
-        if name not in given:
+        if name not in fields:
             raise JobError(f"{field} has an entry without {name}: {show(dict(item))}; add it")
     return PrecisionFrom(
-        count_or_zero(f"{field}.from_step", given["from_step"]), parse_precision(given["precision"]).label
+        count_or_zero(f"{field}.from_step", fields["from_step"]), parse_precision(fields["precision"]).label
     )

@@ -14,12 +14,12 @@ DIGITS = 8
 
 def digest(cells: Mapping[str, str], precision: str) -> str:
     """First hex digits of SHA-256 over what was run and how long it took, whatever the spelling of the cells."""
-    words = (
+    identity = (
         cells["model"].lower(), _plain(cells["model_config"]), _plain(cells["input"]), cells["batch_size"],
         cells["grad_accum"] or "1", cells["gpus"] or "1", cells["gpu"].lower(), cells["system"].lower(), precision,
         f"{float(cells['step_time_s'] or 0):.5g}",
     )  # fmt: skip
-    return hashlib.sha256("|".join(words).encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256("|".join(identity).encode()).hexdigest()[:DIGITS]
 
 
 def _plain(text: str) -> str:

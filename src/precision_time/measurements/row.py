@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.job import FRAMEWORKS, Job
-from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
@@ -153,22 +152,14 @@ def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
         return ["overlap_grad_reduce=0"]
     if framework != "megatron-bridge" or "=" not in layout:
         return []
-    found = [word for word in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]
+    settings = [word for word in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]
     if "sp=1" in layout:
-        found.append("overlap_tp=1")
+        settings.append("overlap_tp=1")
     if "hybridep" in notes or "deepep" in notes or ("ep=" in layout and model in _DEEPEP):
-        found.append("dispatcher=deepep")
+        settings.append("dispatcher=deepep")
     if "expert all-to-all overlapped" in notes:
-        found.append("overlap_ep=1")
-    return found
-
-
-def _can_be(layout: str, gpus: int) -> bool:
-    try:
-        parse_layout(layout, gpus)
-    except JobError:
-        return False
-    return True
+        settings.append("overlap_ep=1")
+    return settings
 
 
 def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None) -> tuple[Job, tuple[str, ...]]:
@@ -200,8 +191,8 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         assumed.append(f"optimizer_impl {implementation}")
     if not cells["system"]:
         assumed.append("system: the usual one of that GPU")
-    layout, config, own = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
-    assumed += own
+    layout, config, implied = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
+    assumed += implied
     if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
         layout = ",".join((layout, *overlaps))
         assumed += [word.replace("=", " ") for word in overlaps]
@@ -229,6 +220,6 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         execution=cells["execution"] or taken["execution"],
         framework=framework,
         no_sync="no no_sync" not in notes,
-        communication_dtype=next((dtype for words, dtype in _REDUCED if words in notes), None),
+        communication_dtype=next((dtype for phrase, dtype in _REDUCED if phrase in notes), None),
     )
     return job, tuple(assumed)

@@ -51,16 +51,16 @@ def read_table(path: str | Path) -> Table:
     warnings = _check_columns(path, columns)
     rows = []
     bad: list[str] = []
-    for line, given in lines:
-        if len(given) > len(columns):
+    for line, values in lines:
+        if len(values) > len(columns):
             raise DataError(
-                f"{path.name} line {line} has {len(given)} cells for {len(columns)} columns; "
+                f"{path.name} line {line} has {len(values)} cells for {len(columns)} columns; "
                 "put quotes around a text that holds commas"
             )
         cells = dict.fromkeys(OPTIONAL, "") | dict.fromkeys(REQUIRED, "")
-        cells |= {name: cell.strip() for name, cell in zip(columns, given, strict=False) if name in cells}
+        cells |= {name: cell.strip() for name, cell in zip(columns, values, strict=False) if name in cells}
         cells["id"] = cells["id"] or f"line-{line}"
-        bad += [f"{path.name} line {line} (id {cells['id']!r}): {what}" for what in _wrong_numbers(cells)]
+        bad += [f"{path.name} line {line} (id {cells['id']!r}): {problem}" for problem in _wrong_numbers(cells)]
         if not bad:
             rows.append(row_of(line, cells))
     if bad:

@@ -36,10 +36,10 @@ class Shallow:
         few = min(depth, min(dense, 1) + traced)
         if few >= depth:
             return cls(0, 0, depth, {})
-        words: dict[str, Any] = {depth_word: few}
+        changes: dict[str, Any] = {depth_word: few}
         if dense:
-            words["dense_layers"] = 1
-        return cls(dense, period, few, words)
+            changes["dense_layers"] = 1
+        return cls(dense, period, few, changes)
 
     def stands_for(self, layer: int, depth: int) -> int:
         """Which of the traced blocks of a stack a layer of `depth` is like."""

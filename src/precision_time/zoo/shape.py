@@ -8,31 +8,31 @@ from typing import Any
 from precision_time.errors import JobError, nearest
 
 
-def with_overrides(model: str, default: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def with_overrides(model: str, default: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`default` with `given` over it; what was derived from an overridden size in the default is derived again.
 
     A transformer's key/value heads follow its heads, its head size is hidden / heads, and its feed-forward width keeps
     its ratio to the hidden size, unless the job says otherwise. Raises `JobError` for unknown keys and for heads that
     do not divide.
     """
-    for key in given:
+    for key in overrides:
         if key not in default:
             known = f"; nearest: {nearest(key, default)}" if default else ""
             raise JobError(f"model_config {key!r} is not known to {model}{known}; correct or remove it")
-    config = {**default, **given}
-    if "hidden" in given or "heads" in given:
-        _derive(config, default, given)
+    config = {**default, **overrides}
+    if "hidden" in overrides or "heads" in overrides:
+        _derive(config, default, overrides)
     _check_heads(model, config)
     return config
 
 
-def _derive(config: dict[str, Any], default: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _derive(config: dict[str, Any], default: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     hidden, heads = config.get("hidden"), config.get("heads")
-    if "ffn" in default and "ffn" not in given and hidden:
+    if "ffn" in default and "ffn" not in overrides and hidden:
         config["ffn"] = round(default["ffn"] * hidden / default["hidden"])
-    if "kv_heads" in default and "kv_heads" not in given and default["kv_heads"] == default["heads"]:
+    if "kv_heads" in default and "kv_heads" not in overrides and default["kv_heads"] == default["heads"]:
         config["kv_heads"] = heads
-    if "head_dim" in default and "head_dim" not in given and hidden and heads:
+    if "head_dim" in default and "head_dim" not in overrides and hidden and heads:
         config["head_dim"] = hidden // heads
 
 

@@ -76,10 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m precision_time.zoo.ship", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="models to regenerate (default: all)")
     parser.add_argument("--missing", action="store_true", help="only models without a shipped graph")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     templates = {f"template-{t.name}": t for t in TEMPLATES}
-    names = given.names or [*sorted(name for name, entry in ENTRIES.items() if entry.ships), *templates]
-    if given.missing:
+    names = options.names or [*sorted(name for name, entry in ENTRIES.items() if entry.ships), *templates]
+    if options.missing:
         names = [n for n in names if not (DATA / f"{n}.zip").exists()]
     failed = 0
     for done, name in enumerate(names, 1):

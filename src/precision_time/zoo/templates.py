@@ -73,8 +73,8 @@ class Template:
     @property
     def shallow(self) -> Mapping[str, Any]:
         """How many layers it has, and how many of them are dense."""
-        words = Shallow.of({**self.fixed, "layers": 10**6}).words
-        return {"dense_layers": 0, **words}
+        changes = Shallow.of({**self.fixed, "layers": 10**6}).words
+        return {"dense_layers": 0, **changes}
 
     def matches(self, builder: str, config: Mapping[str, Any]) -> bool:
         """Whether a model of this `model_config` runs the template's operators, whatever its depth."""
@@ -83,8 +83,8 @@ class Template:
             return False
         if any(bool(config.get(word, 0)) != bool(self.fixed.get(word, 0)) for word in _CHOICES):
             return False
-        words = (set(config) | set(self.fixed)) - self._free
-        return all(config.get(word, 0) == self.fixed.get(word, 0) for word in words)
+        fixed = (set(config) | set(self.fixed)) - self._free
+        return all(config.get(word, 0) == self.fixed.get(word, 0) for word in fixed)
 
     def is_as_deep(self, config: Mapping[str, Any]) -> bool:
         """Whether a model has the template's few layers."""

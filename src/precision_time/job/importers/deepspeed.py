@@ -40,30 +40,30 @@ _SIZES = (
 _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 
 
-def from_deepspeed(given: Mapping[str, Any]) -> Imported:
+def from_deepspeed(config: Mapping[str, Any]) -> Imported:
     """Job-file words of a DeepSpeed config. Raises JobError for a section or a number that cannot be."""
-    reader = Reader(given, auto=True)
-    words: dict[str, Any] = {}
-    _batch(reader, words)
-    words["precision"] = _precision(reader, words)
-    words["layout"] = layout = _layout(reader)
+    reader = Reader(config, auto=True)
+    fields: dict[str, Any] = {}
+    _batch(reader, fields)
+    fields["precision"] = _precision(reader, fields)
+    fields["layout"] = layout = _layout(reader)
     if (dtype := reader.take("communication_data_type")) is not None:
-        words["communication_dtype"] = _DTYPES.get(str(dtype).lower(), dtype)
-    words["clip_norm"] = reader.take("gradient_clipping", default=0)
+        fields["communication_dtype"] = _DTYPES.get(str(dtype).lower(), dtype)
+    fields["clip_norm"] = reader.take("gradient_clipping", default=0)
     if name := _section(reader, "optimizer").take("type"):
         if str(name).lower() in _OPTIMIZERS:
-            words["optimizer"] = _OPTIMIZERS[str(name).lower()]
+            fields["optimizer"] = _OPTIMIZERS[str(name).lower()]
         else:
             reader.not_taken[f"optimizer {name}"] = "no model of this optimizer; say --optimizer"
     checkpointing = _section(reader, "activation_checkpointing").left
     if any(is_on(value) for value in checkpointing.values()):
-        words["recompute"] = "full"
+        fields["recompute"] = "full"
     elif checkpointing:
         reader.not_taken["activation_checkpointing"] = (
             "the model's code decides whether it checkpoints; say --recompute full"
         )
     least = layout.get("tp", 1) * layout.get("pp", 1) * layout.get("cp", 1)
-    return Imported(KIND, words, reader.number("train_batch_size"), least, reader.finish(_NO_EFFECT))
+    return Imported(KIND, fields, reader.number("train_batch_size"), least, reader.finish(_NO_EFFECT))
 
 
 def _section(reader: Reader, name: str) -> Reader:
@@ -76,22 +76,22 @@ def _section(reader: Reader, name: str) -> Reader:
     return Reader(value, auto=True)
 
 
-def _batch(reader: Reader, words: dict[str, Any]) -> None:
-    for word, name in (
+def _batch(reader: Reader, fields: dict[str, Any]) -> None:
+    for field, name in (
         ("batch_size", "train_micro_batch_size_per_gpu"),
         ("grad_accum", "gradient_accumulation_steps"),
     ):
         if (number := reader.number(name)) is not None:
-            words[word] = number
+            fields[field] = number
 
 
-def _precision(reader: Reader, words: dict[str, Any]) -> str:
+def _precision(reader: Reader, fields: dict[str, Any]) -> str:
     """DeepSpeed's fp16 and bf16 keep half weights and a full copy in the optimizer; apex's amp is autocast at O1."""
     half, bf16, amp = _section(reader, "fp16"), _section(reader, "bf16"), _section(reader, "amp")
     reader.refuse("superseded by bf16", "bfloat16")
     if half.on("enabled"):
         if positive_or_zero("fp16.loss_scale", half.take("loss_scale", default=0)) > 0.0:  # 0: dynamic
-            words["loss_scale"] = "static"
+            fields["loss_scale"] = "static"
         return "fp16-master"
     if bf16.on("enabled"):
         return "bf16-master"

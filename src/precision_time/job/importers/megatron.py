@@ -38,47 +38,47 @@ _FUSIONS = (
 )  # fmt: skip
 
 
-def from_megatron(given: str | Mapping[str, Any]) -> Imported:
+def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     """Job-file words of Megatron-LM arguments: the text of a script, a command line, or argument -> value.
 
     Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are there. Raises
     JobError for a value that cannot be; flags that are not known are reported, never an error.
     """
-    reader = Reader(_plain(arguments(given) if isinstance(given, str) else given))
+    reader = Reader(_plain(arguments(settings) if isinstance(settings, str) else settings))
     _leave_unset(reader)
     layout = _layout(reader)
     tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))
-    words: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     config = model_config(reader, tp)
     if {"layers", "hidden", "heads"} <= set(config):
-        words |= {"model": "gpt", "model_config": config}
+        fields |= {"model": "gpt", "model_config": config}
     elif config.keys() & {"layers", "hidden", "heads"}:
         lacking = [flag for flag, key in (("num-layers", "layers"), ("hidden-size", "hidden"),
                                           ("num-attention-heads", "heads")) if key not in config]  # fmt: skip
         reader.not_taken["the model"] = f"its shape lacks {' and '.join(lacking)}; name a model"
     if (length := reader.number("seq-length", "encoder-seq-length")) is not None:
-        words["input"] = {"seq_len": length}
-    _pipeline(reader, words, layout, config, pp)
-    words["layout"] = layout
-    words["batch_size"] = reader.number("micro-batch-size", "batch-size", default=1)
+        fields["input"] = {"seq_len": length}
+    _pipeline(reader, fields, layout, config, pp)
+    fields["layout"] = layout
+    fields["batch_size"] = reader.number("micro-batch-size", "batch-size", default=1)
     if (per_node := reader.number("nproc-per-node")) is not None:
-        words["gpus"] = per_node * (reader.number("nnodes", default=1) or 1)
-        if per_node > 1 and words["gpus"] > per_node:
-            words["nodes"] = words["gpus"] // per_node
+        fields["gpus"] = per_node * (reader.number("nnodes", default=1) or 1)
+        if per_node > 1 and fields["gpus"] > per_node:
+            fields["nodes"] = fields["gpus"] // per_node
     elif (world := reader.number("world-size")) is not None:
-        words["gpus"] = world
-    _precision(reader, words)
-    _step(reader, words)
+        fields["gpus"] = world
+    _precision(reader, fields)
+    _step(reader, fields)
     total = reader.number("global-batch-size")
     if total is None:
-        words["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
-    return Imported(KIND, words, total, tp * pp * cp, reader.finish(_NO_EFFECT))
+        fields["grad_accum"] = 1  # Megatron's default: one micro-batch for each replica
+    return Imported(KIND, fields, total, tp * pp * cp, reader.finish(_NO_EFFECT))
 
 
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Argument names without dashes before and with hyphens inside; nested tables (MODEL_ARGS: ...) flattened."""
     flat: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in settings.items():
         if isinstance(value, Mapping):
             flat |= _plain(value)
         elif value is not False:
@@ -133,7 +133,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
 
 
 def _pipeline(
-    reader: Reader, words: dict[str, Any], layout: dict[str, Any], config: Mapping[str, Any], pp: int
+    reader: Reader, fields: dict[str, Any], layout: dict[str, Any], config: Mapping[str, Any], pp: int
 ) -> None:
     """Virtual stages, and how many layers of each stage are computed again."""
     chunks = reader.number("virtual-pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank")
@@ -150,72 +150,72 @@ def _pipeline(
             chunks = int(layers) // (pp * each)
     if pp > 1 and chunks is not None and chunks > 1:
         layout["vpp"] = chunks
-    usual = "selective" if reader.on("recompute-activations") else "none"
-    how = str(reader.take("recompute-granularity", default=usual))
+    default = "selective" if reader.on("recompute-activations") else "none"
+    granularity = str(reader.take("recompute-granularity", default=default))
     if reader.on("checkpoint-activations"):
-        how = "full"
+        granularity = "full"
     method = reader.take("recompute-method", "activations-checkpoint-method")
     number = reader.number("recompute-num-layers", "activations-checkpoint-num-layers", default=1) or 1
-    words["recompute"] = how
-    if how == "full" and method == "block":
+    fields["recompute"] = granularity
+    if granularity == "full" and method == "block":
         # Megatron counts the layers of each model chunk, the job those of the whole stage.
-        words["recompute_layers"] = number * int(layout.get("vpp", 1))
-    elif how == "full" and number > 1:
+        fields["recompute_layers"] = number * int(layout.get("vpp", 1))
+    elif granularity == "full" and number > 1:
         reader.not_taken["recompute-num-layers"] = (
             f"groups of {number} layers keep one input each; time is that of all layers, memory a little less"
         )
     modules = str(reader.take("recompute-modules", default="core_attn"))
-    if how == "selective" and modules != "core_attn":
+    if granularity == "selective" and modules != "core_attn":
         reader.not_taken[f"recompute-modules {modules}"] = "taken as core_attn"
 
 
-def _precision(reader: Reader, words: dict[str, Any]) -> None:
+def _precision(reader: Reader, fields: dict[str, Any]) -> None:
     """Half weights with a full copy; bf16 gradients are summed and reduced in fp32 unless told otherwise."""
     bf16, fp16 = reader.on("bf16"), reader.on("fp16")
     in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
     in_bf16 = reader.on("grad-reduce-in-bf16")
-    words["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"
+    fields["precision"] = "bf16-master" if bf16 else "fp16-master" if fp16 else "fp32"
     if (bf16 and not in_bf16) or (fp16 and in_fp32):
-        words["communication_dtype"] = "float32"
+        fields["communication_dtype"] = "float32"
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if reader.take("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"):
-        words["precision"] = _FP8.get(recipe, "fp8")
+        fields["precision"] = _FP8.get(recipe, "fp8")
         if recipe == "mxfp8" or recipe not in _FP8:
-            reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {words['precision']}"
+            reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {fields['precision']}"
     reader.refuse(
         "goes with fp8, whose weights are gathered as the precision says",
         *(n for n in tuple(reader.left) if n.startswith("fp8")),
     )
     if fp16 and reader.take("loss-scale") is not None:
-        words["loss_scale"] = "static"
+        fields["loss_scale"] = "static"
 
 
-def _step(reader: Reader, words: dict[str, Any]) -> None:
+def _step(reader: Reader, fields: dict[str, Any]) -> None:
     """Optimizer, clipping, attention, graphs and the length of the run."""
     optimizer = str(reader.take("optimizer", default="adam")).lower()
     if optimizer in _OPTIMIZERS:
-        words["optimizer"] = _OPTIMIZERS[optimizer]
+        fields["optimizer"] = _OPTIMIZERS[optimizer]
     else:
         reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; say --optimizer"
-    words["clip_norm"] = reader.take("clip-grad", default=1.0)
+    fields["clip_norm"] = reader.take("clip-grad", default=1.0)
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"
     if reader.on("use-flash-attn") or backend == "flash":
-        words["attention"] = "flash"
+        fields["attention"] = "flash"
     elif backend == "fused":
-        words["attention"] = "fused"
+        fields["attention"] = "fused"
     elif backend in ("unfused", "local") or local:
-        words["attention"] = "math"
+        fields["attention"] = "math"
     if is_on(reader.take("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph")):
         reader.not_taken["cuda graphs"] = "cover parts of the step; for a whole one say --execution cuda_graphs"
     run: dict[str, Any] = {}
-    for word, name in (("steps", "train-iters"), ("samples", "train-samples")):
+    for field, name in (("steps", "train-iters"), ("samples", "train-samples")):
         if (value := reader.take(name)) is not None and not run:
-            run[word] = count(name, value)
+            run[field] = count(name, value)
     if "save" in reader.left and (every := reader.number("save-interval")) is not None:
         run["checkpoint_every_steps"] = every
     if run:
-        words["run"] = run
+        fields["run"] = run
     reader.refuse("the batch after the ramp is taken", "rampup-batch-size")
     others = "an overlap or fusion that is not modelled by itself"
     reader.refuse(others, *(name for name in tuple(reader.left) if name.startswith(_FUSIONS)))

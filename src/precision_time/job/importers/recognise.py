@@ -42,22 +42,22 @@ def read_import(path: str | Path) -> Imported:
     raise DataError(f"{name} is not recognised; give {_WHAT}")
 
 
-def _of_mapping(given: Mapping[str, Any], name: str) -> Imported:
-    if not isinstance(given, Mapping):
+def _of_mapping(content: Mapping[str, Any], name: str) -> Imported:
+    if not isinstance(content, Mapping):
         raise DataError(f"{name} holds no mapping; give {_WHAT}")
-    if "parallelism" in given or len(set(torchtitan.SECTIONS) & set(given)) >= 2:
-        return from_torchtitan(given)
-    if set(deepspeed.KEYS) & set(given):
-        return from_deepspeed(given)
-    if any(_MEGATRON.search(str(key)) for key in _keys(given)):
-        return from_megatron(given)
+    if "parallelism" in content or len(set(torchtitan.SECTIONS) & set(content)) >= 2:
+        return from_torchtitan(content)
+    if set(deepspeed.KEYS) & set(content):
+        return from_deepspeed(content)
+    if any(_MEGATRON.search(str(key)) for key in _keys(content)):
+        return from_megatron(content)
     raise DataError(f"{name} is not recognised; give {_WHAT}")
 
 
-def _keys(given: Mapping[Any, Any]) -> list[str]:
+def _keys(content: Mapping[Any, Any]) -> list[str]:
     """All keys, those of nested mappings too."""
-    inner = [key for value in given.values() if isinstance(value, Mapping) for key in _keys(value)]
-    return [*map(str, given), *inner]
+    inner = [key for value in content.values() if isinstance(value, Mapping) for key in _keys(value)]
+    return [*map(str, content), *inner]
 
 
 def _text(path: str | Path, name: str) -> str:

@@ -25,28 +25,28 @@ def arguments(text: str) -> dict[str, str | bool]:
     text sets; nothing is run. A flag given twice has its last value. Raises DataError for a quote that is never closed.
     """
     try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        tokens = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise DataError(f"the arguments are no shell text: {str(error).lower()}; close the quote") from None
     variables: dict[str, str] = {}
-    found: dict[str, str | bool] = {}
+    flags: dict[str, str | bool] = {}
     flag = ""
-    for word in _flags_of(words, variables):
-        if _FLAG.fullmatch(name := word.partition("=")[0]):
+    for token in _flags_of(tokens, variables):
+        if _FLAG.fullmatch(name := token.partition("=")[0]):
             flag = name[2:].replace("_", "-")
-            found[flag] = word.partition("=")[2] if "=" in word else True
+            flags[flag] = token.partition("=")[2] if "=" in token else True
         elif flag:
-            before = found[flag]
-            found[flag] = word if before is True else f"{before} {word}"
-    return found
+            before = flags[flag]
+            flags[flag] = token if before is True else f"{before} {token}"
+    return flags
 
 
-def _flags_of(words: list[str], variables: dict[str, str]) -> list[str]:
+def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
     """The words with variables filled in, assignments taken out and parentheses of arrays dropped."""
     result: list[str] = []
-    for raw in words:
-        word = _filled(raw, variables)
-        if (match := _ASSIGNMENT.fullmatch(word)) and not word.startswith("-"):
+    for raw in tokens:
+        token = _filled(raw, variables)
+        if (match := _ASSIGNMENT.fullmatch(token)) and not token.startswith("-"):
             name, value = match.groups()
             result.append(_END)  # whatever came before has ended
             if value.startswith("(") and not value.startswith("(("):
@@ -56,30 +56,30 @@ def _flags_of(words: list[str], variables: dict[str, str]) -> list[str]:
                 result += [*(_filled(part, variables) for part in shlex.split(value)), _END]
             else:
                 variables[name] = value
-        elif word in _ENDS or word.endswith((".py", "[@]}", "[*]}")):
+        elif token in _ENDS or token.endswith((".py", "[@]}", "[*]}")):
             result.append(_END)
-        elif word.endswith(")") and "(" not in word:  # the end of an array, stuck to its last word
-            result += [word[:-1], _END]
+        elif token.endswith(")") and "(" not in token:  # the end of an array, stuck to its last word
+            result += [token[:-1], _END]
         else:
-            result.append(word)
+            result.append(token)
     return _ended(result)
 
 
-def _ended(words: list[str]) -> list[str]:
+def _ended(tokens: list[str]) -> list[str]:
     """Words that belong to no flag left out."""
     result, open_flag = [], False
-    for word in words:
-        if word == _END:
+    for token in tokens:
+        if token == _END:
             open_flag = False
-        elif _FLAG.fullmatch(word.partition("=")[0]):
+        elif _FLAG.fullmatch(token.partition("=")[0]):
             open_flag = True
-            result.append(word)
+            result.append(token)
         elif open_flag:
-            result.append(word)
+            result.append(token)
     return result
 
 
-def _filled(word: str, variables: dict[str, str]) -> str:
+def _filled(token: str, variables: dict[str, str]) -> str:
     """The word with the variables that are known; ${NAME:-default} without NAME is the default."""
 
     def value(match: re.Match[str]) -> str:
@@ -88,4 +88,4 @@ def _filled(word: str, variables: dict[str, str]) -> str:
             return variables[name]
         return match[2] if match[2] is not None else match[0]
 
-    return _VARIABLE.sub(value, word)
+    return _VARIABLE.sub(value, token)

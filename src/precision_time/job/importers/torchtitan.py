@@ -34,31 +34,31 @@ _NO_EFFECT = (
 )  # fmt: skip
 
 
-def from_torchtitan(given: Mapping[str, Any]) -> Imported:
+def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     """Job-file words of a torchtitan config. Raises JobError for a word that cannot be."""
-    reader = Reader(_flat(given))
-    words: dict[str, Any] = {}
+    reader = Reader(_flat(config))
+    fields: dict[str, Any] = {}
     layout, least = _layout(reader)
-    words["layout"] = layout
-    _model(reader, words)
+    fields["layout"] = layout
+    _model(reader, fields)
     if (length := reader.number("training.seq_len")) is not None:
-        words["input"] = {"seq_len": length}
-    total = _batch(reader, words, layout)
-    _precision(reader, words, layout)
-    _step(reader, words)
-    _recompute(reader, words)
-    return Imported(KIND, words, total, least, reader.finish(_NO_EFFECT))
+        fields["input"] = {"seq_len": length}
+    total = _batch(reader, fields, layout)
+    _precision(reader, fields, layout)
+    _step(reader, fields)
+    _recompute(reader, fields)
+    return Imported(KIND, fields, total, least, reader.finish(_NO_EFFECT))
 
 
-def _flat(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`[training] seq_len` as training.seq_len."""
     flat: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in config.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
-def _model(reader: Reader, words: dict[str, Any]) -> None:
+def _model(reader: Reader, fields: dict[str, Any]) -> None:
     name, flavour = str(reader.take("model.name", default="")), str(reader.take("model.flavor", default=""))
     if not name:
         return
@@ -66,7 +66,7 @@ def _model(reader: Reader, words: dict[str, Any]) -> None:
         reader.not_taken["model.flavor"] = f"{flavour} is no published size; name a model"
         return
     plain = f"{name}-{flavour}".lower().replace("_", "-").strip("-")
-    words["model"] = _MODELS.get((name.lower(), flavour.lower()), plain)
+    fields["model"] = _MODELS.get((name.lower(), flavour.lower()), plain)
 
 
 def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
@@ -111,7 +111,7 @@ def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
     return layout, tp * pp * cp * replicate * (int(known) if known.isdigit() else 1)
 
 
-def _batch(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any]) -> int | None:
+def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> int | None:
     """Sets batch_size (of one micro-batch); grad_accum too, unless a global batch decides it."""
     local = reader.number("training.local_batch_size", "training.batch_size", default=8) or 8
     micro = local
@@ -122,49 +122,49 @@ def _batch(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any]) -> 
                 f"training.local_batch_size {local} is not a multiple of pipeline_parallel_microbatch_size {micro}; "
                 f"change one of them"
             )
-    words["batch_size"] = micro
+    fields["batch_size"] = micro
     total = reader.take("training.global_batch_size", default=-1)
     if str(total).strip() != "-1":
         return count("training.global_batch_size", total)
-    words["grad_accum"] = local // micro
+    fields["grad_accum"] = local // micro
     return None
 
 
-def _precision(reader: Reader, words: dict[str, Any], layout: Mapping[str, Any]) -> None:
+def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> None:
     """Sharded weights are cast as they are gathered (bf16-master); replicas autocast; tp or pp alone do neither."""
     weights = str(reader.take("training.dtype", default="float32"))
     low = str(reader.take("training.mixed_precision_param", default="bfloat16"))
     reduce = str(reader.take("training.mixed_precision_reduce", default="float32"))
     sharded = str(layout["data_parallel_shard_degree"]).strip() != "1" or layout["cp"] > 1
     if low == "float32" or weights != "float32":
-        words["precision"] = _DTYPES.get(weights, weights)
+        fields["precision"] = _DTYPES.get(weights, weights)
     elif sharded:
-        words |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
+        fields |= {"precision": f"{_DTYPES.get(low, low)}-master", "communication_dtype": reduce}
     elif layout["tp"] > 1 or layout["pp"] > 1:
-        words["precision"] = "fp32"
+        fields["precision"] = "fp32"
     else:
-        words["precision"] = f"amp-{_DTYPES.get(low, low)}"
+        fields["precision"] = f"amp-{_DTYPES.get(low, low)}"
     converters = reader.take("model.converters", default=[])
     chosen = [converters] if isinstance(converters, str) else list(converters)
     recipes = [str(reader.take(f"{table}.recipe_name", default="")) for table in ("float8", "quantize.linear.float8")]
     for name in filter(None, chosen):
         if "float8" in str(name) and not str(name).endswith("grouped_mm.float8"):
             recipe = next(filter(None, recipes), "")
-            words["precision"] = _FP8.get(recipe, "fp8")
+            fields["precision"] = _FP8.get(recipe, "fp8")
         else:
             reader.not_taken[f"model.converters {name}"] = "no model of this converter"
     unused = "goes with the float8 converter, in which communication stays in the reduced dtype"
     reader.refuse(unused, *(key for key in tuple(reader.left) if key.startswith(("float8.", "quantize."))))
 
 
-def _step(reader: Reader, words: dict[str, Any]) -> None:
+def _step(reader: Reader, fields: dict[str, Any]) -> None:
     """Optimizer, clipping, compilation, and how long the run is."""
-    words["optimizer"] = str(reader.take("optimizer.name", default="AdamW")).lower()
-    how = reader.take("optimizer.implementation", default="fused")
-    words["optimizer_impl"] = _IMPLEMENTATIONS.get(str(how), how)
-    words["clip_norm"] = reader.take("training.max_norm", default=1.0)
+    fields["optimizer"] = str(reader.take("optimizer.name", default="AdamW")).lower()
+    implementation = reader.take("optimizer.implementation", default="fused")
+    fields["optimizer_impl"] = _IMPLEMENTATIONS.get(str(implementation), implementation)
+    fields["clip_norm"] = reader.take("training.max_norm", default=1.0)
     if reader.on("compile.enable", "training.compile"):
-        words["execution"] = "compile"
+        fields["execution"] = "compile"
     if reader.on("training.enable_cpu_offload"):
         reader.not_taken["training.enable_cpu_offload"] = "offloading is not modelled"
     run: dict[str, Any] = {}
@@ -177,10 +177,10 @@ def _step(reader: Reader, words: dict[str, Any]) -> None:
     elif data:
         reader.not_taken[f"training.dataset {data}"] = "not in the catalog of data sets; steps say how long the run is"
     if run:
-        words["run"] = run
+        fields["run"] = run
 
 
-def _recompute(reader: Reader, words: dict[str, Any]) -> None:
+def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
     mode = str(reader.take("activation_checkpoint.mode", default="selective")).lower()
     option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
     chosen = "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"
@@ -198,4 +198,4 @@ def _recompute(reader: Reader, words: dict[str, Any]) -> None:
         reader.not_taken["activation_checkpoint.selective_ac_option"] = (
             "chooses operators; taken as recompute selective, which repeats those inside attention"
         )
-    words["recompute"] = mode
+    fields["recompute"] = mode

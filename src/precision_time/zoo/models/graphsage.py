@@ -68,7 +68,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     hidden, dropout = int(config.get("hidden", 256)), float(config.get("dropout", 0.5))
     module = GraphSage(features, hidden, classes, len(fanout), dropout)
 
-    def loss(model: nn.Module, given: dict[str, torch.Tensor]) -> torch.Tensor:
-        return F.cross_entropy(model(given, targets), given["label"])
+    def loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(model(inputs, targets), inputs["label"])
 
     return Workload(module, inputs, loss)

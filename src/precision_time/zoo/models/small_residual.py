@@ -86,12 +86,12 @@ class GroupedBottleneck(nn.Module):
 
 
 def _stages(make: type[nn.Module], blocks: int, widths: Sequence[int], inside: int, *more: object) -> list[nn.Module]:
-    found: list[nn.Module] = []
+    stages: list[nn.Module] = []
     for stage, out in enumerate(widths):
         for block in range(blocks):
-            found.append(make(inside, out, 2 if stage and not block else 1, *more))
+            stages.append(make(inside, out, 2 if stage and not block else 1, *more))
             inside = out
-    return found
+    return stages
 
 
 def _head(width: int, classes: int) -> list[nn.Module]:

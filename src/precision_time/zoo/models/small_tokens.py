@@ -84,8 +84,8 @@ class VisionTransformer(nn.Module):
         x = self.patches(x)
         x = torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.position
         x = self.norm(self.blocks(x)[:, : len(self.heads)])
-        found = [head(x[:, index]) for index, head in enumerate(self.heads)]
-        return found[0] if len(found) == 1 else torch.stack(found).mean(0)
+        features = [head(x[:, index]) for index, head in enumerate(self.heads)]
+        return features[0] if len(features) == 1 else torch.stack(features).mean(0)
 
 
 class CompactTransformer(nn.Module):

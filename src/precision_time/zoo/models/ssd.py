@@ -87,8 +87,8 @@ def multibox_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Te
     negatives = rank < (3 * positives).clamp(max=matched.shape[1]).unsqueeze(-1)
     score_loss = (each * (matched.float() + negatives.float())).sum(dim=1)
 
-    found = (positives > 0).float()
-    return ((box_loss + score_loss) * found / positives.float().clamp(min=1e-6)).mean()
+    positive = (positives > 0).float()
+    return ((box_loss + score_loss) * positive / positives.float().clamp(min=1e-6)).mean()
 
 
 def build(config: Config, sizes: Sizes) -> Workload:
