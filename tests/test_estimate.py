@@ -164,16 +164,16 @@ def test_length_of_the_run() -> None:
 def test_a_schedule_sums_its_parts() -> None:
     single = {p: predict_time("resnet50", precision=p, batch_size=64, steps=1000) for p in ("fp32", "amp-bf16")}
     schedule = [{"from_step": 0, "precision": "fp32"}, {"from_step": 300, "precision": "amp-bf16"}]
-    found = predict_time("resnet50", precision=schedule, batch_size=64, steps=1000)  # type: ignore[arg-type]
+    found = predict_time("resnet50", precision=schedule, batch_size=64, steps=1000)
     assert found.run is not None
     assert found.run.p50 == pytest.approx(300 * steps(single["fp32"]) + 700 * steps(single["amp-bf16"]))
     assert found.run.p10 < found.run.p50 < found.run.p90
     assert steps(found) == steps(single["amp-bf16"])
     assert Estimate.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     with pytest.raises(JobError, match="from_step 300"):
-        predict_time("resnet50", precision=schedule, batch_size=64, steps=200)  # type: ignore[arg-type]
+        predict_time("resnet50", precision=schedule, batch_size=64, steps=200)
     with pytest.raises(JobError, match="length"):
-        predict_time("resnet50", precision=schedule, batch_size=64)  # type: ignore[arg-type]
+        predict_time("resnet50", precision=schedule, batch_size=64)
 
 
 @given(st.floats(1e-6, 1e6), st.floats(0, 3), st.floats(0, 3))

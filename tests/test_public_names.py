@@ -1,12 +1,36 @@
-"""The public names: growing this list is a deliberate edit."""
+"""The public names: growing one of these lists is a deliberate edit."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+
 import precision_time
+from precision_time import api
+from precision_time.job.job import Job
+from precision_time.job.run import Run
 
 
 def test_public_names() -> None:
-    assert precision_time.__all__ == [
-        "Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time",
-    ]  # fmt: skip
-    assert all(hasattr(precision_time, name) for name in precision_time.__all__)
+    names = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
+    assert precision_time.__all__ == names
+    assert dir(precision_time) == sorted(names), "what completion in an interpreter offers"
+    assert all(hasattr(precision_time, name) for name in names)
+
+
+def test_predict_time_takes_every_field_of_the_job_by_name() -> None:
+    expected = [field.name for noun in (Job, Run) for field in dataclasses.fields(noun) if field.name != "model"]
+    assert list(api.JobFields.__annotations__) == expected
+    assert list(inspect.signature(precision_time.predict_time).parameters) == ["model", *expected]
+
+
+def test_the_arguments_of_predict_time_are_described_as_the_flags_are() -> None:
+    (fields,) = (node for node in ast.parse(inspect.getsource(api)).body if isinstance(node, ast.ClassDef))
+    described = {}
+    for name, text in zip(fields.body, fields.body[1:], strict=False):
+        if isinstance(name, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(name.target, ast.Name)
+            described[name.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    helps = {field.name: field.metadata["help"] for noun in (Job, Run) for field in dataclasses.fields(noun)}
+    assert described == {name: text for name, text in helps.items() if name != "model"}

@@ -7,26 +7,36 @@ from typing import TYPE_CHECKING, Any
 from precision_time.errors import PrecisionTimeError
 
 if TYPE_CHECKING:
+    from precision_time.api import predict_time
     from precision_time.comparison import compare
     from precision_time.estimate.estimate import Estimate
     from precision_time.job.job import Job
-    from precision_time.prediction import predict, predict_time
+    from precision_time.prediction import predict
 
 __version__ = "0.1.0"
 __all__ = ["Estimate", "Job", "PrecisionTimeError", "__version__", "compare", "predict", "predict_time"]
 
-_HOMES = {
-    "Estimate": "estimate.estimate", "Job": "job.job", "compare": "comparison", "predict": "prediction",
-    "predict_time": "prediction",
-}  # fmt: skip
+_MODULES = {
+    "Estimate": "estimate.estimate",
+    "Job": "job.job",
+    "compare": "comparison",
+    "predict": "prediction",
+    "predict_time": "api",
+}
+"""Public name -> the module that defines it."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for, so that `import precision_time` stays instant."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'precision_time' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"precision_time.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"precision_time.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names alone, as completion in an interpreter shows them."""
+    return sorted(__all__)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from precision_time.anchors.anchor import OWN, Anchor, describe_job
 from precision_time.anchors.base import published, shipped_covariance
@@ -260,12 +259,3 @@ def _stepping(estimate: Estimate, start: int, steps: int, quantile: str) -> floa
         cold = max(0, min(start + steps, estimate.steps_per_epoch) - start)
         slow = getattr(estimate.loading.first_step, quantile) * cold
     return slow + float(getattr(estimate.step, quantile)) * (steps - cold)
-
-
-def predict_time(model: str, *, precision: str = "fp32", gpus: int = 1, **fields: Any) -> Estimate:
-    """The same from plain words: `predict_time(model="resnet50", precision="mixed_fp16_fp32", gpus=8, batch_size=256)`.
-
-    Every field of the job file is accepted, also those of `run` (`epochs=90, dataset="imagenet"`). What is left out
-    takes its default: GPU a100-80gb-sxm in its usual node, the model's own optimizer, input size, batch and dataset.
-    """
-    return predict(Job.from_dict({"model": model, "precision": precision, "gpus": gpus, **fields}))
