@@ -1,0 +1,28 @@
+"""Plain data-parallel jobs in the simulator of layouts, against what the former data-parallel simulator predicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from golden.one_simulator import jobs, on_file, seconds
+
+SOME = ("resnet50", "quartznet-15x5", "bert-large", "t5-base", "ncf", "hifigan", "mpt-125m", "llama3-8b")
+
+
+def check(names: tuple[str, ...] | None) -> None:
+    known = on_file()
+    for name, job in jobs():
+        if name in known and (names is None or name.split()[0] in names):
+            former, ratio = known[name]
+            now = seconds(job)
+            assert now is not None
+            assert now / former == pytest.approx(ratio, abs=1e-3), name
+
+
+def test_the_two_simulators_differ_by_what_is_recorded() -> None:
+    check(SOME)
+
+
+@pytest.mark.slow
+def test_the_two_simulators_differ_by_what_is_recorded_for_every_model() -> None:
+    check(None)
