@@ -14,8 +14,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from precision_time.errors import MissingPeakError
 from precision_time import prediction
+from precision_time.errors import PrecisionTimeError
 from precision_time.job import Job
 from precision_time.prediction import predict
 from precision_time.zoo.catalog import ENTRIES
@@ -40,9 +40,9 @@ def jobs() -> Iterator[tuple[str, Job]]:
                 yield f"{name} {setting}", Job(name, anchors=("none",), **fields)  # type: ignore[arg-type]
 
 
-def on_file() -> dict[str, list[float]]:
-    """By job: seconds of the former data-parallel simulator, and the other's as a ratio of these when last recorded."""
-    content: dict[str, list[float]] = json.loads(FILE.read_text(encoding="utf-8"))
+def on_file() -> dict[str, tuple[float, float | None]]:
+    """By job: seconds of the former data-parallel simulator, and the other's as a ratio of these (None: refused)."""
+    content: dict[str, tuple[float, float | None]] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 
@@ -57,10 +57,10 @@ def simulated_seconds(job: Job) -> float:
 
 
 def seconds(job: Job) -> float | None:
-    """The P50 step of the simulator of layouts; None where the device has no unit for the precision."""
+    """The P50 step of the simulator of layouts; None where it cannot take the job."""
     try:
         return simulated_seconds(job)
-    except MissingPeakError:
+    except PrecisionTimeError:
         return None
 
 
