@@ -233,3 +233,17 @@ def test_traces_are_valid(layout: str, gpus: int) -> None:
     if pp > 1:
         passes = [e for e in spans if e["cat"] in ("forward", "backward") and e["tid"] == 0]
         assert len(passes) == 2 * 4 * found.job.layout_spec.vpp
+
+
+def test_tokens_over_the_capacity_of_an_expert_are_dropped() -> None:
+    """The busiest rank computes at most its capacity: of a double share, 1.25."""
+
+    def step_s(**experts: float) -> float:
+        layout = {"ep": 8, "zero": 1, **experts}
+        return predict(
+            Job("mixtral-8x7b", precision="bf16-master", gpus=8, framework="megatron", layout=layout)
+        ).step.p50
+
+    assert Layout(ep=8, dp=8, expert_imbalance=2.0, capacity_factor=1.25).expert_load == 1.25
+    assert step_s(expert_imbalance=2.0, capacity_factor=1.25) == pytest.approx(step_s(expert_imbalance=1.25))
+    assert step_s(capacity_factor=0.5) < step_s() < step_s(expert_imbalance=2.0)

@@ -69,7 +69,8 @@ class Layout:
     overlap_ep        tokens travel to experts behind another micro-batch's compute; default off
     overlap_tp        tensor-parallel traffic is split and hidden behind matrix products; needs sp, default off
     expert_imbalance  tokens of the busiest expert-parallel rank over the mean
-    capacity_factor   tokens that an expert takes over its even share, the rest is dropped; None: dropless
+    capacity_factor   tokens that an expert takes at most, over its even share; the rest is dropped (see `expert_load`);
+                      None: dropless
 
     Raises JobError for a value or a combination that cannot be.
     """
@@ -196,6 +197,13 @@ class Layout:
     def expert_ranks(self) -> int:
         """Ranks that hold the same experts and sum their gradients: tp x cp x dp / (ep x etp)."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens that the busiest expert-parallel rank computes, over the even share: `expert_imbalance`, but at most
+        `capacity_factor`, since tokens over an expert's capacity are dropped (GShard, arXiv:2006.16668; Megatron-LM's
+        --moe-expert-capacity-factor)."""
+        return min(self.expert_imbalance, self.capacity_factor or self.expert_imbalance)
 
     @property
     def plain(self) -> bool:

@@ -261,7 +261,7 @@ def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, .
     routed = tensor_parallel.routed_tokens(graph, unit) if layout.ep > 1 else None
     if routed is None:
         return ()
-    rows = ceil(routed.shape[0] * layout.expert_imbalance / (layout.tp if layout.sp else 1))
+    rows = ceil(routed.shape[0] * layout.expert_load / (layout.tp if layout.sp else 1))
     tokens = TensorSpec((rows, routed.shape[1]), routed.dtype)
     kind = OpSignature("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
     return (kind, kind)
@@ -304,8 +304,8 @@ def _local_kind(step: LayeredStep, unit: Unit, index: int, layout: Layout) -> Op
     sharded = step.sharded.graph if step.sharded else None
     call, graph = tensor_parallel.local_call(step.layers.graph, sharded, unit, index, step.split)
     kind = graph.kinds[call.kind]
-    if layout.expert_imbalance > 1 and kind.name.startswith("pt.grouped"):
-        return _busiest(kind, layout.expert_imbalance)
+    if layout.expert_load != 1.0 and kind.name.startswith("pt.grouped"):
+        return _busiest(kind, layout.expert_load)
     return kind
 
 

@@ -178,7 +178,7 @@ def _expert(
     if routed is None:
         return
     shards = layout.tp if layout.sp else 1
-    size = int(routed.nbytes / shards * layout.expert_imbalance)
+    size = int(routed.nbytes / shards * layout.expert_load)
     copies = topk if layout.dispatcher == "deepep" else 0
     each = CollectiveOp(
         EXPERT, "all_to_all", size, times=2, behind="compute" if layout.overlap_ep else "", copies=copies
