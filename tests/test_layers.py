@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Parameter, Phase, Storage, TensorSpec
 from precision_time.capture.layered_step import layered_step
-from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, block_of, layered
+from precision_time.capture.layers import AFTER, BEFORE, WHOLE, LayeredGraph, block_of, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.layout.rank_program import OpSignatures
+from precision_time.prediction import predict
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import kind_works
 from precision_time.zoo.shallow import Shallow
@@ -195,3 +196,18 @@ def test_a_shallow_model_traced_whole_and_by_its_layers(layers: int) -> None:
     expanded = layered_step(job, parse_precision("bf16")).layers
     assert run(expanded) == run(whole)
     assert expanded.parameter_count == whole.parameter_count
+
+
+def test_a_model_without_numbered_modules_is_one_block() -> None:
+    """So that it can be sharded, recomputed and trained in any layout of data ranks."""
+    step = layered_step(Job("inception-v3"))
+    assert [unit.name for unit in step.layers.units] == [WHOLE]
+    assert step.layers.order == (0,)
+    assert step.layers.parameter_count == step.parameter_count
+
+
+@pytest.mark.parametrize("model", ["inception-v3", "densenet121"])
+@pytest.mark.parametrize("words", [{"layout": "zero1"}, {"layout": "fsdp"}, {"recompute": "full"}])
+def test_it_takes_every_layout_of_data_ranks(model: str, words: dict[str, str]) -> None:
+    estimate = predict(Job(model, gpus=8, precision="amp-fp16", **words))
+    assert estimate.step.p50 > estimate.floor_s > 0.0

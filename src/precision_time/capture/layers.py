@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from precision_time.capture.graph import OpGraph, Parameter, Phase
 
 BEFORE, AFTER = "before", "after"
+WHOLE = "model"
+"""The only block of a model without numbered modules."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +99,12 @@ def _owners(graph: OpGraph) -> list[str]:
 
     What lies in no block belongs to what stands before the first or after the last, by its place; between two blocks
     (a transition, a second use of the embedding) to the block that ran last. So does what a module without operators
-    of its own in the forward pass (dropout in place, a shortcut) runs backward. Without blocks all is one stretch.
+    of its own in the forward pass (dropout in place, a shortcut) runs backward. A model without blocks is one block.
     """
     owners = [block_of(graph.modules[c.module]) for c in graph.calls]
     forward = {owner for owner, c in zip(owners, graph.calls, strict=True) if c.phase < Phase.BACKWARD} - {""}
     if not forward:
-        return [AFTER] * len(owners)
+        return [WHOLE] * len(owners)
     owners = [owner if owner in forward else "" for owner in owners]
     for backward in (False, True):
         at = [i for i, c in enumerate(graph.calls) if (c.phase >= Phase.BACKWARD) is backward]
