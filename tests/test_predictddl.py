@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.errors import CatalogError, DataError, JobError, PredictorError
+from precision_time.hardware.cluster_nodes import NodeResources
 from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob, Predictor
 from precision_time.predictors.predictddl import PredictDDL
@@ -26,13 +27,6 @@ from precision_time.predictors.predictddl.law import fit_law, steps, terms
 from precision_time.predictors.predictddl.predictor import embedder_of
 from precision_time.predictors.predictddl.primitives import Primitive
 from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting, fit
-from precision_time.predictors.predictddl.resources import (
-    NodeResources,
-    from_kubernetes,
-    from_slurm,
-    job_words,
-    this_machine,
-)
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
 from precision_time.predictors.predictddl.trainer import Design, described
 from precision_time.predictors.runs import read_runs
@@ -358,98 +352,6 @@ def test_the_engine_times_its_parts_and_tells_listeners() -> None:
     assert heard == [f"{job.model} {forecast.seconds:.3g}"]
     assert timing.total_s == pytest.approx(timing.check_s + timing.embed_s + timing.model_s)
     assert forecast.seconds == pytest.approx(trained().predict(job.replace(gpus=2, nodes=2)).seconds)
-
-
-# --- resources -------------------------------------------------------------------------------------------------------
-
-SLURM = """NodeName=gpu-01 Arch=x86_64 CoresPerSocket=32
-   CPUAlloc=0 CPUEfctv=64 CPUTot=64 CPULoad=0.01
-   Gres=gpu:a100-80gb-sxm:8(S:0-1)
-   RealMemory=1031000 AllocMem=0 Sockets=2 Boards=1
-   State=IDLE ThreadsPerCore=1
-
-NodeName=gpu-02 Arch=x86_64 CoresPerSocket=32
-   CPUTot=64 Gres=gpu:a100-80gb-sxm:8(S:0-1) RealMemory=1031000
-   State=IDLE+DRAIN
-
-NodeName=cpu-01 Arch=x86_64
-   CPUTot=128 Gres=(null) RealMemory=257000 State=MIXED
-"""
-
-KUBERNETES = {
-    "kind": "Node",
-    "metadata": {
-        "name": "worker-3",
-        "labels": {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB", "nvidia.com/gpu.memory": "16160"},
-    },
-    "spec": {},
-    "status": {
-        "capacity": {"cpu": "40", "memory": "527988868Ki", "nvidia.com/gpu": "8"},
-        "allocatable": {"cpu": "39800m", "memory": "515Gi", "nvidia.com/gpu": "8"},
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "nodeInfo": {"architecture": "amd64"},
-    },
-}
-
-
-def test_slurm_nodes() -> None:
-    one, two, three = from_slurm(SLURM)
-    assert (one.name, one.cores, one.memory_bytes) == ("gpu-01", 64, 1031000 * 2**20)
-    assert (one.gpu, one.gpus, one.ready) == ("a100-80gb-sxm", 8, True)
-    assert not two.ready
-    assert (three.gpu, three.gpus, three.cores, three.ready) == (None, 0, 128, True)
-    assert job_words([one, two]) == {"gpu": "a100-80gb-sxm", "gpus": 8, "nodes": 1}
-    with pytest.raises(DataError, match="scontrol show node"):
-        from_slurm("hello")
-    with pytest.raises(DataError, match="node x: CPUTot or RealMemory"):
-        from_slurm("NodeName=x CPUTot=lots RealMemory=1")
-
-
-def test_kubernetes_nodes() -> None:
-    (one,) = from_kubernetes(json.dumps(KUBERNETES))
-    assert (one.name, one.cores, one.memory_bytes) == ("worker-3", 39, 515 * 2**30)
-    assert (one.gpu, one.gpus, one.gpu_memory_bytes) == ("Tesla-V100-SXM2-16GB", 8, 16160 * 2**20)
-    assert one.catalog_gpu() == "v100-16gb-sxm"
-    listed = {"kind": "NodeList", "items": [KUBERNETES, {**KUBERNETES, "spec": {"unschedulable": True}}]}
-    assert [node.ready for node in from_kubernetes(json.dumps(listed))] == [True, False]
-    for broken in ("{", "[]", json.dumps({"kind": "Node", "metadata": {"name": "x"}, "status": {}})):
-        with pytest.raises(DataError, match="kubectl get node"):
-            from_kubernetes(broken)
-
-
-@pytest.mark.parametrize(
-    ("said", "memory", "name"),
-    [
-        ("NVIDIA-A100-SXM4-80GB", None, "a100-80gb-sxm"),
-        ("NVIDIA A100-PCIE-40GB", None, "a100-40gb-pcie"),
-        ("Tesla T4", None, "t4"),
-        ("NVIDIA L40S", None, "l40s"),
-    ],
-)
-def test_gpus_by_their_products_names(said: str, memory: int | None, name: str) -> None:
-    assert NodeResources("n", 1, 1, gpu=said, gpus=1, gpu_memory_bytes=memory).catalog_gpu() == name
-
-
-def test_a_gpu_that_may_be_several_or_none_is_an_error() -> None:
-    for said in ("a100", "something"):
-        with pytest.raises(CatalogError, match="give the job's gpu yourself"):
-            NodeResources("n", 1, 1, gpu=said, gpus=1).catalog_gpu()
-    with pytest.raises(CatalogError, match="has no GPU"):
-        NodeResources("n", 1, 1).catalog_gpu()
-    unequal = [NodeResources("a", 1, 1, gpu="t4", gpus=1), NodeResources("b", 1, 1, gpu="t4", gpus=2)]
-    with pytest.raises(CatalogError, match="the nodes differ"):
-        job_words(unequal)
-    with pytest.raises(CatalogError, match="none of 1 nodes is ready"):
-        job_words([NodeResources("a", 1, 1, gpu="t4", gpus=1, ready=False)])
-
-
-def test_this_machine_has_cores_and_memory(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:       16384 kB\nMemFree: 1 kB\n")
-    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\n")
-    found = this_machine(tmp_path)
-    assert (found.memory_bytes, found.processor) == (16384 * 1024, "Some CPU @ 2 GHz")
-    assert found.cores >= 1
-    assert this_machine().memory_bytes > 0
 
 
 def test_a_matrix_keeps_the_order_of_its_names() -> None:

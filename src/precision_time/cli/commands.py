@@ -23,7 +23,8 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 
 
 def predict(options: Namespace) -> str:
-    job = job_of(options.source, _job_flags(options), options.imported)
+    flags = _job_flags(options)
+    job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
     if options.predictor != "line":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as whole_line
@@ -69,6 +70,7 @@ def compare(options: Namespace) -> str:
     axes = {name: fields.pop(name) for name in AXES if name in fields}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):
         axes["precision"] = DEFAULT_PRECISIONS.split(",")
+    fields |= _cluster_fields(options, {**fields, **axes})
     first = {name: values[0] for name, values in axes.items()}  # so that a layout meets GPUs that are asked for
     bases = [job_of(source, {**fields, **first}, options.imported) for source in options.source or [None]]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
@@ -326,6 +328,19 @@ def _job_flags(options: Namespace) -> dict[str, Any]:
     if given_anchors := getattr(options, "anchor", []):
         fields["anchors"] = [*filter(None, [fields.get("anchors")]), *given_anchors]
     return fields
+
+
+def _cluster_fields(options: Namespace, flags: dict[str, Any]) -> dict[str, Any]:
+    """gpu, gpus and nodes of the file of `--cluster`, but those that flags decide."""
+    if options.cluster is None:
+        return {}
+    from precision_time.hardware import default_catalog, load_device_file
+    from precision_time.hardware.cluster_nodes import job_fields, read_nodes
+
+    catalog = load_device_file(flags["device"]) if "device" in flags else default_catalog()
+    fields = job_fields(read_nodes(options.cluster), catalog)
+    decided = {*flags, *(("nodes",) if "gpus" in flags else ())}
+    return {name: value for name, value in fields.items() if name not in decided}
 
 
 def _values(field: str, text: str) -> list[str]:

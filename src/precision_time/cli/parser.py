@@ -20,6 +20,7 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 _FILE_FLAGS = (
     "device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported", "trained",
     "real_runs", "jobs", "folder",
+    "cluster",
 )  # fmt: skip
 
 _NOT_FOR_VERIFY = (
@@ -143,6 +144,12 @@ def build_parser(for_completion: bool = False) -> Parser:
             metavar="FILE",
             help="take the job from another program's file: a Megatron script or arguments, a DeepSpeed JSON or a "
             "torchtitan TOML; the job file and flags override it",
+        )
+        command.add_argument(
+            "--cluster",
+            metavar="FILE",
+            help="take gpu, gpus and nodes from the output of `scontrol show node` or `kubectl get node -o json`; "
+            "flags override it",
         )
     compare = made["compare"]
     compare.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE_HELP + "; may be several")

@@ -4,7 +4,7 @@ network.py, paths.py, primitives.py   the graph of a job's layers
 encoder.py, generator.py, pretraining.py   its vector: the GHN-2 encoder, and what that is pre-trained on
 facts.py, features.py      what is known of a job, and the columns made of it
 regressors.py, selection.py, trainer.py   the offline trainer
-confidence.py, task_checker.py, resources.py, engine.py, storage.py   the parts around the answer
+confidence.py, task_checker.py, engine.py, storage.py   the parts around the answer
 predictor.py               all of it as one `Predictor`
 """
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_time.hardware.cluster_nodes import NodeResources, job_fields
 from precision_time.job.job import Job
 from precision_time.predictors.interface import Forecast
 from precision_time.predictors.predictddl.network import Floats, Network
-from precision_time.predictors.predictddl.resources import NodeResources, job_words
 from precision_time.predictors.predictddl.task_checker import check
 from precision_time.predictors.predictddl.trainer import Embedder, Trained
 
@@ -55,7 +55,7 @@ class Engine:
     def answer(self, job: Job, nodes: Sequence[NodeResources] = ()) -> tuple[Forecast, Timing]:
         """A forecast of a job, on `nodes` (all of them) where given, else on the cluster that the job names."""
         if nodes:
-            job = job.replace(**job_words(nodes))
+            job = job.replace(**job_fields(nodes))
         start = time.perf_counter()
         facts, who = check(job, self._trained)
         checked = time.perf_counter()

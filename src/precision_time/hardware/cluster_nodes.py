@@ -1,19 +1,19 @@
-"""The cluster resource collector: what a node has, from this machine, a Slurm or a Kubernetes description of it.
+"""The nodes of a cluster as Slurm (`scontrol show node`) or Kubernetes (`kubectl get node -o json`) describes them.
 
-The parsers are pure: they take the text of `scontrol show node` or of `kubectl get node -o json` and ask nobody.
+The readers take the text of those commands; they contact no scheduler.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.hardware.aliases import plain
 from precision_time.hardware.catalog import Catalog, default_catalog
 
 _KUBERNETES_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "google.com/tpu")
@@ -22,7 +22,11 @@ _BINARY = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, 
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """One server. `gpu` is as the source names it, `gpu_memory_bytes` of one device; None and 0 where there is none."""
+    """One node of a cluster. `memory_bytes` is host memory.
+
+    `gpu` is the name that the scheduler gives the device, and None on a node without one; `gpu_memory_bytes` is the
+    memory of one device, where the scheduler states it.
+    """
 
     name: str
     cores: int
@@ -34,78 +38,60 @@ class NodeResources:
     ready: bool = True
 
     def catalog_gpu(self, catalog: Catalog | None = None) -> str:
-        """The name of its GPU in the catalog. Raises a `CatalogError` where none or several may be meant."""
+        """The catalog name of its GPU. Raises `CatalogError` if no entry or several entries match."""
         known = (catalog or default_catalog()).gpus
         if not self.gpu:
             raise CatalogError(
                 f"node {self.name} has no GPU; give the job's gpu yourself, with a device file for its CPU"
             )
-        said = re.sub(r"[^a-z0-9]+", "-", self.gpu.lower())
-        if said in known:
-            return said
-        words = set(re.findall(r"[a-z]+\d*[a-z]*|\d+[a-z]*", said))
-        if self.gpu_memory_bytes and not any(re.fullmatch(r"\d+gb", w) for w in words):
-            words.add(f"{round(self.gpu_memory_bytes / 2**30)}gb")
-        fits = [name for name in known if all(_says(words, part) for part in name.split("-"))]
+        hyphenated = plain(self.gpu)
+        if hyphenated in known:
+            return hyphenated
+        parts = set(re.findall(r"[a-z]+\d*[a-z]*|\d+[a-z]*", hyphenated))
+        if self.gpu_memory_bytes and not any(re.fullmatch(r"\d+gb", part) for part in parts):
+            parts.add(f"{round(self.gpu_memory_bytes / 2**30)}gb")
+        fits = [name for name in known if all(_matches(parts, part) for part in name.split("-"))]
         best = [name for name in fits if len(name.split("-")) == max(len(f.split("-")) for f in fits)]
         if len(best) != 1:
             raise CatalogError(
                 f"gpu {self.gpu!r} of node {self.name} is {'several' if best else 'none'} of the catalog's; "
-                f"nearest: {nearest(said, known)}; give the job's gpu yourself"
+                f"nearest: {nearest(hyphenated, known)}; give the job's gpu yourself"
             )
         return best[0]
 
 
-def _says(words: set[str], part: str) -> bool:
-    return part in words or any(part.isalpha() and w.startswith(part) and w[len(part) :].isdigit() for w in words)
+def _matches(parts: set[str], part: str) -> bool:
+    """Whether a part of a catalog name stands in a scheduler's name; "sxm" also stands in "sxm4"."""
+    return part in parts or any(part.isalpha() and p.startswith(part) and p[len(part) :].isdigit() for p in parts)
 
 
-def job_words(nodes: Sequence[NodeResources], catalog: Catalog | None = None) -> dict[str, Any]:
-    """`gpu`, `gpus` and `nodes` of a job that takes all of some equal nodes that are ready."""
+def job_fields(nodes: Sequence[NodeResources], catalog: Catalog | None = None) -> dict[str, Any]:
+    """The fields `gpu`, `gpus` and `nodes` of a job that uses all nodes that are ready, which must be equal."""
     ready = [node for node in nodes if node.ready]
     if not ready:
         raise CatalogError(f"none of {len(nodes)} nodes is ready; give the nodes that the job is to run on")
     kinds = {(node.gpu, node.gpus) for node in ready}
     if len(kinds) > 1:
-        said = ", ".join(sorted(f"{count} x {gpu}" for gpu, count in kinds))
-        raise CatalogError(f"the nodes differ ({said}); give equal ones, since ranks wait for the slowest")
+        listed = ", ".join(sorted(f"{count} x {gpu}" for gpu, count in kinds))
+        raise CatalogError(f"the nodes differ ({listed}); give equal ones, since ranks wait for the slowest")
     first = ready[0]
     return {"gpu": first.catalog_gpu(catalog), "gpus": first.gpus * len(ready), "nodes": len(ready)}
 
 
-def this_machine(proc: Path = Path("/proc")) -> NodeResources:
-    """The machine this runs on: cores we may use, memory, processor, and its CUDA devices where torch sees some."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = NodeResources(os.uname().nodename, cores, _memory(proc), _processor(proc))
+def read_nodes(path: str | Path) -> tuple[NodeResources, ...]:
+    """The nodes in a file with the output of either command. Raises `DataError` naming the file."""
     try:
-        import torch
-    except ImportError:
-        return found
-    if not torch.cuda.is_available():
-        return found
-    device = torch.cuda.get_device_properties(0)
-    return replace(found, gpu=device.name, gpus=torch.cuda.device_count(), gpu_memory_bytes=device.total_memory)
-
-
-def _memory(proc: Path) -> int:
-    match = re.search(r"MemTotal:\s+(\d+) kB", _text(proc / "meminfo"))
-    return int(match[1]) * 1024 if match else 0
-
-
-def _processor(proc: Path) -> str:
-    match = re.search(r"model name\s*:\s*(.+)", _text(proc / "cpuinfo"))
-    return match[1].strip() if match else ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+        text = Path(path).read_text(encoding="utf-8")
+        return from_kubernetes(text) if text.lstrip().startswith("{") else from_slurm(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"cluster file {str(path)!r} cannot be read: {reason.lower()}; check the path") from None
+    except DataError as error:
+        raise DataError(f"cluster file {str(path)!r}: {error}") from error
 
 
 def from_slurm(text: str) -> tuple[NodeResources, ...]:
-    """Nodes of `scontrol show node`: one block a node, KEY=VALUE. `RealMemory` is in MiB."""
+    """The nodes of `scontrol show node`: blocks of KEY=VALUE, one for each node. `RealMemory` is in MiB."""
     blocks = [block for block in re.split(r"(?m)^(?=NodeName=)", text) if block.startswith("NodeName=")]
     if not blocks:
         raise DataError("the text has no NodeName=, so it is no output of `scontrol show node`; give that output whole")
@@ -119,8 +105,8 @@ def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
     except (KeyError, ValueError) as error:
         raise DataError(f"node {name}: CPUTot or RealMemory is missing or no number; give its whole block") from error
     gpu, gpus = None, 0
-    for each in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))", fields.get("Gres", "")):
-        gpu, gpus = each[0] or gpu, gpus + int(each[1])
+    for name_of_gpu, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))", fields.get("Gres", "")):
+        gpu, gpus = name_of_gpu or gpu, gpus + int(number)
     state = fields.get("State", "").upper()
     ready = not any(word in state for word in ("DOWN", "DRAIN", "FAIL", "MAINT", "UNKNOWN"))
     return NodeResources(
@@ -129,7 +115,7 @@ def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
 
 
 def from_kubernetes(text: str) -> tuple[NodeResources, ...]:
-    """Nodes of `kubectl get node -o json`, a single one or a list. Allocatable resources count, not capacity."""
+    """The nodes of `kubectl get node -o json`, one or a list. Allocatable resources count, not capacity."""
     try:
         document = json.loads(text)
         items = document["items"] if document.get("kind", "").endswith("List") else [document]
@@ -143,17 +129,17 @@ def from_kubernetes(text: str) -> tuple[NodeResources, ...]:
 
 def _kubernetes_node(item: Mapping[str, Any]) -> NodeResources:
     status, labels = item["status"], item["metadata"].get("labels", {})
-    has = status.get("allocatable") or status["capacity"]
-    kind = next((key for key in _KUBERNETES_GPUS if int(has.get(key, 0))), None)
+    resources = status.get("allocatable") or status["capacity"]
+    kind = next((key for key in _KUBERNETES_GPUS if int(resources.get(key, 0))), None)
     memory = labels.get("nvidia.com/gpu.memory")
     conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
     return NodeResources(
         name=item["metadata"]["name"],
-        cores=int(_quantity(has["cpu"])),
-        memory_bytes=int(_quantity(has["memory"])),
+        cores=int(_quantity(resources["cpu"])),
+        memory_bytes=int(_quantity(resources["memory"])),
         processor=status.get("nodeInfo", {}).get("architecture", ""),
         gpu=(labels.get("nvidia.com/gpu.product") or kind) if kind else None,
-        gpus=int(has[kind]) if kind else 0,
+        gpus=int(resources[kind]) if kind else 0,
         gpu_memory_bytes=int(memory) * 2**20 if kind and memory else None,
         ready=conditions.get("Ready", "True") == "True" and not item.get("spec", {}).get("unschedulable", False),
     )
