@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fakes import FakeEstimate, FakeInterval, FakeMemory, fake
 from precision_time.comparison import Comparison, Row, compare, cross
-from precision_time.comparison_table import interval_text
 from precision_time.errors import DataError, JobError, MissingPeakError
+from precision_time.estimate.text import interval_text
 from precision_time.job import Job
 from precision_time.units import rounded_parts
 

@@ -62,10 +62,11 @@ def compare(options: Namespace) -> str:
     from precision_time.comparison import cross, distinct
 
     if options.plot:
-        from precision_time.comparison_plot import check_picture
+        from precision_time.report.figure import image_kind, require_matplotlib
 
-        check_picture(options.plot)
+        image_kind(options.plot)
         check_file("--plot", options.plot)
+        require_matplotlib()
     fields = _job_flags(options)
     axes = {name: fields.pop(name) for name in AXES if name in fields}
     if "precision" not in axes and all(len(values) == 1 for values in axes.values()):

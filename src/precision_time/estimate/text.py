@@ -17,7 +17,7 @@ from precision_time.units import (
     unit_for,
 )
 
-_LABELS = {
+TERM_LABELS = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
@@ -30,6 +30,7 @@ _LABELS = {
     "straggler_wait": "waiting for the slowest GPU",
     "loader_stall": "waiting for data",
 }
+"""Terms of the breakdown as people read them."""
 _NAME, _NUMBER, _BAR = 30, 12, 30
 
 
@@ -37,6 +38,14 @@ def text(estimate: Estimate) -> str:
     """The whole answer: headline, times, breakdown, memory, trust."""
     parts = [_headline(estimate), _times(estimate), _breakdown(estimate), _memory(estimate), _trust(estimate)]
     return "\n\n".join(parts)
+
+
+def interval_text(interval: Interval) -> str:
+    """ "104.9 ms (96.1-114.0)": P50 with P10 and P90 in the same unit."""
+    scale, unit = unit_for(interval.p50)
+    low, middle, high = (value / scale for value in (interval.p10, interval.p50, interval.p90))
+    digits = digits_for(middle)
+    return f"{middle:.{digits}f} {unit} ({low:.{digits}f}-{high:.{digits}f})"
 
 
 def _headline(estimate: Estimate) -> str:
@@ -101,7 +110,7 @@ def _breakdown(estimate: Estimate) -> str:
     total = estimate.step.p50
     scale, unit = unit_for(total)
     digits = digits_for(total / scale) + 1
-    names = [_LABELS[term] for term in estimate.breakdown]
+    names = [TERM_LABELS[term] for term in estimate.breakdown]
     numbers = rounded_parts([seconds / scale for seconds in estimate.breakdown.values()], digits)
     shares = rounded_parts([100 * seconds / total for seconds in estimate.breakdown.values()], 1)
     lines = ["where a step goes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from precision_time.comparison_table import interval_text
+from precision_time.estimate.text import interval_text
 from precision_time.measure.calibrate import NOISY
 from precision_time.text_table import format_table
 from precision_time.units import human_seconds

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from precision_time.comparison_table import interval_text
+from precision_time.estimate.text import interval_text
 from precision_time.fit.board.facts import COMMAND
 from precision_time.fit.board.residuals import why
 from precision_time.fit.board.runs import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin

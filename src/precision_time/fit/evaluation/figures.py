@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from precision_time.comparison_table import interval_text
 from precision_time.errors import CatalogError, MissingExtraError
+from precision_time.estimate.text import interval_text
 from precision_time.fit.evaluation.accuracy import Judged, group_of
 from precision_time.fit.evaluation.evaluation import Evaluation
 from precision_time.fit.evaluation.text import percent

@@ -7,8 +7,8 @@ import html
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from precision_time.comparison_table import interval_text
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
+from precision_time.estimate.text import interval_text
 from precision_time.fit.evaluation import figures
 from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.evaluation.evaluation import Evaluation

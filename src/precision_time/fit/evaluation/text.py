@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from precision_time.comparison_table import interval_text
+from precision_time.estimate.text import interval_text
 from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.evaluation import Evaluation
 from precision_time.fit.evaluation.order import Order, precision_order

@@ -1,0 +1,10 @@
+"""Comparison: one job beside others as a table, a picture and sentences that explain each speed-up.
+
+takes     jobs
+gives     a `Comparison`: rows with estimates or reasons for their absence, speed-ups, explanations
+knows not how a step is predicted: every row goes through `predict`
+"""
+
+from precision_time.comparison.comparison import Comparison, Row, compare, cross, distinct
+
+__all__ = ["Comparison", "Row", "compare", "cross", "distinct"]
