@@ -188,6 +188,29 @@ def test_double_is_left_alone() -> None:
     assert len(found) == 1
 
 
+def test_the_cast_of_a_weight_is_not_taken_for_another_weight_in_its_place() -> None:
+    """Python gives the id of a tensor that is gone to the next one; widths differ, so a wrong cast would show."""
+    ids = set()
+    with torch.device("meta"), intercept.region(torch.bfloat16), torch.no_grad():
+        x = torch.zeros(2, 4)
+        for i in range(100):
+            weight = torch.zeros(4, 3 + i % 7, requires_grad=True)
+            ids.add(id(weight))
+            assert torch.mm(x, weight).shape == (2, 3 + i % 7)
+            del weight
+    assert len(ids) < 100, "no id came twice, so nothing was tested"
+
+
+def test_a_weight_is_cast_once_in_a_region() -> None:
+    tracer = Tracer()
+    with torch.device("meta"), tracer, intercept.region(torch.bfloat16):
+        x, weight = torch.zeros(2, 4), torch.zeros(4, 3, requires_grad=True)
+        for _ in range(3):
+            torch.mm(x, weight)
+    casts = [call for call in tracer.calls if list(tracer.kinds)[call.kind].name == "aten._to_copy"]
+    assert len([c for c in casts if list(tracer.kinds)[c.kind].inputs[0].shape == (4, 3)]) == 1
+
+
 def test_nothing_changes_outside_a_region() -> None:
     a = torch.empty(8, 8, device="meta")
     with intercept.region(torch.float16):

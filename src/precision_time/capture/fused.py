@@ -271,8 +271,8 @@ def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
 
 
 def _rnn(mode: int) -> Any:
-    def run(x: Any, hx: Any, params: Any, has_biases: bool, layers: int, dropout_p: float, train: bool,
-            bidirectional: bool, batch_first: bool) -> Any:  # fmt: skip
+    def run(x: Any, hx: Any, params: Any, *options: Any) -> Any:
+        _has_biases, layers, _dropout, _train, bidirectional, batch_first = options
         first = hx[0] if isinstance(hx, (list, tuple)) else hx
         out, state = _Rnn.apply(x, mode, first.shape[-1], layers, bidirectional, batch_first, *params)
         return (out, state, state) if mode == 2 else (out, state)

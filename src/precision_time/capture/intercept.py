@@ -12,6 +12,7 @@ dropout, recurrent layers, RMS norm and weight norm (see `fused`).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,14 +34,16 @@ _KEY_SET = torch._C.DispatchKeySet(_DISPATCH_KEY)
 
 @dataclass
 class Region:
-    """One traced forward pass: which device's rules hold, how attention runs, and the weight-cast cache.
+    """One traced forward pass: the device whose rules apply, the attention kernel, and the cache of weight casts.
 
     Whether autocast is on, and to which dtype, is torch's own state: the model may change it as it runs.
+    `cache` is keyed on a weight's id, which Python gives to another tensor once the weight is gone; each entry
+    therefore has a weak reference to its weight and holds for that weight alone, as in PyTorch (autocast_mode.cpp).
     """
 
     device: str = "cuda"
     attention: str = "flash"
-    cache: dict[tuple[int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+    cache: dict[tuple[int, torch.dtype], tuple[weakref.ref[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
@@ -68,9 +71,11 @@ def _cast(value: Any, dtype: torch.dtype, region: Region) -> Any:
     if not (leaf and dtype == region.dtype and torch.is_autocast_cache_enabled()):
         return value.to(dtype)
     key = (id(value), dtype)
-    if key not in region.cache:
-        region.cache[key] = value.to(dtype)
-    return region.cache[key]
+    weight, cast = region.cache.get(key, (None, None))
+    if weight is None or weight() is not value:
+        cast = value.to(dtype)
+        region.cache[key] = (weakref.ref(value), cast)
+    return cast
 
 
 def _tensors(args: Any) -> Iterator[torch.Tensor]:
@@ -135,7 +140,7 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _own_kernel(op: Any, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
+def _model_operator_kernel(op: Any, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
     """The kernel of an operator in `zoo.models.operators`: what capture shows instead of torch's own it is made of."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,7 +224,7 @@ def _install() -> tuple[object, ...]:
         ("window_attention", (fused.window_attention, True)),
     ):
         op = getattr(torch.ops.precision_time, name).default
-        operators.impl(name, _own_kernel(op, replacement, low_precision), _KEY, with_keyset=True)
+        operators.impl(name, _model_operator_kernel(op, replacement, low_precision), _KEY, with_keyset=True)
     return fallback, library, operators
 
 

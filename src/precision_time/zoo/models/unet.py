@@ -24,27 +24,18 @@ NORMS: dict[str, dict[int, type[nn.Module]]] = {
 
 
 class UNet(nn.Module):
-    """`filters` has one width per level; the resolution halves between levels.
+    """`config["filters"]` has one width per level; the resolution halves between levels.
 
     Instance norm returns a view, so an `inplace` activation after it (MONAI) makes autograd copy gradients.
     """
 
-    def __init__(
-        self,
-        dims: int,
-        channels: int,
-        classes: int,
-        filters: tuple[int, ...],
-        *,
-        kernel: int = 3,
-        out_kernel: int = 1,
-        norm: dict[int, type[nn.Module]] = NORMS["instance"],
-        slope: float = 0.01,
-        inplace: bool = False,
-    ) -> None:
+    def __init__(self, config: Config, channels: int) -> None:
         super().__init__()
-        self.dims, self.kernel, self.norm = dims, kernel, norm[dims]
-        self.slope, self.inplace = slope, inplace
+        dims, classes = int(config.get("dims", 2)), int(config.get("classes", 4))
+        filters, out_kernel = tuple(int(width) for width in config["filters"]), int(config.get("out_kernel", 1))
+        self.dims, self.kernel = dims, int(config.get("kernel", 3))
+        self.norm = option(config, "norm", NORMS, "instance")[dims]
+        self.slope, self.inplace = float(config.get("slope", 0.01)), bool(config.get("inplace", 0))
         inputs = (channels, *filters[:-1])
         self.down = nn.ModuleList(
             self._pair(first, second, stride=1 if level == 0 else 2)
@@ -80,22 +71,12 @@ class UNet(nn.Module):
 
 def build(config: Config, sizes: Sizes) -> Workload:
     dims = int(config.get("dims", 2))
-    filters = tuple(int(width) for width in config["filters"])
-    divisor = 2 ** (len(filters) - 1)
+    levels = len(config["filters"])
+    divisor = 2 ** (levels - 1)
     if any(side % divisor for side in spatial(sizes, dims)):
-        raise JobError(f"{len(filters)} levels halve the input: every side of image_size must divide by {divisor}")
+        raise JobError(f"{levels} levels halve the input: every side of image_size must divide by {divisor}")
     channels = int(sizes.get("channels", 4))
-    module = UNet(
-        dims,
-        channels,
-        int(config.get("classes", 4)),
-        filters,
-        kernel=int(config.get("kernel", 3)),
-        out_kernel=int(config.get("out_kernel", 1)),
-        norm=option(config, "norm", NORMS, "instance"),
-        slope=float(config.get("slope", 0.01)),
-        inplace=bool(config.get("inplace", 0)),
-    )
+    module = UNet(config, channels)
     # Deep supervision is off, as in the published runs.
     background = bool(config.get("dice_background", 0))
     loss = dice_cross_entropy(over_batch=bool(config.get("dice_over_batch", 1)), background=background)
