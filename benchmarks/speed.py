@@ -93,7 +93,7 @@ print(json.dumps({"seconds": statistics.median(times)}))
 CAPTURE = """
 import json, time
 import torch
-from precision_time.capture.training_step import trace_entry
+from precision_time.capture.trace import trace_entry
 from precision_time.zoo.catalog import ENTRIES
 entry = ENTRIES["gpt2-xl"]
 import precision_time.zoo.models.decoder

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from networks import Block, cnn, cross_entropy, names, only, rows, total, trace, transformer  # noqa: E402
 from precision_time.capture.graph import Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec  # noqa: E402
 from precision_time.capture.optimizer import Tail, tail  # noqa: E402
-from precision_time.capture.training_step import trace_entry  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
 from precision_time.layout.data_parallel import buckets  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402

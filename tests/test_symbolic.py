@@ -19,7 +19,7 @@ from hypothesis import strategies as st  # noqa: E402
 from networks import cnn, names, total, trace, transformer  # noqa: E402
 from precision_time.capture import symbolic  # noqa: E402
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec  # noqa: E402
-from precision_time.capture.training_step import trace_entry  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.errors import CaptureError, DataError  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
 from precision_time.zoo.ship import DATA, variants_of  # noqa: E402

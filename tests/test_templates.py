@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from precision_time.capture import symbolic  # noqa: E402
 from precision_time.capture.graph import OpGraph  # noqa: E402
-from precision_time.capture.training_step import trace_entry  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
 from precision_time.zoo.ship import DATA, REGIMES  # noqa: E402
 from precision_time.zoo.templates import LAYERS, TEMPLATES, Template, template_for  # noqa: E402

@@ -15,7 +15,8 @@ from precision_time.capture import symbolic  # noqa: E402
 from precision_time.capture.fp8 import to_fp8  # noqa: E402
 from precision_time.capture.graph import OpGraph, Phase  # noqa: E402
 from precision_time.capture.optimizer import tail  # noqa: E402
-from precision_time.capture.training_step import trace_entry, training_step  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
+from precision_time.capture.training_step import training_step  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from precision_time.errors import MissingExtraError
+from precision_time.capture.trace import builder, require_torch
+from precision_time.capture.training_step import resolve
 from precision_time.job.job import Job
 
 if TYPE_CHECKING:
-    from precision_time.zoo.workload import Workload, ZooEntry
+    from precision_time.zoo.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +23,8 @@ class Built:
     clip_norm: float | None
 
 
-def builder(entry: ZooEntry) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Workload]:
-    """The function of a zoo entry that builds it from its configuration and sizes."""
-    module_name, _, function_name = entry.builder.partition(":")
-    try:
-        module = importlib.import_module(f"precision_time.zoo.{module_name}")
-        function: Callable[..., Workload] = getattr(module, function_name)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
-        ) from error
-    return function
-
-
 def build_workload(job: Job) -> Built:
     """The job's model with one batch, allocated under the current `torch.device`."""
-    from precision_time.capture.training_step import require_torch, resolve
 
     require_torch(job.model)
     if job.model.endswith(".py") or ".py:" in job.model:

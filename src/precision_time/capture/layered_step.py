@@ -18,15 +18,9 @@ from precision_time.capture import symbolic
 from precision_time.capture.fused_kernels import attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
-from precision_time.capture.training_step import (
-    regime_of,
-    renames,
-    resolve,
-    trace_entry,
-    training_step,
-    transform,
-    usual_implementation,
-)
+from precision_time.capture.regimes import dtype_renames, regime_of, transform
+from precision_time.capture.trace import trace_entry
+from precision_time.capture.training_step import resolve, training_step, usual_implementation
 from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
@@ -260,7 +254,7 @@ def _layers(key: _Key) -> LayeredGraph:
 def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
     traced = "math" if key.attention == "math" else "flash"
-    rename = renames(key.precision)
+    rename = dtype_renames(key.precision)
     template = template_for(key.builder, config, traced)
     if template is not None and not template.is_as_deep(config):
         template = None

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.capture import symbolic
-from precision_time.capture.fp8 import to_fp8
-from precision_time.capture.fusion import fuse_pointwise
 from precision_time.capture.graph import OpGraph
-from precision_time.capture.half_softmax import merge_half_softmax
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import Tail, tail
-from precision_time.errors import JobError, MissingExtraError, nearest
+from precision_time.capture.regimes import FUSING, dtype_renames, regime_of, transform
+from precision_time.capture.trace import trace_entry
+from precision_time.errors import JobError, nearest
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
@@ -28,7 +27,6 @@ from precision_time.zoo.workload import ZooEntry
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
 _PREFIXES = ("torchvision", "timm", "hf")
-_FUSING = ("compile", "torchscript", "xla")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,19 +200,6 @@ def _example(prefix: str) -> str:
     }[prefix]
 
 
-def regime_of(precision: Precision) -> str:
-    """Which of the three stored dtype regimes a precision is."""
-    if precision.autocast:
-        return "autocast"
-    return "half" if precision.parameter_dtype in ("float16", "bfloat16") else "full"
-
-
-def renames(precision: Precision) -> dict[str, str]:
-    if precision.compute_dtype == "float16":
-        return {"bfloat16": "float16"}
-    return {"float32": "float64"} if precision.compute_dtype == "float64" else {}
-
-
 @dataclass(frozen=True, slots=True)
 class _GraphKey:
     """Everything a traced graph depends on, hashable; the entry itself follows from its name."""
@@ -238,7 +223,7 @@ def _graph(model: _Model, precision: Precision, attention: str, execution: str, 
         _GraphKey(
             model.name, model.shipped and rules == "cuda", tuple(sorted(model.config.items())),
             tuple(sorted(model.sizes.items())), precision, attention,
-            execution if execution in _FUSING else "eager", rules, model.entry,
+            execution if execution in FUSING else "eager", rules, model.entry,
         )
     )  # fmt: skip
 
@@ -251,55 +236,8 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         variant = regime if key.attention == "flash" else f"{regime}.math"
         stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
         concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
-        graph = symbolic.evaluate(stored, concrete, renames(key.precision))
+        graph = symbolic.evaluate(stored, concrete, dtype_renames(key.precision))
     else:
         graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
-        graph = symbolic.rename_dtypes(graph, renames(key.precision))
+        graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     return transform(graph, key.precision, key.execution, key.device_rules)
-
-
-def transform(graph: OpGraph, precision: Precision, execution: str, device_rules: str = "cuda") -> OpGraph:
-    """What the precision and the way of running change in a traced graph: fp8 products, fused pointwise chains."""
-    if precision.autocast and precision.compute_dtype == "float16" and device_rules == "cuda":
-        graph = merge_half_softmax(graph)
-    if precision.fp8_scaling:
-        graph = to_fp8(graph, precision.fp8_scaling)
-    return fuse_pointwise(graph) if execution in _FUSING else graph
-
-
-def require_torch(what: str) -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{what} must be traced, which needs PyTorch: pip install 'precision-time[torch]', or name a zoo model "
-            "at its own shape (`precision-time zoo` lists them)"
-        ) from error
-
-
-def trace_entry(
-    entry: ZooEntry,
-    config: Mapping[str, Any],
-    sizes: Mapping[str, Any],
-    regime: str,
-    attention: str,
-    device_rules: str = "cuda",
-) -> OpGraph:
-    """Trace a workload at concrete sizes (needs torch)."""
-    require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
-    import importlib
-
-    from precision_time.capture.step import Regime, capture
-
-    module_name, _, function = entry.builder.partition(":")
-    try:
-        build = getattr(importlib.import_module(f"precision_time.zoo.{module_name}"), function)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
-        ) from error
-    plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
-    return capture(
-        lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain,
-        device_rules=device_rules,
-    )  # fmt: skip

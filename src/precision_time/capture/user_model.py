@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
+from precision_time.capture.regimes import dtype_renames, regime_of, transform
+from precision_time.capture.trace import require_torch
 from precision_time.errors import CaptureError, JobError, nearest
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
@@ -50,8 +52,6 @@ class UserModelStep:
 
 
 def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -> UserModelStep:
-    from precision_time.capture.training_step import regime_of, require_torch, transform
-
     require_torch(job.model)
     from precision_time.capture import symbolic
     from precision_time.capture.step import Regime, capture
@@ -72,10 +72,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
         name=job.model,
         device_rules=device_type,
     )
-    renames = {"bfloat16": "float16"} if precision.compute_dtype == "float16" else {}
-    if precision.compute_dtype == "float64":
-        renames = {"float32": "float64"}
-    graph = transform(symbolic.rename_dtypes(graph, renames), precision, job.execution, device_type)
+    graph = transform(symbolic.rename_dtypes(graph, dtype_renames(precision)), precision, job.execution, device_type)
     name, implementation = _optimizer(outcome["optimizer"], device_type)
     return UserModelStep(job.model, graph, job.optimizer or name, implementation, outcome["batch"], dict(job.input))
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from precision_time.capture.regimes import regime_of
 from precision_time.capture.step import Regime, capture
-from precision_time.capture.training_step import regime_of, resolve
+from precision_time.capture.training_step import resolve
 from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered
 from precision_time.measure.bench import tf32_allowed

@@ -17,9 +17,9 @@ import torch
 from precision_time.capture import fused as _fused  # noqa: F401  (enters the operators of ours)
 from precision_time.capture.build import build_workload
 from precision_time.capture.graph import OpSignature
+from precision_time.capture.regimes import regime_of
 from precision_time.capture.step import Regime, capture
 from precision_time.capture.tracer import Tracer
-from precision_time.capture.training_step import regime_of
 from precision_time.errors import MeasureError
 from precision_time.job.job import Job
 from precision_time.measure.tensors import random

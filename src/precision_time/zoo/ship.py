@@ -14,7 +14,7 @@ from pathlib import Path
 
 from precision_time.capture import symbolic
 from precision_time.capture.graph import OpGraph
-from precision_time.capture.training_step import trace_entry
+from precision_time.capture.trace import trace_entry
 from precision_time.errors import PrecisionTimeError
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.templates import TEMPLATES, Template

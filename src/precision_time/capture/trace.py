@@ -1,0 +1,61 @@
+"""Tracing a named workload: from a zoo entry to the operator graph of its step, at concrete sizes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from precision_time.capture.graph import OpGraph
+from precision_time.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from precision_time.zoo.workload import Workload, ZooEntry
+
+
+def builder(entry: ZooEntry) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Workload]:
+    """The function of a zoo entry that builds its workload from `model_config` and input sizes."""
+    module_name, _, function_name = entry.builder.partition(":")
+    try:
+        module = importlib.import_module(f"precision_time.zoo.{module_name}")
+        function: Callable[..., Workload] = getattr(module, function_name)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{entry.name} is built from {error.name}, which is not installed: pip install 'precision-time[models]'"
+        ) from error
+    return function
+
+
+def require_torch(what: str) -> None:
+    """Raise `MissingExtraError` if PyTorch is not installed; `what` is the model that needs it."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} must be traced, which needs PyTorch: pip install 'precision-time[torch]', or name a zoo model "
+            "at its own shape (`precision-time zoo` lists them)"
+        ) from error
+
+
+def trace_entry(
+    entry: ZooEntry,
+    config: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    regime: str,
+    attention: str,
+    device_rules: str = "cuda",
+) -> OpGraph:
+    """Trace a workload at concrete sizes, which needs PyTorch.
+
+    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math". Raises `MissingExtraError` for a
+    library that is not installed and `CaptureError` for a model that cannot be traced.
+    """
+    require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
+    from precision_time.capture.step import Regime, capture
+
+    build = builder(entry)
+    plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
+    return capture(
+        lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain,
+        device_rules=device_rules,
+    )  # fmt: skip
