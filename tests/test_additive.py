@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.papers.every_layout import degrees, every_layout
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from precision_time.layered_prediction import program_of
 from precision_time.predictors.additive import Additive, BlindAdditive
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import local_step
-from precision_time.predictors.every_layout import degrees, every_layout
 from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor
 from precision_time.predictors.registry import predictor_class
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from benchmarks.papers.additive import AWARE, LINE, REPAIRS, judge, study
+from benchmarks.papers.additive_errors import Judged, accuracy, mape, twin_table
+from benchmarks.papers.study import Context, Section
 
 from precision_time.job import Job
 from precision_time.predictors.additive import Additive
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.studies.additive import AWARE, LINE, REPAIRS, judge, study
-from precision_time.predictors.studies.additive_errors import Judged, accuracy, mape, twin_table
-from precision_time.predictors.study import Context, Section
 from precision_time.timing.constants import StepConstants
 
 
@@ -58,7 +58,7 @@ def test_a_twin_is_off_by_the_ratio_of_the_precisions() -> None:
 
 
 def test_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    from precision_time.predictors.studies import additive_layouts
+    from benchmarks.papers import additive_layouts
 
     monkeypatch.setattr(additive_layouts, "WORLD", 2)
     monkeypatch.setattr(additive_layouts, "MODEL", "bert-base")

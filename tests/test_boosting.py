@@ -36,7 +36,7 @@ from precision_time.predictors.rows import (
     merged,
     out_of_fold,
 )
-from precision_time.predictors.simulator import BlindLine, Line
+from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=25, seeds=2)
@@ -447,9 +447,9 @@ def test_save_and_load_without_pickle(kind: str, measured: list[MeasuredJob], tm
     made: Predictor = {
         "boosting": lambda: Boosting(FEW),
         "blind": lambda: BlindBoosting("amp-fp16", setting=FEW),
-        "residual": lambda: BoostingResidual(FEW, line=Line(rounds=1)),
-        "line": lambda: Line(rounds=1),
-        "blind line": lambda: BlindLine("fp32", rounds=1),
+        "residual": lambda: BoostingResidual(FEW, line=Simulator(rounds=1)),
+        "line": lambda: Simulator(rounds=1),
+        "blind line": lambda: BlindSimulator("fp32", rounds=1),
     }[kind]()
     made.fit(measured if kind in ("boosting", "blind") else some)
     made.save(tmp_path)
@@ -523,9 +523,9 @@ def test_the_blind_twin_of_all_rows_sees_none_of_their_dtypes(measured: list[Mea
 
 
 def test_a_twin_of_a_precision_the_gpu_lacks_takes_fp32(measured: list[MeasuredJob]) -> None:
-    twin = BlindLine("tf32")
+    twin = BlindSimulator("tf32")
     job = Job("resnet50", precision="amp-fp16", batch_size=16, gpu="v100-16gb-sxm")
-    assert twin.predict(job).seconds == Line().predict(job.replace(precision="fp32")).seconds
+    assert twin.predict(job).seconds == Simulator().predict(job.replace(precision="fp32")).seconds
 
 
 def test_a_twin_needs_rows_of_its_precision(measured: list[MeasuredJob]) -> None:
@@ -540,7 +540,7 @@ def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[
     from precision_time.prediction import predict
 
     job = Job("resnet50", precision="amp-fp16", batch_size=256, gpu="v100-16gb-sxm", gpus=8)
-    line = Line(rounds=1)
+    line = Simulator(rounds=1)
     assert line.predict(job).seconds == predict(job).step.p50
     taught = [dataclasses.replace(m, seconds=2 * m.seconds) for m in measured if m.job.gpus == 1]
     line.fit(taught)
@@ -557,16 +557,16 @@ def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: 
     some = [m for m in measured if m.job.gpus == 1][::2]
     taught = [dataclasses.replace(m, seconds=m.seconds * (1.3 if m.family == "bert" else 1.0)) for m in some]
     families = sorted({m.family for m in taught})
-    line = Line()
+    line = Simulator()
     line.fit(taught)
     moved = line.moved_without([families.index(m.family) for m in taught])
-    without = Line()
+    without = Simulator()
     without.fit([m for m in taught if m.family != "bert"])
     really = [np.log(without.step_seconds(m.job) / line.step_seconds(m.job)) for m in taught]
     assert moved[families.index("bert")] == pytest.approx(really, abs=0.004)
     of_bert = [change for change, m in zip(really, taught, strict=True) if m.family == "bert"]
     assert min(of_bert) < -0.012  # else there is nothing to tell apart
-    assert Line().moved_without([0, 1]) == {}
+    assert Simulator().moved_without([0, 1]) == {}
     with pytest.raises(PredictorError, match="fitted to 18 jobs, but 2 are asked about"):
         line.moved_without([0, 1])
 
@@ -574,11 +574,11 @@ def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: 
 def test_the_line_needs_data_parallel_rows() -> None:
     job = Job("gpt2", precision="bf16-master", batch_size=2, gpus=8, grad_accum=4, layout="tp=2,pp=2")
     with pytest.raises(PredictorError, match="none of the 1 measured jobs is plain data parallel"):
-        Line().fit([MeasuredJob("a", job, 1.0, "gpt")])
+        Simulator().fit([MeasuredJob("a", job, 1.0, "gpt")])
 
 
 def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[MeasuredJob]) -> None:
-    line = Line(rounds=1)
+    line = Simulator(rounds=1)
     line.fit(measured)
     doubled = [dataclasses.replace(m, seconds=2.0 * line.step_seconds(m.job)) for m in measured]
     predictor = BoostingResidual(Setting(rounds=60, seeds=1), line=line)
@@ -593,8 +593,8 @@ def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[Measure
 
 def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> None:
     pytest.importorskip("matplotlib")
-    from precision_time.predictors.studies.boosting import study
-    from precision_time.predictors.study import Context
+    from benchmarks.papers.boosting import study
+    from benchmarks.papers.study import Context
 
     heard: list[tuple[str, int, int]] = []
     section = study(Context(measured, measured[::2], (), quick=True, progress=lambda *said: heard.append(said)))
@@ -618,8 +618,8 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
 
 
 def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
-    from precision_time.predictors.studies.boosting import study
-    from precision_time.predictors.study import Context
+    from benchmarks.papers.boosting import study
+    from benchmarks.papers.study import Context
 
     section = study(Context((), (), ()))
     assert "absent" in section.text[0]
@@ -629,7 +629,7 @@ def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
 
 
 def test_no_question_of_the_study_trains_on_what_it_judges(measured: list[MeasuredJob]) -> None:
-    from precision_time.predictors.studies.boosting_held_out import BLIND, questions
+    from benchmarks.papers.boosting_held_out import BLIND, questions
 
     asked = questions(measured, seed=0)
     whole: dict[str, list[int]] = {}

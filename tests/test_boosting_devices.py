@@ -19,7 +19,7 @@ from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rooflines import POWER, Rooflines
 from precision_time.predictors.runs import read_runs
-from precision_time.predictors.simulator import BlindLine, Line
+from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=20, seeds=1)
@@ -73,7 +73,7 @@ def jobs_here(here: Job) -> list[MeasuredJob]:
             for gpus in (1, 2):
                 for precision in ("fp32", "amp-bf16"):
                     job = here.replace(model=model, batch_size=batch, gpus=gpus, precision=precision)
-                    found.append(MeasuredJob(f"{model} {batch} {gpus}", job, 2.5 * Line().step_seconds(job), model))
+                    found.append(MeasuredJob(f"{model} {batch} {gpus}", job, 2.5 * Simulator().step_seconds(job), model))
     return found
 
 
@@ -81,19 +81,19 @@ def test_measured_kernels_teach_the_line_nothing(here: Job) -> None:
     pytest.importorskip("torch")  # graphs under a CPU's autocast do not ship
     measured = jobs_here(here)
     with pytest.raises(PredictorError, match="none of the 36 measured jobs"):
-        Line().fit(measured)
+        Simulator().fit(measured)
     predictor = BoostingResidual(Setting(rounds=60, seeds=1))
     predictor.fit(measured)
     assert predictor.line.constants is None
     ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in measured])
     assert ratio == pytest.approx(1.0, abs=0.1)
     job = measured[0].job
-    assert Line().step_seconds(job) == pytest.approx(Line().predict(job).seconds)
-    fitted = Line(rounds=1)
+    assert Simulator().step_seconds(job) == pytest.approx(Simulator().predict(job).seconds)
+    fitted = Simulator(rounds=1)
     fitted.fit([MeasuredJob("gpu", Job("resnet50", gpu="v100-16gb-sxm", batch_size=8), 0.1, "resnet")])
     assert fitted.step_seconds(job) == pytest.approx(fitted.predict(job).seconds)
     half = job.replace(precision="amp-bf16")
-    assert BlindLine("fp32").step_seconds(half) == Line().step_seconds(job)
+    assert BlindSimulator("fp32").step_seconds(half) == Simulator().step_seconds(job)
 
 
 # --- the study on real runs
@@ -106,7 +106,7 @@ def runs() -> list[MeasuredJob]:
 
 
 def test_no_question_about_real_runs_trains_on_what_it_judges(runs: list[MeasuredJob]) -> None:
-    from precision_time.predictors.studies.boosting_runs import ATTENTION, questions_of_runs
+    from benchmarks.papers.boosting_runs import ATTENTION, questions_of_runs
 
     asked = questions_of_runs(runs, seed=0)
     whole: dict[str, list[int]] = {}
@@ -132,10 +132,10 @@ def test_no_question_about_real_runs_trains_on_what_it_judges(runs: list[Measure
 
 def test_a_quick_study_of_real_runs(runs: list[MeasuredJob]) -> None:
     pytest.importorskip("matplotlib")
-    from precision_time.predictors.studies.boosting import QUICK
-    from precision_time.predictors.studies.boosting_runs import FEW as NETWORKS
-    from precision_time.predictors.studies.boosting_runs import study
-    from precision_time.predictors.study import Context
+    from benchmarks.papers.boosting import QUICK
+    from benchmarks.papers.boosting_runs import FEW as NETWORKS
+    from benchmarks.papers.boosting_runs import study
+    from benchmarks.papers.study import Context
 
     heard: list[str] = []
     section = study(Context((), (), runs, quick=True, progress=lambda part, done, of: heard.append(part)), QUICK)

@@ -11,6 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.papers import cherrypick as cherrypick_study
+from benchmarks.papers import ernest as ernest_study
+from benchmarks.papers.cloud_tables import CloudRun, cloud_configurations, read_cloud_runs
+from benchmarks.papers.study import Context, Section
+from benchmarks.papers.training_tables import (
+    ENERGY,
+    measured_configurations,
+    published_configurations,
+    simulated_configurations,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,18 +36,8 @@ from precision_time.predictors.cloud_search import (
     random_search,
     table_of,
 )
-from precision_time.predictors.cloud_tables import CloudRun, cloud_configurations, read_cloud_runs
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.studies import cherrypick as cherrypick_study
-from precision_time.predictors.studies import ernest as ernest_study
-from precision_time.predictors.study import Context, Section
 from precision_time.predictors.surrogate import Averaged, Belief, Likelihood, expected_improvement
-from precision_time.predictors.training_tables import (
-    ENERGY,
-    measured_configurations,
-    published_configurations,
-    simulated_configurations,
-)
 
 pytest.importorskip("sklearn")
 QUICK = replace(IMPROVED, surrogate=Averaged(draws=16))

@@ -8,22 +8,22 @@ import subprocess
 import sys
 
 import pytest
-
-from precision_time.errors import PredictorError
-from precision_time.job.job import Job
-from precision_time.job.run import Run
-from precision_time.predictors.first_answer import main
-from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.predictddl.trainer import described
-from precision_time.predictors.studies import predictddl_speed as speed
-from precision_time.predictors.studies.predictddl_ernest import PER_NETWORK, Protocol, own_runs, told
-from precision_time.predictors.studies.predictddl_held_out import Held
-from precision_time.predictors.studies.predictddl_readings import (
+from benchmarks.papers import predictddl_speed as speed
+from benchmarks.papers.first_answer import main
+from benchmarks.papers.predictddl_ernest import PER_NETWORK, Protocol, own_runs, told
+from benchmarks.papers.predictddl_held_out import Held
+from benchmarks.papers.predictddl_readings import (
     amortised_table,
     readings_claims,
     readings_table,
     readings_text,
 )
+
+from precision_time.errors import PredictorError
+from precision_time.job.job import Job
+from precision_time.job.run import Run
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.predictors.predictddl.trainer import described
 
 
 def job(samples: int, precision: str = "fp32", batch: int = 16, gpus: int = 1) -> Job:

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.papers.predictddl import study
+from benchmarks.papers.predictddl_ernest import same_runs
+from benchmarks.papers.predictddl_held_out import Accuracy, held_out, network_of_row
+from benchmarks.papers.random_networks import random_networks
+from benchmarks.papers.study import Context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +27,6 @@ from precision_time.predictors.predictddl import PredictDDL
 from precision_time.predictors.predictddl.confidence import likeness
 from precision_time.predictors.predictddl.facts import facts_of
 from precision_time.predictors.predictddl.features import GROUPS, PUBLISHED, columns, matrix
-from precision_time.predictors.predictddl.generator import random_networks
 from precision_time.predictors.predictddl.law import fit_law, steps, terms
 from precision_time.predictors.predictddl.predictor import embedder_of
 from precision_time.predictors.predictddl.primitives import Primitive
@@ -30,10 +34,6 @@ from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRAT
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
 from precision_time.predictors.predictddl.trainer import Design, described
 from precision_time.predictors.runs import read_runs
-from precision_time.predictors.studies.predictddl import study
-from precision_time.predictors.studies.predictddl_ernest import same_runs
-from precision_time.predictors.studies.predictddl_held_out import Accuracy, held_out, network_of_row
-from precision_time.predictors.study import Context
 from predictddl_cases import IMAGE_MODELS, lawful, network
 
 _FEW_NETWORKS = (

@@ -6,6 +6,7 @@ import networkx
 import numpy as np
 import pytest
 import torch
+from benchmarks.papers.random_networks import random_networks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from precision_time.predictors.predictddl.encoder import (
     save_encoder,
     tensors_of,
 )
-from precision_time.predictors.predictddl.generator import random_networks
 from precision_time.predictors.predictddl.network import Network, network_of
 from precision_time.predictors.predictddl.paths import levels, levels_from_the_end, virtual_edges
 from precision_time.predictors.predictddl.primitives import (
@@ -206,7 +206,7 @@ def test_edges_matter_and_so_does_their_direction() -> None:
 
 
 def test_networks_side_by_side_in_a_batch_of_torch_geometric_have_their_own_vectors() -> None:
-    from precision_time.predictors.predictddl import pretraining
+    from benchmarks.papers import predictddl_pretraining as pretraining
 
     encoder, networks = random_encoder(1), random_networks(6, seed=2)
     made = [pretraining._data(each, torch.zeros(1)) for each in networks]
@@ -219,7 +219,7 @@ def test_networks_side_by_side_in_a_batch_of_torch_geometric_have_their_own_vect
 
 
 def test_pretraining_lowers_the_error_on_networks_held_out() -> None:
-    from precision_time.predictors.predictddl.pretraining import pretrain
+    from benchmarks.papers.predictddl_pretraining import pretrain
 
     networks, held_out = random_networks(48, seed=0), random_networks(16, seed=1)
     before = pretrain(networks, held_out, epochs=0)

@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmarks.papers.report import Report, page
+from benchmarks.papers.study import Claim, Context, Errors, Figure, Section, Table, Verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +21,6 @@ from precision_time.job import Job
 from precision_time.predictors import registry, reproduce, store
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
-from precision_time.predictors.report import Report, page
-from precision_time.predictors.study import Claim, Context, Errors, Figure, Section, Table, Verdict
 
 
 class Mean:
@@ -178,7 +178,7 @@ def studies(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PredictorError("it has no rows")
 
     for name, study in (("ernest", _study), ("cherrypick", refuses)):
-        module = ModuleType(f"precision_time.predictors.studies.{name}")
+        module = ModuleType(f"benchmarks.papers.{name}")
         module.study = study  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
 

@@ -170,6 +170,16 @@ def _cluster(catalog: Catalog, gpu: str, gpus: int, node: str | None, nodes: int
     return catalog.cluster(gpu, gpus, node=node, nodes=nodes)
 
 
+def catalog_of(job: Job) -> Catalog:
+    """The shipped catalog, with the entries of the job's device file where it names one."""
+    return _catalog(job.device)
+
+
+def cluster_of(job: Job) -> Cluster:
+    """The GPUs, nodes and fabric of a job. Raises a `CatalogError` for an unknown GPU or an impossible count."""
+    return _cluster(catalog_of(job), job.gpu, job.gpus, job.system or job.node, job.nodes)
+
+
 def assumptions(job: Job, step: TrainingStep, precision: Precision, gpu: Gpu) -> tuple[str, ...]:
     """What was filled in, in words."""
     said = list(step.graph.assumptions)

@@ -25,7 +25,11 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 def predict(options: Namespace) -> str:
     flags = _job_flags(options)
     job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
-    if options.predictor != "line":
+    if options.predictor != "simulator":
+        from precision_time.cli.training import predictor_name
+
+        options.predictor = predictor_name(options.predictor)
+    if options.predictor != "simulator":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as whole_line
 
@@ -43,16 +47,17 @@ def predict(options: Namespace) -> str:
 
 
 def _by_predictor(options: Namespace, job: Job) -> str:
-    from precision_time.cli.reproducing import by_predictor
+    from precision_time.cli.training import predict_by
 
     for flag in ("trace", "largest_batch"):
         if getattr(options, flag):
-            raise UsageError(f"--{flag.replace('_', '-')} needs the timeline of predictor line; leave --predictor out")
+            text = flag.replace("_", "-")
+            raise UsageError(f"--{text} needs the timeline of predictor simulator; leave --predictor out")
     if job.data:
         raise UsageError(
-            f"data is known to predictor line only, not to {options.predictor}; leave out data or --predictor"
+            f"data is known to predictor simulator only, not to {options.predictor}; leave out data or --predictor"
         )
-    text, content = by_predictor(options.predictor, options.trained, job)
+    text, content = predict_by(options.predictor, options.trained, job)
     return _json(content) if options.json else text
 
 
@@ -152,16 +157,15 @@ def _to_measure(options: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
 
 
 def train(options: Namespace) -> str:
-    from precision_time.cli.reproducing import train as whole
+    from precision_time.cli.training import train as whole
 
     return whole(options)
 
 
 def reproduce(options: Namespace) -> str:
-    from precision_time.cli.reproducing import reproduce as whole
+    from precision_time.cli.training import reproduce as moved
 
-    report = whole(options)
-    return _json(report.to_dict()) if options.json else str(report)
+    return moved(options)
 
 
 def fit(options: Namespace) -> str:

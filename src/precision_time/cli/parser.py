@@ -10,7 +10,7 @@ from typing import NoReturn
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.errors import PrecisionTimeError, nearest
 
-PREDICTORS = ("line", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
+PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
 """As in predictors/registry.py, which is not loaded for a list of names."""
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
@@ -69,7 +69,7 @@ COMMANDS = {
     "runs": "really train small networks here, pass by pass, into a table; resumable",
     "verify": "really train here for some steps and compare with the prediction",
     "train": "train the published predictors on measured jobs, for predict --predictor",
-    "reproduce": "train and judge the published predictors side by side; write the report",
+    "reproduce": "moved: run `make reproduce` in a checkout of the repository",
     "fit": "fit the shipped parameters to tables of measurements, and judge them held out",
     "zoo": "list the named workloads",
     "gpus": "list the GPU catalog, or with --prices the cloud instances",
@@ -86,7 +86,7 @@ _USAGE = {
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
     "train": "[PREDICTOR ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
-    "reproduce": "[STUDY ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
+    "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
     "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--prices] [--device FILE] [--json]",
@@ -124,8 +124,9 @@ def build_parser(for_completion: bool = False) -> Parser:
     predict = made["predict"]
     predict.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE_HELP)
     predict.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
-    predict.add_argument("--predictor", metavar="NAME", default="line", choices=PREDICTORS if for_completion else None,
-                         help=f"who predicts: {', '.join(PREDICTORS)} (default line)")  # fmt: skip
+    names = f"which predictor: {', '.join(PREDICTORS)} (default simulator)"
+    choices = PREDICTORS if for_completion else None
+    predict.add_argument("--predictor", metavar="NAME", default="simulator", choices=choices, help=names)
     predict.add_argument("--trained", metavar="FOLDER", help="where `train` has put the predictors")
     predict.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     _add_job_flags(predict, (), for_completion)
@@ -198,17 +199,14 @@ def build_parser(for_completion: bool = False) -> Parser:
     fit.add_argument("--measured", metavar="FOLDER", action="append", help="folder that `measure` filled on a catalog "
                      "GPU, for stage kernels; may be repeated")  # fmt: skip
     fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors)")
-    for name, what in (("train", "PREDICTOR"), ("reproduce", "STUDY")):
-        command = made[name]
-        command.add_argument("name", nargs="*", metavar=what, help="default: all")
-        command.add_argument("--shared", metavar="DIR", help="folder with data/published and data/cloud-configurations")
-        command.add_argument(
-            "--real-runs", metavar="FOLDER", help="real runs that `runs` has made (default: those that ship)"
-        )
-        command.add_argument("--output", metavar="FOLDER", help="folder to write (default "
-                             f"{'trained' if name == 'train' else 'reproduction'})")  # fmt: skip
-    made["reproduce"].add_argument("--seed", metavar="N", default="0", help="what all chance hangs on (default 0)")
-    made["reproduce"].add_argument("--quick", action="store_true", help="fewer seeds, rounds and rows: to try it out")
+    train = made["train"]
+    train.add_argument("name", nargs="*", metavar="PREDICTOR", help="default: all")
+    tables = "folder with published/measurements.csv (default: data/ of the repository)"
+    train.add_argument("--shared", metavar="DIR", help=tables)
+    own_runs = "real runs that `runs` has made (default: data/small_networks of the repository)"
+    train.add_argument("--real-runs", metavar="FOLDER", help=own_runs)
+    train.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
+    made["reproduce"].add_argument("former", nargs="*", help=argparse.SUPPRESS)
     made["zoo"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     made["gpus"].add_argument("--device", metavar="FILE", help="YAML file that adds a GPU, node, fabric or price")
@@ -304,7 +302,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The parsed command line; anything left over is a sentence with the nearest flag."""
     parser = build_parser()
     known, extra = parser.parse_known_args(argv)
-    if not extra:
+    if not extra or known.command == "reproduce":  # moved out of the package: its former flags mean nothing here
         return known
     flags = [extra_word.split("=")[0] for extra_word in extra if extra_word.startswith("-")]
     command = f"{parser.prog} {known.command}" if known.command else parser.prog

@@ -30,7 +30,7 @@ from precision_time.hardware.fabric import Cluster
 from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.prediction import _catalog, _cluster
+from precision_time.prediction import catalog_of, cluster_of
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import LocalStep, local_step
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, steps_of
@@ -275,7 +275,7 @@ def calibration_seconds(jobs: Iterable[Job]) -> float:
     """Roughly what `calibrate` took to measure the kernels of the jobs' device files, which do not say."""
     points = {
         device_key(gpu): gpu.calibration.kernels.seconds
-        for job in jobs if job.device and (gpu := _catalog(job.device).gpu(job.gpu)).calibration is not None
+        for job in jobs if job.device and (gpu := catalog_of(job).gpu(job.gpu)).calibration is not None
     }  # fmt: skip
     return sum(map(_spent, points.values()))
 
@@ -286,8 +286,7 @@ def _spent(seconds: Iterable[float]) -> float:
 
 def _where(job: Job, alone: bool = False) -> Cluster:
     """The job's GPUs; `alone`: one of them, as it is when an operator is profiled."""
-    known = _catalog(job.device)
-    return _cluster(known, job.gpu, 1 if alone else job.gpus, job.system or job.node, None if alone else job.nodes)
+    return catalog_of(job).cluster(job.gpu, 1, node=job.system or job.node) if alone else cluster_of(job)
 
 
 def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:

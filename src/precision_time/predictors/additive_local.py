@@ -59,7 +59,7 @@ def local_step(job: Job, device_type: str) -> LocalStep:
         if getattr(layout, name) > 1:
             raise PredictorError(
                 f"layout {name}={getattr(layout, name)} is not in the additive model, which knows dp, tp and pp; "
-                f"set {name} to 1 or use predictor line"
+                f"set {name} to 1 or use predictor simulator"
             )
     words = {key: value for key, value in job.to_dict().items() if key not in _NEITHER_TIME_NOR_SHAPE}
     path = Path(job.model.partition(".py")[0] + ".py")

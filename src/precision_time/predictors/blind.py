@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from precision_time.errors import MissingPeakError, PredictorError
-from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.prediction import _catalog
+from precision_time.prediction import catalog_of
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.timing.kernels import compute_peak
 
@@ -69,9 +68,8 @@ class Blind(Seeing):
 
 def frozen(job: Job, precision: str) -> Job:
     """The job as one sees it who takes all jobs to run in `precision`, or in fp32 where the GPU has no unit for it."""
-    catalog = _catalog(job.device) if job.device else default_catalog()
     try:
-        compute_peak(catalog.gpu(job.gpu), parse_precision(precision).math, "")
+        compute_peak(catalog_of(job).gpu(job.gpu), parse_precision(precision).math, "")
     except MissingPeakError:
         precision = "fp32"
     return job.replace(precision=precision, communication_dtype=None)

@@ -24,7 +24,7 @@ from precision_time.layered_prediction import is_layered, program_of
 from precision_time.layout.data_parallel import data_parallel
 from precision_time.layout.layered_program import CollectiveOp, LayeredProgram
 from precision_time.layout.rank_program import OpSignatures, Segment
-from precision_time.prediction import _catalog
+from precision_time.prediction import cluster_of
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
@@ -146,7 +146,7 @@ def _kept(key: JobKey) -> Facts:
 
 def _count(job: Job) -> Facts:
     precision = job.precision_spec
-    cluster = _catalog(job.device).cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
     if is_layered(job):

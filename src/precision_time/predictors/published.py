@@ -18,9 +18,9 @@ from precision_time.measurements.table import read_table
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.zoo.catalog import ENTRIES
 
-STEPS = Path("data") / "published" / "measurements.csv"
-"""Training steps in plain data parallelism, below the shared folder."""
-LARGE = Path("data") / "published" / "measurements_llm.csv"
+STEPS = Path("published") / "measurements.csv"
+"""Training steps in plain data parallelism, below the data folder."""
+LARGE = Path("published") / "measurements_llm.csv"
 """Large language models in other layouts."""
 TRUSTED = ("A", "B")
 

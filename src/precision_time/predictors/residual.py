@@ -1,11 +1,11 @@
-"""Gradient boosting on top of the main line: trees for what the line leaves of log(measured seconds).
+"""Gradient boosting on the simulator's residuals: trees predict log(measured seconds / simulated seconds).
 
-The line's step factors are fitted to the training rows first, as `Line.fit` does it; they are shrunk so much that the
-rows they were fitted to err nearly as others do, and what they leave there is what the trees learn from. For a model
-of a family that taught them nothing a share of their correction counts, chosen by leaving out families of the training
-rows, from the trees and, to first order, from the line's factors. What is left there also says how wide an interval
-must be for a new family. Rows on a calibrated device teach the line nothing, its kernels being measured: there it
-stays as it ships.
+The simulator's step factors are fitted to the training rows first (`Simulator.fit`). They are shrunk so strongly that
+their errors on training rows are nearly those on other rows, so the trees learn from these residuals. For a model of
+a family without training rows only a share of the trees' correction is applied. The share is chosen by leaving out
+families of the training rows, both from the trees and, to first order, from the step factors. The residuals left
+there also set the width of the interval for a new family. Rows on a calibrated device do not change the step factors,
+because the kernels of that device are measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
-from precision_time.predictors.simulator import Line, read_json
+from precision_time.predictors.simulator import Simulator, read_json
 from precision_time.predictors.trees import Setting, Trees, write
 
 Array = NDArray[np.float64]
@@ -35,15 +35,15 @@ INNER_FOLDS = 4
 
 
 class BoostingResidual(Predictor):
-    """`line`: a line already fitted to the very rows that `fit` will be given, where a caller has one."""
+    """See the module. `simulator` is one already fitted to the rows that `fit` will get; by default it is fitted too."""
 
     name = "boosting-residual"
 
-    def __init__(self, setting: Setting | None = None, seed: int = 0, line: Line | None = None) -> None:
+    def __init__(self, setting: Setting | None = None, seed: int = 0, simulator: Simulator | None = None) -> None:
         self.setting = setting or Setting()
         self.seed = seed
-        self._fitted_line = line
-        self.line = Line()
+        self._fitted_simulator = simulator
+        self.simulator = Simulator()
         self._trees: Trees | None = None
         self._share = 1.0
         self._radii = Radii(0.0, 0.0, 0.0)
@@ -54,10 +54,10 @@ class BoostingResidual(Predictor):
         start = time.perf_counter()
         self._trees = None
         rows = Rows.of(merged(measured), lambda job: job, self.name)
-        self.line, self._fitted_line = self._fitted_line or Line(), None
-        if self.line.constants is None and self.line.can_learn(measured):
-            self.line.fit(measured)
-        left = rows.log_s - np.log([self.line.step_seconds(each.job) for each in rows.measured])
+        self.simulator, self._fitted_simulator = self._fitted_simulator or Simulator(), None
+        if self.simulator.constants is None and self.simulator.can_learn(measured):
+            self.simulator.fit(measured)
+        left = rows.log_s - np.log([self.simulator.step_seconds(each.job) for each in rows.measured])
         columns = matrix(rows.facts)
 
         def held_out(target: Array) -> Callable[[Indices, Indices], Array]:
@@ -68,11 +68,11 @@ class BoostingResidual(Predictor):
             return judge
 
         folds = rows.family_folds()
-        moved = self.line.moved_without(folds.tolist())
+        moved = self.simulator.moved_without(folds.tolist())
         strange, left_strange = np.zeros(len(rows)), left.copy()
         for fold in np.unique(folds):
             judged, training = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            found = left - moved.get(int(fold), 0.0)  # of a line that this fold did not teach
+            found = left - moved.get(int(fold), 0.0)  # of a simulator fitted without this fold
             left_strange[judged], strange[judged] = found[judged], held_out(found)(training, judged)
         self._share = best_share(left_strange, strange, rows.weights)
         self._radii = Radii.of(
@@ -93,7 +93,7 @@ class BoostingResidual(Predictor):
         learned = float(self.trees.predict(matrix([facts]))[0])
         if facts.family not in self._known.families:
             learned *= self._share
-        seconds = self.line.step_seconds(job) * float(np.exp(learned)) * steps_of(job)
+        seconds = self.simulator.step_seconds(job) * float(np.exp(learned)) * steps_of(job)
         kinship, notes = self._known.kinship(job, facts)
         wide = float(np.exp(getattr(self._radii, kinship)))
         return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
@@ -113,13 +113,13 @@ class BoostingResidual(Predictor):
             "radii": asdict(self._radii), "known": self._known.to_dict(), "cost": asdict(self._cost),
         }  # fmt: skip
         write(folder, {FILE: compact_json(content) + "\n", **self.trees.texts("residual")})
-        self.line.save(folder)
+        self.simulator.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> BoostingResidual:
         content = read_json(folder, FILE, cls.name)
         found = cls(Setting(**content["setting"]), content["seed"])
-        found.line = Line.load(folder)
+        found.simulator = Simulator.load(folder)
         found._trees = Trees.read(folder, "residual", FEATURES, found.setting.seeds)
         found._share, found._radii = content["share"], Radii(**content["radii"])
         found._known = Known(**{name: frozenset(values) for name, values in content["known"].items()})

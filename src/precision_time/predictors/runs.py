@@ -9,11 +9,12 @@ from pathlib import Path
 
 from precision_time.errors import PrecisionTimeError, PredictorError
 from precision_time.job.job import Job
+from precision_time.measurements.repository import data_folder
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.zoo.catalog import ENTRIES
 
-PACKAGED = Path(__file__).parent / "data" / "small_networks"
-"""Runs on the machine that this was developed on; its README.md is the data card."""
+FOLDER = "small_networks"
+"""Folder of the runs below `data/` of the repository; its README.md is the data card."""
 TABLE, DEVICE = "runs.csv", "device.json"
 _NEEDED = (
     "id", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "dataset", "samples",
@@ -22,22 +23,22 @@ _NEEDED = (
 
 
 def read_runs(path: str | Path | None = None) -> tuple[MeasuredJob, ...]:
-    """The jobs of a folder (or its runs.csv), those of the package where none is given.
+    """The jobs of a folder (or its runs.csv), by default of `data/small_networks` in the repository.
 
     `seconds` is the median pass over `job.run.samples` pictures, warm-up not counted; `cost_s` what all its repeats
     took with building and warm-up. Where the folder has the device file of its machine, the jobs name it as `device`.
     Raises a `PredictorError` for a table that cannot be read.
     """
-    given = PACKAGED if path is None else Path(path)
-    table = given / TABLE if given.is_dir() else given
+    folder = _repository_runs() if path is None else Path(path)
+    table = folder / TABLE if folder.is_dir() else folder
     device = table.parent / DEVICE
     try:
         with table.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            lacking = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-            if lacking:
+            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            if missing:
                 raise PredictorError(
-                    f"{table} has no column {lacking[0]}, so it is no table of runs; `precision-time runs` makes one"
+                    f"{table} has no column {missing[0]}, so it is no table of runs; `precision-time runs` makes one"
                 )
             return tuple(
                 _measured(cells, str(device) if device.is_file() else None, f"{table}, line {line}")
@@ -47,6 +48,16 @@ def read_runs(path: str | Path | None = None) -> tuple[MeasuredJob, ...]:
         raise PredictorError(
             f"runs {str(table)!r} cannot be read ({type(error).__name__}); name a folder of `precision-time runs`"
         ) from error
+
+
+def _repository_runs() -> Path:
+    data = data_folder()
+    if data is None or not (data / FOLDER / TABLE).is_file():
+        raise PredictorError(
+            f"there is no data/{FOLDER}/{TABLE} here, which only a checkout of the repository has; name a folder of "
+            "`precision-time runs` (--real-runs)"
+        )
+    return data / FOLDER
 
 
 def _measured(cells: Mapping[str, str], device: str | None, where: str) -> MeasuredJob:

@@ -1,8 +1,8 @@
-"""The main line as a predictor, and its twin that is blind to precision.
+"""The simulator (`precision_time.predict`) as a predictor, and its precision-blind twin.
 
-Without `fit` it answers as `precision_time.predict` does: shipped step factors, corrected by published anchors. `fit`
-settles the step factors anew (`fit.factors`) on the jobs it is given, and from then on nothing else corrects it, so
-that it can be judged on rows that the shipped factors were fitted to.
+Without `fit` it returns what `predict` returns: shipped step factors, corrected by published anchors. `fit` fits the
+step factors (`fit.factors`) to the given jobs, and no anchor corrects it from then on. It can therefore be judged on
+rows that the shipped factors were fitted to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 ROUNDS = 2
 """Gauss-Newton steps of a fit. The board takes up to six; held out by family, two predict the same to 0.1 % of MAPE."""
-FILE = "line.json"
+FILE = "simulator.json"
 _PARTS = ("scales", "execution", "host", "ranks")
 
 
@@ -51,10 +51,13 @@ class _Fitted:
     taught: tuple[bool, ...]
 
 
-class Line(Seeing, Predictor):
-    """The main line of the package under the interface of the published predictors."""
+class Simulator(Seeing, Predictor):
+    """`precision_time.predict` under the interface of the published predictors.
 
-    name = "line"
+    rounds  Gauss-Newton steps of a fit
+    """
+
+    name = "simulator"
 
     def __init__(self, rounds: int = ROUNDS) -> None:
         self.rounds = rounds
@@ -71,7 +74,7 @@ class Line(Seeing, Predictor):
         taught = [case for case in of_job if case is not None]
         if not taught:
             raise PredictorError(
-                f"line: none of the {len(measured)} measured jobs is plain data parallel, which its factors are "
+                f"simulator: none of the {len(measured)} measured jobs is plain data parallel, which its factors are "
                 "fitted to; give such jobs, or leave fit out to use the shipped factors"
             )
         found = fit(taught, iterations=self.rounds)
@@ -93,7 +96,7 @@ class Line(Seeing, Predictor):
             return {}
         if len(folds) != len(self._fitted.taught):
             raise PredictorError(
-                f"line was fitted to {len(self._fitted.taught)} jobs, but {len(folds)} are asked about; give it those"
+                f"simulator was fitted to {len(self._fitted.taught)} jobs, but {len(folds)} are asked about; give it those"
             )
         at = np.flatnonzero(self._fitted.taught)
         folds_of = [int(folds[i]) for i in at.tolist()]
@@ -144,10 +147,10 @@ class Line(Seeing, Predictor):
         return {**super()._words(content), "rounds": content["rounds"]}
 
 
-class BlindLine(Blind, Line):
+class BlindSimulator(Blind, Simulator):
     """Every job is timed in one precision, and its factors are of rows in it."""
 
-    name = "line-blind"
+    name = "simulator-blind"
 
 
 # --- jobs as the fit of step factors takes them

@@ -1,5 +1,7 @@
-"""Trained predictors in a folder: one folder each, of plain files. `precision-time train` writes it, `predict
---predictor NAME --trained FOLDER` reads it."""
+"""Trained predictors in a folder: one folder each, of plain files.
+
+`precision-time train` writes them, `predict --predictor NAME --trained FOLDER` reads them.
+"""
 
 from __future__ import annotations
 
@@ -11,63 +13,80 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from precision_time.errors import PredictorError
+from precision_time.measurements.repository import data_folder
 from precision_time.predictors.interface import MeasuredJob, Predictor
 from precision_time.predictors.published import STEPS, published_jobs
-from precision_time.predictors.registry import PREDICTORS, predictor_class
+from precision_time.predictors.registry import PREDICTORS, current_name, predictor_class
 from precision_time.predictors.runs import read_runs
 
+PUBLISHED, RUNS = "published", "runs"
 LEARNS_FROM: dict[str, tuple[str, ...]] = {
-    "boosting": ("published",), "boosting-residual": ("published",), "additive": ("runs",),
-    "predictddl": ("runs", "published"), "ernest": ("runs",),
-}  # fmt: skip
-"""Rows that each predictor is trained on; the main line needs none."""
+    "boosting": (PUBLISHED,),
+    "boosting-residual": (PUBLISHED,),
+    "additive": (RUNS,),
+    "predictddl": (RUNS, PUBLISHED),
+    "ernest": (RUNS,),
+}
+"""Rows that each predictor is trained on, the necessary ones first; the simulator needs none."""
 CARD = "trained.json"
 
 
-def trained(name: str, folder: Path | None) -> Predictor:
+def load_trained(name: str, folder: Path | None) -> Predictor:
     """The predictor that was trained into `folder`. Raises a `PredictorError` where there is none."""
-    cls = predictor_class(name)
-    if name == "line":
+    name, cls = current_name(name), predictor_class(name)
+    if name == "simulator":
         return cls()
     if folder is None:
         raise PredictorError(
             f"predictor {name!r} has to be trained first; run precision-time train {name} --output FOLDER, then add "
             "--trained FOLDER"
         )
-    place = folder / name
-    if not (place / CARD).is_file():
+    if not (folder / name / CARD).is_file():
         known = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{CARD}"))) or "none"
         raise PredictorError(
             f"folder {str(folder)!r} holds no trained {name!r} (it holds: {known}); run precision-time train {name} "
             f"--output {folder}"
         )
-    return cls.load(place)
+    return cls.load(folder / name)
 
 
 def train(
-    names: Sequence[str], folder: Path, shared: Path | None = None, runs: Path | None = None,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> dict[str, dict[str, object]]:  # fmt: skip
-    """Train predictors on all rows they learn from and save them below `folder`; what each cost, by name.
+    names: Sequence[str],
+    folder: Path,
+    tables: str | None = None,
+    runs: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, dict[str, object]]:
+    """Train predictors (all of them where none is named) and save them below `folder`; what each cost, by name.
 
-    Each is written whole or not at all. Raises a `PredictorError` where a predictor has nothing to learn from.
+    `tables` is the folder with `published/measurements.csv`, `runs` a folder of `precision-time runs`; both default to
+    the `data/` of the repository. Each predictor is written whole or not at all. Raises a `PredictorError` where a
+    predictor has no rows to learn from.
     """
-    if "line" in names:
-        raise PredictorError("predictor 'line' is the product's own and needs no training; leave it out")
-    names = names or [name for name in PREDICTORS if name != "line"]
+    names = [current_name(name) for name in names] or [name for name in PREDICTORS if name != "simulator"]
+    if "simulator" in names:
+        raise PredictorError("predictor 'simulator' needs no training; leave it out")
     for name in names:
         predictor_class(name)
-    if shared is not None and not (shared / STEPS).is_file():
-        raise PredictorError(f"shared {str(shared)!r} has no {STEPS.as_posix()}; name the folder that has")
-    rows = {"runs": read_runs(runs), "published": published_jobs(shared / STEPS) if shared else ()}
-    if "published" in {kind for n in names for kind in LEARNS_FROM[n][:1]} and not rows["published"]:
-        lacking = ", ".join(n for n in names if LEARNS_FROM[n][0] == "published")
-        raise PredictorError(f"{lacking}: trained on published rows; name the folder that has {STEPS} with --shared")
-    found: dict[str, dict[str, object]] = {}
+    rows = _rows({kind for name in names for kind in LEARNS_FROM[name]}, tables, runs)
+    if lacking := [name for name in names if not rows[LEARNS_FROM[name][0]]]:
+        raise PredictorError(
+            f"{', '.join(lacking)}: trained on published rows; name the folder that has {STEPS} with --shared"
+        )
+    cards: dict[str, dict[str, object]] = {}
     for done, name in enumerate(names):
-        progress(name, done, len(names))
-        found[name] = _train(name, folder, [m for kind in LEARNS_FROM[name] for m in rows[kind]])
-    return found
+        progress(done, len(names))
+        cards[name] = _train(name, folder, [m for kind in LEARNS_FROM[name] for m in rows[kind]])
+    return cards
+
+
+def _rows(kinds: set[str], tables: str | None, runs: str | None) -> dict[str, Sequence[MeasuredJob]]:
+    """The measured jobs of each kind. Raises a `PredictorError` where a named folder, or the real runs, are missing."""
+    data = data_folder(tables)
+    if tables is not None and (data is None or not (data / STEPS).is_file()):
+        raise PredictorError(f"shared {tables!r} has no {STEPS}; name the folder that has")
+    published = published_jobs(data / STEPS) if data is not None and PUBLISHED in kinds else ()
+    return {RUNS: read_runs(runs) if RUNS in kinds else (), PUBLISHED: published}
 
 
 def _train(name: str, folder: Path, measured: Sequence[MeasuredJob]) -> dict[str, object]:
@@ -76,9 +95,12 @@ def _train(name: str, folder: Path, measured: Sequence[MeasuredJob]) -> dict[str
     predictor.fit(measured)
     cost = predictor.cost()
     card: dict[str, object] = {
-        "predictor": name, "rows": len(measured), "runs_charged": cost.runs,
-        "measured_s": round(cost.measured_s, 1), "training_s": round(time.monotonic() - start, 1),
-    }  # fmt: skip
+        "predictor": name,
+        "rows": len(measured),
+        "runs_charged": cost.runs,
+        "measured_s": round(cost.measured_s, 1),
+        "training_s": round(time.monotonic() - start, 1),
+    }
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as beside:
         place = Path(beside) / name

@@ -35,7 +35,7 @@ from precision_time.predictors.predictddl.primitives import (
 WIDTH = 32
 """Of a node's state and of the graph's vector."""
 WEIGHTS = Path(__file__).parent / "data" / "encoder.npz"
-"""The pre-trained encoder that ships; `python -m precision_time.predictors.predictddl.pretraining` makes it again."""
+"""The pre-trained encoder that ships; `python -m benchmarks.papers.predictddl_pretraining` makes it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def load_encoder(path: Path = WEIGHTS) -> Encoder:
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise DataError(
             f"encoder weights {path.name!r} cannot be read ({str(error).splitlines()[0]}); make them again with "
-            "python -m precision_time.predictors.predictddl.pretraining"
+            "python -m benchmarks.papers.predictddl_pretraining"
         ) from error
     encoder.eval()
     return encoder

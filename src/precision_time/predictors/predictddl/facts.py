@@ -6,15 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import CatalogError, PredictorError
-from precision_time.hardware.catalog import Catalog, default_catalog, load_device_file
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
+from precision_time.prediction import catalog_of, cluster_of
 from precision_time.predictors.interface import global_batch_size, steps_of
 from precision_time.predictors.predictddl.network import Network, network_of
 from precision_time.zoo.catalog import ENTRIES
@@ -51,13 +50,13 @@ def facts_of(job: Job) -> Facts:
     if not job.layout_spec.plain:
         raise PredictorError(
             f"layout {job.layout} is not plain data parallelism, which is all that predictddl knows; "
-            "use layout dp or predictor line"
+            "use layout dp or predictor simulator"
         )
     model = _model_of(job)
     sized = job if job.batch_size else job.replace(batch_size=model.batch_size)
     if sized.run.epochs is not None and not sized.run.dataset and not sized.run.dataset_size and model.dataset:
         sized = sized.replace(dataset=model.dataset)
-    cluster = cluster_of(job)
+    cluster = described_cluster(job)
     steps = steps_of(sized)
     return Facts(
         job=sized,
@@ -110,27 +109,14 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
-def cluster_of(job: Job) -> Cluster | None:
+def described_cluster(job: Job) -> Cluster | None:
     """The job's cluster; None where its device is not described. Raises a `CatalogError` for a bad node or count."""
-    catalog = _catalog(job.device)
     if job.device is None:
         try:
-            catalog.gpu(job.gpu)
+            catalog_of(job).gpu(job.gpu)
         except CatalogError:
             return None
-    return catalog.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
-
-
-def _catalog(device: str | None) -> Catalog:
-    if device is None:
-        return default_catalog()
-    file = Path(device)
-    return _with_file(device, file.stat().st_mtime_ns) if file.is_file() else load_device_file(device)  # says why not
-
-
-@lru_cache(maxsize=8)
-def _with_file(device: str, _changed_ns: int) -> Catalog:
-    return load_device_file(device)
+    return cluster_of(job)
 
 
 def _resolution(sizes: Mapping[str, Any]) -> float:

@@ -74,7 +74,7 @@ def network_of(graph: OpGraph, batch_size: int = 1) -> Network:
     if not any(node.kind is not Primitive.INPUT for node in nodes):
         raise PredictorError(
             f"model {graph.name!r} runs no layer that is known (convolution, linear, attention, norm ...); "
-            "predict it with another predictor, such as line"
+            "predict it with another predictor, such as simulator"
         )
     nodes = _joined(nodes)
     edges = [(source, target) for target, node in enumerate(nodes) for source in sorted(node.inputs)]

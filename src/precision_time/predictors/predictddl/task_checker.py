@@ -32,12 +32,12 @@ def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
     if found is None:
         raise PredictorError(
             f"dataset type {facts.dataset or 'unknown'!r} has no trained predictor, only {', '.join(sorted(trained))}; "
-            f"{how_to_train(job.gpu)}; or set run.dataset, or take predictor line"
+            f"{how_to_train(job.gpu)}; or set run.dataset, or take predictor simulator"
         )
     if facts.gpu not in found.gpus and (facts.cluster is None or len(found.gpus) < 2):
         raise PredictorError(
             f"gpu {job.gpu!r} is not among those trained on for dataset type {found.dataset!r}; nearest: "
-            f"{nearest(job.gpu, found.gpus)}; {how_to_train(job.gpu)}; or take predictor line"
+            f"{nearest(job.gpu, found.gpus)}; {how_to_train(job.gpu)}; or take predictor simulator"
         )
     if found.peaks and facts.cluster is None:
         raise PredictorError(

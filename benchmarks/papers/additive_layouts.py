@@ -1,0 +1,145 @@
+"""LLaMA-3.1-8B on 8 H100s in every (dp, tp, pp) and several precisions, by the additive model and by the main line.
+
+No measured rows of this job are public, so nothing here is judged. Batch and sequence are ours: eight sequences of
+2,048 tokens a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.papers.every_layout import LayoutForecast, every_layout
+from benchmarks.papers.study import Claim, Table
+
+from precision_time.job.job import Job
+from precision_time.prediction import Anchoring, predict
+
+MODEL, GPU, WORLD, SEQUENCES, TOKENS = "llama3.1-8b", "h100-sxm", 8, 8, 2048
+PRECISIONS = ("amp-fp16", "fp16", "fp32", "tf32")
+"""The paper's three (its "mixed" is amp-fp16), and TF32, which "FP32" may mean on an H100."""
+_ALONE = Anchoring(use=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A layout by the equations and by the main line: seconds, whether it fits, seconds with a sample a micro-batch."""
+
+    by_equations: LayoutForecast
+    line_s: float = 0.0
+    line_fits: bool = False
+    line_micro_s: float = 0.0
+
+
+def collect(
+    precisions: Sequence[str], progress: Callable[[str, int, int], None] = lambda part, done, of: None
+) -> dict[str, list[Beside]]:
+    """Every layout in every precision."""
+    found = {}
+    for done, precision in enumerate(precisions):
+        progress(f"additive: {MODEL}", done, len(precisions))
+        job = Job(
+            MODEL, precision=precision, gpu=GPU, gpus=WORLD, batch_size=SEQUENCES // WORLD, input={"seq_len": TOKENS}
+        )
+        found[precision] = [_beside(each) for each in every_layout(job, WORLD)]
+    progress(f"additive: {MODEL}", len(precisions), len(precisions))
+    return found
+
+
+def _beside(each: LayoutForecast) -> Beside:
+    if each.job is None:
+        return Beside(each)
+    whole = predict(each.job, anchoring=_ALONE)
+    micro = predict(each.job.replace(batch_size=1, grad_accum=each.job.batch_size or 1), anchoring=_ALONE)
+    return Beside(each, float(whole.step.p50), bool(whole.memory.fits), float(micro.step.p50))
+
+
+def tables(found: Mapping[str, Sequence[Beside]]) -> list[Table]:
+    """Steps of all layouts and precisions, and the four terms of the first precision."""
+    names = list(found)
+    rows = []
+    for index, first in enumerate(found[names[0]]):
+        cells = []
+        for name in names:
+            each = found[name][index]
+            by = each.by_equations
+            cells += [f"{_seconds(by)}", f"{each.line_s:.3f}{'' if each.line_fits else ' *'}" if by.job else "-"]
+        rows.append((first.by_equations.label, *cells))
+    heads = [f"{name}, {way} (s)" for name in names for way in ("additive", "line")]
+    steps = Table(
+        f"{MODEL} on {WORLD} x {GPU}, {SEQUENCES} sequences of {TOKENS} tokens a step as one micro-batch: "
+        "predicted seconds, "
+        "the main line as it ships. No measured rows of it are public. * does not fit in memory by the main "
+        "line's count; the additive model does not know.",
+        ("layout", *heads), tuple(rows),
+    )  # fmt: skip
+    terms = Table(
+        f"The four terms in {names[0]} (s). Last column: the main line where a pipeline gets one sequence a "
+        "micro-batch, as one would "
+        "run it; the published equation has no micro-batches.",
+        ("layout", "T_comp", "V_dp/B", "V_tp/B", "T_comp (pp - 1)", "T", "main line", "main line, micro-batches"),
+        tuple(_terms(each) for each in found[names[0]]),
+    )
+    return [steps, terms]
+
+
+def _seconds(by: LayoutForecast) -> str:
+    return f"{by.added.terms.seconds:.3f}" if by.added else f"not possible: {by.why}"
+
+
+def _terms(each: Beside) -> tuple[str, ...]:
+    by = each.by_equations
+    if by.added is None:
+        return (by.label, f"not possible: {by.why}", *[""] * 6)
+    terms = by.added.terms
+    numbers = (
+        terms.compute_s, terms.data_s, terms.tensor_s, terms.pipeline_s, terms.seconds, each.line_s, each.line_micro_s,
+    )  # fmt: skip
+    return (by.label, *(f"{number:.3f}" for number in numbers))
+
+
+def ratio_claim(found: Mapping[str, Sequence[Beside]]) -> Claim:
+    """How far precision moves the time of one layout, by the equations."""
+    ratios: dict[str, list[float]] = {}
+    for slow in ("fp32", "tf32"):
+        for fast in ("amp-fp16", "fp16"):
+            for a, b in (
+                zip(found.get(slow, ()), found.get(fast, ()), strict=True) if {slow, fast} <= set(found) else ()
+            ):
+                if a.by_equations.added and b.by_equations.added:
+                    ratio = a.by_equations.added.terms.seconds / b.by_equations.added.terms.seconds
+                    ratios.setdefault(slow, []).append(ratio)
+    said = "; ".join(
+        f"{slow} takes {min(r):.1f} to {max(r):.1f} times as long as half precision" for slow, r in ratios.items()
+    )
+    return Claim(
+        f"The precision setting moves training time ({MODEL}, all layouts, predicted)",
+        "by about 2.4x over its minimum (abstract)",
+        said or "only one precision predicted",
+        None,
+        "No measured rows of this job are public. Without matrix units fp32 has a fifteenth of the peak of half "
+        "precision on an H100; "
+        "2.4x is nearer to TF32.",
+    )  # fmt: skip
+
+
+def data(found: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
+    """For the JSON."""
+    rows = []
+    for precision, every in found.items():
+        for each in every:
+            by = each.by_equations
+            row: dict[str, Any] = {"precision": precision, "dp": by.dp, "tp": by.tp, "pp": by.pp}
+            if by.added is None:
+                rows.append({**row, "not_possible": by.why})
+                continue
+            terms = by.added.terms
+            rows.append(
+                {
+                    **row, "compute_s": terms.compute_s, "data_s": terms.data_s, "tensor_s": terms.tensor_s,
+                    "pipeline_s": terms.pipeline_s, "seconds": terms.seconds, "line_s": each.line_s,
+                    "line_fits": each.line_fits, "line_micro_batches_s": each.line_micro_s,
+                }
+            )  # fmt: skip
+    return rows

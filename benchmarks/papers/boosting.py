@@ -1,0 +1,303 @@
+"""Study of boosting: held out by job, family and precision; its blind twins; the line, and boosting on top of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from benchmarks.papers import boosting_figures as figures
+from benchmarks.papers import boosting_runs
+from benchmarks.papers.boosting_claims import (
+    PUBLISHED,
+    SAME_GPUS,
+    Blind,
+    Importance,
+    claims,
+    findings,
+    method,
+)
+from benchmarks.papers.boosting_held_out import (
+    CURVE,
+    FOLDS,
+    HeldOut,
+    Question,
+    answer,
+    questions,
+)
+from benchmarks.papers.boosting_scores import (
+    Score,
+    by_kind,
+    by_run,
+    having,
+    moved_by_precision,
+    scores,
+    timing_of,
+)
+from benchmarks.papers.study import Context, Errors, Figure, Section, Table, Verdict
+
+from precision_time.predictors.boosting import AGGREGATED, Boosting
+from precision_time.predictors.facts import facts_of
+from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES, OVERLAP, matrix, vector
+from precision_time.predictors.interface import MeasuredJob
+from precision_time.predictors.residual import BoostingResidual
+from precision_time.predictors.simulator import Simulator
+from precision_time.predictors.trees import Setting
+from precision_time.timing.constants import shipped
+
+KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting on top of the line"
+QUICK = Setting(rounds=30, seeds=1)
+_LEFT_OUT = ("by job", "boosting by card", "curve 0.25", "curve 0.4")
+"""Of a quick study: what is as another of its runs."""
+HELD_OUT = {
+    "boosting by job": f"boosting, {FOLDS}-fold by job",
+    "boosting by card": f"boosting, {FOLDS}-fold by model and GPU",
+    "boosting by family": "boosting, by model family",
+    "boosting by precision": "boosting, by precision",
+    "boosting without attention": "boosting, attention models unseen",
+}
+BESIDE = {
+    "line by job": f"line, {FOLDS}-fold by job",
+    "boosting-residual by job": f"boosting-residual, {FOLDS}-fold by job",
+    "line by family": "line, by model family",
+    "boosting-residual by family": "boosting-residual, by model family",
+}
+LARGE_RUNS = {
+    "boosting by job": f"{FOLDS}-fold by job",
+    "boosting by family": "by model family",
+    "boosting by precision": "by precision",
+}
+
+
+def study(context: Context) -> Section:
+    """Train, judge and tell, on published rows and on real runs. Without either the section says so."""
+    published, real = _published(context), boosting_runs.study(context, *((QUICK,) if context.quick else ()))
+    return Section(
+        KEY, TITLE, (*published.text, *real.text), (*published.claims, *real.claims),
+        (*published.tables, *real.tables), (*published.figures, *real.figures),
+        (*published.verdicts, *real.verdicts), {**published.data, "real_runs": dict(real.data)},
+    )  # fmt: skip
+
+
+def _published(context: Context) -> Section:
+    setting = QUICK if context.quick else Setting()
+    measured = tuple(context.published)
+    if not measured:
+        return Section(KEY, TITLE, ("The tables of published rows are absent, so boosting was not judged on them.",))
+
+    def progress(part: str) -> Callable[[int, int], None]:
+        return lambda done, of: context.progress(part, done, of)
+
+    asked = [q for q in questions(measured, context.seed) if not (context.quick and q.run in _LEFT_OUT)]
+    workers = 1 if context.quick else None
+    runs = answer(measured, asked, setting, context.seed, progress("boosting: held out"), workers)
+    if not {"boosting by job", "boosting by family"} <= set(runs):
+        return Section(KEY, TITLE, (f"{len(measured)} published rows are too few to judge boosting held out.",))
+    large_runs: dict[str, HeldOut] = {}
+    if context.large:
+        wanted = [q for q in questions(context.large, context.seed, lines=False, blind=False) if q.run in LARGE_RUNS]
+        said = progress("boosting: large models")
+        large_runs = answer(context.large, wanted, setting, context.seed, said, workers)
+    context.progress("boosting: all rows", 0, 1)
+    whole = Boosting(setting, context.seed)
+    whole.fit(measured)
+    models = _importance(whole, measured)
+    timing = _timing(whole, measured)
+    context.progress("boosting: all rows", 1, 1)
+    blind = _blind(measured, runs)
+    curve = _curve(measured, asked, runs)
+    return Section(
+        KEY,
+        TITLE,
+        verdicts=_verdicts(scores(measured, runs), timing),
+        text=(*method(), *findings(context.large, large_runs, measured, runs, models)),
+        claims=claims(measured, runs, blind),
+        tables=_tables(measured, runs, context.large, large_runs, blind, models, whole, timing),
+        figures=_figures(measured, runs, models, curve, blind),
+        data={
+            "rows": len(measured),
+            "scores": scores(measured, runs),
+            "large": scores(context.large, large_runs),
+            "blind": blind,
+            "learning_curve": curve,
+            "importance": {name: [list(each) for each in found] for name, found in models.items()},
+            "timing": timing,
+            "precision_range": moved_by_precision(measured),
+            "setting": asdict(setting),
+            "width": whole.learned.width,
+        },
+    )
+
+
+def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blind:
+    """MAPE of the aware predictor and of its twins by the precision asked about, and over all."""
+    names = {"boosting by job": "aware"}
+    names |= {
+        key: f"blind, trained in {key.split()[1]}" for key in runs if key.startswith("blind ") and "line" not in key
+    }
+    here = {key: label for key, label in names.items() if key != "boosting by job"}
+    names |= {"blind, all rows as fp32": "blind, trained on all rows as fp32"}
+    names |= {"line by job": "line, aware", "blind line fp32": "line, blind, trained in fp32"}
+    asked = [*sorted({measured[i].precision for i in runs["boosting by job"].rows}), "all"]
+
+    def sizes(key: str, gpus: set[str] | None = None) -> dict[str, float]:
+        return {p: Score.of(measured, runs[key], having("precision", p, gpus)).mape for p in asked}
+
+    found: dict[str, dict[str, float]] = {label: sizes(key) for key, label in names.items() if key in runs}
+    for key, label in here.items():
+        # A precision may have been measured on other GPUs than the one asked about; on these both were.
+        found[label + SAME_GPUS] = sizes(key, {m.job.gpu for m in measured if m.precision == key.split()[1]})
+    return found
+
+
+def _curve(
+    measured: Sequence[MeasuredJob], asked: Sequence[Question], runs: Mapping[str, HeldOut]
+) -> list[tuple[float, float]]:
+    """(mean number of training rows, MAPE) of the learning curve."""
+    points = []
+    for share in CURVE:
+        name = "boosting by job" if share == 1.0 else f"curve {share:g}"
+        if name in runs:
+            count = statistics.fmean(len(q.training) for q in asked if q.run == name)
+            points.append((count, Score.of(measured, runs[name]).mape))
+    return points
+
+
+def _importance(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, list[tuple[str, float, float]]]:
+    """Of each model: (feature, mean |SHAP| in log seconds, share of the gain)."""
+    learned = whole.learned
+    facts = [facts_of(each.job) for each in measured]
+    several = [each for each in facts if each.ranks > 1]
+    shown = [("compute", learned.compute.trees, matrix(facts, COMPUTE))]
+    if learned.communication is not None and learned.aggregator is not None and several:
+        added = learned.communication.log_factor(several)
+        columns = np.column_stack([np.expm1(added), matrix(several, OVERLAP)])
+        shown.append(("communication", learned.communication.trees, matrix(several, COMMUNICATION)))
+        shown.append(("aggregator", learned.aggregator.trees, columns))
+    found = {}
+    for name, trees, columns in shown:
+        sizes, gains = np.abs(trees.contributions(columns)).mean(axis=0), trees.gains()
+        features = [feature.name for feature in trees.features]
+        found[name] = [(f, float(s), gains[f]) for f, s in zip(features, sizes, strict=True)]
+    return found
+
+
+def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float]:
+    """Median seconds of a call on this machine, warm, and of a first question about a network never asked of."""
+    jobs = [each.job for each in measured[:: max(1, len(measured) // 20)]][:20]
+    facts = {id(job): facts_of(job) for job in jobs}
+    line = Simulator()
+    line.constants = shipped()  # fitted factors take no other time than those that ship, and fitting takes seconds
+    top = BoostingResidual(whole.setting, whole.seed, line)
+    top.fit(measured)
+    found = {
+        "features": timing_of(lambda job: vector(facts[id(job)], FEATURES), jobs),
+        "model": timing_of(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
+        "predict": timing_of(whole.predict, jobs),
+        "residual": timing_of(top.predict, jobs),
+        "line": timing_of(Simulator().predict, jobs),
+    }
+    first = measured[0].job.replace(model="vit-b-16", model_config={}, input={}, batch_size=48, optimizer="adamw")
+    start = time.perf_counter()
+    whole.predict(first)
+    return {**found, "first_of_a_network": time.perf_counter() - start}
+
+
+def _tables(
+    measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], large: Sequence[MeasuredJob],
+    large_runs: Mapping[str, HeldOut], blind: Blind,
+    models: Importance, whole: Boosting, timing: Mapping[str, float],
+) -> tuple[Table, ...]:  # fmt: skip
+    asked = [*next(iter(blind.values()))]
+    twins = [(way, *("-" if np.isnan(by[p]) else f"{100 * by[p]:.1f}" for p in asked)) for way, by in blind.items()]
+    told = [
+        (model, name, f"{100 * (np.exp(size) - 1):.1f}", f"{100 * gain:.0f}")
+        for model, found in models.items()
+        for name, size, gain in sorted(found, key=lambda each: -each[1])[:10]
+    ]
+    listed = [(f.name, f.unit, "more is never faster" if f.sign else "", f.what) for f in (AGGREGATED[0], *FEATURES)]
+    names = {
+        "features": "features of a counted job", "model": "the model alone", "predict": "boosting, predict",
+        "residual": "boosting-residual, predict",
+        "line": "line, predict", "first_of_a_network": "boosting, first question about a network",
+    }  # fmt: skip
+    tables = [
+        by_run("Held out, rows of trust A and B", measured, runs, {**HELD_OUT, **BESIDE}),
+        by_kind("By precision", measured, runs, {**HELD_OUT, **BESIDE}, "precision"),
+        by_kind(
+            "By model family", measured, runs,
+            {k: v for k, v in {**HELD_OUT, **BESIDE}.items() if k.endswith(("family", "attention"))}, "family",
+        ),
+        Table("Aware and blind, 5-fold by job: MAPE (%) by precision asked about", ("predictor", *asked), tuple(twins)),
+        Table(
+            "Feature importance, trained on all rows", ("model", "feature", "moves the time by, %", "share of gain, %"),
+            tuple(told),
+        ),
+        Table(
+            "Roofline over fitted seconds, which boosting starts from, trained on all rows",
+            ("kernels", "dtype class", "share, %"), _utilisations(whole),
+        ),
+        Table("Features", ("name", "unit", "monotone", "what"), tuple(listed)),
+        Table(
+            "Seconds of a call on this machine", ("call", "median, ms"),
+            tuple((names[key], f"{1e3 * seconds:.2f}") for key, seconds in timing.items()),
+        ),
+    ]  # fmt: skip
+    if large_runs:
+        named = {key: f"boosting, {label}" for key, label in LARGE_RUNS.items()}
+        tables.insert(3, by_run("Large language models, trained and judged apart", large, large_runs, named))
+        tables.insert(4, by_kind("Large language models by precision", large, large_runs, named, "precision"))
+    return tuple(tables)
+
+
+def _utilisations(whole: Boosting) -> tuple[tuple[str, str, str], ...]:
+    """One over exp(theta), of every group and class, architectures apart."""
+    theta = whole.learned.compute.rooflines.theta
+    rooflines = whole.learned.compute.rooflines
+    found = []
+    for name in sorted(theta):
+        if name.count("|") == 1:
+            group, _, kind = name.partition("|")
+            found.append((group, kind, f"{100 * np.exp(-rooflines.log_factor(group, kind, '')):.0f}"))
+    return tuple(found)
+
+
+def _figures(
+    measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut],
+    models: Importance, curve: Sequence[tuple[float, float]], blind: Blind,
+) -> tuple[Figure, ...]:  # fmt: skip
+    shown = {k: v for k, v in HELD_OUT.items() if not k.endswith(("card", "attention"))}
+    ways = {way: by for way, by in blind.items() if not way.startswith("line") and not way.endswith(SAME_GPUS)}
+    return (
+        figures.ratios(measured, runs, shown),
+        figures.blindness(ways),
+        figures.importance(models),
+        figures.learning_curve({"boosting, by job": curve}, PUBLISHED),
+    )
+
+
+_SHOWN = {
+    "boosting by job": "job", "boosting by family": "model family", "boosting by precision": "precision",
+    "boosting-residual by job": "job", "boosting-residual by family": "model family", "line by job": "job",
+    "line by family": "model family",
+}  # fmt: skip
+"""Runs that stand beside other predictors, and what each leaves out."""
+_CALLS = {"boosting": "predict", "boosting-residual": "residual", "line": "line"}
+
+
+def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Verdict, ...]:
+    return tuple(
+        Verdict(
+            run.partition(" ")[0], "published rows", left_out,
+            {
+                name: Errors(s["n"], s["mape"], s["median"], s["p90"], s["signed"])
+                for name, s in {"all": found[run]["all"], **found[run]["precision"]}.items()
+            },
+            call_s=timing[_CALLS[run.partition(" ")[0]]],
+        )
+        for run, left_out in _SHOWN.items()
+        if run in found
+    )  # fmt: skip

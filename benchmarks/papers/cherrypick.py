@@ -1,0 +1,233 @@
+"""CherryPick judged: on the analytics jobs it was published with, on published and simulated GPUs, and on real runs.
+
+Every search knows only what it has measured; the best cost, which it is compared with, is known from the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from benchmarks.papers.cherrypick_gpus import published, real, simulated
+from benchmarks.papers.cherrypick_searches import (
+    HEADER,
+    LADDER,
+    SEEDS,
+    Gathered,
+    Judged,
+    all_ways,
+    judge,
+    per_cent,
+    rows_of,
+    seeds_of,
+    together,
+)
+from benchmarks.papers.cloud_figures import gap_by_runs, gaps_by_job
+from benchmarks.papers.cloud_tables import JOBS, CloudRun, cloud_configurations, read_cloud_runs
+from benchmarks.papers.study import Claim, Context, Section
+
+from precision_time.errors import DataError
+from precision_time.predictors.cherrypick import IMPROVED, cherrypick
+from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, random_search
+
+PUBLISHED_P90 = {"kmeans": 38, "spark": 18, "terasort": 0, "tpcds": 20, "tpch": 7}
+"""Ninth decile of the gap to the best cost, in per cent, as published (spark is the paper's regression)."""
+
+
+def study(context: Context) -> Section:
+    """CherryPick's part of the report."""
+    report = Gathered(
+        [
+            "CherryPick looks for the cheapest configuration by measuring few of them. Each search below is one of "
+            f"{seeds_of(context)} with other starts; gaps are to the best cost in the table; random search and "
+            "coordinate descent get as many runs as CherryPick took with the same seed. No search measures "
+            "anything twice."
+        ],
+        [], [], [], {},
+    )  # fmt: skip
+    try:
+        if context.data is None:
+            raise DataError("there is no data folder")
+        _cloud(context, report, read_cloud_runs(context.data))
+    except DataError as error:
+        report.text.append(f"The analytics jobs published with CherryPick were not judged: {error}.")
+    published(context, report)
+    simulated(context, report)
+    real(context, report)
+    return Section(
+        "cherrypick", "CherryPick", tuple(report.text), tuple(report.claims), tuple(report.tables),
+        tuple(report.figures), data=report.data,
+    )  # fmt: skip
+
+
+def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> None:
+    jobs = JOBS[-2:] if context.quick else JOBS
+    seeds = seeds_of(context)
+    first = context.seed * SEEDS
+    ladder = []
+    by_rung: dict[str, dict[str, Judged]] = {}
+    steps = 2 * len(LADDER)
+    for at, as_authors in enumerate((True, False)):
+        for rung, (label, encoding, setting) in enumerate(LADDER):
+            context.progress("CherryPick: analytics jobs", at * len(LADDER) + rung, steps)
+            of = {}
+            for job in jobs:
+                table = cloud_configurations(runs, job, encoding=encoding, as_authors=as_authors)
+                picked = [cherrypick(table, seed=first + s, setting=setting) for s in range(seeds)]
+                of[job] = judge(table, picked)
+            whole = together(list(of.values()))
+            medians = ", ".join(f"{100 * np.median(j.gap):.1f}" for j in of.values())
+            said = "smallest clusters out, with storage" if as_authors else "as in runs.csv"
+            ladder.append((*rows_of(said, 0, {label: whole})[0][:1], *rows_of(said, 0, {label: whole})[0][2:], medians))
+            if as_authors:
+                by_rung[label] = of
+    context.progress("CherryPick: analytics jobs", steps, steps)
+    report.text.append(
+        "The analytics jobs are searched twice: as the authors' public code has them (the 16-core clusters left out "
+        "and 0.083 USD an hour added for the network disks of a machine, which makes their grid one of 66), and as in "
+        "runs.csv, without storage. Neither is their exact set: of the 66, 41 to 64 were published for a job, and the "
+        "optimum is another where the price of storage is left out."
+    )
+    report.table(
+        "ladder", f"Mechanisms, one after the other; {', '.join(jobs)} together",
+        ("table", *HEADER[2:], "median gap % of each job"), ladder,
+    )  # fmt: skip
+    _cloud_by_job(context, report, runs, jobs)
+    _claims(report, by_rung, jobs)
+
+
+def _cloud_by_job(context: Context, report: Gathered, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+    lines: list[tuple[str, ...]] = []
+    gaps: dict[str, dict[str, Sequence[float]]] = {job: {} for job in jobs}
+    last: dict[str, list[Judged]] = {}
+    for rung in (LADDER[0], LADDER[2], LADDER[-1]):
+        label, encoding, setting = rung
+        for job in jobs:
+            table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
+            ways = all_ways(table, setting, seeds_of(context), first=context.seed * SEEDS)
+            lines += [(label, *line) for line in rows_of(job, len(table), ways)]
+            gaps[job][label.partition(":")[0]] = list(ways["CherryPick"].gap)
+            if rung is LADDER[-1]:
+                for way, judged in ways.items():
+                    last.setdefault(way, []).append(judged)
+                gaps[job]["random, as many runs as improved"] = list(ways["random"].gap)
+    report.table("jobs", "Analytics jobs, smallest clusters out, with storage", ("setting", *HEADER), lines)
+    means = {way: f"{100 * together(parts).gap.mean():.1f} %" for way, parts in last.items()}
+    report.text.append(
+        "With as many runs as the improved search takes, the mean gap is "
+        f"{means['CherryPick']} for CherryPick, {means['coordinate descent']} for coordinate descent and "
+        f"{means['random']} for random search: on grids of three coordinates whose good ends lie together, varying one "
+        "at a time is hard to beat, but it has no rule of its own for when to stop, and none for a deadline."
+    )
+    report.figures.append(gaps_by_job("Analytics jobs: median (mark) to ninth decile (line) over the seeds", gaps))
+    curves = _progress_of_searches(context, runs, jobs)
+    report.figures.append(
+        gap_by_runs("Analytics jobs: median gap of all seeds and jobs by runs made, stopping aside", curves)
+    )
+    report.data["gap_by_runs"] = curves
+    after = {
+        name: f"{100 * gaps[5]:.1f} % after 6 runs and {100 * gaps[9]:.1f} % after 10" for name, gaps in curves.items()
+    }
+    report.text.append(
+        "The stopping rule matters most. Left to go on, the median gap of the published setting is "
+        f"{after['as published']}, with averaged hyperparameters {after['+ averaged hyperparameters']}, improved "
+        f"{after['improved']}, at random {after['random']}; the published rule nearly always stops after 6."
+    )
+    _cloud_deadline(context, report, runs, jobs)
+
+
+def _cloud_deadline(context: Context, report: Gathered, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
+    lines: list[tuple[str, ...]] = []
+    medians = []
+    for label, encoding, setting in (
+        LADDER[1],
+        ("improved, but the published product", "totals", replace(IMPROVED, joint=False)),
+        LADDER[-1],
+    ):
+        found = []
+        for share in (0.25, 0.5):
+            for job in jobs:
+                table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
+                limit = float(np.quantile([table.known()(i) for i in range(len(table))], share))
+                ways = all_ways(table, setting, seeds_of(context), limit, context.seed * SEEDS)
+                name = f"{job} within {limit:.0f} s"
+                lines += [(label.partition(":")[0], *line) for line in rows_of(name, len(table), ways)]
+                found.append(ways["CherryPick"])
+        gaps = together(found).gap
+        medians.append(f"{per_cent(gaps, 0.5)} % (P90 {per_cent(gaps, 0.9)} %)")
+    report.table(
+        "deadline", "Under a deadline that a quarter, then half of the configurations keep", ("setting", *HEADER), lines
+    )
+    report.text.append(
+        "Under a deadline the published product of expected improvement and the probability of meeting it stops too "
+        "soon: time is cost over price, so a low cost is also a short time, and the product counts that chance twice. "
+        "Counting improvement only where the deadline is met gives a median gap of "
+        f"{medians[2]} instead of {medians[1]} with all else equal, and {medians[0]} with the published rules."
+    )
+
+
+def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> dict[str, list[float]]:
+    """Median gap after every number of runs, nothing stopping the search before 16."""
+    longest = 16
+    curves: dict[str, list[float]] = {}
+    for label, encoding, setting in ((LADDER[0]), (LADDER[1]), (LADDER[-1])):
+        endless = replace(setting, stop_below=0.0, most_runs=longest)
+        found = []
+        for job in jobs:
+            table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
+            searches = (cherrypick(table, seed=s, setting=endless) for s in range(seeds_of(context)))
+            found += [_gaps_so_far(table, search) for search in searches]
+        curves[label.partition(":")[0]] = [float(g) for g in np.median(found, axis=0)]
+    found = []
+    for job in jobs:
+        table = cloud_configurations(runs, job, as_authors=True)
+        found += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(seeds_of(context))]
+    curves["random"] = [float(g) for g in np.median(found, axis=0)]
+    return curves
+
+
+def _gaps_so_far(table: Configurations, search: Search) -> FloatArray:
+    costs = np.array([table.known()(i) for i in range(len(table))]) * table.price_per_s
+    found: FloatArray = np.minimum.accumulate([t.cost for t in search.history]) / costs.min() - 1.0
+    return found
+
+
+def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Judged]], jobs: Sequence[str]) -> None:
+    for label in (LADDER[0][0], LADDER[2][0], LADDER[-1][0]):
+        of = by_rung[label]
+        whole = together(list(of.values()))
+        median, cost = float(np.median(whole.gap)), float(whole.cost.mean())
+        report.claims.append(
+            Claim(
+                f"CherryPick {label}: median gap to the best", "within 5 %", f"{100 * median:.1f} %", median <= 0.05,
+                "" if median <= 0.05 else "it stops after 6 runs, when a process fitted to so few points is too "
+                "sure of itself: a feature that did not matter so far is taken to have no effect",
+            )
+        )  # fmt: skip
+        report.claims.append(
+            Claim(
+                f"CherryPick {label}: search cost of exhaustive", "at most 10 %", f"{100 * cost:.1f} %", cost <= 0.1,
+                "" if cost <= 0.1 else f"{whole.runs.mean():.1f} runs of 41 to 64 configurations; 66 were published",
+            )
+        )  # fmt: skip
+        each = {job: float(np.median(of[job].gap)) for job in jobs}
+        missed = [job for job in jobs if each[job] > 0.05]
+        report.claims.append(
+            Claim(
+                f"CherryPick {label}: median gap of each job", "within 5 %",
+                ", ".join(f"{job} {100 * gap:.1f} %" for job, gap in each.items()), not missed,
+                f"missed for {', '.join(missed)}: see the text on stopping and the cliff of memory" if missed else "",
+            )
+        )  # fmt: skip
+        exact = [f"{job} {100 * of[job].exact:.0f} %" for job in jobs]
+        report.claims.append(Claim(f"CherryPick {label}: exact optimum", "45-90 % of runs", ", ".join(exact), None))
+        p90 = [f"{job} {100 * np.quantile(of[job].gap, 0.9):.0f} %" for job in jobs]
+        said = ", ".join(f"{job} {PUBLISHED_P90[job]} %" for job in jobs)
+        report.claims.append(Claim(f"CherryPick {label}: P90 gap", said, ", ".join(p90), None))
+    report.text.append(
+        "The improved setting was chosen with these five jobs in view, so its figures on them are not held out; it "
+        "was not touched for the simulated world and the real runs. kmeans and spark have a cliff of memory that 6 "
+        "runs seldom show: a search that stops on the wrong side of it is far off, one that goes on "
+        "mostly finds the other."
+    )

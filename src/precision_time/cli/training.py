@@ -1,0 +1,85 @@
+"""The command `train`, the answer of `predict --predictor NAME`, and the reply of the former command `reproduce`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precision_time.cli.outputs import check_folder
+from precision_time.errors import PredictorError
+
+if TYPE_CHECKING:
+    from precision_time.job import Job
+
+
+def train(options: Namespace) -> str:
+    """Train the named predictors and save them; returns a table of what training cost."""
+    import json
+
+    from precision_time.cli.progress import Progress
+    from precision_time.predictors.store import train as train_all
+    from precision_time.text_table import format_table
+
+    folder = Path(options.output or "trained")
+    check_folder("--output", folder)
+    with Progress("predictors") as progress:
+        cards = train_all(options.name, folder, options.shared, options.real_runs, progress)
+    if options.json:
+        return json.dumps(cards, indent=2)
+    rows = [[name, str(c["rows"]), _duration(c["measured_s"]), _duration(c["training_s"])] for name, c in cards.items()]
+    table = format_table(["predictor", "rows", "measuring them took", "training took"], rows)
+    return f"{table}\n\npredict with them: precision-time predict ... --predictor NAME --trained {folder}"
+
+
+def _duration(seconds: object) -> str:
+    from precision_time.units import human_seconds
+
+    return human_seconds(float(str(seconds))) if seconds else "not known"
+
+
+def reproduce(options: Namespace) -> str:
+    """The studies are no part of the package; says where they are. Always raises a `PredictorError`."""
+    raise PredictorError("the command `reproduce` has moved: run `make reproduce` in a checkout of the repository")
+
+
+def predictor_name(name: str) -> str:
+    """The present name of a predictor; a former one is accepted with a note on stderr."""
+    if name == "line":  # registry.FORMER_NAMES, without importing the predictors for every `predict`
+        print("note: predictor 'line' is now called 'simulator'", file=sys.stderr)
+        return "simulator"
+    return name
+
+
+def predict_by(name: str, trained: str | None, job: Job) -> tuple[str, dict[str, object]]:
+    """The time of a job by a predictor other than the simulator, as text and for JSON."""
+    from precision_time.predictors.interface import steps_of
+    from precision_time.predictors.store import load_trained
+    from precision_time.units import human_seconds
+
+    forecast = load_trained(name, Path(trained) if trained else None).predict(job)
+    steps = steps_of(job)
+    what = "step" if steps == 1 else f"run of {steps:,.0f} steps"
+    lines = [
+        f"{job.signature()}, by {name}",
+        f"  {what}: {human_seconds(forecast.seconds)} "
+        f"({human_seconds(forecast.p10_s)} - {human_seconds(forecast.p90_s)})",
+    ]
+    if steps != 1:
+        lines.append(f"  step: {human_seconds(forecast.seconds / steps)}")
+    if forecast.confidence is not None:
+        lines.append(f"  similarity to the training networks: {forecast.confidence:.0%}")
+    lines += [f"  {note}" for note in forecast.notes]
+    content: dict[str, object] = {
+        "predictor": name,
+        "job": job.to_dict(),
+        "steps": steps,
+        "seconds": forecast.seconds,
+        "p10_s": forecast.p10_s,
+        "p90_s": forecast.p90_s,
+        "step_s": forecast.seconds / steps,
+        "confidence": forecast.confidence,
+        "notes": list(forecast.notes),
+    }
+    return "\n".join(lines), content
