@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.papers.every_layout import degrees, every_layout
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.papers.every_layout import degrees, every_layout
 from fakes import HOST, device_document, kernel_row, product, traffic
 from precision_time.errors import DataError, MissingPeakError, PredictorError
 from precision_time.hardware import default_catalog

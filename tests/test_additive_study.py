@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from benchmarks.papers.additive import AWARE, LINE, REPAIRS, judge, study
+
+from benchmarks.papers.additive import AWARE, REPAIRS, SIMULATOR, judge, study
 from benchmarks.papers.additive_errors import Judged, accuracy, mape, twin_table
 from benchmarks.papers.study import Context, Section
-
 from precision_time.job import Job
 from precision_time.predictors.additive import Additive
 from precision_time.predictors.interface import MeasuredJob
@@ -53,8 +53,8 @@ def test_a_twin_is_off_by_the_ratio_of_the_precisions() -> None:
     table = twin_table("test", judged, AWARE)
     assert [row[0] for row in table.rows] == ["fp32", "amp-fp16"]
     assert table.rows[0][2] == table.rows[0][3] == "0.0 %"
-    # All that the equations leave out, put back one by one, ends at what the main line calls these terms.
-    assert slow.seconds[REPAIRS[-1]] == pytest.approx(slow.seconds[LINE], rel=0.05)
+    # All that the equations leave out, put back one by one, ends at what the simulator calls these terms.
+    assert slow.seconds[REPAIRS[-1]] == pytest.approx(slow.seconds[SIMULATOR], rel=0.05)
 
 
 def test_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(figure.svg.startswith("<svg") for figure in section.figures)
     assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
     assert all(claim.met is None for claim in section.claims)  # nothing here can be met: other jobs, other devices
-    assert [v.predictor for v in section.verdicts] == ["additive", "line, kernels alone"]
+    assert [v.predictor for v in section.verdicts] == ["additive", "simulator, kernels alone"]
     assert all(v.call_s is not None and 0.0 < v.call_s < 1.0 for v in section.verdicts)
     layouts = section.data["layouts"]
     assert {(row["dp"], row["tp"], row["pp"]) for row in layouts} == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}

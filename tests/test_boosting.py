@@ -441,15 +441,15 @@ def test_rows_of_one_gpu_say_nothing_of_several(measured: list[MeasuredJob]) -> 
         predictor.predict(measured[0].job.replace(gpus=8))
 
 
-@pytest.mark.parametrize("kind", ["boosting", "blind", "residual", "line", "blind line"])
+@pytest.mark.parametrize("kind", ["boosting", "blind", "residual", "simulator", "blind simulator"])
 def test_save_and_load_without_pickle(kind: str, measured: list[MeasuredJob], tmp_path: Path) -> None:
     some = [m for m in measured if m.job.model == "resnet50" or m.job.gpus == 1]
     made: Predictor = {
         "boosting": lambda: Boosting(FEW),
         "blind": lambda: BlindBoosting("amp-fp16", setting=FEW),
-        "residual": lambda: BoostingResidual(FEW, line=Simulator(rounds=1)),
-        "line": lambda: Simulator(rounds=1),
-        "blind line": lambda: BlindSimulator("fp32", rounds=1),
+        "residual": lambda: BoostingResidual(FEW, simulator=Simulator(rounds=1)),
+        "simulator": lambda: Simulator(rounds=1),
+        "blind simulator": lambda: BlindSimulator("fp32", rounds=1),
     }[kind]()
     made.fit(measured if kind in ("boosting", "blind") else some)
     made.save(tmp_path)
@@ -533,42 +533,42 @@ def test_a_twin_needs_rows_of_its_precision(measured: list[MeasuredJob]) -> None
         BlindBoosting("bf16-master").fit(measured)
 
 
-# --- the line
+# --- the simulator
 
 
 def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[MeasuredJob]) -> None:
     from precision_time.prediction import predict
 
     job = Job("resnet50", precision="amp-fp16", batch_size=256, gpu="v100-16gb-sxm", gpus=8)
-    line = Simulator(rounds=1)
-    assert line.predict(job).seconds == predict(job).step.p50
+    simulator = Simulator(rounds=1)
+    assert simulator.predict(job).seconds == predict(job).step.p50
     taught = [dataclasses.replace(m, seconds=2 * m.seconds) for m in measured if m.job.gpus == 1]
-    line.fit(taught)
-    assert line.constants is not None
-    assert line.predict(job).seconds == pytest.approx(predict(job, constants=line.constants).step.p50)
-    assert line.step_seconds(job) == pytest.approx(line.predict(job).seconds, rel=1e-6)
-    assert not predict(job, constants=line.constants).anchors.count
-    slower = np.mean([line.predict(m.job).seconds / m.seconds for m in taught[::6]])
+    simulator.fit(taught)
+    assert simulator.constants is not None
+    assert simulator.predict(job).seconds == pytest.approx(predict(job, constants=simulator.constants).step.p50)
+    assert simulator.step_seconds(job) == pytest.approx(simulator.predict(job).seconds, rel=1e-6)
+    assert not predict(job, constants=simulator.constants).anchors.count
+    slower = np.mean([simulator.predict(m.job).seconds / m.seconds for m in taught[::6]])
     assert 0.5 < slower < 1.5
 
 
 def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: list[MeasuredJob]) -> None:
-    """To first order: against a line that is really fitted without the family."""
+    """To first order: against a simulator that is really fitted without the family."""
     some = [m for m in measured if m.job.gpus == 1][::2]
     taught = [dataclasses.replace(m, seconds=m.seconds * (1.3 if m.family == "bert" else 1.0)) for m in some]
     families = sorted({m.family for m in taught})
-    line = Simulator()
-    line.fit(taught)
-    moved = line.moved_without([families.index(m.family) for m in taught])
+    simulator = Simulator()
+    simulator.fit(taught)
+    moved = simulator.moved_without([families.index(m.family) for m in taught])
     without = Simulator()
     without.fit([m for m in taught if m.family != "bert"])
-    really = [np.log(without.step_seconds(m.job) / line.step_seconds(m.job)) for m in taught]
+    really = [np.log(without.step_seconds(m.job) / simulator.step_seconds(m.job)) for m in taught]
     assert moved[families.index("bert")] == pytest.approx(really, abs=0.004)
     of_bert = [change for change, m in zip(really, taught, strict=True) if m.family == "bert"]
     assert min(of_bert) < -0.012  # else there is nothing to tell apart
     assert Simulator().moved_without([0, 1]) == {}
     with pytest.raises(PredictorError, match="fitted to 18 jobs, but 2 are asked about"):
-        line.moved_without([0, 1])
+        simulator.moved_without([0, 1])
 
 
 def test_the_line_needs_data_parallel_rows() -> None:
@@ -578,14 +578,14 @@ def test_the_line_needs_data_parallel_rows() -> None:
 
 
 def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[MeasuredJob]) -> None:
-    line = Simulator(rounds=1)
-    line.fit(measured)
-    doubled = [dataclasses.replace(m, seconds=2.0 * line.step_seconds(m.job)) for m in measured]
-    predictor = BoostingResidual(Setting(rounds=60, seeds=1), line=line)
+    simulator = Simulator(rounds=1)
+    simulator.fit(measured)
+    doubled = [dataclasses.replace(m, seconds=2.0 * simulator.step_seconds(m.job)) for m in measured]
+    predictor = BoostingResidual(Setting(rounds=60, seeds=1), simulator=simulator)
     predictor.fit(doubled)
     ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in doubled])
     assert ratio == pytest.approx(1.0, abs=0.1)
-    assert line.step_seconds(doubled[0].job) == pytest.approx(doubled[0].seconds / 2)
+    assert simulator.step_seconds(doubled[0].job) == pytest.approx(doubled[0].seconds / 2)
 
 
 # --- the study
@@ -599,7 +599,9 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
     heard: list[tuple[str, int, int]] = []
     section = study(Context(measured, measured[::2], (), quick=True, progress=lambda *said: heard.append(said)))
     scores = section.data["scores"]
-    assert {"boosting by job", "boosting by family", "line by family", "boosting-residual by family"} <= set(scores)
+    assert {"boosting by job", "boosting by family", "simulator by family", "boosting-residual by family"} <= set(
+        scores
+    )
     assert scores["boosting by job"]["all"]["n"] == 72
     assert set(scores["boosting by job"]["precision"]) == {"fp32", "tf32", "amp-fp16"}
     by_job = section.claims[0]
@@ -612,7 +614,7 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
     assert counts == sorted(counts)
     assert any("Large" in table.caption for table in section.tables)
     assert {part for part, _, _ in heard} == {"boosting: held out", "boosting: large models", "boosting: all rows"}
-    assert {v.predictor for v in section.verdicts} == {"boosting", "boosting-residual", "line"}
+    assert {v.predictor for v in section.verdicts} == {"boosting", "boosting-residual", "simulator"}
     assert all(v.call_s is not None and 0.0 < v.call_s < 1.0 for v in section.verdicts)
     json.dumps(section.data)
 

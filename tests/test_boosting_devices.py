@@ -1,4 +1,4 @@
-"""Boosting on a calibrated device: its facts from the device file, what the line cannot learn there, and the study."""
+"""Boosting on a calibrated device: facts from the device file, what the simulator cannot learn, the study."""
 
 from __future__ import annotations
 
@@ -66,14 +66,16 @@ def test_host_and_kernels_take_turns_on_a_cpu(here: Job) -> None:
 
 
 def jobs_here(here: Job) -> list[MeasuredJob]:
-    """36 jobs of three networks that take 2.5 times what the line says of them."""
+    """36 jobs of three networks that take 2.5 times what the simulator says of them."""
     found = []
     for model in ("small-mlp", "small-lenet5", "small-alexnet"):
         for batch in (2, 4, 8):
             for gpus in (1, 2):
                 for precision in ("fp32", "amp-bf16"):
                     job = here.replace(model=model, batch_size=batch, gpus=gpus, precision=precision)
-                    found.append(MeasuredJob(f"{model} {batch} {gpus}", job, 2.5 * Simulator().step_seconds(job), model))
+                    found.append(
+                        MeasuredJob(f"{model} {batch} {gpus}", job, 2.5 * Simulator().step_seconds(job), model)
+                    )
     return found
 
 
@@ -84,7 +86,7 @@ def test_measured_kernels_teach_the_line_nothing(here: Job) -> None:
         Simulator().fit(measured)
     predictor = BoostingResidual(Setting(rounds=60, seeds=1))
     predictor.fit(measured)
-    assert predictor.line.constants is None
+    assert predictor.simulator.constants is None
     ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in measured])
     assert ratio == pytest.approx(1.0, abs=0.1)
     job = measured[0].job
@@ -141,13 +143,13 @@ def test_a_quick_study_of_real_runs(runs: list[MeasuredJob]) -> None:
     section = study(Context((), (), runs, quick=True, progress=lambda part, done, of: heard.append(part)), QUICK)
     scores = section.data["scores"]
     judged = [m for m in runs if m.job.model in NETWORKS and m.dataset == "cifar-10"]
-    for run in ("boosting by job", "boosting by family", "boosting-residual by family", "line"):
+    for run in ("boosting by job", "boosting by family", "boosting-residual by family", "simulator"):
         assert scores[run]["all"]["n"] == len(judged)
         assert set(scores[run]["precision"]) == {"fp32", "amp-bf16"}
     assert set(scores["boosting without attention"]["family"]) == {"vit"}
     blind = section.data["blind"]
-    assert blind["line, blind, knows fp32"]["fp32"] == blind["line, aware"]["fp32"]
-    assert blind["line, blind, knows fp32"]["amp-bf16"] != blind["line, aware"]["amp-bf16"]
+    assert blind["simulator, blind, knows fp32"]["fp32"] == blind["simulator, aware"]["fp32"]
+    assert blind["simulator, blind, knows fp32"]["amp-bf16"] != blind["simulator, aware"]["amp-bf16"]
     assert blind["boosting, blind, trained in fp32"]["amp-bf16"] != blind["boosting, aware"]["amp-bf16"]
     for verdict in section.verdicts:
         assert verdict.rows == "real runs"

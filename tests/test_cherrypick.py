@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from benchmarks.papers import cherrypick as cherrypick_study
 from benchmarks.papers import ernest as ernest_study
 from benchmarks.papers.cloud_tables import CloudRun, cloud_configurations, read_cloud_runs
@@ -21,9 +23,6 @@ from benchmarks.papers.training_tables import (
     published_configurations,
     simulated_configurations,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.run import Run
@@ -368,18 +367,17 @@ def test_exact_real_runs_are_predicted_exactly() -> None:
         assert max(abs(j.error) for j in ernest_study.evaluate(splits, way).judged) < 1e-6
 
 
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or Path(__file__).parents[1].parent / "shared")
+DATA = Path(__file__).parents[1] / "data"
 
 
-@pytest.mark.skipif(not (SHARED / "data/cloud-configurations/runs.csv").is_file(), reason="no shared data")
 def test_published_cloud_runs() -> None:
-    runs = read_cloud_runs(SHARED)
+    runs = read_cloud_runs(DATA)
     assert len(runs) == 361
     assert [len(cloud_configurations(runs, j)) for j in ("kmeans", "spark", "terasort", "tpcds", "tpch")] == [
         47, 59, 72, 61, 52,
     ]  # fmt: skip
     for study in (ernest_study.study, cherrypick_study.study):
-        section = study(Context((), (), (), SHARED, quick=True))
+        section = study(Context((), (), (), DATA, quick=True))
         assert section.figures
         assert section.figures[0].svg.startswith("<svg")
     # TeraSort falls by machines: the held-out largest clusters are within a factor of two.

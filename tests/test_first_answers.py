@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from benchmarks.papers import predictddl_speed as speed
 from benchmarks.papers.first_answer import main
 from benchmarks.papers.predictddl_ernest import PER_NETWORK, Protocol, own_runs, told
@@ -18,7 +19,6 @@ from benchmarks.papers.predictddl_readings import (
     readings_table,
     readings_text,
 )
-
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
 from precision_time.job.run import Run

@@ -1,4 +1,4 @@
-"""PredictDDL around the encoder: columns, regressors, folds, confidence, the checker, resources, storage."""
+"""PredictDDL around the encoder: columns, regressors, folds, confidence, the checker, storage."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from benchmarks.papers.predictddl import study
 from benchmarks.papers.predictddl_ernest import same_runs
 from benchmarks.papers.predictddl_held_out import Accuracy, held_out, network_of_row
 from benchmarks.papers.random_networks import random_networks
 from benchmarks.papers.study import Context
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from precision_time.errors import CatalogError, DataError, JobError, PredictorError
-from precision_time.hardware.cluster_nodes import NodeResources
 from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob, Predictor
 from precision_time.predictors.predictddl import PredictDDL
@@ -340,18 +339,6 @@ def test_a_zoo_model_needs_no_dataset_of_the_job() -> None:
     assert trained().predict(Job("resnet50", batch_size=16, run={"epochs": 1})).seconds == pytest.approx(
         trained().predict(Job("resnet50", batch_size=16, run={"epochs": 1, "dataset": "imagenet"})).seconds
     )
-
-
-def test_the_engine_times_its_parts_and_tells_listeners() -> None:
-    heard: list[str] = []
-    engine = trained().engine()
-    engine.listen(lambda job, forecast, timing: heard.append(f"{job.model} {forecast.seconds:.3g}"))
-    nodes = [NodeResources("n1", 64, 2**39, gpu="NVIDIA-A100-SXM4-80GB", gpus=1)] * 2
-    job = rows()[0].job
-    forecast, timing = engine.answer(job, nodes)
-    assert heard == [f"{job.model} {forecast.seconds:.3g}"]
-    assert timing.total_s == pytest.approx(timing.check_s + timing.embed_s + timing.model_s)
-    assert forecast.seconds == pytest.approx(trained().predict(job.replace(gpus=2, nodes=2)).seconds)
 
 
 def test_a_matrix_keeps_the_order_of_its_names() -> None:

@@ -6,10 +6,10 @@ import networkx
 import numpy as np
 import pytest
 import torch
-from benchmarks.papers.random_networks import random_networks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.random_networks import random_networks
 from precision_time.capture.training_step import training_step
 from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job

@@ -10,15 +10,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchmarks.papers.report import Report, page
-from benchmarks.papers.study import Claim, Context, Errors, Figure, Section, Table, Verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.papers import __main__ as papers
+from benchmarks.papers import reproduce
+from benchmarks.papers.report import Report, page
+from benchmarks.papers.study import Claim, Context, Errors, Figure, Section, Table, Verdict
 from precision_time.cli.main import main
 from precision_time.errors import MissingExtraError, PredictorError
 from precision_time.job import Job
-from precision_time.predictors import registry, reproduce, store
+from precision_time.predictors import registry, store
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
 
@@ -123,17 +125,29 @@ def test_train_then_predict(mean: None, tmp_path: Path, capsys: pytest.CaptureFi
     assert step["p10_s"] < step["seconds"] == step["step_s"] < step["p90_s"]
 
 
+def test_the_former_name_of_the_simulator_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "resnet50", "--batch-size", "8", "--json"]
+    assert main([*words, "--predictor", "line"]) == 0
+    former = capsys.readouterr()
+    assert "now called 'simulator'" in former.err
+    assert main([*words, "--predictor", "simulator"]) == 0
+    present = capsys.readouterr()
+    assert present.err == ""
+    assert json.loads(former.out) == json.loads(present.out)
+    assert predictor_class("line") is predictor_class("simulator")
+
+
 def test_what_is_not_trained_says_how(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "resnet50", "--predictor", "mean"]) == 2
     assert "precision-time train mean --output FOLDER" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "mean", "--trained", str(tmp_path)]) == 2
     assert "holds no trained 'mean' (it holds: none)" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "mean", "--trace", "t.json"]) == 2
-    assert "--trace needs the timeline of predictor line" in capsys.readouterr().err
+    assert "--trace needs the timeline of predictor simulator" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "boosting", "--data", "storage=nfs-10gbe"]) == 2
-    assert "data is known to predictor line only, not to boosting" in capsys.readouterr().err
-    assert main(["train", "line"]) == 2
-    assert "needs no training" in capsys.readouterr().err
+    assert "data is known to predictor simulator only, not to boosting" in capsys.readouterr().err
+    assert main(["train", "line"]) == 2  # the former name of the simulator
+    assert "'simulator' needs no training" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main(["train", "mean", "--output", str(tmp_path / "file")]) == 2
     assert "is a file; name a folder" in capsys.readouterr().err
@@ -158,6 +172,12 @@ def test_training_that_fails_leaves_what_was_there(
 
 
 # --- reproduce
+
+
+@pytest.mark.parametrize("words", [[], ["ernest"], ["--shared", "x"], ["--seed", "3", "--quick", "--json"]])
+def test_the_former_command_says_where_it_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *words]) == 2
+    assert "`make reproduce` in a checkout" in capsys.readouterr().err
 
 
 def _study(context: Context) -> Section:
@@ -222,7 +242,7 @@ def test_the_command_writes_page_and_data(
     studies: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(reproduce, "cores", lambda: 1)
-    assert main(["reproduce", "ernest", "--quick", "--output", str(tmp_path / "out")]) == 0
+    assert papers.main(["ernest", "--quick", "--output", str(tmp_path / "out")]) == 0
     assert "missed" in capsys.readouterr().out
     data = json.loads((tmp_path / "out" / "report.json").read_text())
     assert data["studies"]["ernest"]["data"]["quick"] is True
@@ -236,15 +256,15 @@ def test_the_command_writes_page_and_data(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["earnest"], "study 'earnest' is unknown; nearest: ernest"), (["--seed", "x"], "seed"),
-     (["--shared", "/nowhere"], "has no data/published"), (["--output", "/nowhere/out"], "there is no folder"),
+    [(["earnest"], "study 'earnest' is unknown; nearest: ernest"),
+     (["--data", "/nowhere"], "has no published"), (["--output", __file__], "is a file; name a folder"),
      (["--real-runs", "/nowhere"], "cannot be read")],
 )  # fmt: skip
 def test_wrong_words_are_said_before_the_work(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", *words]) == 2
+    assert papers.main(words) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Real runs of small networks: the plan, the table by hand, the command killed and continued, the packaged runs."""
+"""Real runs of small networks: the plan, the table by hand, the command killed and continued, the committed runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from precision_time.measure.small_runs import (  # noqa: E402
     turn_label,
 )
 from precision_time.predictors.interface import steps_of  # noqa: E402
-from precision_time.predictors.runs import DEVICE, PACKAGED, read_runs  # noqa: E402
+from precision_time.predictors.runs import DEVICE, read_runs  # noqa: E402
 
+COMMITTED = Path(__file__).parents[1] / "data" / "small_networks"
 HERE = Machine("cpu", 2, 1)
 ONE = Configuration("small-lenet5", "cifar-10", 32, 10, "fp32", 2, 16, 128)
 HEAD = {"machine": "a box", "torch": "9", "threads": 1, "warmup_steps": 2}
@@ -205,7 +206,7 @@ def test_bad_words_are_one_sentence(words: list[str], why: str, capsys: pytest.C
 def test_the_reader_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(PredictorError, match="cannot be read"):
         read_runs(tmp_path)
-    text = (PACKAGED / TABLE).read_text(encoding="utf-8").splitlines()
+    text = (COMMITTED / TABLE).read_text(encoding="utf-8").splitlines()
     (tmp_path / "a.csv").write_text("id,model\nx,y\n", encoding="utf-8")
     with pytest.raises(PredictorError, match="has no column model_config"):
         read_runs(tmp_path / "a.csv")
@@ -218,27 +219,27 @@ def test_the_reader_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def packaged() -> list[dict[str, Any]]:
-    return list(csv.DictReader((PACKAGED / TABLE).read_text(encoding="utf-8").splitlines()))
+def committed() -> list[dict[str, Any]]:
+    return list(csv.DictReader((COMMITTED / TABLE).read_text(encoding="utf-8").splitlines()))
 
 
-def test_the_packaged_runs_cover_what_they_should(packaged: list[dict[str, Any]]) -> None:
-    assert {row["model"] for row in packaged} == set(NETWORKS)
+def test_the_committed_runs_cover_what_they_should(committed: list[dict[str, Any]]) -> None:
+    assert {row["model"] for row in committed} == set(NETWORKS)
     kinds: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
-    for row in packaged:
+    for row in committed:
         key = tuple(row[word] for word in ("model", "dataset", "precision", "gpus"))
         kinds[key].add((row["batch_size"], row["samples"]))
     assert len(kinds) == len(NETWORKS) * 2 * 2 * 2
     assert all(len(found) == 5 for found in kinds.values())
-    assert all(int(row["repeats"]) >= 2 for row in packaged)
-    short = [row for row in packaged if float(row["pass_s"]) < 0.8 * LONG_PASS_S and row["dataset"] == "cifar-10"]
+    assert all(int(row["repeats"]) >= 2 for row in committed)
+    short = [row for row in committed if float(row["pass_s"]) < 0.8 * LONG_PASS_S and row["dataset"] == "cifar-10"]
     assert statistics.mean(int(row["repeats"]) >= 3 for row in short) > 0.95  # time ran out for some of the others
 
 
-def test_the_packaged_figures_hang_together(packaged: list[dict[str, Any]]) -> None:
+def test_the_committed_figures_hang_together(committed: list[dict[str, Any]]) -> None:
     ratios = []
-    by_label = {row["id"]: row for row in packaged}
-    for row in packaged:
+    by_label = {row["id"]: row for row in committed}
+    for row in committed:
         steps = math.ceil(int(row["samples"]) / (int(row["batch_size"]) * int(row["gpus"])))
         assert float(row["step_time_s"]) == pytest.approx(float(row["pass_s"]) / steps, rel=1e-4)
         assert float(row["cost_s"]) > float(row["pass_s"]) * int(row["repeats"]) * 0.5
@@ -247,28 +248,28 @@ def test_the_packaged_figures_hang_together(packaged: list[dict[str, Any]]) -> N
             ratios.append(float(row["pass_s"]) / float(half["pass_s"]))
     assert 1.8 < statistics.median(ratios) < 2.1  # twice the data
     measured = read_runs()
-    assert [m.id for m in measured] == [row["id"] for row in packaged]
-    assert all(m.job.device == str(PACKAGED / DEVICE) and m.job.gpu == "this-cpu" for m in measured)
+    assert [m.id for m in measured] == [row["id"] for row in committed]
+    assert all(m.job.device == str(COMMITTED / DEVICE) and m.job.gpu == "this-cpu" for m in measured)
 
 
-def test_the_card_says_what_the_table_holds(packaged: list[dict[str, Any]]) -> None:
-    card = (PACKAGED / CARD).read_text(encoding="utf-8")
+def test_the_card_says_what_the_table_holds(committed: list[dict[str, Any]]) -> None:
+    card = (COMMITTED / CARD).read_text(encoding="utf-8")
     said = re.search(r"- ([\d,]+) rows of (\d+) networks, ([\d,]+) passes in all, ([\d,]+) s", card)
     assert said is not None
     numbers = [int(text.replace(",", "")) for text in said.groups()]
-    passes, cost_s = sum(int(row["repeats"]) for row in packaged), sum(float(row["cost_s"]) for row in packaged)
-    assert numbers == [len(packaged), len({row["model"] for row in packaged}), passes, round(cost_s)]
-    spreads = [float(row["spread"]) for row in packaged if row["spread"]]
+    passes, cost_s = sum(int(row["repeats"]) for row in committed), sum(float(row["cost_s"]) for row in committed)
+    assert numbers == [len(committed), len({row["model"] for row in committed}), passes, round(cost_s)]
+    spreads = [float(row["spread"]) for row in committed if row["spread"]]
     assert f"differ by {statistics.median(spreads):.1%} (median of `spread`)" in card
-    for count, times in Counter(row["repeats"] for row in packaged).items():
+    for count, times in Counter(row["repeats"] for row in committed).items():
         assert f"{times:,} rows of {count}" in card
-    for row in packaged[:1] + packaged[-1:]:
+    for row in committed[:1] + committed[-1:]:
         assert row["dataset"] in card
     assert "Known faults" in card
-    assert sum((PACKAGED / name).stat().st_size for name in (TABLE, DEVICE, CARD)) < 900_000
+    assert sum((COMMITTED / name).stat().st_size for name in (TABLE, DEVICE, CARD)) < 900_000
 
 
-def test_the_product_predicts_a_packaged_run() -> None:
+def test_the_product_predicts_a_committed_run() -> None:
     from precision_time.prediction import predict
 
     (run,) = [m for m in read_runs() if m.id == "small-vgg11-cifar-10-fp32-w2-b16-n256"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.papers.report import markdown, page
 from benchmarks.papers.reproduce import STUDIES, known_studies, reproduce
-
 from precision_time.errors import PrecisionTimeError, PredictorError
 from precision_time.job.file import write_whole
 from precision_time.measurements.repository import data_folder
@@ -23,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("study", nargs="*", metavar="STUDY", help=f"{', '.join(STUDIES)} (default: all)")
-    parser.add_argument("--data", metavar="DIR", help="folder with published/ and cloud-configurations/ (default: data)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="folder with published/ and cloud-configurations/ (default: data)"
+    )
     parser.add_argument("--real-runs", type=Path, metavar="FOLDER", help="real runs that `precision-time runs` made")
     parser.add_argument("--output", type=Path, metavar="FOLDER", default=Path("out/reproduction"))
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (default 0)")
@@ -49,9 +50,7 @@ def _write(given: argparse.Namespace) -> None:
     )  # fmt: skip
     given.output.mkdir(parents=True, exist_ok=True)
     write_whole(str(given.output / PAGE), page(report).encode())
-    write_whole(
-        str(given.output / DATA), (json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n").encode()
-    )
+    write_whole(str(given.output / DATA), (json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n").encode())
     write_whole(str(given.output / TEXT), markdown(report).encode())
     print(report)
     print(f"report written to {given.output / PAGE}, and as {DATA} and {TEXT} beside it", file=sys.stderr)

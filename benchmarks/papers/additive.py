@@ -1,7 +1,7 @@
 """The study of the per-operator additive model: on real runs, on published rows, and over the layouts of LLaMA-3.1-8B.
 
 Beside it stand its precision-blind twins, one for each precision that a profile could have been taken in, and the
-product's main line on the same operator times. Nothing is fitted: all rows are held out.
+product's simulator on the same operator times. Nothing is fitted: all rows are held out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from benchmarks.papers.additive_errors import (
 )
 from benchmarks.papers.boosting_scores import timing_of
 from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
-
 from precision_time.errors import PrecisionTimeError
 from precision_time.job.job import Job
 from precision_time.job.precision import PRECISIONS
@@ -32,7 +31,7 @@ from precision_time.predictors.additive_equations import Terms
 from precision_time.predictors.interface import MeasuredJob, steps_of
 from precision_time.timing.constants import StepConstants
 
-AWARE, LINE, CALIBRATED = "additive", "main line", "additive, interpolated operators"
+AWARE, SIMULATOR, CALIBRATED = "additive", "simulator", "additive, interpolated operators"
 REPAIRS = (
     "pipeline term by micro-batches", "with optimizer and loss scaler", "with casts", "with overlap and latency",
 )  # fmt: skip
@@ -45,7 +44,7 @@ _KERNELS = StepConstants()
 
 
 def study(context: Context) -> Section:
-    """Judge the model, its twins and the main line by precision."""
+    """Judge the model, its twins and the simulator by precision."""
     quick = context.quick
     runs = _few(context.runs, FEW if quick else len(context.runs))
     published = _few(context.published, FEW if quick else len(context.published))
@@ -59,7 +58,7 @@ def study(context: Context) -> Section:
     tables, pictures = [], []
     for title, judged in (("real runs", on_runs), ("published rows, data parallel", on_published)):
         if judged:
-            shown = [way for way in (AWARE, CALIBRATED, LINE) if any(way in each.seconds for each in judged)]
+            shown = [way for way in (AWARE, CALIBRATED, SIMULATOR) if any(way in each.seconds for each in judged)]
             tables += [accuracy_table(title, judged, shown), twin_table(title, judged, AWARE)]
             tables.append(_repairs(title, judged))
             pictures.append(figures.by_precision(title, judged))
@@ -87,7 +86,7 @@ def judge(
     part: str, measured: Sequence[MeasuredJob], context: Context, constants: StepConstants | None, twins: bool = True,
     interpolated: bool = False,
 ) -> list[Judged]:  # fmt: skip
-    """Seconds of every job by the model, its twins ("blind PRECISION") and the main line; what cannot be is missing."""
+    """Seconds of every job by the model, its twins ("blind PRECISION") and the simulator; what cannot be is missing."""
     aware = Additive()
     aware.fit(measured)
     ways: dict[str, Callable[[MeasuredJob], float]] = {
@@ -107,7 +106,7 @@ def judge(
         seconds: dict[str, float] = {}
         with suppress(PrecisionTimeError):  # a layout that the equations do not know
             estimate = predict(each.job, constants=constants, anchoring=_ALONE)
-            seconds[LINE] = steps_of(each.job) * float(estimate.step.p50)
+            seconds[SIMULATOR] = steps_of(each.job) * float(estimate.step.p50)
             seconds.update(_repaired(each, aware.added(each.job).terms, estimate.breakdown))
         for name, way in ways.items():
             with suppress(PrecisionTimeError):  # a precision that the device has no unit for
@@ -125,8 +124,8 @@ def _twin(precision: str, measured: Sequence[MeasuredJob]) -> Callable[[Measured
     return lambda each: twin.predict(each.job).seconds
 
 
-def _repaired(each: MeasuredJob, terms: Terms, line: Mapping[str, float]) -> dict[str, float]:
-    """The published sum, and what becomes of it where one thing after another is as the main line has it."""
+def _repaired(each: MeasuredJob, terms: Terms, simulator: Mapping[str, float]) -> dict[str, float]:
+    """The published sum, and what becomes of it where one thing after another is as the simulator has it."""
     steps, micro_steps = steps_of(each.job), each.job.grad_accum
     added = terms.seconds
     found = {AWARE: steps * added}
@@ -134,9 +133,9 @@ def _repaired(each: MeasuredJob, terms: Terms, line: Mapping[str, float]) -> dic
         REPAIRS,
         (
             -terms.pipeline_s * (1.0 - 1.0 / micro_steps),
-            line["optimizer"] + line["loss_scaling"],
-            line["casts"],
-            line["communication_exposed"] - terms.data_s - terms.tensor_s,
+            simulator["optimizer"] + simulator["loss_scaling"],
+            simulator["casts"],
+            simulator["communication_exposed"] - terms.data_s - terms.tensor_s,
         ),
         strict=True,
     ):
@@ -160,7 +159,7 @@ def _repairs(title: str, judged: Sequence[Judged]) -> Table:
     """What each thing that the equations leave out is worth."""
     names = precisions_of(judged)
     rows = []
-    for way in (AWARE, *REPAIRS, LINE):
+    for way in (AWARE, *REPAIRS, SIMULATOR):
         cells = [accuracy([e for e in judged if e.measured.precision == name], way).cells for name in names]
         rows.append((way, *(f"{each[0]} ({each[3]})" if each[0] != "-" else "-" for each in cells)))
     return Table(
@@ -174,7 +173,7 @@ def _by_stages(judged: Sequence[Judged]) -> Table:
     rows = []
     for stages in sorted({each.measured.job.layout_spec.pp for each in judged}):
         these = [each for each in judged if each.measured.job.layout_spec.pp == stages]
-        cells = [accuracy(these, way).cells for way in (AWARE, REPAIRS[0], LINE)]
+        cells = [accuracy(these, way).cells for way in (AWARE, REPAIRS[0], SIMULATOR)]
         rows.append(
             (str(stages), str(accuracy(these, AWARE).count), *(c for each in cells for c in (each[0], each[3])))
         )
@@ -182,7 +181,7 @@ def _by_stages(judged: Sequence[Judged]) -> Table:
         "Published rows of large models by pipeline stages: MAPE and signed mean error. In the middle the "
         "pipeline term alone is "
         "divided by the number of micro-batches.",
-        ("pp", "rows", "additive", "signed", "by micro-batches", "signed", "main line", "signed"),
+        ("pp", "rows", "additive", "signed", "by micro-batches", "signed", "simulator", "signed"),
         tuple(rows),
     )
 
@@ -197,7 +196,7 @@ _TEXT = (
     "in its own "
     "shape and dtype; where a profile lacks one, those interpolated from what `calibrate` measured there. On "
     "published rows the devices are not at hand: kernel curves, fitted to kernel benchmarks alone, stand in for a "
-    "profile, for the additive model and for the main line beside it, so that the two differ in their equations only.",
+    "profile, for the additive model and for the simulator beside it, so that the two differ in their equations only.",
 )
 
 
@@ -251,20 +250,20 @@ def _claims(on_runs: Sequence[Judged], on_published: Sequence[Judged]) -> list[C
 
 
 def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = None) -> tuple[Verdict, ...]:
-    """The model and the main line beside it; neither has learnt from these rows.
+    """The model and the simulator beside it; neither has learnt from these rows.
 
-    On a calibrated device the line is the product's, charged for the calibration; elsewhere it has kernel curves alone.
+    On a calibrated device the simulator is charged for the calibration; elsewhere it uses kernel curves alone.
     """
     precisions = sorted({each.measured.precision for each in judged})
-    jobs = [each.measured.job for each in judged if {AWARE, LINE} <= set(each.seconds)]
+    jobs = [each.measured.job for each in judged if {AWARE, SIMULATOR} <= set(each.seconds)]
     calibrated = calibration_seconds(jobs) or None
     constants = None if calibrated else _KERNELS
     model = Additive()
     model.fit([each.measured for each in judged])
     ways: dict[str, tuple[str, float | None, Callable[[Job], Any]]] = {
         "additive": (AWARE, measured_s, model.predict),
-        "line" if calibrated else "line, kernels alone": (
-            LINE, calibrated, lambda job: predict(job, constants=constants, anchoring=_ALONE)
+        "simulator" if calibrated else "simulator, kernels alone": (
+            SIMULATOR, calibrated, lambda job: predict(job, constants=constants, anchoring=_ALONE)
         ),
     }  # fmt: skip
     return tuple(

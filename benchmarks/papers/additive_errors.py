@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from benchmarks.papers.study import Table
 
+from benchmarks.papers.study import Table
 from precision_time.job.precision import PRECISIONS
 from precision_time.predictors.interface import MeasuredJob
 

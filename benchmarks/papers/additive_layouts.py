@@ -1,4 +1,4 @@
-"""LLaMA-3.1-8B on 8 H100s in every (dp, tp, pp) and several precisions, by the additive model and by the main line.
+"""LLaMA-3.1-8B on 8 H100s in every (dp, tp, pp) and several precisions, by the additive model and by the simulator.
 
 No measured rows of this job are public, so nothing here is judged. Batch and sequence are ours: eight sequences of
 2,048 tokens a step.
@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.papers.every_layout import LayoutForecast, every_layout
 from benchmarks.papers.study import Claim, Table
-
 from precision_time.job.job import Job
 from precision_time.prediction import Anchoring, predict
 
@@ -24,12 +23,12 @@ _ALONE = Anchoring(use=False)
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A layout by the equations and by the main line: seconds, whether it fits, seconds with a sample a micro-batch."""
+    """A layout by the equations and by the simulator: seconds, whether it fits, seconds with a sample a micro-batch."""
 
     by_equations: LayoutForecast
-    line_s: float = 0.0
-    line_fits: bool = False
-    line_micro_s: float = 0.0
+    simulator_s: float = 0.0
+    simulator_fits: bool = False
+    simulator_micro_s: float = 0.0
 
 
 def collect(
@@ -64,21 +63,24 @@ def tables(found: Mapping[str, Sequence[Beside]]) -> list[Table]:
         for name in names:
             each = found[name][index]
             by = each.by_equations
-            cells += [f"{_seconds(by)}", f"{each.line_s:.3f}{'' if each.line_fits else ' *'}" if by.job else "-"]
+            cells += [
+                f"{_seconds(by)}",
+                f"{each.simulator_s:.3f}{'' if each.simulator_fits else ' *'}" if by.job else "-",
+            ]
         rows.append((first.by_equations.label, *cells))
-    heads = [f"{name}, {way} (s)" for name in names for way in ("additive", "line")]
+    heads = [f"{name}, {way} (s)" for name in names for way in ("additive", "simulator")]
     steps = Table(
         f"{MODEL} on {WORLD} x {GPU}, {SEQUENCES} sequences of {TOKENS} tokens a step as one micro-batch: "
         "predicted seconds, "
-        "the main line as it ships. No measured rows of it are public. * does not fit in memory by the main "
-        "line's count; the additive model does not know.",
+        "the simulator as it ships. No measured rows of it are public. * does not fit in memory by the main "
+        "simulator's count; the additive model does not know.",
         ("layout", *heads), tuple(rows),
     )  # fmt: skip
     terms = Table(
-        f"The four terms in {names[0]} (s). Last column: the main line where a pipeline gets one sequence a "
+        f"The four terms in {names[0]} (s). Last column: the simulator where a pipeline gets one sequence a "
         "micro-batch, as one would "
         "run it; the published equation has no micro-batches.",
-        ("layout", "T_comp", "V_dp/B", "V_tp/B", "T_comp (pp - 1)", "T", "main line", "main line, micro-batches"),
+        ("layout", "T_comp", "V_dp/B", "V_tp/B", "T_comp (pp - 1)", "T", "simulator", "simulator, micro-batches"),
         tuple(_terms(each) for each in found[names[0]]),
     )
     return [steps, terms]
@@ -94,8 +96,14 @@ def _terms(each: Beside) -> tuple[str, ...]:
         return (by.label, f"not possible: {by.why}", *[""] * 6)
     terms = by.added.terms
     numbers = (
-        terms.compute_s, terms.data_s, terms.tensor_s, terms.pipeline_s, terms.seconds, each.line_s, each.line_micro_s,
-    )  # fmt: skip
+        terms.compute_s,
+        terms.data_s,
+        terms.tensor_s,
+        terms.pipeline_s,
+        terms.seconds,
+        each.simulator_s,
+        each.simulator_micro_s,
+    )
     return (by.label, *(f"{number:.3f}" for number in numbers))
 
 
@@ -138,8 +146,8 @@ def data(found: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     **row, "compute_s": terms.compute_s, "data_s": terms.data_s, "tensor_s": terms.tensor_s,
-                    "pipeline_s": terms.pipeline_s, "seconds": terms.seconds, "line_s": each.line_s,
-                    "line_fits": each.line_fits, "line_micro_batches_s": each.line_micro_s,
+                    "pipeline_s": terms.pipeline_s, "seconds": terms.seconds, "simulator_s": each.simulator_s,
+                    "simulator_fits": each.simulator_fits, "simulator_micro_batches_s": each.simulator_micro_s,
                 }
             )  # fmt: skip
     return rows

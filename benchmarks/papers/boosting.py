@@ -1,4 +1,4 @@
-"""Study of boosting: held out by job, family and precision; its blind twins; the line, and boosting on top of it."""
+"""Study of boosting, its blind twins, the simulator and boosting-residual: held out by job, family and precision."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+
 from benchmarks.papers import boosting_figures as figures
 from benchmarks.papers import boosting_runs
 from benchmarks.papers.boosting_claims import (
@@ -38,7 +39,6 @@ from benchmarks.papers.boosting_scores import (
     timing_of,
 )
 from benchmarks.papers.study import Context, Errors, Figure, Section, Table, Verdict
-
 from precision_time.predictors.boosting import AGGREGATED, Boosting
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES, OVERLAP, matrix, vector
@@ -48,7 +48,7 @@ from precision_time.predictors.simulator import Simulator
 from precision_time.predictors.trees import Setting
 from precision_time.timing.constants import shipped
 
-KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting on top of the line"
+KEY, TITLE = "boosting", "Precision-aware gradient boosting, its blind twins, and boosting-residual"
 QUICK = Setting(rounds=30, seeds=1)
 _LEFT_OUT = ("by job", "boosting by card", "curve 0.25", "curve 0.4")
 """Of a quick study: what is as another of its runs."""
@@ -60,9 +60,9 @@ HELD_OUT = {
     "boosting without attention": "boosting, attention models unseen",
 }
 BESIDE = {
-    "line by job": f"line, {FOLDS}-fold by job",
+    "simulator by job": f"simulator, {FOLDS}-fold by job",
     "boosting-residual by job": f"boosting-residual, {FOLDS}-fold by job",
-    "line by family": "line, by model family",
+    "simulator by family": "simulator, by model family",
     "boosting-residual by family": "boosting-residual, by model family",
 }
 LARGE_RUNS = {
@@ -98,7 +98,9 @@ def _published(context: Context) -> Section:
         return Section(KEY, TITLE, (f"{len(measured)} published rows are too few to judge boosting held out.",))
     large_runs: dict[str, HeldOut] = {}
     if context.large:
-        wanted = [q for q in questions(context.large, context.seed, lines=False, blind=False) if q.run in LARGE_RUNS]
+        wanted = [
+            q for q in questions(context.large, context.seed, simulators=False, blind=False) if q.run in LARGE_RUNS
+        ]
         said = progress("boosting: large models")
         large_runs = answer(context.large, wanted, setting, context.seed, said, workers)
     context.progress("boosting: all rows", 0, 1)
@@ -136,11 +138,13 @@ def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blin
     """MAPE of the aware predictor and of its twins by the precision asked about, and over all."""
     names = {"boosting by job": "aware"}
     names |= {
-        key: f"blind, trained in {key.split()[1]}" for key in runs if key.startswith("blind ") and "line" not in key
+        key: f"blind, trained in {key.split()[1]}"
+        for key in runs
+        if key.startswith("blind ") and "simulator" not in key
     }
     here = {key: label for key, label in names.items() if key != "boosting by job"}
     names |= {"blind, all rows as fp32": "blind, trained on all rows as fp32"}
-    names |= {"line by job": "line, aware", "blind line fp32": "line, blind, trained in fp32"}
+    names |= {"simulator by job": "simulator, aware", "blind simulator fp32": "simulator, blind, trained in fp32"}
     asked = [*sorted({measured[i].precision for i in runs["boosting by job"].rows}), "all"]
 
     def sizes(key: str, gpus: set[str] | None = None) -> dict[str, float]:
@@ -189,16 +193,16 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float
     """Median seconds of a call on this machine, warm, and of a first question about a network never asked of."""
     jobs = [each.job for each in measured[:: max(1, len(measured) // 20)]][:20]
     facts = {id(job): facts_of(job) for job in jobs}
-    line = Simulator()
-    line.constants = shipped()  # fitted factors take no other time than those that ship, and fitting takes seconds
-    top = BoostingResidual(whole.setting, whole.seed, line)
+    simulator = Simulator()
+    simulator.constants = shipped()  # fitted factors take no other time than those that ship, and fitting takes seconds
+    top = BoostingResidual(whole.setting, whole.seed, simulator)
     top.fit(measured)
     found = {
         "features": timing_of(lambda job: vector(facts[id(job)], FEATURES), jobs),
         "model": timing_of(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
         "predict": timing_of(whole.predict, jobs),
         "residual": timing_of(top.predict, jobs),
-        "line": timing_of(Simulator().predict, jobs),
+        "simulator": timing_of(Simulator().predict, jobs),
     }
     first = measured[0].job.replace(model="vit-b-16", model_config={}, input={}, batch_size=48, optimizer="adamw")
     start = time.perf_counter()
@@ -222,7 +226,7 @@ def _tables(
     names = {
         "features": "features of a counted job", "model": "the model alone", "predict": "boosting, predict",
         "residual": "boosting-residual, predict",
-        "line": "line, predict", "first_of_a_network": "boosting, first question about a network",
+        "simulator": "simulator, predict", "first_of_a_network": "boosting, first question about a network",
     }  # fmt: skip
     tables = [
         by_run("Held out, rows of trust A and B", measured, runs, {**HELD_OUT, **BESIDE}),
@@ -270,7 +274,7 @@ def _figures(
     models: Importance, curve: Sequence[tuple[float, float]], blind: Blind,
 ) -> tuple[Figure, ...]:  # fmt: skip
     shown = {k: v for k, v in HELD_OUT.items() if not k.endswith(("card", "attention"))}
-    ways = {way: by for way, by in blind.items() if not way.startswith("line") and not way.endswith(SAME_GPUS)}
+    ways = {way: by for way, by in blind.items() if not way.startswith("simulator") and not way.endswith(SAME_GPUS)}
     return (
         figures.ratios(measured, runs, shown),
         figures.blindness(ways),
@@ -281,11 +285,11 @@ def _figures(
 
 _SHOWN = {
     "boosting by job": "job", "boosting by family": "model family", "boosting by precision": "precision",
-    "boosting-residual by job": "job", "boosting-residual by family": "model family", "line by job": "job",
-    "line by family": "model family",
+    "boosting-residual by job": "job", "boosting-residual by family": "model family", "simulator by job": "job",
+    "simulator by family": "model family",
 }  # fmt: skip
 """Runs that stand beside other predictors, and what each leaves out."""
-_CALLS = {"boosting": "predict", "boosting-residual": "residual", "line": "line"}
+_CALLS = {"boosting": "predict", "boosting-residual": "residual", "simulator": "simulator"}
 
 
 def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Verdict, ...]:

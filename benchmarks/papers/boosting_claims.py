@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from benchmarks.papers.boosting_held_out import ATTENTION, FOLDS, HeldOut
 from benchmarks.papers.boosting_scores import Score, having, moved_by_precision, percent
 from benchmarks.papers.study import Claim
-
 from precision_time.predictors.interface import MeasuredJob
 
 PUBLISHED, PUBLISHED_BLIND, PUBLISHED_UNSEEN, PUBLISHED_RANGE = 0.098, 1.4785, 0.1064, 2.4
@@ -35,7 +35,7 @@ def method() -> tuple[str, ...]:
         "not tuned; the one prior width is chosen inside the training rows, by leaving out their families. "
         "The form of the whole, rooflines before trees and compute fitted again without communication, was chosen with "
         "held-out errors of these rows in view.",
-        "The line and boosting on top of it are judged with step factors fitted again without the fold (to rows of "
+        "The simulator and boosting-residual are judged with step factors fitted again without the fold (to rows of "
         "trust A and B), and without anchors.",
         "Its GPUs alone, in the table of blind twins: rows of GPUs on which the twin's own precision was measured, so "
         "that no GPU is new to it. Published fp32 is V100's and tf32 Ampere's.",
@@ -53,14 +53,16 @@ def findings(
 ) -> tuple[str, ...]:
     said = []
     for way in ("job", "family"):
-        if f"line by {way}" in runs:
-            line, top = (Score.of(measured, runs[f"{name} by {way}"]) for name in ("line", "boosting-residual"))
+        if f"simulator by {way}" in runs:
+            simulator, top = (
+                Score.of(measured, runs[f"{name} by {way}"]) for name in ("simulator", "boosting-residual")
+            )
             alone = Score.of(measured, runs[f"boosting by {way}"])
-            verdict = "better than" if top.mape < line.mape else "no better than"
+            verdict = "better than" if top.mape < simulator.mape else "no better than"
             said.append(
-                f"Held out by {way}, boosting on top of the line is {verdict} the line: {percent(top.mape)} against "
-                f"{percent(line.mape)} MAPE, nearer in {_nearer(measured, runs, way)} families; boosting alone reaches "
-                f"{percent(alone.mape)}."
+                f"Held out by {way}, boosting-residual is {verdict} the simulator: {percent(top.mape)} against "
+                f"{percent(simulator.mape)} MAPE, nearer in {_nearer(measured, runs, way)} families; "
+                f"boosting alone reaches {percent(alone.mape)}."
             )
     if large_runs:
         near, far = (Score.of(large, large_runs[f"boosting by {way}"]).mape for way in ("job", "family"))
@@ -75,13 +77,13 @@ def findings(
 
 
 def _nearer(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], way: str) -> str:
-    """In how many families boosting on top of the line has the smaller MAPE."""
+    """In how many families boosting-residual has the smaller MAPE."""
     families = sorted({each.family for each in measured})
     sizes = [
         [Score.of(measured, runs[f"{name} by {way}"], having("family", f)).mape for f in families]
-        for name in ("boosting-residual", "line")
+        for name in ("boosting-residual", "simulator")
     ]
-    return f"{sum(top < line for top, line in zip(*sizes, strict=True))} of {len(families)}"
+    return f"{sum(top < simulator for top, simulator in zip(*sizes, strict=True))} of {len(families)}"
 
 
 def claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind: Blind) -> tuple[Claim, ...]:
@@ -128,13 +130,15 @@ def claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind: 
             )
         )  # fmt: skip
     for way in ("job", "family"):
-        if f"line by {way}" in runs:
-            line, top = (Score.of(measured, runs[f"{name} by {way}"]).mape for name in ("line", "boosting-residual"))
+        if f"simulator by {way}" in runs:
+            simulator, top = (
+                Score.of(measured, runs[f"{name} by {way}"]).mape for name in ("simulator", "boosting-residual")
+            )
             said.append(
                 Claim(
-                    f"boosting on top of the line, held out by {way}", f"the line itself: {percent(line)}",
-                    percent(top), top < line,
-                    "" if top < line else "what the line leaves of one family says little of another's",
+                    f"boosting-residual, held out by {way}", f"the simulator itself: {percent(simulator)}",
+                    percent(top), top < simulator,
+                    "" if top < simulator else "what the simulator leaves of one family says little of another's",
                 )
             )  # fmt: skip
     return tuple(said)

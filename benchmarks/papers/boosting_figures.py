@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from benchmarks.papers.boosting_held_out import HeldOut
 from benchmarks.papers.study import Figure
-
 from precision_time.fit.evaluation.figures import BAND, _figure, _svg, colour
 from precision_time.predictors.interface import MeasuredJob
 

@@ -1,7 +1,7 @@
 """The held-out predictions of the study of boosting: one question per fold, answered on all cores.
 
 Every question says which rows teach and which are judged; nothing else of the judged rows reaches a predictor. The
-line is fitted once per fold and serves boosting on top of it too; the shipped step factors and the published anchors,
+simulator is fitted once per fold and serves boosting-residual too; the shipped step factors and the published anchors,
 which know the judged rows, are used by neither.
 """
 
@@ -25,9 +25,15 @@ from precision_time.processes import cores, pooled
 
 Array = NDArray[np.float64]
 
-BOOSTING, LINES, BLIND, BLIND_ALL, BLIND_LINE = "boosting", "lines", "blind", "blind, all rows", "blind line"
+BOOSTING, SIMULATORS, BLIND, BLIND_ALL, BLIND_SIMULATOR = (
+    "boosting",
+    "simulators",
+    "blind",
+    "blind, all rows",
+    "blind simulator",
+)
 RESIDUAL = "residual"
-"""What is trained; `LINES` are the line and boosting on top of it, `RESIDUAL` the latter alone."""
+"""What is trained; `SIMULATORS` are the simulator and boosting-residual, `RESIDUAL` the latter alone."""
 FOLDS = 5
 CURVE = (0.15, 0.25, 0.4, 0.7, 1.0)
 """Shares of the training rows of a fold in the learning curve."""
@@ -71,8 +77,10 @@ class HeldOut:
         return sorted(self.forecasts)
 
 
-def questions(measured: Sequence[MeasuredJob], seed: int, lines: bool = True, blind: bool = True) -> list[Question]:
-    """All of the study: `lines` for the main line beside, `blind` for the twins."""
+def questions(
+    measured: Sequence[MeasuredJob], seed: int, simulators: bool = True, blind: bool = True
+) -> list[Question]:
+    """All of the study: `simulators` for the simulator beside, `blind` for the twins."""
     jobs = np.array(grouped_folds(measured, job_group, FOLDS, seed))
     cards = np.array(grouped_folds(measured, card_group, FOLDS, seed))
     families = np.array([each.family for each in measured])
@@ -83,7 +91,7 @@ def questions(measured: Sequence[MeasuredJob], seed: int, lines: bool = True, bl
         for fold in np.unique(folds):
             judged = np.flatnonzero(folds == fold)
             training = np.flatnonzero(folds != fold)
-            if precision and kind in (BLIND, BLIND_LINE):
+            if precision and kind in (BLIND, BLIND_SIMULATOR):
                 training = training[precisions[training] == precision]
             asked.append(Question(run, kind, _indices(training), _indices(judged), precision))
 
@@ -95,15 +103,15 @@ def questions(measured: Sequence[MeasuredJob], seed: int, lines: bool = True, bl
         asked.append(Question("boosting without attention", BOOSTING, tuple(others), tuple(attention)))
     for share in CURVE[:-1]:
         asked += _thinned(measured, jobs, share, seed)
-    if lines:
+    if simulators:
         for name, folds in (("job", jobs), ("family", families)):
-            ask(f"by {name}", LINES, folds)
+            ask(f"by {name}", SIMULATORS, folds)
     if blind:
         for name in sorted(set(precisions)):
             ask(f"blind {name}", BLIND, jobs, name)
         ask("blind, all rows as fp32", BLIND_ALL, jobs, "fp32")
-        if lines:
-            ask("blind line fp32", BLIND_LINE, jobs, "fp32")
+        if simulators:
+            ask("blind simulator fp32", BLIND_SIMULATOR, jobs, "fp32")
     return asked
 
 
@@ -134,8 +142,8 @@ def answer(
 ) -> dict[str, HeldOut]:  # fmt: skip
     """The held-out predictions by run; a run of which a fold has too few rows to train on is left out."""
     workers = workers or min(cores(), 4)
-    short = {q.run for q in asked if q.kind != BLIND_LINE and not enough([measured[i] for i in q.training])}
-    longest_first = sorted((q for q in asked if q.run not in short), key=lambda q: q.kind != LINES)
+    short = {q.run for q in asked if q.kind != BLIND_SIMULATOR and not enough([measured[i] for i in q.training])}
+    longest_first = sorted((q for q in asked if q.run not in short), key=lambda q: q.kind != SIMULATORS)
     shares = [Share(tuple(measured), (question,), setting, seed) for question in longest_first]
     answers: dict[int, list[Answer]] = {}
     progress(0, len(shares))
@@ -176,16 +184,16 @@ def _trained(
     question: Question, training: Sequence[MeasuredJob], setting: Setting, seed: int
 ) -> Mapping[str, Predictor]:
     """The predictors that a question is about, by the run that their answers belong to."""
-    if question.kind == LINES:
-        line = Simulator()
-        line.fit(training)
-        residual = BoostingResidual(setting, seed, line)
+    if question.kind == SIMULATORS:
+        simulator = Simulator()
+        simulator.fit(training)
+        residual = BoostingResidual(setting, seed, simulator)
         residual.fit(training)
-        return {f"line {question.run}": line, f"boosting-residual {question.run}": residual}
+        return {f"simulator {question.run}": simulator, f"boosting-residual {question.run}": residual}
     made: Predictor
     if question.kind == RESIDUAL:
         made = BoostingResidual(setting, seed)
-    elif question.kind == BLIND_LINE:
+    elif question.kind == BLIND_SIMULATOR:
         made = BlindSimulator(question.precision)
     elif question.kind in (BLIND, BLIND_ALL):
         made = BlindBoosting(question.precision, question.kind == BLIND_ALL, setting=setting, seed=seed)

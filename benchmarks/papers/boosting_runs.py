@@ -1,5 +1,5 @@
 """Boosting on the real runs of small networks: held out by job, network, family and precision, beside blind twins and
-the line that reads the machine's device file alone.
+the simulator that reads the machine's device file alone.
 
 All is answered in one process, which counts every job once: tracing the networks takes longer than most of the fits.
 """
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.papers import boosting_figures as figures
 from benchmarks.papers.boosting_held_out import (
     BLIND,
@@ -32,8 +34,6 @@ from benchmarks.papers.boosting_scores import (
     timing_of,
 )
 from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
-from numpy.typing import NDArray
-
 from precision_time.predictors.additive import Additive, BlindAdditive, calibration_seconds
 from precision_time.predictors.boosting import Boosting
 from precision_time.predictors.facts import JobKey, facts_of
@@ -63,8 +63,8 @@ NAMES = {
     f"boosting {UNSEEN}": "boosting, attention models unseen",
     **{f"boosting-residual by {way}": f"boosting-residual, {said}" for way, said in WAYS.items()},
     f"boosting-residual {UNSEEN}": "boosting-residual, attention models unseen",
-    "line": "line, device file alone",
-    f"line {UNSEEN}": "line, device file alone, on the attention models",
+    "simulator": "simulator, device file alone",
+    f"simulator {UNSEEN}": "simulator, device file alone, on the attention models",
 }
 
 
@@ -84,14 +84,14 @@ def study(context: Context, setting: Setting = SETTING) -> Section:
     )  # fmt: skip
     if not {"boosting by job", "boosting by family"} <= set(runs):
         return nothing
-    runs = {**runs, **{name: held for name, held in fixed.items() if name == "line"}}
-    unseen = {i: runs["line"].forecasts[i] for i, each in enumerate(measured) if each.family in ATTENTION}
+    runs = {**runs, **{name: held for name, held in fixed.items() if name == "simulator"}}
+    unseen = {i: runs["simulator"].forecasts[i] for i, each in enumerate(measured) if each.family in ATTENTION}
     if unseen:
-        runs[f"line {UNSEEN}"] = HeldOut(unseen)
+        runs[f"simulator {UNSEEN}"] = HeldOut(unseen)
     blind = _blind(measured, runs, fixed)
     found = scores(measured, runs)
     said = _timing(measured, setting, context.seed)
-    by_family = {k: v for k, v in NAMES.items() if k.endswith("by family") or k == "line"}
+    by_family = {k: v for k, v in NAMES.items() if k.endswith("by family") or k == "simulator"}
     return Section(
         "boosting",
         "",
@@ -106,7 +106,7 @@ def study(context: Context, setting: Setting = SETTING) -> Section:
         figures=(
             figures.ratios(
                 measured, runs,
-                {k: NAMES[k] for k in ("boosting by family", "boosting-residual by family", "line")},
+                {k: NAMES[k] for k in ("boosting by family", "boosting-residual by family", "simulator")},
                 "Real runs: predicted over measured pass of every held-out row", "measured pass",
             ),
         ),
@@ -120,34 +120,34 @@ def _few(measured: Sequence[MeasuredJob]) -> tuple[MeasuredJob, ...]:
 
 
 def count(measured: Sequence[MeasuredJob], progress: Callable[[int, int], None]) -> dict[str, HeldOut]:
-    """What is fitted to no run at all, and so is held out: the line, the additive model, and their twins.
+    """What is fitted to no run at all, and so is held out: the simulator, the additive model, and their twins.
 
     On the way the facts of every job are counted, so that boosting finds them: a network is traced once for all.
     """
     additive: dict[str, Additive] = {"additive": Additive()}
-    lines: dict[str, Simulator] = {}
+    simulators: dict[str, Simulator] = {}
     for precision in sorted({each.precision for each in measured}):
         twin = BlindAdditive()
         twin.freeze(precision)
         additive[f"additive blind {precision}"] = twin
-        lines[f"line blind {precision}"] = BlindSimulator(precision)
+        simulators[f"simulator blind {precision}"] = BlindSimulator(precision)
     for model in additive.values():
         model.fit(measured)
-    found: dict[str, HeldOut] = {name: HeldOut() for name in ("line", *additive, *lines)}
+    found: dict[str, HeldOut] = {name: HeldOut() for name in ("simulator", *additive, *simulators)}
     groups: dict[JobKey, list[int]] = {}
     for i, each in enumerate(measured):
         groups.setdefault(JobKey.of(each.job), []).append(i)
     ordered = sorted(groups.values(), key=lambda at: _graph(measured[at[0]]))
-    line = Simulator()
+    simulator = Simulator()
     for done, rows in enumerate(ordered):
         progress(done, len(ordered))
         job = measured[rows[0]].job
         steps = steps_of(job)
         facts_of(job)
-        whole = line.predict(job)
-        step = {"line": (whole.seconds / steps, whole.p10_s / steps, whole.p90_s / steps)}
+        whole = simulator.predict(job)
+        step = {"simulator": (whole.seconds / steps, whole.p10_s / steps, whole.p90_s / steps)}
         step |= {name: (model.added(job).terms.seconds,) * 3 for name, model in additive.items()}
-        step |= {name: (twin.step_seconds(job),) * 3 for name, twin in lines.items()}
+        step |= {name: (twin.step_seconds(job),) * 3 for name, twin in simulators.items()}
         for name, said in step.items():
             for i in rows:
                 again = steps_of(measured[i].job)
@@ -163,7 +163,7 @@ def _graph(each: MeasuredJob) -> tuple[str, ...]:
 
 
 def questions_of_runs(measured: Sequence[MeasuredJob], seed: int) -> list[Question]:
-    """Who teaches and who is judged; boosting and boosting on the line are asked alike, the twins by job."""
+    """Who teaches and who is judged; boosting and boosting-residual are asked alike, the twins by job."""
     precisions = np.array([each.precision for each in measured])
     networks = min(NETWORK_FOLDS, len({each.job.model for each in measured}))
     folds: dict[str, NDArray[Any]] = {
@@ -206,7 +206,9 @@ def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], fixed: 
     known = [name for name in asked if name != "all"]
     names = {"boosting by job": "boosting, aware"}
     names |= {f"blind {name}": f"boosting, blind, trained in {name}" for name in known}
-    names |= {"line": "line, aware"} | {f"line blind {name}": f"line, blind, knows {name}" for name in known}
+    names |= {"simulator": "simulator, aware"} | {
+        f"simulator blind {name}": f"simulator, blind, knows {name}" for name in known
+    }
     names |= {"additive": "additive, aware"}
     names |= {f"additive blind {name}": f"additive, blind, profiled in {name}" for name in known}
     everything = {**runs, **fixed}
@@ -243,8 +245,8 @@ def _text(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> tuple
         f"Repeats of a row differ by {percent(noise(measured))} themselves (median). Device facts, host costs and "
         "collectives are those of the machine's device file; nothing of the published rows teaches here. Trees are as "
         "for the published rows, one ensemble in place of three.",
-        "The line is as it ships, with that device file: it has seen no training run of this machine, in either "
-        "precision. Step factors do not move measured kernels, so boosting on top of it fits trees alone.",
+        "The simulator is as it ships, with that device file: it has seen no training run of this machine, in either "
+        "precision. Step factors do not move measured kernels, so boosting-residual fits trees alone.",
         "By precision: trained in one of the two alone, asked about the other; no row says how the two differ.",
     ]
     if unseen:
@@ -254,12 +256,13 @@ def _text(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> tuple
             "together and judged."
         )
     for way in ("job", "family"):
-        line, top, alone = (
-            Score.of(measured, runs[name]) for name in ("line", f"boosting-residual by {way}", f"boosting by {way}")
+        simulator, top, alone = (
+            Score.of(measured, runs[name])
+            for name in ("simulator", f"boosting-residual by {way}", f"boosting by {way}")
         )
         said.append(
-            f"Real runs, held out by {way}: boosting {percent(alone.mape)}, on top of the line {percent(top.mape)}, "
-            f"the line alone {percent(line.mape)} ({100 * line.signed:+.1f} % with its sign)."
+            f"Real runs, held out by {way}: boosting {percent(alone.mape)}, boosting-residual {percent(top.mape)}, "
+            f"the simulator alone {percent(simulator.mape)} ({100 * simulator.signed:+.1f} % with its sign)."
         )
     return tuple(said)
 
@@ -279,7 +282,7 @@ def _claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind:
         said.append(
             Claim(
                 "boosting on real runs, ViT-type models unseen, MAPE", "9.8 % (arXiv 2604.16145, over all)",
-                f"{percent(unseen.mape)}, on top of the line {percent(top.mape)}", None,
+                f"{percent(unseen.mape)}, boosting-residual {percent(top.mape)}", None,
                 "no network that is left has kernels of attention",
             )
         )  # fmt: skip
@@ -310,13 +313,13 @@ def _claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind:
             )
         )  # fmt: skip
     for way in ("job", "family"):
-        line, top = (Score.of(measured, runs[name]) for name in ("line", f"boosting-residual by {way}"))
-        better = top.mape < line.mape
+        simulator, top = (Score.of(measured, runs[name]) for name in ("simulator", f"boosting-residual by {way}"))
+        better = top.mape < simulator.mape
         said.append(
             Claim(
-                f"boosting on top of the line on real runs, held out by {way}",
-                f"the line itself: {percent(line.mape)}", percent(top.mape), better,
-                "" if better else "what the line leaves of one family says little of another's",
+                f"boosting-residual on real runs, held out by {way}",
+                f"the simulator itself: {percent(simulator.mape)}", percent(top.mape), better,
+                "" if better else "what the simulator leaves of one family says little of another's",
             )
         )  # fmt: skip
     return tuple(said)
@@ -348,7 +351,7 @@ _LEFT_OUT = {"job": "job", "network": "network, seven at a time", "family": "mod
 def _verdicts(
     measured: Sequence[MeasuredJob], asked: Sequence[Question], found: Mapping[str, Any], said: Mapping[str, float]
 ) -> tuple[Verdict, ...]:
-    """Beside the other predictors; each is charged for the runs that taught it, and with the line for calibrating."""
+    """Each predictor is charged for its training runs, boosting-residual for the calibration too."""
     device = calibration_seconds(each.job for each in measured)
     verdicts = []
     for name in ("boosting", "boosting-residual"):

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+
 from benchmarks.papers.boosting_held_out import HeldOut
 from benchmarks.papers.study import Table
-
 from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.published import job_group

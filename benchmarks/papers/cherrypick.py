@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+
 from benchmarks.papers.cherrypick_gpus import published, real, simulated
 from benchmarks.papers.cherrypick_searches import (
     HEADER,
@@ -26,7 +27,6 @@ from benchmarks.papers.cherrypick_searches import (
 from benchmarks.papers.cloud_figures import gap_by_runs, gaps_by_job
 from benchmarks.papers.cloud_tables import JOBS, CloudRun, cloud_configurations, read_cloud_runs
 from benchmarks.papers.study import Claim, Context, Section
-
 from precision_time.errors import DataError
 from precision_time.predictors.cherrypick import IMPROVED, cherrypick
 from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, random_search

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from benchmarks.papers.cherrypick_searches import (
     HEADER,
     LADDER,
@@ -30,7 +31,6 @@ from benchmarks.papers.training_tables import (
     published_configurations,
     simulated_configurations,
 )
-
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.job.run import Run

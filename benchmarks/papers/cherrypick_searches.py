@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from benchmarks.papers.study import Claim, Context, Figure, Table
 
+from benchmarks.papers.study import Claim, Context, Figure, Table
 from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, Setting, cherrypick
 from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, coordinate_descent, random_search
 from precision_time.predictors.surrogate import Averaged

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from benchmarks.papers.study import Figure
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+
 from benchmarks.papers.cloud_figures import scatter
 from benchmarks.papers.cloud_tables import JOBS, CloudRun, read_cloud_runs
 from benchmarks.papers.study import Context, Errors, Figure, Section, Table, Verdict
-
 from precision_time.errors import DataError
 from precision_time.predictors.ernest import Ernest, by_key, fit_curve, point_of
 from precision_time.predictors.experiment_design import BUDGET, Point, design

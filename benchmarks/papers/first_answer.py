@@ -1,4 +1,4 @@
-"""A process that answers for a network it has never seen, and says when: what `precision-time reproduce` times.
+"""A process that answers for a network it has never seen, and says when: what the study of PredictDDL times.
 
     python -m benchmarks.papers.first_answer < request.json
 
@@ -43,8 +43,8 @@ def main(request: Mapping[str, Any], say: Callable[[str], object]) -> None:
 def _predictddl(request: Mapping[str, Any]) -> Callable[[Job], float]:
     from precision_time.predictors.predictddl.predictor import PredictDDL
 
-    engine = PredictDDL.load(Path(request["folder"])).engine()
-    return lambda job: engine.answer(job)[0].seconds
+    predictor = PredictDDL.load(Path(request["folder"]))
+    return lambda job: predictor.predict(job).seconds
 
 
 def _ernest(request: Mapping[str, Any]) -> Callable[[Job], float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from benchmarks.papers import predictddl_figures as figures
 from benchmarks.papers.predictddl_ernest import (
     PER_JOB,
@@ -39,7 +40,6 @@ from benchmarks.papers.predictddl_readings import (
 )
 from benchmarks.papers.predictddl_speed import Speed, speed_claims, speed_table, timed
 from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
-
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, described
 

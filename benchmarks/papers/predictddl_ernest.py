@@ -24,8 +24,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from benchmarks.papers.predictddl_held_out import Held, network_of_row
 
+from benchmarks.papers.predictddl_held_out import Held, network_of_row
 from precision_time.errors import PredictorError
 from precision_time.predictors.ernest import Ernest, designed, job_key
 from precision_time.predictors.interface import MeasuredJob

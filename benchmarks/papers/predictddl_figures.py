@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
 from benchmarks.papers.predictddl_ernest import Protocol
 from benchmarks.papers.predictddl_held_out import Accuracy, Held
 from benchmarks.papers.study import Figure
-
 from precision_time.fit.evaluation.figures import _figure, _svg, colour
 
 _OWN = "#000000"

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.papers.random_networks import random_networks
 from torch import nn
 
+from benchmarks.papers.random_networks import random_networks
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog

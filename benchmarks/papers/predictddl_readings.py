@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from benchmarks.papers.predictddl_ernest import Protocol
 from benchmarks.papers.study import Claim, Table
 

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from benchmarks.papers.predictddl_ernest import PER_NETWORK
 from benchmarks.papers.predictddl_held_out import FEW, FULL
 from benchmarks.papers.study import Claim, Table
-
 from precision_time.errors import PredictorError
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.predictor import PredictDDL

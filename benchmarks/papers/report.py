@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.papers.study import Claim, Figure, Section, Table
-
 from precision_time.fit.evaluation.style import STYLE
 from precision_time.text_table import format_table
 from precision_time.units import human_seconds

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from benchmarks.papers.report import Report
 from benchmarks.papers.study import Context, Section
-
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
 from precision_time.predictors.published import LARGE, STEPS, published_jobs
 from precision_time.predictors.runs import read_runs

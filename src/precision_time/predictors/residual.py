@@ -35,7 +35,7 @@ INNER_FOLDS = 4
 
 
 class BoostingResidual(Predictor):
-    """See the module. `simulator` is one already fitted to the rows that `fit` will get; by default it is fitted too."""
+    """`simulator` is one already fitted to the rows that `fit` will get; by default `fit` fits one."""
 
     name = "boosting-residual"
 

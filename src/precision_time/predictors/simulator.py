@@ -96,7 +96,7 @@ class Simulator(Seeing, Predictor):
             return {}
         if len(folds) != len(self._fitted.taught):
             raise PredictorError(
-                f"simulator was fitted to {len(self._fitted.taught)} jobs, but {len(folds)} are asked about; give it those"
+                f"simulator was fitted to {len(self._fitted.taught)} jobs, not {len(folds)}; give a fold of each job"
             )
         at = np.flatnonzero(self._fitted.taught)
         folds_of = [int(folds[i]) for i in at.tolist()]

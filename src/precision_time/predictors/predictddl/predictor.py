@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from precision_time.job.job import Job
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob
 from precision_time.predictors.predictddl import storage
 from precision_time.predictors.predictddl.encoder import Encoder, embed, load_encoder, random_encoder
-from precision_time.predictors.predictddl.engine import Engine, RememberingEmbedder
 from precision_time.predictors.predictddl.network import Floats, Network
+from precision_time.predictors.predictddl.task_checker import check
 from precision_time.predictors.predictddl.trainer import Design, Row, Trained, described, train
 
 
@@ -25,13 +25,14 @@ def encoder_of(name: str) -> Encoder:
 
 
 @cache
-def embedder_of(name: str) -> RememberingEmbedder:
-    """Vectors by that encoder, each network's made once a process."""
+def embedder_of(name: str) -> Callable[[Network], Floats]:
+    """The function that gives a network's vector by that encoder. A vector is kept for each `Network` object."""
 
+    @cache
     def vector(network: Network) -> Floats:
         return embed(encoder_of(name), network)
 
-    return RememberingEmbedder(vector)
+    return vector
 
 
 class PredictDDL:
@@ -74,11 +75,9 @@ class PredictDDL:
                 self.left_out[dataset] = str(error)
 
     def predict(self, job: Job) -> Forecast:
-        return self.engine().answer(job)[0]
-
-    def engine(self) -> Engine:
-        """Answers requests, with timings and listeners."""
-        return Engine(self._trained, embedder_of(self.design.encoder))
+        """Seconds of a job. Raises the `PredictorError` of `task_checker.check` for a job that it cannot predict."""
+        facts, trained = check(job, self._trained)
+        return trained.forecast(facts, embedder_of(self.design.encoder)(facts.network))
 
     def save(self, folder: Path) -> None:
         storage.save(folder, self.design, self._trained)
