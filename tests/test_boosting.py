@@ -567,7 +567,7 @@ def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: 
     of_bert = [change for change, m in zip(really, taught, strict=True) if m.family == "bert"]
     assert min(of_bert) < -0.012  # else there is nothing to tell apart
     assert Simulator().moved_without([0, 1]) == {}
-    with pytest.raises(PredictorError, match="fitted to 18 jobs, but 2 are asked about"):
+    with pytest.raises(PredictorError, match="fitted to 18 jobs, not 2"):
         simulator.moved_without([0, 1])
 
 

@@ -78,12 +78,15 @@ def test_a_process_is_timed_from_its_start_and_its_failure_is_said() -> None:
 
 
 def test_answering_ernest_needs_no_torch() -> None:
-    code = (
-        "import json,sys; from precision_time.predictors import first_answer as f; f.main(json.load(sys.stdin), print)"
-    )
+    code = "import json,sys; from benchmarks.papers import first_answer as f; f.main(json.load(sys.stdin), print)"
     code += "; print('torch' in sys.modules)"
     said = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(ernest_request()), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        input=json.dumps(ernest_request()),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=speed.ROOT,
     )
     assert io.StringIO(said.stdout).readlines()[-1].strip() == "False"
 

@@ -422,7 +422,8 @@ def test_a_quick_study_says_what_was_found() -> None:
     assert own["predictddl_mape"] != told["predictddl_mape"]
     speed = section.data["speed"]
     assert speed["call_s"]["median"] < speed["warm_s"]["median"] < speed["fresh_s"]["median"]
-    assert speed["ernest_pass_s"]["median"] < speed["ernest_runs_s"]["median"] < speed["ernest_warm_s"]["q3"]
+    assert speed["ernest_pass_s"]["median"] < speed["ernest_runs_s"]["median"]
+    assert speed["ernest_warm_s"]["median"] < speed["ernest_fresh_s"]["median"]
     assert target.met == (same["ernest_mape"] >= 3 * same["predictddl_mape"])
     json.dumps(section.data)
 

@@ -37,6 +37,8 @@ from precision_time.predictors.predictddl.predictor import PredictDDL
 from precision_time.predictors.predictddl.trainer import Row
 
 NETWORKS, REPEATS, AGAIN = 5, 3, 20
+ROOT = Path(__file__).parents[2]
+"""Where `python -m benchmarks.papers.first_answer` finds its module."""
 SIZES = (48, 96, 80)
 """Pictures of these sizes on a side are in no run; patches of 4 and 8 and windows divide them."""
 BUDGET_S = 75.0
@@ -163,7 +165,7 @@ def _first_line(request: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]
     text = json.dumps(request)
     start = time.perf_counter()
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

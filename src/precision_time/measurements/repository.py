@@ -20,4 +20,4 @@ def data_folder(path: str | Path | None = None) -> Path | None:
         candidates = [Path(path) / "data", Path(path)]
     else:
         candidates = [Path("data"), Path(precision_time.__file__).parents[2] / "data"]
-    return next((each for each in candidates if any((each / name).is_dir() for name in _MARKS)), None)
+    return next((each.absolute() for each in candidates if any((each / name).is_dir() for name in _MARKS)), None)
