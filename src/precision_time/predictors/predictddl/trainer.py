@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -31,10 +30,8 @@ FAR = 4.0
 """Standard deviations of a size among the training networks; vectors are blind to size, being means over nodes."""
 
 
-class Embedder(Protocol):
-    """Networks to vectors."""
-
-    def __call__(self, network: Network) -> Floats: ...
+Embedder = Callable[[Network], Floats]
+"""Network -> its vector."""
 
 
 @dataclass(frozen=True, slots=True)
