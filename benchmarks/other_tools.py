@@ -29,7 +29,7 @@ from typing import Any
 from precision_time import Job, predict
 from precision_time.cli.progress import Progress
 from precision_time.errors import PrecisionTimeError
-from precision_time.fit.evaluation.fitted_rows import seen_by
+from precision_time.evaluation.fitted_rows import seen_by
 from precision_time.fit.layouts import FACTORS, costs_of, usual
 from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.row import Row

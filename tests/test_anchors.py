@@ -22,8 +22,8 @@ from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
+from precision_time.evaluation import evaluate
 from precision_time.fit.anchors import LEFT_OUT, ONE, fit_covariance, judge_anchored, judge_one
-from precision_time.fit.evaluation import evaluate
 from precision_time.job import Job
 from precision_time.measurements.table import read_table
 from precision_time.prediction import Anchoring

@@ -25,19 +25,19 @@ from precision_time import processes
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.interval import Interval
-from precision_time.fit.evaluation import Evaluation, evaluate
-from precision_time.fit.evaluation import forecast as forecasting
-from precision_time.fit.evaluation.accuracy import Accuracy, Judged
-from precision_time.fit.evaluation.csv_table import COLUMNS
-from precision_time.fit.evaluation.evaluation import Unpredicted
-from precision_time.fit.evaluation.fitted_rows import LAYOUTS, STEPS, fitted, seen_by
-from precision_time.fit.evaluation.forecast import forecast_all
-from precision_time.fit.evaluation.order import precision_order
-from precision_time.fit.evaluation.text import percent
+from precision_time.evaluation import Evaluation, evaluate
+from precision_time.evaluation import forecast as forecasting
+from precision_time.evaluation.csv_table import COLUMNS
+from precision_time.evaluation.evaluation import Unpredicted
+from precision_time.evaluation.fitted_rows import LAYOUTS, STEPS, fitted, seen_by
+from precision_time.evaluation.forecast import forecast_all
+from precision_time.evaluation.order import precision_order
+from precision_time.evaluation.rows import JudgedRow, statistics
 from precision_time.job import Job
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row, row_of
 from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
+from precision_time.report.errors import percent
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT.parent / "shared" / "data" / "published"
@@ -85,11 +85,11 @@ def cells(**given: str) -> dict[str, str]:
     return dict.fromkeys((*OPTIONAL, *REQUIRED), "") | usual | {"batch_size": "64"} | given
 
 
-def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.0, **given: str) -> Judged:
+def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.0, **given: str) -> JudgedRow:
     """A row that took `measured` s, predicted `predicted` s with P10 and P90 at `low` and `high` times that."""
     row = replace(row_of(2, cells(**given)), measured_s=measured)
     terms = {"forward": 0.25 * predicted, "backward": 0.75 * predicted, "casts": 0.0, "host_gaps": 1e-15}
-    return Judged(row, Interval(low * predicted, predicted, high * predicted), terms, True, False)
+    return JudgedRow(row, Interval(low * predicted, predicted, high * predicted), terms, True, False)
 
 
 # --- accuracy
@@ -97,7 +97,7 @@ def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.
 
 def test_errors_worked_out_by_hand() -> None:
     rows = [judged(1.0, 1.1), judged(1.0, 0.8), judged(2.0, 2.0), judged(2.0, 3.0, low=0.9)]
-    found = Accuracy.of(rows)
+    found = statistics(rows)
     assert found.n == 4
     assert found.mape == pytest.approx((0.1 + 0.2 + 0.0 + 0.5) / 4)
     assert found.median_ape == pytest.approx(0.15)
@@ -115,7 +115,7 @@ def test_the_ends_of_the_interval_belong_to_it() -> None:
 
 
 def test_no_row_no_number() -> None:
-    assert Accuracy.of([]).to_dict() == {"n": 0, **dict.fromkeys(STATS[1:])}
+    assert statistics([]).to_dict() == {"n": 0, **dict.fromkeys(STATS[1:])}
 
 
 def test_top_terms_leave_out_what_is_nothing() -> None:
@@ -471,11 +471,11 @@ def test_a_fitted_row_is_recognised_however_it_is_spelled(
     assert written.digest == same.digest != other.digest
     assert digests_of(["b", "a", "b"]) == "a b"
     first = read_table(table).rows[0]
-    where = "precision_time.fit.evaluation.evaluation.seen_by"
+    where = "precision_time.evaluation.evaluation.seen_by"
     monkeypatch.setattr(where, lambda digest: STEPS if digest == first.digest else "")
     result = evaluate(table)
     assert result.seen_by_fit == result.to_dict()["seen_by_fit"] == 1
-    assert "1 of the 5 predicted rows were used to fit the step factors, so this is not a held-out" in " ".join(
+    assert "1 of the 5 predicted rows were used to fit the step factors, so these errors are not held out" in " ".join(
         str(result).split()
     )
 
@@ -558,7 +558,7 @@ def test_the_report_is_one_whole_page(tmp_path: Path, fake_line: None, capsys: p
 
 def test_the_report_of_a_blind_twin_and_of_nothing(tmp_path: Path, table: Path, fake_line: None) -> None:
     pytest.importorskip("matplotlib")
-    from precision_time.fit.evaluation.page import page
+    from precision_time.evaluation.page import page
 
     blind = _Page(page(evaluate(table, blind="fp32"), "command"))
     assert "all as fp32 (5)" in blind.text
@@ -669,6 +669,6 @@ def test_importing_evaluate_is_light() -> None:
     """The name alone loads nothing; `Row` is the table's row."""
     import subprocess
 
-    code = "import precision_time.fit.evaluation, sys; print('numpy' in sys.modules)"
+    code = "import precision_time.evaluation, sys; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     assert isinstance(read_table(EXAMPLE).rows[0], Row)

@@ -12,12 +12,12 @@ from precision_time.cli.parser import ROW_FILTERS, UsageError
 from precision_time.job.checks import count_or_zero
 
 if TYPE_CHECKING:
-    from precision_time.fit.evaluation import Evaluation
+    from precision_time.evaluation import Evaluation
 
 
 def evaluate(given: Namespace) -> tuple[Evaluation, int]:
     """The evaluation of the parsed command line, its files written, and how many of the worst rows to show."""
-    from precision_time.fit.evaluation.evaluation import ANCHORS
+    from precision_time.evaluation.evaluation import ANCHORS
 
     if not given.table:
         raise UsageError("no table is given; name a CSV file of measured jobs, for example precision-time evaluate "
@@ -29,13 +29,13 @@ def evaluate(given: Namespace) -> tuple[Evaluation, int]:
         if getattr(given, flag) is not None:
             _check_output(f"--{flag}", Path(getattr(given, flag)), suffixes, Path(given.table))
     if given.html is not None:
-        from precision_time.fit.evaluation.figures import require_matplotlib
+        from precision_time.report.figure import require_matplotlib
 
-        require_matplotlib()
+        require_matplotlib("the HTML report")
     from precision_time.cli.progress import Progress
-    from precision_time.fit.evaluation import evaluate as judge
-    from precision_time.job.file import write_whole
+    from precision_time.evaluation import evaluate as judge
     from precision_time.measurements.table import read_table
+    from precision_time.report.write import write_whole
 
     table = read_table(given.table)
     for warning in table.warnings:
@@ -44,12 +44,12 @@ def evaluate(given: Namespace) -> tuple[Evaluation, int]:
     with Progress("rows") as progress:
         evaluation = judge(table, blind=given.blind, anchors=given.anchors, workers=None, progress=progress, **chosen)
     if given.csv is not None:
-        from precision_time.fit.evaluation.csv_table import sheet
+        from precision_time.evaluation.csv_table import csv_text
 
-        write_whole(given.csv, sheet(evaluation).encode())
+        write_whole(given.csv, csv_text(evaluation), inputs=[given.table])
         print(f"rows written to {given.csv}", file=sys.stderr)
     if given.html is not None:
-        from precision_time.fit.evaluation.page import page
+        from precision_time.evaluation.page import page
 
         write_whole(given.html, page(evaluation, _command(given), worst).encode())
         print(f"report written to {given.html}", file=sys.stderr)

@@ -13,12 +13,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import PrecisionTimeError
-from precision_time.estimate.estimate import Estimate
 from precision_time.job import Job
 from precision_time.processes import cores, pooled
+
+if TYPE_CHECKING:
+    from precision_time.estimate.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.evaluation.rows import statistics
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.evaluation.accuracy import Accuracy
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.factors import BENT, PRIOR, Fitted, fit
 from precision_time.fit.folds import (
@@ -74,7 +74,7 @@ def summary(runs: Mapping[str, Sequence[HeldOut]]) -> str:
     """One line of errors on the rows of trust A and B for each run."""
     lines = []
     for name, held_out in runs.items():
-        found = Accuracy.of([j for j in with_intervals(held_out) if j.row.trust in TRUSTED])
+        found = statistics([j for j in with_intervals(held_out) if j.row.trust in TRUSTED])
         sizes = [percent(v) for v in (found.mape, found.median_ape)]
         sizes += [percent(found.signed_mean, sign="+"), percent(found.p90_ape), percent(found.coverage_p10_p90, 0)]
         lines.append([name, f"{found.n:,}", *sizes])

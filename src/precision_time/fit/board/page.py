@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from precision_time.estimate.text import interval_text
+from precision_time.evaluation.rows import JudgedRow as Judged
+from precision_time.evaluation.rows import statistics
 from precision_time.fit.board.facts import COMMAND
 from precision_time.fit.board.residuals import why
 from precision_time.fit.board.runs import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin
-from precision_time.fit.evaluation.accuracy import Accuracy, Judged
 from precision_time.fit.evaluation.figures import BAND
 from precision_time.fit.evaluation.order import Order
 from precision_time.fit.evaluation.text import percent
 from precision_time.fit.folds import FOLDS
+from precision_time.report.errors import ErrorStatistics
 from precision_time.units import human_seconds
 
 GOAL_PUBLISHED, GOAL_PRECISION, GOAL_COVERAGE = 0.098, 0.12, (0.75, 0.85)
@@ -55,7 +57,7 @@ def targets(board: Board) -> list[Target]:
     covered = overall.coverage_p10_p90 or 0.0
     anchored, by_one = board.trusted(ANCHORED).overall, board.trusted(ONE_ROW).overall
     akin, new = (
-        Accuracy.of([j for j in aware.judged if (j.row.family in AKIN) == known]).mape for known in (True, False)
+        statistics([j for j in aware.judged if (j.row.family in AKIN) == known]).mape for known in (True, False)
     )
     in_order = aware.order.pairs_right or 0.0
     times = {p: _times(board.trusted(twin(p)).overall, overall) for p in TWINS}
@@ -175,7 +177,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
 
-def _times(blind: Accuracy, aware: Accuracy) -> float:
+def _times(blind: ErrorStatistics, aware: ErrorStatistics) -> float:
     """How many times the mean error of the aware one the blind one has."""
     return (blind.mape or 0.0) / (aware.mape or 1e-9)
 
@@ -185,7 +187,7 @@ def _targets_table(board: Board) -> str:
     return _table(["goal, on rows of trust A and B held out by model family", "reached", "met"], rows, left=3)
 
 
-def _errors(found: Accuracy, most: bool = False) -> list[str]:
+def _errors(found: ErrorStatistics, most: bool = False) -> list[str]:
     cells = [f"{found.n}", percent(found.mape), percent(found.median_ape), percent(found.signed_mean, sign="+")]
     cells.append(percent(found.p90_ape))
     if most:

@@ -1,7 +1,7 @@
-"""What `predict` says of many jobs: seconds or the reason why there are none, in the order of the jobs.
+"""Predictions of many jobs: seconds, or the reason why there are none, in the order of the jobs.
 
-Jobs that share a traced graph are predicted one after another, so that it is read or traced once. Where there are
-many graphs, a pool of processes takes them; its answers are the same.
+Jobs that share a traced graph are predicted one after another, so that the graph is read or traced once. Many graphs
+are shared among processes; the results are the same.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from precision_time.prediction import Anchoring
 
 GRAPHS_PER_WORKER = 12
-"""A worker costs half a second (with torch, four) and a graph 0.02 to 0.7 s: with fewer graphs it does not pay."""
+"""Starting a worker costs 0.5 s (4 s with torch) and a graph 0.02 to 0.7 s, so fewer graphs are run in one process."""
 MOST_WORKERS = 8
 """A worker that traces holds about a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The step's seconds, its terms and whether memory suffices; or, without a `step`, the reason."""
+    """The seconds of a step and of its terms, and whether memory suffices; without a `step`, the reason."""
 
     step: Interval | None = None
     breakdown: Mapping[str, float] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A job to predict, and which anchors may correct the prediction (None: those that `predict` takes)."""
+    """A job to predict, and the anchors that may correct the prediction (None: those that `predict` uses)."""
 
     job: Job
     anchoring: Anchoring | None = None
 
 
 def forecast(question: Question) -> Forecast:
-    """One prediction. A mistake of ours becomes a reason too, so that one row cannot end a run over thousands."""
+    """One prediction. An internal error becomes a reason too, so that one row cannot end a run over thousands."""
     from precision_time.prediction import USUAL, predict
 
     try:
@@ -63,32 +63,32 @@ def forecast(question: Question) -> Forecast:
 def forecast_all(
     jobs: Sequence[Question], workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Forecast]:
-    """The forecast of every job. `workers` None: as many processes as pay. `progress(done, total)` counts jobs."""
+    """The forecast of every job, in order; parameters as for `evaluate`."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, job in enumerate(jobs):
         groups.setdefault(_graph_key(job.job), []).append(index)
     chunks = [groups[key] for key in sorted(groups)]
     report = progress or (lambda done, total: None)
-    found: dict[int, Forecast] = {}
+    forecasts: dict[int, Forecast] = {}
     count = _workers_for(len(chunks)) if workers is None else min(workers, len(chunks))
     report(0, len(jobs))
     if count > 1:
         with closing(pooled(_forecasts, [[jobs[i] for i in chunk] for chunk in chunks], count)) as answered:
             for place, answers in answered:
-                found.update(zip(chunks[place], answers, strict=True))
-                report(len(found), len(jobs))
-    for chunk in chunks:  # all of them in one process; after a pool that broke, those it left
+                forecasts.update(zip(chunks[place], answers, strict=True))
+                report(len(forecasts), len(jobs))
+    for chunk in chunks:  # all of them without a pool; after a pool that broke, those that it left
         for index in chunk:
-            if index not in found:
-                found[index] = forecast(jobs[index])
-                report(len(found), len(jobs))
-    return [found[index] for index in range(len(jobs))]
+            if index not in forecasts:
+                forecasts[index] = forecast(jobs[index])
+                report(len(forecasts), len(jobs))
+    return [forecasts[index] for index in range(len(jobs))]
 
 
 def _graph_key(job: Job) -> tuple[str, ...]:
-    """What the traced step depends on, as text for sorting."""
-    words = (job.model, dict(job.model_config), dict(job.input), job.batch_size, job.attention, job.execution)
-    return tuple(map(str, (*words, job.precision)))
+    """The fields that the traced step depends on, as text to sort."""
+    fields = (job.model, dict(job.model_config), dict(job.input), job.batch_size, job.attention, job.execution)
+    return tuple(map(str, (*fields, job.precision)))
 
 
 def _workers_for(graphs: int) -> int:

@@ -1,6 +1,6 @@
-"""Which measured rows the shipped factors were fitted to: a judgement on those is no held-out one.
+"""Which measured rows the shipped factors were fitted to; errors of those rows are not held out.
 
-The fits store a short digest of each of their rows, not the rows themselves.
+The fits store a short digest of each of their rows, not the rows.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def fitted(parameters: str) -> frozenset[str]:
 
 
 def seen_by(digest: str) -> str:
-    """The parameters that were fitted to a row; "" where none were."""
+    """The file of parameters that were fitted to the row of this digest; "" where none were."""
     return next((name for name in (STEPS, LAYOUTS) if digest in fitted(name)), "")

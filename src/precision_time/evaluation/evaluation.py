@@ -1,0 +1,269 @@
+"""`evaluate` predicts every row of a table of measured jobs and gives an `Evaluation` of the predictions."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precision_time.errors import DataError
+from precision_time.evaluation.filters import select
+from precision_time.evaluation.fitted_rows import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
+from precision_time.evaluation.forecast import Forecast, Question, forecast_all
+from precision_time.evaluation.order import Order, precision_order
+from precision_time.evaluation.rows import GROUPINGS, JudgedRow, group_of, groups, statistics
+from precision_time.job.precision import parse_precision
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import Table, read_table
+from precision_time.report.errors import ErrorStatistics
+
+if TYPE_CHECKING:
+    from precision_time.prediction import Anchoring
+
+
+@dataclass(frozen=True, slots=True)
+class Unpredicted:
+    """A row without a prediction, and the reason."""
+
+    row: Row
+    reason: str
+
+
+ANCHORS = ("all", "other-families", "none")
+_ANCHORS_TEXT = {
+    "all": "Published measurements of similar jobs (anchors) corrected the predictions, never those of the same job; "
+    "without them: --anchors none.",
+    "other-families": "No anchor of the same model family corrected a prediction.",
+    "none": "No measured job (anchor) corrected a prediction.",
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predicted against measured, in the order of the table.
+
+    `judged` and `unpredicted` together are the chosen rows. With `blind`, the precision assumed for every job, `judged`
+    holds the predictions of that blind twin and `aware` the usual predictions of the same rows.
+    """
+
+    table: str
+    judged: tuple[JudgedRow, ...]
+    unpredicted: tuple[Unpredicted, ...]
+    warnings: tuple[str, ...] = ()
+    blind: str | None = None
+    aware: tuple[JudgedRow, ...] = ()
+    anchors: str = "all"
+    """Measured jobs that corrected the predictions: one of `ANCHORS`."""
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.judged) + len(self.unpredicted)
+
+    @property
+    def seen_by_fit(self) -> int:
+        """Number of predicted rows that the shipped factors were fitted to."""
+        return sum(j.seen for j in self.judged)
+
+    @functools.cached_property
+    def overall(self) -> ErrorStatistics:
+        return statistics(self.judged)
+
+    @functools.cached_property
+    def order(self) -> Order:
+        return precision_order(self.judged)
+
+    def by(self, grouping: str, judged: Sequence[JudgedRow] | None = None) -> dict[str, ErrorStatistics]:
+        """Error statistics of each group, groups without a prediction included."""
+        judged = self.judged if judged is None else judged
+        return {
+            name: statistics([j for j in judged if group_of(j.row, grouping) == name]) for name in self.groups(grouping)
+        }
+
+    def order_by(self, grouping: str, judged: Sequence[JudgedRow] | None = None) -> dict[str, Order]:
+        """The order of precisions in each group; for a precision, over the pairs that involve it."""
+        judged = self.judged if judged is None else judged
+        if grouping == "precision":
+            return {name: precision_order(judged, name) for name in self.groups(grouping)}
+        return {
+            name: precision_order(j for j in judged if group_of(j.row, grouping) == name)
+            for name in self.groups(grouping)
+        }
+
+    def groups(self, grouping: str) -> list[str]:
+        return groups([*(j.row for j in self.judged), *(u.row for u in self.unpredicted)], grouping)
+
+    def worst(self, count: int = 10) -> list[JudgedRow]:
+        """The rows with the largest |error|."""
+        return sorted(self.judged, key=lambda j: -abs(j.error))[:count]
+
+    def unpredicted_by_reason(self) -> list[tuple[str, list[Row]]]:
+        """Rows by reason, the most frequent first; reasons that differ only in numbers are one group."""
+        by_reason: dict[str, list[Unpredicted]] = {}
+        for each in self.unpredicted:
+            by_reason.setdefault(re.sub(r"\d+", "#", each.reason), []).append(each)
+        return [
+            (same[0].reason + (" (numbers vary)" if len({u.reason for u in same}) > 1 else ""), [u.row for u in same])
+            for same in sorted(by_reason.values(), key=lambda group: -len(group))
+        ]
+
+    def assumed(self) -> dict[str, int]:
+        """What was assumed where cells are empty, with the number of predicted rows, the most frequent first."""
+        return dict(Counter(text for j in self.judged for text in j.row.assumed).most_common())
+
+    def notes(self) -> list[str]:
+        """Sentences that a reader of the errors has to know: anchors, rows seen by the fit, memory, internal errors."""
+        notes = [_ANCHORS_TEXT[self.anchors]]
+        if self.seen_by_fit:
+            kinds = {seen_by(j.row.digest) for j in self.judged if j.seen}
+            count = "All" if self.seen_by_fit == len(self.judged) else f"{self.seen_by_fit:,}"
+            pages = [page for fit, page in ((STEPS, HELD_OUT), (LAYOUTS, HELD_OUT_LAYOUTS)) if fit in kinds]
+            notes.append(
+                f"{count} of the {len(self.judged):,} predicted rows were used to fit the "
+                f"{'factors of layouts' if kinds == {LAYOUTS} else 'step factors'}, so these errors are not held out; "
+                f"held-out errors: {'; '.join(pages) or HELD_OUT}."
+            )
+        if short := sum(not j.fits for j in self.judged):
+            notes.append(f"{short:,} of the predicted rows ran, although memory was predicted not to suffice.")
+        if bugs := sum(u.reason.startswith("internal error") for u in self.unpredicted):
+            notes.append(f"{bugs:,} rows failed with an internal error, a bug of precision-time: please report it.")
+        return notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; the schema is in docs/evaluate.md."""
+        result: dict[str, Any] = {
+            "n_rows": self.n_rows,
+            "n_predicted": len(self.judged),
+            "overall": self.overall.to_dict(),
+            "by": {
+                grouping: {name: accuracy.to_dict() for name, accuracy in self.by(grouping).items()}
+                for grouping in GROUPINGS
+            },
+            "precision_order": {
+                **self.order.to_dict(),
+                "by": {
+                    grouping: {name: order.to_dict() for name, order in self.order_by(grouping).items()}
+                    for grouping in GROUPINGS
+                },
+            },
+            "unpredicted": [{"id": u.row.id, "reason": u.reason} for u in self.unpredicted],
+            "rows": [_row_dict(j) for j in self.judged],
+            "seen_by_fit": self.seen_by_fit,
+            "table": self.table,
+            "anchors": self.anchors,
+            "warnings": list(self.warnings),
+            "notes": self.notes(),
+        }
+        if self.blind is not None:
+            result["blind"] = {
+                "precision": self.blind,
+                "aware": statistics(self.aware).to_dict(),
+                "aware_by_precision": {n: a.to_dict() for n, a in self.by("precision", self.aware).items()},
+                "aware_precision_order": precision_order(self.aware).to_dict(),
+            }
+        return result
+
+    def text(self, worst: int = 10) -> str:
+        """Headline, tables and reasons as text, with `worst` of the rows furthest off."""
+        from precision_time.evaluation.text import render
+
+        return render(self, worst)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _row_dict(judged: JudgedRow) -> dict[str, Any]:
+    row = judged.row
+    return {
+        "id": row.id,
+        "measured_s": row.measured_s,
+        "p10_s": judged.step.p10,
+        "p50_s": judged.step.p50,
+        "p90_s": judged.step.p90,
+        "error": judged.error,
+        "gpu": row.gpu,
+        "precision": row.precision,
+        "model": row.model,
+        "gpus": row.gpus,
+        "top_terms": judged.top_terms(),
+        "family": row.family,
+        "framework": row.framework,
+        "trust": row.trust,
+        "line": row.line,
+        "fits": judged.fits,
+        "seen_by_fit": judged.seen,
+        "assumed": list(row.assumed),
+    }
+
+
+def evaluate(
+    table: str | Path | Table,
+    *,
+    trust: Iterable[str] = (),
+    precision: Iterable[str] = (),
+    gpu: Iterable[str] = (),
+    model: Iterable[str] = (),
+    framework: Iterable[str] = (),
+    blind: str | None = None,
+    anchors: str = "all",
+    workers: int | None = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Predict every chosen row of a table and compare the predictions with the measurements.
+
+    `trust`, `precision`, `gpu`, `model`, `framework` keep the rows that have one of the values. `anchors` chooses the
+    measured jobs that may correct the predictions: "all" as `predict` does, except rows of exactly the same job;
+    "other-families"; "none". `blind` replaces the precision of every job. `workers` processes share the work, None for
+    as many as are worth starting (the calling script then needs the usual `__main__` guard). `progress(done, total)`
+    counts jobs. Raises `DataError` when the table cannot be read, or when a filter or `anchors` matches nothing,
+    `JobError` for an unknown `blind`.
+    """
+    if isinstance(table, (str, Path)):
+        table = read_table(table)
+    if anchors not in ANCHORS:
+        raise DataError(f"anchors {anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
+    label = None if blind is None else parse_precision(blind, "blind").label
+    wanted = {"trust": trust, "precision": precision, "gpu": gpu, "model": model, "framework": framework}
+    rows = select(table, {name: list(values) for name, values in wanted.items()})
+    jobs = [Question(row.job, _anchoring(row, anchors)) for row in rows if row.job is not None]
+    twins = [] if label is None else [replace(each, job=each.job.replace(precision=label)) for each in jobs]
+    forecasts = forecast_all([*jobs, *twins], workers, progress)
+    usual_forecasts, blind_forecasts = iter(forecasts[: len(jobs)]), iter(forecasts[len(jobs) :])
+    judged: list[JudgedRow] = []
+    aware: list[JudgedRow] = []
+    unpredicted: list[Unpredicted] = []
+    for row in rows:
+        if row.job is None:
+            unpredicted.append(Unpredicted(row, row.reason))
+            continue
+        usual = next(usual_forecasts)
+        if label is None:
+            _append(row, usual, judged, unpredicted)
+            continue
+        twin = next(blind_forecasts)
+        if usual.step is None:  # both or neither, so that the two are judged on the same rows
+            unpredicted.append(Unpredicted(row, usual.reason))
+        elif _append(row, twin, judged, unpredicted):
+            _append(row, usual, aware, unpredicted)
+    return Evaluation(table.path.name, tuple(judged), tuple(unpredicted), table.warnings, label, tuple(aware), anchors)
+
+
+def _anchoring(row: Row, anchors: str) -> Anchoring:
+    from precision_time.prediction import Anchoring
+
+    without = {"all": ("key",), "other-families": ("family",)}.get(anchors, ())
+    return Anchoring(anchors != "none", without, row.framework or "pytorch", row.source or "the table")
+
+
+def _append(row: Row, forecast: Forecast, judged: list[JudgedRow], unpredicted: list[Unpredicted]) -> bool:
+    """Append the row to `judged` or `unpredicted`; True where there is a prediction."""
+    if forecast.step is None:
+        unpredicted.append(Unpredicted(row, forecast.reason))
+        return False
+    seen = bool(seen_by(row.digest))
+    judged.append(JudgedRow(row, forecast.step, dict(forecast.breakdown), forecast.fits, seen))
+    return True
