@@ -283,8 +283,8 @@ def test_saved_and_read_back(tmp_path: Path, kind: type[Additive]) -> None:
 
 def calibrated(tmp_path: Path, rows: list[list[Any]]) -> Job:
     path = tmp_path / "device.json"
-    crowding = {"2": {"compute": 3.0, "memory": 3.0}}
-    path.write_text(json.dumps(device_document(rows, host=HOST, crowding=crowding)))
+    contention = {"2": {"compute": 3.0, "memory": 3.0}}
+    path.write_text(json.dumps(device_document(rows, host=HOST, contention=contention)))
     return Job("resnet50", gpu="this-cpu", device=str(path), batch_size=8, optimizer="none")
 
 
@@ -310,7 +310,7 @@ def test_operators_are_profiled_alone_and_sent_over_the_measured_bus(tmp_path: P
     one = calibrated(tmp_path, rows)
     two = one.replace(gpus=2)
     model = fitted(one)
-    assert model.added(two).terms.compute_s == pytest.approx(model.added(one).terms.compute_s)  # no crowding
+    assert model.added(two).terms.compute_s == pytest.approx(model.added(one).terms.compute_s)  # no contention
     assert model.added(two).terms.data_s == pytest.approx(25_557_032 * 4 / 1.5e9)  # one whole buffer each at 1.5 GB/s
 
 

@@ -16,7 +16,7 @@ from precision_time.errors import CatalogError, DataError
 from precision_time.hardware import load_device_file
 from precision_time.job import Job
 from precision_time.prediction import predict
-from precision_time.timing.calibrated import crowding
+from precision_time.timing.calibrated import contention_factors
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import host_costs, measured_host_costs
@@ -31,8 +31,8 @@ def calibrated_job(tmp_path: Path, rows: Sequence[Row] = (), **fields: Any) -> J
     path = tmp_path / "device.json"
     if rows:
         collectives = {"all_reduce": {"2": [[1e5, 5e-4], [1e8, 0.5]]}, "broadcast": {"2": [[1e3, 1e-6]]}}
-        crowded = {"2": {"compute": 1.1, "memory": 1.5}}
-        document = device_document(rows, host=HOST, collectives=collectives, crowding=crowded)
+        contention = {"2": {"compute": 1.1, "memory": 1.5}}
+        document = device_document(rows, host=HOST, collectives=collectives, contention=contention)
         path.write_text(json.dumps(document))
     return Job(**{"model": "resnet50", "batch_size": 8, "gpu": "this-cpu", "device": str(path), **fields})
 
@@ -104,11 +104,11 @@ def test_factors_fitted_on_other_devices_do_not_touch_measured_kernels(tmp_path:
     assert first == pytest.approx(second)
 
 
-def test_crowding_takes_the_nearest_count_not_below() -> None:
-    gpu = device(TWO, crowding={"8": {"compute": 1.5, "memory": 3.0}, "2": {"compute": 1.1, "memory": 1.2}})
+def test_contention_takes_the_nearest_count_not_below() -> None:
+    gpu = device(TWO, contention={"8": {"compute": 1.5, "memory": 3.0}, "2": {"compute": 1.1, "memory": 1.2}})
     assert gpu.calibration is not None
     table = WorkTable.from_works([product(8, 8, 8), traffic(1)])
-    found = [crowding(table, gpu.calibration, ranks).tolist() for ranks in (1, 2, 3, 8, 64)]
+    found = [contention_factors(table, gpu.calibration, ranks).tolist() for ranks in (1, 2, 3, 8, 64)]
     assert found == [[1, 1], [1.1, 1.2], [1.5, 3.0], [1.5, 3.0], [1.5, 3.0]]
 
 
@@ -177,8 +177,8 @@ def row(**changes: Any) -> Row:
         ({"nois": 1}, "unknown key 'nois'; nearest: noise"),
         ({"host": {**HOST, "operator_us": "fast"}}, "host: operator_us is 'fast'; give a number .microseconds"),
         ({"host": {"operator_us": 1}}, "host: view_us is missing"),
-        ({"crowding": {"2": {"compute": 1.1}}}, "crowding: 2: memory is missing"),
-        ({"crowding": {"two": {"compute": 1.1, "memory": 1}}}, "number of ranks is 'two'; give a number"),
+        ({"contention": {"2": {"compute": 1.1}}}, "contention: 2: memory is missing"),
+        ({"contention": {"two": {"compute": 1.1, "memory": 1}}}, "number of ranks is 'two'; give a number"),
         ({"collectives": {"all_reduces": {}}}, "unknown collective 'all_reduces'; use one of all_reduce"),
         ({"collectives": {"all_reduce": {"2": [1e5, 1e-3]}}}, r"all_reduce: 2 is \[.*list of \[bytes, seconds\]"),
         ({"collectives": {"all_reduce": {"2": [[1e5, 0]]}}}, "all_reduce: 2: seconds is 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import itertools
 import json
@@ -18,7 +20,8 @@ from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.errors import CatalogError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
-from precision_time.measure import machine, rounds, session, suite, train
+from precision_time.measure import calibrate as calibrate_module
+from precision_time.measure import clock, kernel_support, machine, rounds, session, suite, train, worker
 from precision_time.measure.bench import Bench
 from precision_time.measure.calibrate import (
     Calibrated,
@@ -28,12 +31,14 @@ from precision_time.measure.calibrate import (
     check_output,
     device_name,
     document,
+    measure_interference,
     write,
 )
-from precision_time.measure.clock import summary, timed
+from precision_time.measure.clock import summary, timed, timed_for
 from precision_time.measure.convolutions import conv_benches
 from precision_time.measure.hosts import host_costs
 from precision_time.measure.journal import Journal
+from precision_time.measure.kernel_support import UnsupportedError
 from precision_time.measure.launch import launch
 from precision_time.measure.point import COLUMNS, Point, largest_work
 from precision_time.measure.products import Limits, matmul_benches, spread
@@ -86,31 +91,45 @@ def test_summary_is_median_and_scaled_median_deviation() -> None:
     assert found.samples == 5
 
 
-def test_timed_counts_calls_and_grows_with_the_work() -> None:
-    calls: list[int] = []
-    found = timed(lambda: calls.append(1), CPU, budget_s=0.01)
-    assert found.seconds < 1e-4
-    assert len(calls) > 300  # short calls are grouped until the clock's own microsecond does not count
-    a = torch.randn(192, 192)
+class Clock:
+    """Seconds that pass only in `call`."""
 
-    def often() -> None:
-        for _ in range(20):
-            a @ a
+    def __init__(self, seconds: float) -> None:
+        self.now, self.calls, self._seconds = 0.0, 0, seconds
 
-    assert timed(often, CPU).seconds > 5 * timed(lambda: a @ a, CPU).seconds
+    def perf_counter(self) -> float:
+        return self.now
+
+    def call(self) -> None:
+        self.calls += 1
+        self.now += self._seconds
 
 
-def test_a_slow_call_runs_three_times_after_warm_up() -> None:
-    import time
+@pytest.mark.parametrize(
+    ("seconds", "budget_s", "samples", "calls"),
+    [
+        (1e-6, 0.01, 25, 1 + 1 + 25 * 300),  # warm-up, one alone, then groups that last 300 us
+        (1e-3, 0.01, 10, 1 + 1 + 10),
+        (1e-3, 0.004, 5, 1 + 1 + 5),  # never fewer than five
+        (0.02, 0.001, 3, 4),  # slower than the budget: three samples, the first of which decided so
+    ],
+)
+def test_short_calls_are_grouped_and_slow_ones_run_three_times(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, budget_s: float, samples: int, calls: int
+) -> None:
+    fake = Clock(seconds)
+    monkeypatch.setattr(clock, "time", fake)
+    found = timed(fake.call, CPU, budget_s)
+    assert found.seconds == pytest.approx(seconds)
+    assert (found.samples, fake.calls) == (samples, calls)
 
-    calls: list[int] = []
 
-    def slow() -> None:
-        calls.append(1)
-        time.sleep(0.02)
-
-    assert timed(slow, CPU, budget_s=0.001).seconds >= 0.02
-    assert len(calls) == 4  # warm-up and three samples
+def test_a_window_is_filled_and_has_four_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, calls in ((0.01, 1 + 15), (1.0, 1 + 4)):
+        fake = Clock(seconds)
+        monkeypatch.setattr(clock, "time", fake)
+        assert timed_for(fake.call, CPU, 0.145) == pytest.approx(seconds)
+        assert fake.calls == calls
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -199,7 +218,7 @@ def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.M
     seen: list[tuple[int, int]] = []
     journal = Journal()
     plan = suite.family_tasks(CPU, [torch.float32])
-    left_out = session.work_off(plan, journal, CPU, 60.0, lambda done, total: seen.append((done, total)))
+    left_out = session.run_plan(plan, journal, CPU, 60.0, lambda done, total: seen.append((done, total)))
     rows = [point.row() for point in session.points_of(journal.records)]
     assert left_out == []
     assert seen[-1][0] == seen[-1][1] <= len(rows)
@@ -213,10 +232,9 @@ def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.M
 
 def test_host_costs_are_those_a_device_file_needs() -> None:
     found = host_costs(CPU)
-    words = {"operator_us", "view_us", "kernel_us", "sweep_us", "list_us", "tensor_us", "step_us"}
-    assert set(found) == words | {"backward_share", "log_spread"}
+    fields = {"operator_us", "view_us", "kernel_us", "sweep_us", "list_us", "tensor_us", "step_us"}
+    assert set(found) == fields | {"backward_share", "log_spread"}
     assert all(math.isfinite(v) and v >= 0 for v in found.values())
-    assert found["step_us"] > found["tensor_us"]
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
@@ -230,15 +248,15 @@ def test_ranks_train_together_and_the_slowest_counts(own_model: str) -> None:
         "warmup": 1,
         "steps": 4,
     }
-    found = launch(task, ranks=2, threads=1, timeout_s=120)
+    found = launch(task, ranks=2, threads=1, timeout_s=900)
     assert len(found["steps_s"]) == 4
-    assert all(0 < s < 30 for s in found["steps_s"])
+    assert all(s > 0 for s in found["steps_s"])
 
 
 def test_a_failing_rank_is_one_sentence(own_model: str) -> None:
     task = {"task": "train", "device": "cpu", "job": {"model": own_model, "precision": "fp8"}, "warmup": 1, "steps": 1}
     with pytest.raises(MeasureError, match=r"precision fp8 needs a library beyond PyTorch"):
-        launch(task, ranks=1, threads=1, timeout_s=120)
+        launch(task, ranks=1, threads=1, timeout_s=900)
 
 
 def test_time_out_is_said() -> None:
@@ -293,51 +311,97 @@ def test_an_optimizer_torch_has_not_is_refused(own_model: str) -> None:
         Trainer(Job(own_model, optimizer="lamb"), CPU)
 
 
+LSTM = """
+from torch import nn, zeros
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+def make_job(batch_size=2):
+    x = zeros(batch_size, 3, 8)
+    return {"model": Net(), "inputs": x, "loss": lambda out: out.square().mean(), "optimizer": "sgd"}
+"""
+
+
+def test_a_kernel_that_the_cpu_lacks_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lstm.py"
+    path.write_text(LSTM, encoding="utf-8")
+    monkeypatch.setattr(kernel_support, "autocast_lstm_error", lambda dtype: f"no {dtype} primitive")
+    Trainer(Job(f"{path}:make_job", precision="fp32"), CPU).step()
+    with pytest.raises(
+        UnsupportedError, match=r"no LSTM in bfloat16 here, which needs AVX-512 \(no bfloat16 prim.*fp32"
+    ):
+        Trainer(Job(f"{path}:make_job", precision="amp-bf16"), CPU)
+
+
+def test_the_probe_agrees_with_torch() -> None:
+    """Whatever this CPU is: training works exactly where the probe says so."""
+    reason = kernel_support.autocast_lstm_error("bfloat16")
+    x = torch.ones(2, 3, 16, requires_grad=True)
+    with contextlib.nullcontext() if reason is None else pytest.raises(RuntimeError, match="LSTM"):  # noqa: SIM117
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.LSTM(16, 4, batch_first=True)(x)
+
+
 # --- the device file ------------------------------------------------------------------------------------------------
 
 
-def kernels_measured() -> dict[str, Any]:
+HOST = {"operator_us": 1.0, "view_us": 0.5, "kernel_us": 0.0, "sweep_us": 3.0, "list_us": 0.2, "tensor_us": 2.0,
+        "step_us": 100.0, "backward_share": 0.8, "log_spread": 0.2}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Any]:
     """A calibration as the worker returns it, with invented times: products at 50 GFLOP/s, traffic at 10 GB/s."""
     rows = []
-    for task in suite.family_tasks(CPU, [torch.float32]):
-        for said in task.run(0.0)["points"]:
-            point = Point.from_json(said)
-            work = point.work
-            seconds = 1e-6 + (work.bytes / 10e9 if work.math == "vector" else work.flops / 50e9)
-            rows.append(dataclasses.replace(point, time=summary([seconds] * 3)).row())
-    host = {"operator_us": 1.0, "view_us": 0.5, "kernel_us": 0.0, "sweep_us": 3.0, "list_us": 0.2, "tensor_us": 2.0,
-            "step_us": 100.0, "backward_share": 0.8, "log_spread": 0.2}  # fmt: skip
-    return {"rows": rows, "left_out": ["one"], "host": host, "noise": 0.03, "unfinished": True, "continued": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(suite.SCALES, "cpu", dataclasses.replace(TINY, elements=1e6, longest_call_s=0.01))
+        for task in suite.family_tasks(CPU, [torch.float32]):
+            for fields in task.run(0.0)["points"]:
+                point = Point.from_json(fields)
+                work = point.work
+                seconds = 1e-6 + (work.bytes / 10e9 if work.math == "vector" else work.flops / 50e9)
+                rows.append(dataclasses.replace(point, time=summary([seconds] * 3)).row())
+    return {"rows": rows, "left_out": ["one"], "host": HOST, "noise": 0.03, "unfinished": True, "continued": 0}
 
 
-TOGETHER = {
+INTERFERENCE = {
     "collectives": {
         "all_reduce": [[1024.0, 1e-4], [1048576.0, 1e-3], [67108864.0, 6.4e-2]],
         "broadcast": [[1024.0, 1e-4], [67108864.0, 3e-2]],
     },
-    "crowding": {"matmul fp32": [1.1, 1.1], "conv fp32": [1.4] * 8, "matmul half": [0.5] * 2, "pointwise fp32": [1.5]},
+    "contention": {
+        "matmul fp32": [1.1, 1.1],
+        "conv fp32": [1.4] * 8,
+        "matmul half": [0.5] * 2,
+        "pointwise fp32": [1.5],
+    },
 }
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setitem(suite.SCALES, "cpu", dataclasses.replace(TINY, elements=1e6, longest_call_s=0.01))
-    return document(Machine("cpu", 2, 1), kernels_measured(), TOGETHER)
+def measured(kernels: dict[str, Any]) -> dict[str, Any]:
+    return document(Machine("cpu", 2, 1), copy.deepcopy(kernels), INTERFERENCE)
 
 
-def test_a_written_calibration_prices_jobs(measured: dict[str, Any], own_model: str, tmp_path: Path) -> None:
+def test_a_written_calibration_predicts_jobs(measured: dict[str, Any], own_model: str, tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     write(path, measured)
     assert json.loads(path.read_text(encoding="utf-8")) == measured
     gpu = default_catalog().with_file(path).gpu("this-cpu")
     assert gpu.peak("fp32") == pytest.approx(50e9, rel=0.05)
     assert gpu.calibration is not None
-    crowding = gpu.calibration.crowded(2)
+    contention = gpu.calibration.contention_of(2)
     common = (1.1**2 * 1.4**8 * 0.5**2) ** (1 / 12)
-    assert (crowding.compute, crowding.memory) == (pytest.approx(common, abs=1e-4), 1.5)
-    assert crowding.of("conv", "fp32", compute=True) == pytest.approx((1.4**8 * common**2) ** 0.1, abs=1e-4)
-    assert crowding.of("matmul", "half", compute=True) == 1.0  # company never speeds up
-    assert crowding.of("attention", "half", compute=True) == crowding.compute
+    assert (contention.compute, contention.memory) == (pytest.approx(common, abs=1e-4), 1.5)
+    assert contention.of("conv", "fp32", compute=True) == pytest.approx((1.4**8 * common**2) ** 0.1, abs=1e-4)
+    assert contention.of("matmul", "half", compute=True) == 1.0  # a factor is never below one
+    assert contention.of("attention", "half", compute=True) == contention.compute
     job = Job(own_model, gpu="this-cpu", device=str(path), batch_size=64)
     one, two = predict(job), predict(job.replace(gpus=2))
     assert one.sources["measured"] + one.sources["interpolated"] > 0.8
@@ -351,9 +415,30 @@ def test_the_same_calibration_without_a_file(measured: dict[str, Any], own_model
     assert predict(job, catalog=catalog_of(measured)).step.p50 > 0
 
 
-def test_no_product_measured_is_an_error() -> None:
-    empty = {"rows": [], "left_out": [], "host": {}, "noise": 0.0}
-    with pytest.raises(MeasureError, match="no matrix product could be timed"):
+def test_device_files_with_the_old_name_of_contention_are_read(measured: dict[str, Any]) -> None:
+    content = copy.deepcopy(measured)
+    calibration = content["gpus"]["this-cpu"]["calibration"]
+    calibration["crowding"] = calibration.pop("contention")
+    old, new = (catalog_of(each).gpu("this-cpu").calibration for each in (content, measured))
+    assert old == new
+    assert old is not None
+    assert old.contention
+    calibration["contention"] = calibration["crowding"]
+    with pytest.raises(CatalogError, match="crowding is the old name of contention"):
+        catalog_of(content)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "reason"),
+    [
+        ([], "none was planned"),
+        (["mm: no time left", "add: no time left"], r"2 benchmarks found no time\. Stop other .* raise --budget"),
+        (["mm: no such kernel"], "1 were refused by the device, the first: mm: no such kernel"),
+    ],
+)
+def test_a_calibration_without_products_says_why_and_what_to_do(left_out: list[str], reason: str) -> None:
+    empty = {"rows": [], "left_out": left_out, "host": {}, "noise": 0.0}
+    with pytest.raises(MeasureError, match=f"no matrix product could be timed, so peaks are unknown: {reason}"):
         document(Machine("cpu", 1, 1), empty, None)
 
 
@@ -434,19 +519,35 @@ def test_verification_counts_errors_and_noise_by_hand(measured: dict[str, Any], 
     assert json.loads(json.dumps(found.to_dict()))["n"] == 2
 
 
-def test_calibrate_and_verify_for_real(own_model: str) -> None:
-    """The whole way here, short: no accuracy is claimed, only that every stage hands on what the next needs."""
+def test_calibrate_predict_and_train(own_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage gives what the next one needs. Accuracy is measured by benchmarks/verify.py, not here."""
+    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
+    monkeypatch.setattr(session, "LONGEST_POINT_S", 1e-4)
+    monkeypatch.setattr(calibrate_module, "dtypes_of", lambda _: ["float32"])
+    monkeypatch.setattr(
+        calibrate_module, "launch", lambda task, *, report, **_: worker.run_task(task, CPU, report)
+    )  # in this process: a plan this small is finished long before its budget
     here = Machine("cpu", 1, 1)
-    found = calibrate(here, budget_s=6.0)
-    assert found.left_out, "six seconds are not enough for all, and that is said"
-    catalog = catalog_of(found.content)
-    jobs = jobs_here(here, [Job(own_model, batch_size=256)], ["fp32"], [1])
-    result = verify(jobs, here, catalog, runs=1, steps=5)
+    found = calibrate(here, budget_s=600.0)
+    assert found.left_out == ()
+    jobs = jobs_here(here, [Job(own_model, batch_size=16)], ["fp32"], [1])
+    result = verify(jobs, here, catalog_of(found.content), runs=1, steps=5)
     (row,) = result.rows
-    assert 0.2 < row.estimate.step.p50 / row.measured_s < 5
+    assert row.measured_s > 0
+    assert row.estimate.sources["measured"] + row.estimate.sources["interpolated"] > 0.5
     assert device_name(here) == row.job.gpu
     with pytest.raises(CatalogError):
         default_catalog().gpu("this-cpu")
+
+
+@pytest.mark.slow
+def test_ranks_of_this_machine_are_measured() -> None:
+    if machine.cores() < 2:
+        pytest.skip("needs two cores")
+    found = measure_interference(Machine("cpu", 2, 1), ["float32"])
+    assert {"all_reduce", "broadcast"} == set(found["collectives"])
+    assert all(seconds > 0 for points in found["collectives"].values() for _, seconds in points)
+    assert {"matmul fp32", "conv fp32", "attention fp32"} <= set(found["contention"])
 
 
 def test_the_help_names_the_precisions_that_are_trained() -> None:
@@ -478,7 +579,7 @@ def test_rounds_take_the_median_of_every_point(monkeypatch: pytest.MonkeyPatch, 
     def again(*_: Any, **__: Any) -> dict[str, Any]:
         row = list(first)
         row[at] = next(answers)
-        return {"rows": [row], "host": kernels_measured()["host"]}
+        return {"rows": [row], "host": HOST}
 
     monkeypatch.setattr(rounds, "calibrate", lambda *_: Calibrated(content, ()))
     monkeypatch.setattr(rounds, "measure_kernels", again)

@@ -673,7 +673,7 @@ def test_the_real_suite_writes_what_the_fit_reads(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from precision_time.measure.convolutions import conv_benches
     from precision_time.measure.products import Limits, attention_benches, matmul_benches
-    from precision_time.measure.session import work_off
+    from precision_time.measure.session import run_plan
     from precision_time.measure.suite import bench_task, interleaved
     from precision_time.measure.traffic import traffic_benches
 
@@ -681,7 +681,7 @@ def test_the_real_suite_writes_what_the_fit_reads(tmp_path: Path) -> None:
     families = [traffic_benches(dtype, [1 << 18]), matmul_benches(dtype, 1, limits), conv_benches(dtype, 2, limits),
                 attention_benches(dtype, 1, limits)]  # fmt: skip
     journal = Journal(tmp_path / JOURNAL)
-    work_off([bench_task(bench, cpu) for bench in interleaved(families)], journal, cpu, 5.0)
+    run_plan([bench_task(bench, cpu) for bench in interleaved(families)], journal, cpu, 5.0)
     for record in journal.records.values():  # another process on these cores makes outliers of them
         for said in record.get("points", ()):
             said["outlier"] = False

@@ -131,19 +131,19 @@ def test_a_profile_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Mo
     cpu = torch.device("cpu")
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(session, "LONGEST_POINT_S", 1e-4)
-    whole = session.work_off
+    whole = session.run_plan
 
     def two(plan: Any, *rest: Any) -> list[str]:
         whole(plan[:2], *rest)
         return ["the rest: no time left"]
 
-    monkeypatch.setattr(profile, "work_off", two)
+    monkeypatch.setattr(profile, "run_plan", two)
     first = profile.profile_task(task, cpu, lambda done, total: seen.append((done, total)))
     assert first["left_out"]
     assert first["spent_s"] > 0
     begun = {label for label, record in read(task["journal"])[1].items() if "points" in record}
     assert len(begun) == 2
-    monkeypatch.setattr(profile, "work_off", whole)
+    monkeypatch.setattr(profile, "run_plan", whole)
     second = profile.profile_task(task, cpu, lambda done, total: seen.append((done, total)))
     records = read(task["journal"])[1]
     labels = {label for label, record in records.items() if "points" in record}

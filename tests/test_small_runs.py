@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import platform
 import re
 import signal
 import statistics
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ torch = pytest.importorskip("torch")
 from precision_time.cli.main import main  # noqa: E402
 from precision_time.errors import MeasureError, PredictorError  # noqa: E402
 from precision_time.job.datasets import find_dataset  # noqa: E402
-from precision_time.measure import small_runs  # noqa: E402
+from precision_time.measure import kernel_support, small_runs  # noqa: E402
 from precision_time.measure.calibrate import Machine  # noqa: E402
 from precision_time.measure.journal import Journal, read  # noqa: E402
 from precision_time.measure.runs_table import CARD, TABLE, drift_of, write_table  # noqa: E402
@@ -175,6 +177,43 @@ def test_a_killed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {row.job.gpus for row in rows} == {1, 2}
     assert {row.job.run.samples for row in rows} == {32, 64}
     assert all(0 < row.seconds < row.cost_s for row in rows)
+
+
+def test_a_network_that_the_cpu_cannot_train_is_refused_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every rank alike, as on a CPU without AVX-512; the command's text and the data card say so."""
+    monkeypatch.setattr(kernel_support, "autocast_lstm_error", lambda dtype: f"no {dtype} primitive")
+    plan = [replace(ONE, model=model, precision="amp-bf16", workers=1) for model in ("small-lstm", "small-mlp")]
+    journal = tmp_path / small_runs.JOURNAL
+    task = {"journal": str(journal), "turn": 0, "budget_s": 1e6, "configurations": [asdict(each) for each in plan]}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        small_runs.runs_task(task, torch.device("cpu"), lambda done, total: None)
+    finally:
+        torch.distributed.destroy_process_group()
+    head, records, _ = read(journal)
+    refused, passed = (records[turn_label(each, 0)] for each in plan)
+    assert "small-lstm cannot be trained in amp-bf16 on this CPU" in refused["refused"]
+    assert passed["pass_s"] > 0
+    table = write_table(tmp_path, Machine("cpu", 1, 1), head, plan, records, 0)
+    assert (table.rows, len(table.refused)) == (1, 1)
+    assert "1 were refused, the first: small-lstm-cifar-10-amp-bf16" in str(table)
+    card = (tmp_path / CARD).read_text(encoding="utf-8")
+    assert "because this device refused:\n- small-lstm-cifar-10-amp-bf16" in card
+    assert "needs AVX-512" in card
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64" or (os.cpu_count() or 1) < 2, reason="needs two cores, x86")
+def test_runs_go_on_where_onednn_has_no_lstm_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN told to use no more than AVX2, as on a CPU that has no more."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    plan = [replace(ONE, model=model, precision="amp-bf16", samples=32) for model in ("small-lstm", "small-mlp")]
+    monkeypatch.setattr(small_runs, "configurations", lambda *_: plan)
+    table = collect(HERE, tmp_path, 600.0, ["small-lstm", "small-mlp"], quick=True)
+    assert (table.rows, table.lacking) == (1, 0)
+    assert "small-lstm cannot be trained in amp-bf16 on this CPU" in table.refused[0]
 
 
 def test_a_journal_of_another_machine_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `calibrate` measured on a device: points of kernels, host costs, crowding, collectives. Numbers alone.
+"""What `calibrate` measured on a device: points of kernels, host costs, contention among ranks, collectives.
 
 Everything is a tuple, so that equal calibrations are equal and hash alike, and what is solved from one can be
 remembered.
@@ -66,7 +66,7 @@ class HostFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowding:
+class Contention:
     """How much slower kernels run when `ranks` processes work on one node at once (cores, caches, memory shared)."""
 
     ranks: int
@@ -100,7 +100,7 @@ class Calibration:
     """Relative spread of equal measurements, repeated."""
     kernels: KernelPoints
     host: HostFigures | None = None
-    crowding: tuple[Crowding, ...] = ()
+    contention: tuple[Contention, ...] = ()
     """By rising ranks."""
     collectives: tuple[CollectivePoints, ...] = ()
     command: str = ""
@@ -110,17 +110,17 @@ class Calibration:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        content = (self.made, self.noise, self.kernels, self.host, self.crowding, self.collectives)
+        content = (self.made, self.noise, self.kernels, self.host, self.contention, self.collectives)
         object.__setattr__(self, "_hash", hash(content))  # thousands of numbers, and asked for at every price()
 
     def __hash__(self) -> int:
         return self._hash
 
-    def crowded(self, ranks: int) -> Crowding:
+    def contention_of(self, ranks: int) -> Contention:
         """The factors for `ranks` processes on the node: of the nearest count not below, else of the largest."""
-        if ranks <= 1 or not self.crowding:
-            return Crowding(ranks, 1.0, 1.0)
-        return next((each for each in self.crowding if each.ranks >= ranks), self.crowding[-1])
+        if ranks <= 1 or not self.contention:
+            return Contention(ranks, 1.0, 1.0)
+        return next((each for each in self.contention if each.ranks >= ranks), self.contention[-1])
 
     def collective(self, name: str, ranks: int) -> CollectivePoints | None:
         """The measured times of a collective among that many ranks of one node, if any."""

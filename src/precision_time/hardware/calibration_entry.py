@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -14,13 +14,14 @@ from precision_time.hardware.calibration import (
     TEXT_COLUMNS,
     Calibration,
     CollectivePoints,
-    Crowding,
+    Contention,
     HostFigures,
     KernelPoints,
 )
 
 CALIBRATION_KEYS = {
-    "made", "command", "versions", "machine", "threads", "noise", "kernels", "host", "crowding", "collectives",
+    "made", "command", "versions", "machine", "threads", "noise", "kernels", "host", "contention", "collectives",
+    "crowding",
 }  # fmt: skip
 _MATHS = ("vector", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 _DTYPES = (
@@ -42,7 +43,7 @@ def calibration_from_entry(value: object, where: str) -> Calibration:
         noise=checks.number(entry["noise"], f"{where}: noise", 10.0, "a share: 0.04 is 4 %"),
         kernels=_kernels(entry["kernels"], f"{where}: kernels"),
         host=None if entry.get("host") is None else _host(entry["host"], f"{where}: host"),
-        crowding=_crowding(entry.get("crowding") or {}, f"{where}: crowding"),
+        contention=_contention(entry, where),
         collectives=_collectives(entry.get("collectives") or {}, f"{where}: collectives"),
         command=str(entry.get("command", "")),
         machine=str(entry.get("machine", "")),
@@ -115,9 +116,14 @@ def _host(value: object, where: str) -> HostFigures:
     return HostFigures(**values)
 
 
-def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
+def _contention(calibration: Mapping[str, object], device: str) -> tuple[Contention, ...]:
+    """The field `contention`, or `crowding`, the name that device files had before."""
+    name = "crowding" if "crowding" in calibration else "contention"
+    if name == "crowding" and "contention" in calibration:
+        raise CatalogError(f"{device}: crowding is the old name of contention; give contention alone.")
+    where = f"{device}: {name}"
     found = []
-    for count, factors in checks.mapping(value, where).items():
+    for count, factors in checks.mapping(calibration.get(name) or {}, where).items():
         place = f"{where}: {count}"
         ranks = _ranks(count, f"{where}: a number of ranks")
         entry = checks.mapping(factors, place)
@@ -128,7 +134,7 @@ def _crowding(value: object, where: str) -> tuple[Crowding, ...]:
         )
         classes = checks.mapping(entry.get("classes") or {}, f"{place}: classes")
         each = {str(n): checks.positive(f, f"{place}: classes: {n}", 1e3, "a factor") for n, f in classes.items()}
-        found.append(Crowding(ranks, compute, memory, tuple(sorted(each.items()))))
+        found.append(Contention(ranks, compute, memory, tuple(sorted(each.items()))))
     return tuple(sorted(found, key=lambda each: each.ranks))
 
 

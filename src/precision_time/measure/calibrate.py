@@ -1,10 +1,10 @@
-"""`calibrate`: measures this machine in minutes and writes the device file that `predict --device FILE` prices with."""
+"""`calibrate`: measures this machine in minutes and writes the device file that `predict --device FILE` reads."""
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,18 @@ from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.job.file import compact_json, write_whole
 from precision_time.job.job import Job
 from precision_time.measure import machine
-from precision_time.measure.launch import launch
+from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.point import COLUMNS
 from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0
 NOISY = 0.10
-"""Spread of equal measurements from which a machine is called noisy: a tenth is what a calibration should resolve."""
-Report = Callable[[int, int], None]
+"""Relative spread of equal measurements from which a machine is called noisy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is calibrated: the device type, the ranks that will share this machine, and the threads of each."""
+    """What is measured: the device type, the number of ranks that share this machine, and the threads of each."""
 
     device_type: str
     ranks: int
@@ -36,7 +35,10 @@ class Machine:
 
     @classmethod
     def here(cls, device_type: str | None = None, ranks: int | None = None, threads: int | None = None) -> Machine:
-        """This machine: its GPUs, one rank each, or else its CPU shared by two ranks; `MeasureError` if it has not."""
+        """This machine: one rank for each of its GPUs, or else its CPU shared by two ranks.
+
+        Raises `MeasureError` for a device, ranks or threads that this machine does not have.
+        """
         import torch
 
         if device_type not in (None, "cpu", "cuda"):
@@ -54,46 +56,44 @@ class Machine:
         count = ranks or min(2, cores)
         if count > cores:
             raise MeasureError(f"ranks is {count}, but this machine has {cores} cores; use at most {cores}")
-        each = threads or cores // count
-        if each * count > cores:
+        threads_each = threads or cores // count
+        if threads_each * count > cores:
             raise MeasureError(
-                f"threads is {each} for each of {count} ranks, but this machine has {cores} cores; "
+                f"threads is {threads_each} for each of {count} ranks, but this machine has {cores} cores; "
                 f"use at most {cores // count}"
             )
-        return cls(kind, count, each)
+        return cls(kind, count, threads_each)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The device file's content, and the benchmarks that were left out, each with why."""
+    """The content of a device file, and "label: reason" of each benchmark that was left out."""
 
     content: dict[str, Any]
     left_out: tuple[str, ...]
     continued: int = 0
-    """Points that an earlier calibration had left in the journal."""
+    """Points that an earlier, interrupted calibration had already measured."""
 
 
 def calibrate(
     here: Machine,
     budget_s: float = DEFAULT_BUDGET_S,
-    report: Report = lambda done, total: None,
+    report: Report = no_report,
     jobs: Sequence[Job] = (),
     journal: Path | None = None,
 ) -> Calibrated:
-    """Measure this machine in about `budget_s` seconds, plus a minute for what its ranks do to each other.
+    """Measure kernels for about `budget_s` seconds, then (with several ranks) collectives and contention for a minute.
 
-    Of `jobs` that shall be predicted here, every operator that takes a share worth it is measured in its own shape too.
-    With a `journal` points are kept as they come, and those that are there already are not measured again; it is
-    deleted once no point lacks for want of time.
+    The larger operators of `jobs` are measured in their own shapes before all else. With a `journal` each point is
+    written to that file as it comes, and points already in it are not measured again; the file is deleted once no point
+    is left out for lack of time. Raises `MeasureError` when no matrix product could be timed.
     """
-    found = measure_kernels(here, budget_s, report, jobs, journal=journal)
-    together = None
-    if here.ranks > 1:
-        task = {"task": "together", "device": here.device_type, "dtypes": _dtypes(here.device_type)}
-        together = launch(task, here.ranks, here.threads, timeout_s=600)
-    if journal is not None and not found["unfinished"]:
+    kernels = measure_kernels(here, budget_s, report, jobs, journal=journal)
+    check_products(kernels, budget_s)
+    interference = measure_interference(here, dtypes_of(here.device_type)) if here.ranks > 1 else None
+    if journal is not None and not kernels["unfinished"]:
         journal.unlink(missing_ok=True)
-    return Calibrated(document(here, found, together), tuple(found["left_out"]), found["continued"])
+    return Calibrated(document(here, kernels, interference), tuple(kernels["left_out"]), kernels["continued"])
 
 
 def measure_kernels(
@@ -104,15 +104,15 @@ def measure_kernels(
     families: bool = True,
     journal: Path | None = None,
 ) -> dict[str, Any]:
-    """Rows of the suite (without `families` those of the jobs alone), host costs and noise, as `suite` gives them."""
-    words = [words_of(job.replace(gpus=1)) for job in jobs]
-    found: dict[str, Any] = launch(
+    """The result of `session.kernels_task` in a fresh process; without `families`, only operators of the jobs."""
+    fields = [portable_fields(job.replace(gpus=1)) for job in jobs]
+    result: dict[str, Any] = launch(
         {
             "task": "kernels",
             "device": here.device_type,
-            "dtypes": _dtypes(here.device_type),
+            "dtypes": dtypes_of(here.device_type),
             "budget_s": budget_s,
-            "jobs": [each for i, each in enumerate(words) if each not in words[:i]],
+            "jobs": [each for i, each in enumerate(fields) if each not in fields[:i]],
             "families": families,
             "journal": str(journal.absolute()) if journal else None,
         },
@@ -120,30 +120,52 @@ def measure_kernels(
         timeout_s=budget_s * 2 + 300,
         report=report,
     )
-    return found
+    return result
 
 
-def words_of(job: Job) -> dict[str, Any]:
-    """The job for another process: what runs, without the device it is predicted for."""
+def measure_interference(here: Machine, dtypes: Sequence[str]) -> dict[str, Any]:
+    """The result of `rank_interference.interference_task` on all ranks of this machine."""
+    task = {"task": "interference", "device": here.device_type, "dtypes": list(dtypes)}
+    result: dict[str, Any] = launch(task, here.ranks, here.threads, timeout_s=600)
+    return result
+
+
+def check_products(kernels: Mapping[str, Any], budget_s: float | None = None) -> None:
+    """Raise `MeasureError` if the rows hold no matrix product: device peaks are the best rates of products."""
+    if any(row[COLUMNS.index("math")] != "vector" for row in kernels["rows"]):
+        return
+    late = sum(text.endswith("no time left") for text in kernels["left_out"])
+    refused = [text for text in kernels["left_out"] if not text.endswith("no time left")]
+    reasons = [f"{late} benchmarks found no time"] if late else []
+    reasons += [f"{len(refused)} were refused by the device, the first: {refused[0]}"] if refused else []
+    budget = "" if budget_s is None else f" (now {budget_s:g} s)"
+    raise MeasureError(
+        f"no matrix product could be timed, so peaks are unknown: {'; '.join(reasons) or 'none was planned'}. "
+        f"Stop other programs on this machine and raise --budget{budget}"
+    )
+
+
+def portable_fields(job: Job) -> dict[str, Any]:
+    """The job's fields without those of the device it is predicted for: what another process needs to run it."""
     return {key: value for key, value in job.to_dict().items() if key not in ("gpu", "device", "node", "nodes")}
 
 
 def catalog_of(content: Mapping[str, Any]) -> Catalog:
-    """The built-in catalog with a device file's content on top, without a file."""
+    """The built-in catalog plus the content of a device file."""
     return default_catalog().with_document(content, "calibration")
 
 
 def write(path: str | Path, content: Mapping[str, Any]) -> None:
-    """One row a line, so that two calibrations can be compared line by line."""
+    """Write one row per line, so that two calibrations can be compared with a line-based diff."""
     write_whole(path, (compact_json(content) + "\n").encode())
 
 
 JOURNAL_HOURS = 24.0
-"""A calibration that was interrupted, or ran out of time, is continued for so long; later the machine is another."""
+"""An interrupted or unfinished calibration is continued for this long; the machine may have changed afterwards."""
 
 
 def journal_of(output: str | Path) -> Path:
-    """The journal beside a device file, emptied if it is old."""
+    """The journal beside a device file; an old one is deleted."""
     path = Path(output).with_suffix(".points.jsonl")
     if path.exists() and time.time() - path.stat().st_mtime > JOURNAL_HOURS * 3600:
         path.unlink()
@@ -151,7 +173,7 @@ def journal_of(output: str | Path) -> Path:
 
 
 def check_output(path: str | Path) -> None:
-    """Before minutes of measuring: the file must end in .json and its folder must exist."""
+    """Before measuring for minutes: raise `MeasureError` unless the file ends in .json and its folder exists."""
     target = Path(path)
     if target.suffix.lower() != ".json":
         raise MeasureError(f"output {str(path)!r} is no JSON file name; end it in .json")
@@ -159,8 +181,9 @@ def check_output(path: str | Path) -> None:
         raise MeasureError(f"output {str(path)!r}: there is no folder {target.parent}; make it first")
 
 
-def document(here: Machine, kernels: Mapping[str, Any], together: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The device file of what was measured: one GPU entry, one node and one fabric, named after this machine."""
+def document(here: Machine, kernels: Mapping[str, Any], interference: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The content of a device file: one GPU entry, one node and one fabric, named after this machine."""
+    check_products(kernels)
     rows: Sequence[Sequence[Any]] = kernels["rows"]
     name, node, fabric = device_name(here), "this-machine", "this-machine-link"
     calibration: dict[str, Any] = {
@@ -172,54 +195,66 @@ def document(here: Machine, kernels: Mapping[str, Any], together: Mapping[str, A
         "noise": round(kernels["noise"], 4),
         "kernels": {"columns": list(COLUMNS), "rows": rows},
         "host": {key: round(value, 4) for key, value in kernels["host"].items()},
-        "crowding": {},
+        "contention": {},
         "collectives": {},
     }
     bus_gb_per_s = 1.0
-    if together is not None:
+    if interference is not None:
         ranks = str(here.ranks)
-        calibration["crowding"] = {ranks: _crowding(together["crowding"])}
+        calibration["contention"] = {ranks: contention_entry(interference["contention"])}
         calibration["collectives"] = {
             key: {ranks: [[size, float(f"{seconds:.5g}")] for size, seconds in points]}
-            for key, points in together["collectives"].items()
+            for key, points in interference["collectives"].items()
         }
-        size, seconds = together["collectives"]["all_reduce"][-1]
+        size, seconds = interference["collectives"]["all_reduce"][-1]
         bus_gb_per_s = 2.0 * (here.ranks - 1) / here.ranks * size / seconds / 1e9
     source = f"measured by precision-time calibrate on {calibration['made']}"
-    facts = {**machine.facts(here.device_type, here.ranks), **_ceilings(rows)}
+    facts = {**machine.facts(here.device_type, here.ranks), **_peaks(rows)}
+    gpu = {**facts, "device_type": here.device_type, "sources": source, "calibration": calibration}
+    fabric_kind = "shared-memory" if here.device_type == "cpu" else "pcie"
     return {
-        "gpus": {name: {**facts, "device_type": here.device_type, "sources": source, "calibration": calibration}},
-        "nodes": {node: {"gpus": [name], "default_for": [name], "gpus_per_node": here.ranks, "intra": fabric,
-                         "source": source}},
-        "fabrics": {fabric: {"kind": "shared-memory" if here.device_type == "cpu" else "pcie",
-                             "bus_gb_per_s": float(f"{bus_gb_per_s:.4g}"), "source": source}},
-    }  # fmt: skip
+        "gpus": {name: gpu},
+        "nodes": {
+            node: {
+                "gpus": [name],
+                "default_for": [name],
+                "gpus_per_node": here.ranks,
+                "intra": fabric,
+                "source": source,
+            }
+        },
+        "fabrics": {fabric: {"kind": fabric_kind, "bus_gb_per_s": float(f"{bus_gb_per_s:.4g}"), "source": source}},
+    }
 
 
-def _crowding(probes: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """A factor for each class, never below one: the mean logarithm of its probes, drawn towards that of all classes
-    limited by arithmetic, or by memory, as if two probes of the class had said so."""
-    found: dict[str, Any] = {"classes": {}}
+def contention_entry(probes: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Contention factors of a device file from those of single probes; none is below one.
+
+    `compute` and `memory` are geometric means over all probes limited by arithmetic or by memory. The factor of a class
+    is the geometric mean of its probes, shrunk towards that common one as if `_COMMON_PROBES` probes had measured it.
+    """
+    classes: dict[str, float] = {}
+    entry: dict[str, Any] = {"classes": classes}
     for kind, arithmetic in (("compute", True), ("memory", False)):
         members = {n: np.log(f) for n, f in probes.items() if (n.split()[0] in SURFACES) == arithmetic}
         common = float(np.mean(np.concatenate(list(members.values())))) if members else 0.0
-        found[kind] = round(max(float(np.exp(common)), 1.0), 4)
+        entry[kind] = round(max(float(np.exp(common)), 1.0), 4)
         for name, logs in members.items():
             mean = (logs.sum() + _COMMON_PROBES * common) / (len(logs) + _COMMON_PROBES)
-            found["classes"][name] = round(max(float(np.exp(mean)), 1.0), 4)
-    return found
+            classes[name] = round(max(float(np.exp(mean)), 1.0), 4)
+    return entry
 
 
 _COMMON_PROBES = 2
 
 
 def device_name(here: Machine) -> str:
-    """What `--gpu` calls it."""
+    """The name of this machine's device for `--gpu`."""
     return "this-cpu" if here.device_type == "cpu" else "this-gpu"
 
 
-def _ceilings(rows: Sequence[Sequence[Any]]) -> dict[str, float]:
-    """Best arithmetic rates by unit, in TFLOP/s, and best traffic, in GB/s: the roofline that utilisations refer to."""
+def _peaks(rows: Sequence[Sequence[Any]]) -> dict[str, float]:
+    """Best arithmetic rate by kind of arithmetic (TFLOP/s) and best traffic (GB/s): utilisations refer to these."""
     at = {column: index for index, column in enumerate(COLUMNS)}
     rates: dict[str, float] = {}
     traffic = 0.0
@@ -228,16 +263,16 @@ def _ceilings(rows: Sequence[Sequence[Any]]) -> dict[str, float]:
         traffic = max(traffic, row[at["bytes"]] / seconds)
         if row[at["math"]] != "vector":
             rates[row[at["math"]]] = max(rates.get(row[at["math"]], 0.0), row[at["flops"]] / seconds)
-    if not rates:
-        raise MeasureError("no matrix product could be timed, so there is no peak to refer to; raise the budget")
     tflops = {f"{math}_tflops": float(f"{rate / 1e12:.4g}") for math, rate in rates.items()}
     return {**tflops, "mem_bw_gbs": float(f"{traffic / 1e9:.4g}")}
 
 
-def _dtypes(device_type: str) -> list[str]:
+def dtypes_of(device_type: str, double: bool = False) -> list[str]:
+    """Names of the dtypes that are measured on a device; float64 on request."""
     if device_type == "cpu":
-        return ["float32", "bfloat16"]
-    import torch
+        half = ["bfloat16"]
+    else:
+        import torch
 
-    half = ["float16", "bfloat16"] if torch.cuda.is_bf16_supported() else ["float16"]
-    return ["float32", *half]
+        half = ["float16", "bfloat16"] if torch.cuda.is_bf16_supported() else ["float16"]
+    return ["float32", *half, *(["float64"] if double else [])]

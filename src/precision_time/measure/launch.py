@@ -1,7 +1,7 @@
-"""Runs a task in fresh processes, one a rank, and gives back what rank 0 says.
+"""Runs a task in fresh processes, one per rank, and returns the result of rank 0.
 
-Fresh processes keep the caller's threads, allocator and warm caches out of the measurement. They meet through a file in
-a temporary folder and, on a CPU, speak over the loopback interface: no ports to choose, no privileges.
+Fresh processes keep the caller's threads, allocator and warm caches out of the measurement. They rendezvous through a
+file in a temporary folder and, on a CPU, communicate over the loopback interface, so no port has to be chosen.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from typing import Any
 from precision_time.errors import MeasureError
 
 Report = Callable[[int, int], None]
+"""Called with the number of finished items and their total."""
 _KEPT_BYTES = str(1 << 40)
-"""More than any heap: with it the GNU C library keeps freed memory. By default it returns some and takes it again in
-the next step, or not, as the heap happens to lie; at four microseconds a page (a virtual machine) that is a tenth of a
-small step."""
-_PATIENCE_S = 10.0
-"""How long the other ranks may take to end after rank 0."""
+"""More than any heap, so that the GNU C library keeps freed memory. By default it may return memory to the system and
+fault it in again in the next step: about 4 us per page on a virtual machine, a tenth of a small step."""
+_EXIT_TIMEOUT_S = 10.0
+"""How long the other ranks may take to exit after rank 0."""
+
+
+def no_report(done: int, total: int) -> None:
+    """Report progress to nobody."""
 
 
 def launch(
@@ -33,11 +37,11 @@ def launch(
     ranks: int = 1,
     threads: int = 1,
     timeout_s: float = 1800.0,
-    report: Report = lambda done, total: None,
+    report: Report = no_report,
 ) -> Any:
     """The result of `task` (see `worker`) on `ranks` processes with `threads` threads each.
 
-    Raises `MeasureError` with the first failing rank's sentence, or when nothing came back in time.
+    Raises `MeasureError` with the message of the first failing rank, or when no result arrived within `timeout_s`.
     """
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         errors = [(Path(folder) / f"rank{rank}.err").open("w+b") for rank in range(ranks)]
@@ -46,7 +50,7 @@ def launch(
             result = _listen(processes, time.monotonic() + timeout_s, report)
             for process in processes[1:]:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_PATIENCE_S)
+                    process.wait(_EXIT_TIMEOUT_S)
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -54,10 +58,10 @@ def launch(
                 process.wait()
                 if process.stdout is not None:
                     process.stdout.close()
-        said = [_last_line(file) for file in errors]
+        last_lines = [_last_line(file) for file in errors]
     if result is None:
         code = processes[0].returncode
-        why = next((text for text in said if text), f"rank 0 ended with code {code}")
+        why = next((text for text in last_lines if text), f"rank 0 ended with code {code}")
         raise MeasureError(f"the measuring process gave no result: {why}")
     if "error" in result:
         raise MeasureError(str(result["error"]))
@@ -96,14 +100,14 @@ def _start(
 
 
 def _listen(processes: list[subprocess.Popen[bytes]], end: float, report: Report) -> dict[str, Any] | None:
-    """Lines of rank 0 until its result. A watchdog ends everything when time is up or another rank has failed."""
+    """Read messages of rank 0 until its result. A watchdog kills rank 0 at time `end` or when another rank failed."""
     import threading
 
     def watch() -> None:
         while processes[0].poll() is None:
             failed = any(p.poll() not in (None, 0) for p in processes[1:])
             if failed or time.monotonic() > end:
-                time.sleep(1.0)  # rank 0 may be about to say why
+                time.sleep(1.0)  # rank 0 may be about to report the error itself
                 processes[0].kill()
                 return
             time.sleep(0.2)
@@ -114,16 +118,16 @@ def _listen(processes: list[subprocess.Popen[bytes]], end: float, report: Report
     result: dict[str, Any] | None = None
     for line in stdout:
         with contextlib.suppress(json.JSONDecodeError):
-            said = json.loads(line)
-            if isinstance(said, dict) and "progress" in said:
-                report(*said["progress"])
-            elif isinstance(said, dict) and ("result" in said or "error" in said):
-                result = said
+            message = json.loads(line)
+            if isinstance(message, dict) and "progress" in message:
+                report(*message["progress"])
+            elif isinstance(message, dict) and ("result" in message or "error" in message):
+                result = message
     return result
 
 
 def _last_line(file: Any) -> str:
-    """The last line a rank wrote to stderr, which is where Python puts the exception."""
+    """The last line that a rank wrote to stderr: Python prints the exception there."""
     file.seek(0)
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     file.close()

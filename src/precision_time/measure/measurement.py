@@ -1,4 +1,4 @@
-"""`measure`: the large suite on this machine into a folder, resumable, with a table for each kind and a data card."""
+"""`measure`: the large suite on this machine, resumable, into a folder with a table for each kind and a data card."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,29 @@ import torch
 
 from precision_time.job.file import write_whole
 from precision_time.job.job import Job
-from precision_time.measure.calibrate import Machine, words_of
+from precision_time.measure.calibrate import Machine, dtypes_of, measure_interference, portable_fields
 from precision_time.measure.hosts import graph_launch_us, host_costs
 from precision_time.measure.journal import Journal, Record, made_folder, read
-from precision_time.measure.launch import launch
+from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import header
 from precision_time.measure.optimizers import update_tasks
 from precision_time.measure.scaled import SCALINGS
-from precision_time.measure.session import noise_of, points_of, work_off
+from precision_time.measure.session import NO_TIME, noise_of, points_of, run_plan
 from precision_time.measure.suite import Task, bench_task, family_tasks, interleaved, job_tasks, limits_of, modes
 from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
 from precision_time.measure.whole_steps import gpu_name, step_tasks
 from precision_time.measure.zoo_operators import zoo_benches
 
 KINDS = ("operators", "updates", "steps", "host", "ranks")
-"""Operators alone, whole optimizer updates, whole training steps, host costs, what ranks do to each other."""
+"""Single operators, optimizer updates, training steps, host costs, effects of several busy ranks."""
+RANKS = {"interference", "together"}
+"""Fields of a record of several ranks; journals written before named it `together`."""
 JOURNAL = "journal.jsonl"
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a folder of measurements holds after a run: counts by kind, the files, what was left out and why."""
+    """Content of a folder of measurements: counts by kind, files, and "label: reason" of each task left out."""
 
     folder: Path
     counts: Mapping[str, int]
@@ -49,7 +50,7 @@ class Measured:
 
     @property
     def unfinished(self) -> int:
-        return sum(text.endswith("no time left") for text in self.left_out)
+        return sum(text.endswith(NO_TIME) for text in self.left_out)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -59,10 +60,10 @@ class Measured:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items()) or "nothing"
-        refused = [text for text in self.left_out if not text.endswith("no time left")]
+        refused = [text for text in self.left_out if not text.endswith(NO_TIME)]
         lines = [f"{self.folder}: {counts}; {self.noise:.1%} between equal measurements"]
         if self.continued:
-            lines.append(f"continued: {self.continued:,} tasks were there already")
+            lines.append(f"continued: {self.continued:,} tasks were measured before")
         if self.unfinished:
             lines.append(f"{self.unfinished:,} tasks found no time; the same command again continues with them")
         if refused:
@@ -77,68 +78,64 @@ def measure(
     budget_s: float,
     jobs: Sequence[Job] = (),
     kinds: Sequence[str] = KINDS,
-    report: Report = lambda done, total: None,
+    report: Report = no_report,
 ) -> Measured:
-    """Measure for about `budget_s` seconds, going on where the folder's journal ends, and write the folder's tables.
+    """Measure for about `budget_s` seconds, continuing the folder's journal, and write the folder's tables.
 
-    Raises `MeasureError` where the folder cannot be used or was begun on another machine.
+    Raises `MeasureError` if the folder cannot be used or was begun on another machine.
     """
     target = made_folder(folder)
+    path = target / JOURNAL
     task = {
-        "task": "measure", "device": here.device_type, "budget_s": budget_s, "kinds": list(kinds),
-        "jobs": [words_of(job.replace(gpus=1)) for job in jobs], "journal": str((target / JOURNAL).absolute()),
-    }  # fmt: skip
-    found = launch(task, threads=here.threads, timeout_s=budget_s * 2 + 600, report=report)
-    if "ranks" in kinds and here.ranks > 1 and not any("together" in r for r in read(target / JOURNAL)[1].values()):
-        dtypes = [str(dtype).removeprefix("torch.") for dtype in _dtypes(here.device_type) if dtype != torch.float64]
-        together = {"task": "together", "device": here.device_type, "dtypes": dtypes}
-        record = {"together": launch(together, here.ranks, here.threads, timeout_s=600), "ranks": here.ranks}
-        journal = Journal(target / JOURNAL)
-        journal.add(f"{here.ranks} ranks together", record)
-    head, records, _ = read(target / JOURNAL)
+        "task": "measure",
+        "device": here.device_type,
+        "budget_s": budget_s,
+        "kinds": list(kinds),
+        "jobs": [portable_fields(job.replace(gpus=1)) for job in jobs],
+        "journal": str(path.absolute()),
+    }
+    result = launch(task, threads=here.threads, timeout_s=budget_s * 2 + 600, report=report)
+    if "ranks" in kinds and here.ranks > 1 and not any(RANKS & record.keys() for record in read(path)[1].values()):
+        interference = measure_interference(here, dtypes_of(here.device_type))
+        Journal(path).add(f"{here.ranks} ranks", {"interference": interference, "ranks": here.ranks})
+    head, records, _ = read(path)
     return Measured(
         target, _counts(records), noise_of(records), tuple(write_tables(target, head, records)),
-        tuple(found["left_out"]), found["continued"],
+        tuple(result["left_out"]), result["continued"],
     )  # fmt: skip
 
 
 def measure_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
-    """The suite as `worker` runs it, in one process."""
+    """Run the suite in one process, as `worker` calls it."""
     begin = time.monotonic()
     journal = Journal(task["journal"], {**header(device), "gpu": gpu_name(device)})
-    before = len(journal)
-    jobs = [Job.from_dict(words) for words in task["jobs"]]
+    earlier = len(journal)
+    jobs = [Job.from_dict(fields) for fields in task["jobs"]]
     plan = plan_of(device, task["kinds"], jobs)
     left = task["budget_s"] - (time.monotonic() - begin)
-    left_out = work_off(plan, journal, device, left, report)
-    return {"left_out": left_out, "continued": before}
+    left_out = run_plan(plan, journal, device, left, report)
+    return {"left_out": left_out, "continued": earlier}
 
 
 def plan_of(device: torch.device, kinds: Sequence[str], jobs: Sequence[Job] = ()) -> list[Task]:
-    """Everything the suite measures here: given jobs first, then all kinds spread evenly over the whole."""
+    """All tasks of the suite on this device: operators of the jobs first, then all kinds interleaved."""
     first = [Task("host", lambda _: {"host": {**host_costs(device), **graph_launch_us(device)}})]
     lists: list[list[Task]] = []
     if "operators" in kinds:
-        lists.append(family_tasks(device, _dtypes(device.type), fp8=True))
-        for dtype, tf32 in modes(device, _dtypes(device.type)):
+        dtypes = [getattr(torch, name) for name in dtypes_of(device.type, double=True)]
+        lists.append(family_tasks(device, dtypes, fp8=True))
+        for dtype, tf32 in modes(device, dtypes):
             benches = zoo_benches(dtype, tf32, limits_of(device, dtype, tf32), device)
             lists.append([bench_task(bench, device) for bench in benches])
     if "updates" in kinds:
         lists.append(update_tasks(device))
     if "steps" in kinds:
         lists.append(step_tasks(device))
-    own = job_tasks(device, jobs) if "operators" in kinds else []
-    found: dict[str, Task] = {}
-    for task in (*(first if "host" in kinds else []), *own, *interleaved([each for each in lists if each])):
-        found.setdefault(task.label, task)
-    return list(found.values())
-
-
-def _dtypes(device_type: str) -> list[torch.dtype]:
-    if device_type == "cpu":
-        return [torch.float32, torch.bfloat16, torch.float64]
-    half = [torch.float16, torch.bfloat16] if torch.cuda.is_bf16_supported() else [torch.float16]
-    return [torch.float32, *half, torch.float64]
+    of_jobs = job_tasks(device, jobs) if "operators" in kinds else []
+    plan: dict[str, Task] = {}
+    for task in (*(first if "host" in kinds else []), *of_jobs, *interleaved([each for each in lists if each])):
+        plan.setdefault(task.label, task)
+    return list(plan.values())
 
 
 def _counts(records: Mapping[str, Record]) -> dict[str, int]:
@@ -146,7 +143,7 @@ def _counts(records: Mapping[str, Record]) -> dict[str, int]:
         kind
         for record in records.values()
         for key, kind in (("points", "operators"), ("update", "updates"), ("step", "steps"), ("host", "host"),
-                          ("together", "ranks"))
+                          *((field, "ranks") for field in RANKS))
         if key in record
     )  # fmt: skip
     counts["operators"] = len(points_of(records))
@@ -173,7 +170,7 @@ def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> l
         if rows:
             write_whole(folder / name, _csv(rows, columns).encode())
             written.append(name)
-    other = {key: r[key] for r in records.values() for key in ("host", "together") if key in r}
+    other = {key: r[key] for r in records.values() for key in ("host", *RANKS) if key in r}
     if other:
         write_whole(folder / "other.json", (json.dumps(other, indent=1) + "\n").encode())
         written.append("other.json")
@@ -182,17 +179,18 @@ def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> l
 
 
 def operator_table(records: Mapping[str, Record]) -> list[dict[str, Any]]:
-    """One flat row for each measured operator; tensors as text, `float32[64,3,224,224];float32[64,3,7,7]`."""
+    """One row for each measured operator; tensors are text such as `float32[64,3,224,224];float32[64,3,7,7]`."""
     rows = []
     for point in points_of(records):
-        work, said = point.work, point.to_json()
+        work, fields = point.work, point.to_json()
         rows.append(
             {
                 "operator": point.operator, "family": work.family, "variant": work.variant, "math": work.math,
-                "dtype": work.dtype, "inputs": _tensors(said["inputs"]), "outputs": _tensors(said["outputs"]),
-                "attrs": json.dumps(said["attrs"], separators=(",", ":")), "tf32": said["tf32"], "nhwc": said["nhwc"],
-                "flops": work.flops, "bytes": work.bytes, "seconds": said["seconds"], "spread": said["spread"],
-                "samples": said["samples"], "slowest": said["slowest"], "outlier": said["outlier"],
+                "dtype": work.dtype, "inputs": _tensors(fields["inputs"]), "outputs": _tensors(fields["outputs"]),
+                "attrs": json.dumps(fields["attrs"], separators=(",", ":")),
+                "tf32": fields["tf32"], "nhwc": fields["nhwc"],
+                "flops": work.flops, "bytes": work.bytes, "seconds": fields["seconds"], "spread": fields["spread"],
+                "samples": fields["samples"], "slowest": fields["slowest"], "outlier": fields["outlier"],
             }
         )  # fmt: skip
     return rows
@@ -225,7 +223,7 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> st
 
 
 def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str]) -> str:
-    """What was measured, on what, with what, when, and how to read the files."""
+    """The folder's README: device, versions, dates, counts, files, refusals, and how to read the tables."""
     times = sorted(r["at"] for r in records.values() if "at" in r)
     days = sorted({at[:10] for at in times}) or [datetime.date.today().isoformat()]
     refused = Counter(r["refused"] for r in records.values() if "refused" in r)
@@ -244,7 +242,8 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
         "Seconds are medians after warm-up; `spread` is 1.4826 times the median deviation over the median, `slowest` "
         "the longest sample, `outlier` whether that is twice the median. On a GPU calls are queued behind a waiting "
         "kernel and timed with CUDA events. Operands are random and come from memory, not from the cache. `tf32` says "
-        "whether TF32 was allowed, `nhwc` whether images lay channels last. bytes and flops are this version's count.",
+        "whether TF32 was allowed, `nhwc` whether images are stored channels last. `bytes` and `flops` are counted by "
+        "this version of precision-time.",
     ]  # fmt: skip
     lines += [line for note in _notes(records) for line in ("", note)]
     if refused:
@@ -253,14 +252,14 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
 
 
 def _notes(records: Mapping[str, Record]) -> list[str]:
-    """What a reader would otherwise look for in vain."""
+    """What was not measured, and why."""
     families = [records.get(f"fp8 {scaling}", {}) for scaling in SCALINGS]
     reasons = dict.fromkeys(record["refused"] for record in families if "refused" in record)
     notes = [f"Left out: {why}." for why in reasons]
     if any(str(r.get("update", "")).startswith("lamb ") for r in records.values()):
         notes.append(
-            "torch has no LAMB: its updates are this package's own, tensor by tensor (single) and of torch's "
-            "multi-tensor operators (foreach). A fused one, as apex has it, was not measured."
+            "torch has no LAMB: it is implemented here, tensor by tensor (single) and with torch's multi-tensor "
+            "operators (foreach). A fused implementation, such as that of apex, was not measured."
         )
     return notes
 
@@ -271,5 +270,5 @@ _FILES = {
     "updates.csv": "a whole update (optimizer, clipping, unscaling) of a model; host_s: until the host is free",
     "steps.csv": "a training step, in the columns of the measurement table that `evaluate` reads",
     "conditions.csv": "a fixed product's time with clock, power, temperature and load at that moment",
-    "other.json": "host costs per operator; collectives and crowding among ranks",
+    "other.json": "host costs per operator; collectives and contention among ranks",
 }

@@ -1,4 +1,4 @@
-"""What ranks on one machine do to each other: collective times, and how much slower kernels run when all are busy."""
+"""Effects of several busy ranks on one machine: collective times, and the contention factors of kernels."""
 
 from __future__ import annotations
 
@@ -19,49 +19,52 @@ from precision_time.measure.traffic import traffic_benches
 from precision_time.timing.work import class_of_dtype
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 26_214_400, 1 << 26)
-"""Bytes; DDP's buckets are 1 and 25 MiB."""
+"""Message sizes in bytes; DistributedDataParallel uses buckets of 1 and 25 MiB."""
 _REPEATS = 7
 _WINDOW_S = 0.15
-"""How long every probe is called, alone and together; a new process on the other core takes some ms to settle."""
+"""How long each probe is called, on one rank and on all: the scheduler needs some ms to settle a new process."""
 _LONGEST_CALL_S = {"cpu": 0.03, "cuda": 0.01}
-_TRAFFIC = {"cpu": (1 << 16, 1 << 20), "cuda": (1 << 24,)}
+_TRAFFIC_ELEMENTS = {"cpu": (1 << 16, 1 << 20), "cuda": (1 << 24,)}
 _TRAFFIC_OPERATORS = 12
 
 
-def together_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """{"collectives": {name: [[bytes, seconds] ...]}, "crowding": {"family class": [factor of each probe]}}."""
-    ratios: dict[str, list[float]] = {}
+def interference_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Measure collectives and contention among all ranks.
+
+    Returns {"collectives": {name: [[bytes, seconds] ...]}, "contention": {"family class": [factor of each probe]}}.
+    """
+    factors: dict[str, list[float]] = {}
     with torch.no_grad():
         for name in task["dtypes"]:
             for bench in _probes(device, getattr(torch, name)):
                 work = bench.work(device.type)
-                ratio = _ratio(taking_turns(_made(bench, device), work.bytes, device), device)
-                ratios.setdefault(f"{work.family} {class_of_dtype(work.math, work.dtype)}", []).append(ratio)
+                factor = _contention_factor(taking_turns(_builder(bench, device), work.bytes, device), device)
+                factors.setdefault(f"{work.family} {class_of_dtype(work.math, work.dtype)}", []).append(factor)
     return {
         "collectives": {
-            "all_reduce": _times(lambda x: dist.all_reduce(x), device),
-            "broadcast": _times(lambda x: dist.broadcast(x, 0), device),
+            "all_reduce": _collective_times(lambda x: dist.all_reduce(x), device),
+            "broadcast": _collective_times(lambda x: dist.broadcast(x, 0), device),
         },
-        "crowding": dict(sorted(ratios.items())),
+        "contention": dict(sorted(factors.items())),
     }
 
 
-def _made(bench: Bench, device: torch.device) -> Callable[[], Callable[[], Any]]:
+def _builder(bench: Bench, device: torch.device) -> Callable[[], Callable[[], Any]]:
     return lambda: bench.make(device)
 
 
-def _ratio(call: Callable[[], Any], device: torch.device) -> float:
-    """Time of the call when all ranks make it at once, over its time on rank 0 while the others wait.
+def _contention_factor(call: Callable[[], Any], device: torch.device) -> float:
+    """Time of the call while all ranks make it, over its time on rank 0 while the others wait.
 
-    Both windows follow each other at once, so a machine that drifts drifts for both.
+    The two windows follow each other immediately, so that slow drift of the machine affects both alike.
     """
     dist.barrier()
-    alone = timed_for(call, device, _WINDOW_S) if dist.get_rank() == 0 else 0.0  # the others wait in the barrier, idle
+    alone = timed_for(call, device, _WINDOW_S) if dist.get_rank() == 0 else 0.0  # the others are idle in the barrier
     dist.barrier()
     busy = timed_for(call, device, _WINDOW_S)
-    found = torch.tensor([alone, busy / dist.get_world_size()], dtype=torch.float64, device=device)
-    dist.all_reduce(found)
-    return float(found[1] / found[0])
+    times = torch.tensor([alone, busy / dist.get_world_size()], dtype=torch.float64, device=device)
+    dist.all_reduce(times)
+    return float(times[1] / times[0])
 
 
 def _probes(device: torch.device, dtype: torch.dtype) -> Sequence[Bench]:
@@ -69,18 +72,20 @@ def _probes(device: torch.device, dtype: torch.dtype) -> Sequence[Bench]:
     speed = torch.tensor(rate(device, dtype), dtype=torch.float64, device=device)
     dist.broadcast(speed, 0)
     limits = Limits(float(speed) * _LONGEST_CALL_S[device.type], 3e6 if device.type == "cpu" else 1e8)
-    traffic = traffic_benches(dtype, list(_TRAFFIC[device.type]))
-    apart = max(len(traffic) // (_TRAFFIC_OPERATORS * len(_TRAFFIC[device.type])), 1)
+    sizes = list(_TRAFFIC_ELEMENTS[device.type])
+    traffic = traffic_benches(dtype, sizes)
+    stride = max(len(traffic) // (_TRAFFIC_OPERATORS * len(sizes)), 1)
     return [
         *matmul_benches(dtype, 2, limits),
         *conv_benches(dtype, 8, limits),
         *attention_benches(dtype, 2, limits),
-        *traffic[::apart],
+        *traffic[::stride],
     ]
 
 
-def _times(collective: Callable[[torch.Tensor], Any], device: torch.device) -> list[list[float]]:
-    found = []
+def _collective_times(collective: Callable[[torch.Tensor], Any], device: torch.device) -> list[list[float]]:
+    """[bytes, median seconds] for each of `SIZES`."""
+    points = []
     for size in SIZES:
         x = torch.ones(size // 4, device=device)
         samples = []
@@ -95,5 +100,5 @@ def _times(collective: Callable[[torch.Tensor], Any], device: torch.device) -> l
             if index > 1:
                 samples.append(time.perf_counter() - begin)
             x.fill_(1.0)
-        found.append([float(size), summary(samples).seconds])
-    return found
+        points.append([float(size), summary(samples).seconds])
+    return points

@@ -1,8 +1,8 @@
-"""Operators of a traced step with all their arguments, so that each can be run again by itself on a real device.
+"""Records the operators of a traced step with all their arguments, so that each can run again alone on a device.
 
-A graph keeps what decides an operator's cost; to run it again one needs every argument. A `Recorder` is the tracer of
-`capture` that also keeps those, once for each distinct operator. They are plain values (JSON), so that the operators of
-the zoo are recorded once and ship with the package (`zoo_operators`).
+A graph holds what decides an operator's cost; running it again needs every argument. `Recorder` is the tracer of
+`capture` that also stores the arguments of each distinct operator. They are plain JSON values, so that the operators
+of the zoo are recorded once and ship with the package (`zoo_operators`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from precision_time.capture import fused as _fused  # noqa: F401  (enters the operators of ours)
+from precision_time.capture import fused as _fused  # noqa: F401  (registers the operators of this package)
 from precision_time.capture.build import build_workload
 from precision_time.capture.graph import OpSignature
 from precision_time.capture.regimes import regime_of
@@ -23,6 +23,7 @@ from precision_time.capture.tracer import Tracer
 from precision_time.errors import MeasureError
 from precision_time.job.job import Job
 from precision_time.measure.tensors import random
+from precision_time.zoo.workload import Workload
 
 _UNREPEATABLE = frozenset(
     """
@@ -31,7 +32,7 @@ _UNREPEATABLE = frozenset(
     pt.grouped_sum pt.combine pt.combine_backward pt.state_scan_forward pt.state_scan_backward
     """.split()
 )
-"""Operators whose numbers must fit together in a way that random ones do not, or that wait for the device; and
+"""Operators whose values must be consistent, so that random ones do not do; operators that wait for the device; and
 those of experts and state spaces, which have no kernel here."""
 
 
@@ -39,7 +40,7 @@ those of experts and state spaces, which have no kernel here."""
 class Recorded:
     """One distinct operator: its name in graphs, the overload that ran ("aten::mm.default"), its arguments.
 
-    A tensor is {"t": [shape, stride, dtype]}, a list stays one, and other plain arguments stand for themselves.
+    A tensor is {"t": [shape, stride, dtype]}; lists and plain values are kept as they are.
     """
 
     operator: str
@@ -50,7 +51,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A recorded operator in its step: as the graph has it, and how often it ran."""
+    """A recorded operator, its signature in the graph, and the number of calls in a micro-step."""
 
     recorded: Recorded
     kind: OpSignature
@@ -58,7 +59,7 @@ class Counted:
 
 
 class Recorder(Tracer):
-    """The tracer, remembering the arguments of each distinct operator and how often it ran."""
+    """The tracer, which also stores the arguments and the number of calls of each distinct operator."""
 
     def __init__(self, layouts: bool = False) -> None:
         super().__init__(layouts)
@@ -75,7 +76,7 @@ class Recorder(Tracer):
         return result
 
     def recorded(self) -> list[Counted]:
-        """Every distinct operator, as often as it ran."""
+        """Every distinct operator with its number of calls."""
         counts: dict[int, int] = {}
         for call in self.calls:
             counts[call.kind] = counts.get(call.kind, 0) + 1
@@ -87,20 +88,28 @@ class Recorder(Tracer):
 
 
 def record(job: Job, device_type: str) -> list[Counted]:
-    """The operators of a job's micro-step, in its own shapes (its optimizer's sweeps are not among them)."""
+    """The operators of a job's micro-step in their own shapes, without the optimizer's passes over parameters."""
+    operators = record_workload(lambda: build_workload(job).workload, job, device_type)
+    if job.precision_spec.parameter_dtype != "float64":
+        return operators
+    return [Counted(in_dtype(each.recorded, "float32", "float64"), each.kind, each.calls) for each in operators]
+
+
+def record_workload(build: Callable[[], Workload], job: Job, device_type: str) -> list[Counted]:
+    """The operators of a micro-step of the workload that `build` returns, in the job's precision and attention."""
     precision = job.precision_spec
     recorder = Recorder(layouts=device_type == "cpu")
     low = getattr(torch, precision.compute_dtype)
     capture(
-        lambda: build_workload(job).workload, Regime(regime_of(precision)),
+        build,
+        Regime(regime_of(precision)),
         low_precision=low if low in (torch.float16, torch.bfloat16) else torch.bfloat16,
-        attention="math" if job.attention == "math" else "flash", name=job.model, device_rules=device_type,
+        attention="math" if job.attention == "math" else "flash",
+        name=job.model,
+        device_rules=device_type,
         tracer=recorder,
-    )  # fmt: skip
-    found = recorder.recorded()
-    if precision.parameter_dtype != "float64":
-        return found
-    return [Counted(in_dtype(each.recorded, "float32", "float64"), each.kind, each.calls) for each in found]
+    )
+    return recorder.recorded()
 
 
 def in_dtype(each: Recorded, old: str, new: str) -> Recorded:
@@ -119,9 +128,9 @@ def in_dtype(each: Recorded, old: str, new: str) -> Recorded:
 
 
 def call_of(each: Recorded, device: torch.device, nhwc: bool = False) -> Callable[[], Any]:
-    """The operator as a call on real tensors of the device, with `nhwc` those of images stored channels last.
+    """A call of the operator on real tensors of the device; with `nhwc`, images are stored channels last.
 
-    Raises `MeasureError` where this PyTorch lacks the operator.
+    Raises `MeasureError` if this version of PyTorch lacks the operator.
     """
     tensors = _Tensors(each, device, nhwc)
     arguments = [tensors.real(value) for value in each.arguments]
@@ -172,13 +181,13 @@ class _Tensors:
             flat = random(self._device, torch.float32, extent) > 0
         elif dtype.is_complex:
             flat = torch.view_as_complex(random(self._device, torch.float32, extent, 2)).to(dtype)
-        else:  # places in a table: valid in any of its dimensions
+        else:  # indices, valid in any dimension of the operator's tables
             flat = torch.randint(0, self._bound, (extent,), device=self._device, dtype=dtype)
         return flat.as_strided(shape, stride)
 
 
 def _index_bound(each: Recorded) -> int:
-    """A number below which an index is valid in whatever table the operator indexes."""
+    """Indices below this number are valid in every table of the operator."""
     if each.operator == "aten.embedding_dense_backward":
         rows = each.arguments[2]
         return int(rows) if isinstance(rows, int) else 1
@@ -263,11 +272,11 @@ _FUSED: dict[str, Callable[..., Callable[[], Any]]] = {
     "pt.rnn": _rnn,
     "pt.rnn_backward": _rnn_backward,
 }
-"""Operators of ours as real PyTorch runs them."""
+"""Operators that only this package's graphs have, as calls of PyTorch."""
 
 
 def passes(each: Recorded) -> Iterator[tuple[str, Recorded]]:
-    """The parts in which an operator is timed: a convolution without its bias, its gradients one by one."""
+    """(name, part) of the parts in which an operator is timed: a convolution without bias, each of its gradients."""
     if each.operator == "aten.convolution" and len(each.arguments) > 2:
         bare = (*each.arguments[:2], None, *each.arguments[3:])
         yield "", Recorded(each.operator, each.overload, bare, each.keywords)
@@ -282,15 +291,15 @@ def passes(each: Recorded) -> Iterator[tuple[str, Recorded]]:
 
 
 def label(each: Recorded) -> str:
-    """What names an operator among all: the overload and all of its arguments."""
-    words = [_word(value) for value in each.arguments]
-    words += [f"{key}={_word(value)}" for key, value in each.keywords]
-    return f"{each.operator} {each.overload.partition('.')[2]}({', '.join(words)})"
+    """A unique name: the operator, its overload and all of its arguments."""
+    texts = [_text(value) for value in each.arguments]
+    texts += [f"{key}={_text(value)}" for key, value in each.keywords]
+    return f"{each.operator} {each.overload.partition('.')[2]}({', '.join(texts)})"
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{','.join(_word(v) for v in value)}]"
+        return f"[{','.join(_text(v) for v in value)}]"
     if not isinstance(value, dict) or "t" not in value:
         return str(value if not isinstance(value, dict) else next(iter(value.values())))
     shape, stride, dtype = value["t"]

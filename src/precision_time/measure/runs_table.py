@@ -1,4 +1,4 @@
-"""The table of real runs, one row a configuration, and its data card."""
+"""The table of measured passes, one row per configuration, and its data card."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from precision_time.measure.small_runs import Configuration
 
 TABLE, CARD, DEVICE = "runs.csv", "README.md", "device.json"
-OWN_COLUMNS = ("dataset", "samples", "pass_s", "spread", "repeats", "cost_s")
-"""Beyond those of the measurement table: `pass_s` is the median, `spread` the standard deviation of log(pass_s)."""
+RUN_COLUMNS = ("dataset", "samples", "pass_s", "spread", "repeats", "cost_s")
+"""Columns beyond those of the measurement table; `pass_s`: median, `spread`: standard deviation of log(pass_s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsTable:
-    """What a folder of real runs holds."""
+    """Content of a folder of measured passes."""
 
     folder: Path
     rows: int
     networks: int
     passes: int
     lacking: int
-    """Passes that found no time."""
+    """Passes for which the budget left no time."""
     spread: float
     refused: tuple[str, ...]
 
@@ -66,23 +66,27 @@ def write_table(
     records: Mapping[str, Record],
     lacking: int,
 ) -> RunsTable:
-    """Write runs.csv and README.md of what the records hold of these configurations."""
+    """Write runs.csv and README.md from the records of these configurations."""
     refused = [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
     passes = {each.label: _repeats(each, records) for each in everything}
     rows = [_row(each, passes[each.label], here, head) for each in everything if passes[each.label]]
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, *OWN_COLUMNS], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, [*COLUMNS, *RUN_COLUMNS], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(folder / TABLE, text.getvalue().encode())
     spreads = [float(row["spread"]) for row in rows if row["spread"] != ""]
-    found = RunsTable(
-        folder, len(rows), len({row["model"] for row in rows}), sum(len(p) for p in passes.values()),
-        lacking,
-        statistics.median(spreads) if spreads else 0.0, tuple(refused),
-    )  # fmt: skip
-    write_whole(folder / CARD, card(here, head, rows, records, found).encode())
-    return found
+    table = RunsTable(
+        folder,
+        rows=len(rows),
+        networks=len({row["model"] for row in rows}),
+        passes=sum(len(p) for p in passes.values()),
+        lacking=lacking,
+        spread=statistics.median(spreads) if spreads else 0.0,
+        refused=tuple(refused),
+    )
+    write_whole(folder / CARD, card(here, head, rows, records, table).encode())
+    return table
 
 
 def _repeats(each: Configuration, records: Mapping[str, Record]) -> list[Record]:
@@ -110,23 +114,22 @@ def _row(each: Configuration, repeats: Sequence[Record], here: Machine, head: Re
 
 
 def card(
-    here: Machine, head: Record, rows: Sequence[Mapping[str, Any]], records: Mapping[str, Record], found: RunsTable
+    here: Machine, head: Record, rows: Sequence[Mapping[str, Any]], records: Mapping[str, Record], table: RunsTable
 ) -> str:
-    """What was measured, on what, with what, when, and what is known to be wrong with it."""
+    """The folder's README: machine, versions, dates, counts, method, known faults and refusals."""
     days = sorted({r["at"][:10] for r in records.values() if "at" in r}) or ["never"]
     spreads = sorted(float(row["spread"]) for row in rows if row["spread"] != "")
     wide = spreads[int(0.9 * (len(spreads) - 1))] if spreads else 0.0
     steps = [round(float(row["pass_s"]) / float(row["step_time_s"])) for row in rows]
-    said = versions()
     lines = [
         "# Real runs of small networks", "",
         f"- machine: {head['machine']}, {memory_bytes() / 2**30:.0f} GiB; each worker has {here.threads} thread(s)",
         f"- measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch {head['torch']}, "
-        f"Python {said['python']}",
+        f"Python {versions()['python']}",
         "- command: `precision-time runs` (resumable)",
-        f"- {found.rows:,} rows of {found.networks} networks, {found.passes:,} passes in all, "
+        f"- {table.rows:,} rows of {table.networks} networks, {table.passes:,} passes in all, "
         f"{sum(float(row['cost_s']) for row in rows):,.0f} s with building and warm-up",
-        f"- repeats: {_repeated(rows)}; those of a row differ by {found.spread:.1%} (median of `spread`), {wide:.1%} "
+        f"- repeats: {_repeated(rows)}; those of a row differ by {table.spread:.1%} (median of `spread`), {wide:.1%} "
         "(its ninth decile)",
         "", *_shapes(rows), "",
         "One row is one configuration. `pass_s` is the median time of one pass over `samples` pictures, from the first "
@@ -150,31 +153,31 @@ def card(
     drift = drift_of(records)
     if drift is not None:
         lines.append(
-            f"- Departures of passes from the mean of their row correlate by {drift:.2f} between passes that follow "
-            "each other: so far as that is above 0, the machine itself drifts within a turn."
+            f"- Deviations of passes from the mean of their row correlate by {drift:.2f} between consecutive passes: "
+            "a value above 0 means that the machine drifts within a turn."
         )
-    if found.refused:
-        lines += ["", "Refused:", *(f"- {text}" for text in found.refused)]
+    if table.refused:
+        lines += ["", "Not measured, because this device refused:", *(f"- {text}" for text in table.refused)]
     return "\n".join(lines) + "\n"
 
 
 def drift_of(records: Mapping[str, Record]) -> float | None:
-    """Correlation between the departures (of the log, from the mean of their row) of passes that follow each other.
+    """Correlation between the deviations (of log time, from the mean of the row) of consecutive passes.
 
-    None where too few were repeated. Chance alone gives about 0: repeats of one row do not follow each other.
+    About 0 on a steady machine, since repeats of one row are not consecutive; None if too few passes were repeated.
     """
     logs = {label: math.log(float(record["pass_s"])) for label, record in records.items() if "pass_s" in record}
     rows: dict[str, list[float]] = {}
     for label, value in logs.items():
         rows.setdefault(label.rpartition(" turn ")[0], []).append(value)
-    own = ((value, rows[label.rpartition(" turn ")[0]]) for label, value in logs.items())
-    departures = [value - statistics.mean(row) for value, row in own if len(row) > 1]
-    if len(departures) < _ENOUGH or len(set(departures)) == 1:
+    pairs = ((value, rows[label.rpartition(" turn ")[0]]) for label, value in logs.items())
+    deviations = [value - statistics.mean(row) for value, row in pairs if len(row) > 1]
+    if len(deviations) < _LEAST_DEVIATIONS or len(set(deviations)) == 1:
         return None
-    return statistics.correlation(departures[:-1], departures[1:])
+    return statistics.correlation(deviations[:-1], deviations[1:])
 
 
-_ENOUGH = 100
+_LEAST_DEVIATIONS = 100
 
 
 def _repeated(rows: Sequence[Mapping[str, Any]]) -> str:

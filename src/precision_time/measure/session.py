@@ -1,9 +1,9 @@
-"""Works off a plan in a time budget: what came before is kept, what is new is written at once, what fails is said."""
+"""Runs a plan of measurements within a time budget: finished tasks are kept, new records are written at once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,28 +14,26 @@ from precision_time.measure.clock import timed
 from precision_time.measure.conditions import conditions
 from precision_time.measure.hosts import host_costs
 from precision_time.measure.journal import Journal, Record
+from precision_time.measure.launch import Report, no_report
 from precision_time.measure.machine import header
 from precision_time.measure.point import Point
 from precision_time.measure.suite import Task, family_tasks, job_tasks
 
-Report = Callable[[int, int], None]
 LONGEST_POINT_S = 0.1
-"""Seconds for the samples of one point; its allocation and its warm-up come on top."""
+"""Seconds for the samples of one point, allocation and warm-up excluded."""
 PROBE_EVERY = 10
-"""Tasks between two times of one fixed product: what the machine does to equal work while it is measured."""
-_NO_TIME = "no time left"
+"""Number of tasks between two timings of one fixed product, which shows how far equal measurements differ."""
+NO_TIME = "no time left"
+"""Reason of every task that the budget left out."""
 
 
-def work_off(
-    plan: Sequence[Task],
-    journal: Journal,
-    device: torch.device,
-    budget_s: float,
-    report: Report = lambda done, total: None,
+def run_plan(
+    plan: Sequence[Task], journal: Journal, device: torch.device, budget_s: float, report: Report = no_report
 ) -> list[str]:
-    """Do the tasks that the journal lacks until the budget is spent; the labels of those left out, each with why.
+    """Run the tasks that the journal lacks until the budget is spent; "label: reason" of each task left out.
 
-    What a device refuses (a kernel it lacks in this dtype, memory) goes into the journal too, and is not tried again.
+    Tasks marked `required` run even when the budget is spent, so that a busy machine still gets a usable result. What
+    a device refuses (a kernel it lacks in this dtype, memory) is recorded in the journal too and is not tried again.
     """
     left_out: list[str] = []
     end = time.monotonic() + budget_s
@@ -44,20 +42,20 @@ def work_off(
     for index, task in enumerate(plan):
         if task.label not in journal:
             left = end - time.monotonic()
-            if left <= 0:
-                left_out.append(f"{task.label}: {_NO_TIME}")
+            if left <= 0 and not task.required:
+                left_out.append(f"{task.label}: {NO_TIME}")
                 continue
             if todo % PROBE_EVERY == 0:
                 journal.add(f"probe {len(journal)}", probe())
-            journal.add(task.label, _done(task, min(LONGEST_POINT_S, left / todo), device))
+            journal.add(task.label, _record(task, min(LONGEST_POINT_S, max(left, 0.0) / todo), device))
             todo -= 1
-        if refused := journal.records[task.label].get("refused"):
-            left_out.append(f"{task.label}: {refused}")
+        if reason := journal.records[task.label].get("refused"):
+            left_out.append(f"{task.label}: {reason}")
         report(index + 1, len(plan))
     return left_out
 
 
-def _done(task: Task, budget_s: float, device: torch.device) -> Record:
+def _record(task: Task, budget_s: float, device: torch.device) -> Record:
     try:
         return task.run(budget_s)
     except (RuntimeError, NotImplementedError, PrecisionTimeError) as error:
@@ -67,7 +65,7 @@ def _done(task: Task, budget_s: float, device: torch.device) -> Record:
 
 
 class _Probe:
-    """One fixed product, timed again and again, with the clock and the power at that time."""
+    """Times one fixed product, together with the clock and power of the device at that moment."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,8 +77,8 @@ class _Probe:
 
 
 def points_of(records: Mapping[str, Record]) -> list[Point]:
-    """Every operator that the records hold."""
-    return [Point.from_json(said) for record in records.values() for said in record.get("points", ())]
+    """Every measured operator of the records."""
+    return [Point.from_json(point) for record in records.values() for point in record.get("points", ())]
 
 
 def noise_of(records: Mapping[str, Record]) -> float:
@@ -93,23 +91,23 @@ def noise_of(records: Mapping[str, Record]) -> float:
 
 
 def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
-    """Rows of a calibration, the host's costs and the noise, as `worker` runs them.
+    """Rows of a calibration, host costs and noise, as `worker` runs it.
 
-    `task`: dtypes, budget_s, jobs whose operators come first, families (False: those operators alone), journal (a path,
-    or None).
+    Fields of `task`: dtypes, budget_s, jobs (their operators come first), families (False: only the operators of the
+    jobs), journal (a path, or None).
     """
-    jobs = [Job.from_dict(words) for words in task.get("jobs", ())]
+    jobs = [Job.from_dict(fields) for fields in task.get("jobs", ())]
     journal = Journal(task.get("journal"), header(device))
     plan = job_tasks(device, jobs)
     if task.get("families", True):
         plan += family_tasks(device, [getattr(torch, name) for name in task["dtypes"]], device.type == "cuda")
-    before = len(points_of(journal.records))
-    left_out = work_off(plan, journal, device, task["budget_s"], report)
+    earlier = len(points_of(journal.records))
+    left_out = run_plan(plan, journal, device, task["budget_s"], report)
     return {
         "rows": [point.row() for point in points_of(journal.records)],
         "left_out": left_out,
-        "unfinished": any(text.endswith(_NO_TIME) for text in left_out),
-        "continued": before,
+        "unfinished": any(text.endswith(NO_TIME) for text in left_out),
+        "continued": earlier,
         "host": host_costs(device),
         "noise": noise_of(journal.records),
     }

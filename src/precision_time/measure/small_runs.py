@@ -1,16 +1,16 @@
-"""`runs`: really trains small networks on this machine, pass by pass, with one and more workers.
+"""`runs`: trains small networks on this machine and times whole passes over data, with one and several workers.
 
-A **configuration** is a network on one shape of data, in one precision, with so many workers, a batch size and a part
-of the training set. Each time it is measured a model is built anew, takes warm-up steps, and then makes one pass over
-that part of the data through a real loader: the pass is what is timed. Turns measure all configurations once each, so
-repeats lie as far apart as the machine allows, and a budget that ends early thins all networks alike.
+A **configuration** is a network on one shape of data, in one precision, with a number of workers, a batch size and a
+part of the training set. For each measurement a model is built, takes warm-up steps, and then makes one timed pass over
+that part of the data through a `DataLoader`. Each turn measures all configurations once, so that the repeats of one lie
+far apart in time and a budget that ends early leaves equally many passes for every network.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from precision_time.job.run import Run
 from precision_time.measure.calibrate import Machine, calibrate, write
 from precision_time.measure.conditions import conditions
 from precision_time.measure.journal import Journal, Record, made_folder, read
-from precision_time.measure.launch import launch
+from precision_time.measure.kernel_support import UnsupportedError
+from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import description, header
 from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
 from precision_time.measure.train import Trainer, settings, wait
@@ -36,19 +37,18 @@ JOURNAL = "journal.jsonl"
 WARMUP_STEPS = 2
 TURNS = 3
 LONG_PASS_S = 1.0
-"""Passes that last longer are measured twice: they average over the machine's bad moments by themselves."""
+"""Passes longer than this are measured twice instead of three times: they average over short disturbances."""
 CALIBRATION_S = 150.0
 PRECISIONS = ("fp32", "amp-bf16")
 _SMALLEST = "small-mlp"
 NETWORKS = tuple(entry.name for entry in ENTRIES)
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shape of data: pictures like a known set's, but so few that passes over them are short.
+    """Images with the size and the classes of a known data set, but few enough for short passes.
 
-    `batches`: samples of each worker; parts of the training set are measured with the first alone.
+    `batches` are batch sizes of one worker; parts of the training set are measured with the first one only.
     """
 
     dataset: str
@@ -62,14 +62,14 @@ SHAPES: Mapping[str, tuple[Shape, ...]] = {
     "cpu": (Shape("cifar-10", 32, 10, 256, (16, 64)), Shape("tiny-imagenet", 64, 200, 128, (8, 32))),
     "cuda": (Shape("cifar-10", 32, 10, 16384, (128, 512)), Shape("tiny-imagenet", 64, 200, 8192, (64, 256))),
 }
-"""Every part is a whole number of steps on two workers."""
+"""By device type. Every part of every shape is a whole number of steps on two workers."""
 PARTS = (8, 4, 2, 1)
-"""The training set is divided by these."""
+"""Divisors of the training set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One line of the table to be."""
+    """One row of the table."""
 
     model: str
     dataset: str
@@ -85,7 +85,7 @@ class Configuration:
         return f"{self.model}-{self.dataset}-{self.precision}-w{self.workers}-b{self.batch_size}-n{self.samples}"
 
     def job(self) -> Job:
-        """The words of the pass, without the device."""
+        """The pass as a job, without its device."""
         optimizer = next(entry.optimizer for entry in ENTRIES if entry.name == self.model)
         return Job(
             self.model, model_config={"classes": self.classes}, input={"image_size": self.image_size},
@@ -97,28 +97,28 @@ class Configuration:
 def configurations(
     networks: Sequence[str], workers: Sequence[int], device_type: str, quick: bool = False
 ) -> list[Configuration]:
-    """All of them, those of one kind side by side for all networks; `quick`: two small parts of one shape in fp32."""
-    found: list[Configuration] = []
+    """All configurations; those that differ in their network only are adjacent. `quick`: two parts, fp32 only."""
+    plan: list[Configuration] = []
     for shape in SHAPES[device_type][: 1 if quick else None]:
         kinds = [(shape.batches[0], shape.samples // part) for part in (PARTS[:2] if quick else PARTS)]
         kinds += [] if quick else [(batch, shape.samples) for batch in shape.batches[1:]]
         size = (shape.dataset, shape.image_size, shape.classes)
-        found += [
+        plan += [
             Configuration(model, *size, precision, count, batch, samples)
             for count in workers
             for batch, samples in kinds
             for precision in (PRECISIONS[:1] if quick else PRECISIONS)
             for model in networks
         ]
-    return found
+    return plan
 
 
 def networks_named(names: Sequence[str]) -> tuple[str, ...]:
-    """Those small networks; all where none is named. Raises `MeasureError` for another name."""
+    """The named small networks, or all of them if no name is given. Raises `MeasureError` for an unknown name."""
     for name in names:
         if name not in NETWORKS:
             raise MeasureError(
-                f"network {name!r} is no small network of the zoo; nearest: {nearest(name, NETWORKS)}; "
+                f"network {name!r} is not a small network of the zoo; nearest: {nearest(name, NETWORKS)}; "
                 "`precision-time zoo small-` lists them"
             )
     return tuple(dict.fromkeys(names)) or NETWORKS
@@ -129,13 +129,14 @@ def collect(
     folder: str | Path,
     budget_s: float,
     networks: Sequence[str] = NETWORKS,
-    report: Report = lambda done, total: None,
+    report: Report = no_report,
     quick: bool = False,
 ) -> RunsTable:
-    """Train for about `budget_s` seconds, going on where the folder's journal ends, and write its table and card.
+    """Train for about `budget_s` seconds, continuing the folder's journal, and write its table and data card.
 
     The budget includes a calibration of this machine (a device file, so that the passes can be predicted), unless the
-    folder has one. Raises `MeasureError` where the folder cannot be used or was begun on another machine.
+    folder has one. A configuration that the device cannot run is recorded as refused, and the others go on. Raises
+    `MeasureError` if the folder cannot be used or was begun on another machine.
     """
     end = time.monotonic() + budget_s
     target = made_folder(folder)
@@ -157,7 +158,7 @@ def collect(
 def _train(
     here: Machine, journal: Path, wanted: Sequence[Configuration], turns: int, end: float, report: Report
 ) -> None:
-    """Turn after turn, in fresh processes for each turn, shape and number of workers."""
+    """Run all turns, in fresh processes for each turn, shape and number of workers."""
     records: Mapping[str, Record] = read(journal)[1] if journal.exists() and journal.stat().st_size else {}
     groups: dict[tuple[int, str, int], list[Configuration]] = {}
     for turn in range(turns):
@@ -188,7 +189,7 @@ def turn_label(configuration: Configuration, turn: int) -> str:
 
 
 def _lacks(configuration: Configuration, turn: int, records: Mapping[str, Record]) -> bool:
-    """Whether this turn is still to be measured: not done, not refused, and not the third of a long pass."""
+    """Whether this turn is still to be measured: not finished, not refused, and not the third of a long pass."""
     earlier = [records.get(turn_label(configuration, t), {}) for t in range(turn)]
     if any("refused" in record for record in earlier):
         return False
@@ -204,32 +205,32 @@ def runs_task(task: dict[str, Any], device: torch.device, report: Report) -> dic
     begin = time.monotonic()
     rank = dist.get_rank() if dist.is_initialized() else 0
     journal = Journal(task["journal"], _header(device)) if rank == 0 else None
-    pictures: dict[tuple[int, int], TensorDataset] = {}
-    _start_up(device)
-    for index, words in enumerate(task["configurations"]):
-        each = Configuration(**words)
-        if not _everyone(time.monotonic() - begin < task["budget_s"], device):
+    data: dict[tuple[int, int], TensorDataset] = {}
+    _warm_up_process(device)
+    for index, fields in enumerate(task["configurations"]):
+        each = Configuration(**fields)
+        if not _broadcast_flag(time.monotonic() - begin < task["budget_s"], device):
             break
         size = (each.image_size, each.classes)
-        if size not in pictures:
-            pictures[size] = _pictures(*size, device.type)
-        record = _one(each, pictures[size], device)
+        if size not in data:
+            data[size] = _training_set(*size, device.type)
+        record = measure_pass(each, data[size], device)
         if journal is not None:
             journal.add(turn_label(each, int(task["turn"])), record)
         report(index + 1, len(task["configurations"]))
     return {}
 
 
-def _start_up(device: torch.device) -> None:
-    """What only the first training of a process pays: imports, threads, the meeting of the ranks.
+def _warm_up_process(device: torch.device) -> None:
+    """Pay the costs of the first training in a process: imports, threads, connections between the ranks.
 
-    What was made for good is then taken out of the collector's sight, which would look through it before every pass.
+    Objects that stay are then frozen, so that the garbage collector does not traverse them before every pass.
     """
     first = Configuration(
         _SMALLEST, "cifar-10", 32, 10, "fp32", dist.get_world_size() if dist.is_initialized() else 1, 8, 16
     )
     for precision in PRECISIONS:
-        _pass(replace(first, precision=precision).job(), _pictures(32, 10, device.type), first.samples, device)
+        _pass_s(replace(first, precision=precision).job(), _training_set(32, 10, device.type), first.samples, device)
     gc.collect()
     gc.freeze()
 
@@ -238,39 +239,46 @@ def _header(device: torch.device) -> Record:
     return {**header(device), "machine": description(device.type), "warmup_steps": WARMUP_STEPS}
 
 
-def _everyone(ready: bool, device: torch.device) -> bool:
-    """What rank 0 says: clocks differ, and all ranks must stop together."""
-    said = torch.tensor(int(ready), device=device)
+def _broadcast_flag(flag: bool, device: torch.device) -> bool:
+    """The flag of rank 0 on all ranks: clocks differ, and all ranks must stop at the same configuration."""
+    shared = torch.tensor(int(flag), device=device)
     if dist.is_initialized():
-        dist.broadcast(said, 0)
-    return bool(said)
+        dist.broadcast(shared, 0)
+    return bool(shared)
 
 
-def _pictures(image_size: int, classes: int, device_type: str) -> TensorDataset:
-    """The whole training set of that shape in memory; noise, since the time does not hang on what is seen."""
+def _training_set(image_size: int, classes: int, device_type: str) -> TensorDataset:
+    """The whole training set of that shape in memory: random images and labels."""
     samples = max(s.samples for s in SHAPES[device_type] if s.image_size == image_size)
     random = torch.Generator().manual_seed(0)
     images = torch.randn(samples, 3, image_size, image_size, generator=random)
     return TensorDataset(images, torch.randint(classes, (samples,), generator=random))
 
 
-def _one(each: Configuration, pictures: TensorDataset, device: torch.device) -> Record:
-    """One pass: {"pass_s", "cost_s" (with building and warm-up), conditions}, or {"refused": why}."""
+def measure_pass(each: Configuration, data: TensorDataset, device: torch.device) -> Record:
+    """One pass: {"pass_s", "cost_s" (with building and warm-up), conditions}, or {"refused": reason}.
+
+    Raises `MeasureError` for another failure among several ranks, whose other ranks may be waiting for this one.
+    """
     begin = time.perf_counter()
     try:
-        pass_s = _pass(each.job(), pictures, each.samples, device)
+        pass_s = _pass_s(each.job(), data, each.samples, device)
+    except UnsupportedError as error:  # raised by every rank before any communication
+        return {"refused": str(error)}
     except (RuntimeError, NotImplementedError, PrecisionTimeError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
-        if dist.is_initialized():  # the other ranks may be waiting for this one
-            raise MeasureError(f"{each.label} cannot be trained here ({why}); leave it out by naming others") from error
-        return {"refused": why}
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        if dist.is_initialized():
+            raise MeasureError(
+                f"{each.label} cannot be trained here ({reason}); name the other networks with --only"
+            ) from error
+        return {"refused": reason}
     cost_s = time.perf_counter() - begin
     return {"pass_s": pass_s, "cost_s": float(f"{cost_s:.5g}"), **conditions(device)}
 
 
-def _pass(job: Job, pictures: TensorDataset, samples: int, device: torch.device) -> float:
-    """Seconds from the first batch asked for to the last update done, on the slowest rank."""
-    part = Subset(pictures, range(samples))
+def _pass_s(job: Job, data: TensorDataset, samples: int, device: torch.device) -> float:
+    """Seconds from the request of the first batch to the end of the last update, on the slowest rank."""
+    part = Subset(data, range(samples))
     sampler = DistributedSampler(part, shuffle=True) if dist.is_initialized() else None
     loader = DataLoader(part, job.batch_size, shuffle=sampler is None, sampler=sampler, num_workers=0)
     with settings(job, device):
@@ -281,7 +289,7 @@ def _pass(job: Job, pictures: TensorDataset, samples: int, device: torch.device)
             if batch is None:
                 warm = iter(loader)
                 batch = next(warm)
-            trainer.step(_on(batch, device))
+            trainer.step(_to_device(batch, device))
         del warm
         wait(device)
         gc.collect()
@@ -289,7 +297,7 @@ def _pass(job: Job, pictures: TensorDataset, samples: int, device: torch.device)
             dist.barrier()
         begin = time.perf_counter()
         for batch in loader:
-            trainer.step(_on(batch, device))
+            trainer.step(_to_device(batch, device))
         wait(device)
         seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64, device=device)
     if dist.is_initialized():
@@ -297,6 +305,6 @@ def _pass(job: Job, pictures: TensorDataset, samples: int, device: torch.device)
     return float(f"{float(seconds):.5g}")
 
 
-def _on(batch: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+def _to_device(batch: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
     image, label = batch
     return {"image": image.to(device, non_blocking=True), "label": label.to(device, non_blocking=True)}

@@ -1,9 +1,9 @@
-"""The plan of measurements on a device: which operators run in which dtypes, the most informative first."""
+"""The plan of measurements on a device: which operators run, in which dtypes and sizes, and in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,23 +25,30 @@ from precision_time.timing.operators import WorkOptions
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One measurement of a plan: its label, and the record it gives in about so many seconds."""
+    """One measurement of a plan: its unique label, and the function from a budget in seconds to its record."""
 
     label: str
     run: Callable[[float], Record]
+    required: bool = False
+    """Whether it runs even when the budget of the plan is spent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the benchmarks may be on a kind of device, and how many points each family gets: products in each of
-    their five kinds, convolutions in each pass, attention in each direction, traffic at these numbers of elements."""
+    """Sizes of benchmarks on a type of device, and the number of points of each family."""
 
     longest_call_s: float
+    """Upper bound of the seconds of one call."""
     elements: float
+    """Upper bound of the elements of all tensors of a call."""
     products: int
+    """Matrix products of each of the five kinds."""
     convolutions: int
+    """Convolutions in each pass."""
     attentions: int
+    """Attention in each direction."""
     traffic: tuple[int, ...]
+    """Numbers of elements at which each memory-bound operator runs."""
 
 
 SCALES = {
@@ -50,77 +57,82 @@ SCALES = {
 }
 
 
-def points(*found: Point) -> Record:
+def record_of(*points: Point) -> Record:
     """The record of a task that measured operators."""
-    return {"points": [point.to_json() for point in found]}
+    return {"points": [point.to_json() for point in points]}
 
 
 def rate(device: torch.device, dtype: torch.dtype, side: int = 256) -> float:
-    """FLOP/s of a modest square product: what a call of a known size will roughly take."""
+    """FLOP/s of a square product with sides of `side`, from which the time of larger calls is estimated."""
     a = torch.randn(side, side, device=device).to(dtype)
     return 2.0 * side**3 / timed(lambda: a @ a, device, 0.05).seconds
 
 
 def job_tasks(device: torch.device, jobs: Sequence[Job]) -> list[Task]:
-    """The operators of given jobs in their own shapes, those that take most of a step first."""
+    """The operators of the jobs in their own shapes, those that take the largest share of a step first."""
     return [bench_task(bench, device) for bench in replay_benches(jobs, device)]
 
 
 def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool = False) -> list[Task]:
-    """Every family over its sizes, interleaved so that an early stop leaves all of them covered; `fp8`: scaled products
-    and their casts too."""
+    """Every family over its sizes, interleaved so that a plan that stops early covers all of them.
+
+    A product and a large addition in each dtype come first and are required: without them a device has no peaks. With
+    `fp8`, scaled products and their casts are included.
+    """
     scale = SCALES[device.type]
     families: list[list[Task]] = []
+    required: list[Task] = []
     for dtype, tf32 in modes(device, dtypes):
         limits = limits_of(device, dtype, tf32)
-        lists: list[list[Bench]] = [
-            matmul_benches(dtype, scale.products, limits, tf32),
-            conv_benches(dtype, scale.convolutions, limits, tf32),
-        ]
+        products = matmul_benches(dtype, scale.products, limits, tf32)
+        required.append(_mode_task(products.pop(0), dtype, device))
+        lists = [products, conv_benches(dtype, scale.convolutions, limits, tf32)]
         if device.type == "cuda":
             lists.append(conv_benches(dtype, scale.convolutions // 2, limits, tf32, nhwc=True))
         if not tf32:
-            lists += [attention_benches(dtype, scale.attentions, limits), traffic_benches(dtype, list(scale.traffic))]
+            traffic = traffic_benches(dtype, list(scale.traffic))
+            required.append(_mode_task(traffic.pop(len(scale.traffic) - 1), dtype, device))  # the largest addition
+            lists += [attention_benches(dtype, scale.attentions, limits), traffic]
         families += [[_mode_task(bench, dtype, device) for bench in benches] for benches in lists]
     if fp8:
         families += _fp8_families(device, scale)
     if device.type == "cpu":  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a pointwise one
         families.append([_chain_task(chain, size, device) for chain in CHAINS for size in scale.traffic])
-    return list(interleaved(families))
+    return [*(replace(task, required=True) for task in required), *interleaved(families)]
 
 
 def modes(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[tuple[torch.dtype, bool]]:
-    """Every dtype, and float32 once more with TF32 allowed where a GPU has it (compute capability 8)."""
-    found = [(dtype, False) for dtype in dtypes]
+    """(dtype, TF32 allowed) for every dtype; float32 also with TF32 on GPUs that have it (compute capability 8)."""
+    pairs = [(dtype, False) for dtype in dtypes]
     if device.type == "cuda" and torch.float32 in dtypes and torch.cuda.get_device_capability(device)[0] >= 8:
-        found.append((torch.float32, True))
-    return found
+        pairs.append((torch.float32, True))
+    return pairs
 
 
 def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False) -> Limits:
-    """How large a call may be that takes no longer than the device's scale allows."""
+    """Size limits of a call, from the speed of a product on this device and the longest call of its `Scale`."""
     scale = SCALES[device.type]
     with tf32_allowed(device, tf32):
         return Limits(rate(device, dtype) * scale.longest_call_s, scale.elements)
 
 
 def bench_task(bench: Bench, device: torch.device) -> Task:
-    return Task(bench.label, lambda budget_s: points(bench.measured(device, budget_s)))
+    return Task(bench.label, lambda budget_s: record_of(bench.measured(device, budget_s)))
 
 
 def _mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
-    """The task of a benchmark that other modes have in the same sizes: a label names one measurement."""
+    """The task of a benchmark, labelled with dtype, TF32 and memory format: other modes may use equal sizes."""
     name = str(dtype).removeprefix("torch.")
-    words = [bench.label, name, "tf32" if bench.tf32 else "", "nhwc" if bench.channels_last else ""]
-    return Task(" ".join(word for word in words if word), bench_task(bench, device).run)
+    parts = [bench.label, name, "tf32" if bench.tf32 else "", "nhwc" if bench.channels_last else ""]
+    return Task(" ".join(part for part in parts if part), bench_task(bench, device).run)
 
 
 def _fp8_families(device: torch.device, scale: Scale) -> list[list[Task]]:
-    """Products and casts under each scaling; where the device has none, a task that says why."""
+    """Products and casts with each scaling; where the device has no fp8, one task that records the reason."""
     families: list[list[Task]] = []
     for scaling in SCALINGS:
-        if why := refused(device, scaling):
-            families.append([_refusal(f"fp8 {scaling}", why)])
+        if reason := refused(device, scaling):
+            families.append([_refusal(f"fp8 {scaling}", reason)])
             continue
         limits = Limits(fp8_rate(device) * scale.longest_call_s, scale.elements)
         lists = (scaled_benches(scale.products, limits, scaling), cast_benches(scale.traffic, scaling))
@@ -128,9 +140,9 @@ def _fp8_families(device: torch.device, scale: Scale) -> list[list[Task]]:
     return families
 
 
-def _refusal(label: str, why: str) -> Task:
+def _refusal(label: str, reason: str) -> Task:
     def run(_budget_s: float) -> Record:
-        raise MeasureError(why)
+        raise MeasureError(reason)
 
     return Task(label, run)
 
@@ -139,14 +151,14 @@ def _chain_task(chain: str, elements: int, device: torch.device) -> Task:
     sizes = tensor_sizes(elements)
 
     def run(_budget_s: float) -> Record:
-        found = chain_times(chain, sizes, device)
-        return points(*(Point(sweep_of(label, sizes), WorkOptions(), time) for label, time in found.items()))
+        times = chain_times(chain, sizes, device)
+        return record_of(*(Point(sweep_of(label, sizes), WorkOptions(), time) for label, time in times.items()))
 
     return Task(f"sweeps of {chain} over {elements}", run)
 
 
 def interleaved(families: Iterable[Sequence[Any]]) -> Iterator[Any]:
-    """All members, each family spread evenly over the whole."""
+    """All members of all families, each family spread evenly over the sequence."""
     placed = [
         ((i + 0.5) / len(family), order, member)
         for order, family in enumerate(families)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from precision_time.measure.verify import Verification
 
 
-def verification_text(found: Verification) -> str:
-    """A headline, one line a job, and what the machine's noise allows one to conclude."""
+def verification_text(verification: Verification) -> str:
+    """A headline, one line per job, and a warning if the machine was noisy."""
     rows = [
         [
             _name(row.job),
@@ -27,30 +27,32 @@ def verification_text(found: Verification) -> str:
             f"{row.error:+.1%}",
             "yes" if row.inside else "no",
         ]
-        for row in found.rows
+        for row in verification.rows
     ]
     table = format_table(
         ["job", "precision", "ranks", "predicted (P10-P90)", "measured", "runs differ", "error", "inside"], rows, left=2
     )
-    worst = max(found.rows, key=lambda row: abs(row.error))
+    worst = max(verification.rows, key=lambda row: abs(row.error))
+    runs = len(verification.rows[0].runs_s)
     lines = [
-        f"{found.machine}: predicted against {len(found.rows[0].runs_s)} real runs of {len(found.rows)} jobs, "
-        f"mean error {found.mape:.1%}, largest {abs(worst.error):.1%}",
+        f"{verification.machine}: predicted against {runs} real runs of {len(verification.rows)} jobs, "
+        f"mean error {verification.mape:.1%}, largest {abs(worst.error):.1%}",
         "",
         table,
         "",
         "error: predicted over measured, minus one; measured: median over runs of the median step",
     ]
-    if found.noisy:
+    if verification.noisy:
+        spread = max(row.run_spread for row in verification.rows)
         lines.append(
-            f"This machine is noisy: equal measurements differ by {found.noise:.0%} during calibration, runs by up to "
-            f"{max(row.run_spread for row in found.rows):.0%}; errors below that say nothing. Stop what else runs here."
+            f"This machine is noisy: equal measurements differ by {verification.noise:.0%} during calibration, runs by "
+            f"up to {spread:.0%}; errors below that mean nothing. Stop other programs here."
         )
     return "\n".join(lines)
 
 
 def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: str | None, continued: int = 0) -> str:
-    """What was found, in a few lines, and how to use it."""
+    """A summary of a device file in a few lines, and the command that uses it."""
     (name, entry), *_ = content["gpus"].items()
     calibration = entry["calibration"]
     peaks = ", ".join(
@@ -63,9 +65,9 @@ def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: 
         f"points        {len(calibration['kernels']['rows']):,}"
         + (f", {len(left_out)} left out ({left_out[0]})" if left_out else ""),
         f"noise         {calibration['noise']:.1%} between equal measurements"
-        + (" - a noisy machine: stop what else runs here and calibrate again" if calibration["noise"] > NOISY else ""),
+        + (" - a noisy machine: stop other programs here and calibrate again" if calibration["noise"] > NOISY else ""),
     ]
-    for ranks, factors in calibration["crowding"].items():
+    for ranks, factors in calibration["contention"].items():
         lines.append(
             f"{ranks} ranks busy  arithmetic {factors['compute']:.2f} x, traffic {factors['memory']:.2f} x as long"
         )
@@ -73,7 +75,7 @@ def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: 
         size, seconds = min(points, key=lambda point: abs(point[0] - (25 << 20)))
         lines.append(f"all-reduce    {size / 2**20:.0f} MiB among {ranks} ranks in {human_seconds(seconds)}")
     if continued:
-        lines.append(f"continued     {continued:,} points were there from before (--fresh measures all anew)")
+        lines.append(f"continued     {continued:,} points were measured before (--fresh measures all again)")
     if any(text.endswith("no time left") for text in left_out):
         lines.append("unfinished    the same command again goes on with the points that found no time")
     if path:

@@ -1,10 +1,9 @@
-"""Really trains a job for some steps and gives the seconds of each: the judge of every prediction.
+"""Trains a job for some steps and returns the seconds of each.
 
-The job's own words decide what runs: model, sizes, precision, optimizer and its implementation, accumulation, clipping,
-memory format, attention. Weights are random and one random batch is used again and again, so nothing is loaded.
-Numbers matter all the same: a CPU takes several times as long over zeros (square roots) and over what underflows
-(exponentials). So embeddings start as small as published models start them, and the optimizer's state as dense as many
-different batches would have made it.
+The job's fields decide what runs: model, sizes, precision, optimizer and its implementation, accumulation, clipping,
+memory format, attention. Weights are random and one random batch is used in every step, so nothing is loaded. Values
+affect the time: a CPU takes several times as long for square roots of zeros and for exponentials that underflow.
+Embeddings are therefore scaled as published models initialise them, and the optimizer's state is made dense.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from precision_time.capture.build import build_workload
 from precision_time.errors import MeasureError
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
+from precision_time.measure.kernel_support import check_kernels
+from precision_time.measure.launch import Report, no_report
 from precision_time.zoo.workload import Workload
 
 TRAINABLE = ("fp64", "fp32", "tf32", "amp-fp16", "amp-bf16", "fp16", "bf16")
-"""Precisions that plain PyTorch trains in; master weights and fp8 need another library."""
+"""Precisions that plain PyTorch can train; master weights and fp8 need another library."""
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **how: torch.optim.SGD(p, lr=1e-4, momentum=0.9, weight_decay=1e-4, **how),
     "adam": lambda p, **how: torch.optim.Adam(p, lr=1e-5, **how),
@@ -34,15 +35,15 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": lambda p, **how: torch.optim.Adagrad(p, lr=1e-5, **how),
     "rmsprop": lambda p, **how: torch.optim.RMSprop(p, lr=1e-5, momentum=0.9, weight_decay=1e-5, **how),
 }
-"""The optimizers that torch itself has, in the settings of the operator tables (capture.optimizer)."""
-_WILD = 1e3
-"""A weight beyond this was allocated without being initialised."""
+"""Optimizers of torch, with the settings of the operator tables (`capture.optimizer`)."""
+_UNINITIALISED = 1e3
+"""A weight of larger magnitude was allocated without being initialised."""
 _EMBEDDING_STD = 0.02
-"""Standard deviation at which GPT-2 and BERT start their embeddings (their configurations' `initializer_range`)."""
+"""Standard deviation of the embeddings of GPT-2 and BERT (`initializer_range` of their Hugging Face configurations)."""
 
 
 class _Loss(nn.Module):
-    """Model and loss as one module, so that DistributedDataParallel sees every use of the model."""
+    """Model and loss as one module, so that DistributedDataParallel wraps every use of the model."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -54,7 +55,10 @@ class _Loss(nn.Module):
 
 
 class Trainer:
-    """A job on a device, ready to take steps."""
+    """A job on a device, ready to take steps.
+
+    Raises `MeasureError` for what cannot be trained here; `UnsupportedError` where the device lacks a kernel.
+    """
 
     def __init__(self, job: Job, device: torch.device) -> None:
         precision = job.precision_spec
@@ -71,7 +75,8 @@ class Trainer:
                 f"set optimizer to one of {', '.join(OPTIMIZERS)}"
             )
         module = workload.module.to(device)
-        _tame(module)
+        check_kernels(module, job, device)
+        _initialise(module)
         if not precision.autocast:
             module.to(getattr(torch, precision.parameter_dtype))
         if job.memory_format == "nhwc":
@@ -81,7 +86,7 @@ class Trainer:
         self._job, self._device, self._precision, self._clip = job, device, precision, built.clip_norm
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._optimizer = OPTIMIZERS[optimizer_name](self._parameters, **_implementation(built.optimizer_impl))
-        _season(self._optimizer, self._parameters)
+        _fill_state(self._optimizer, self._parameters)
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision.loss_scaling)
         whole: nn.Module = _Loss(workload)
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -89,13 +94,13 @@ class Trainer:
         self._whole = torch.compile(whole) if job.execution == "compile" else whole
 
     def step(self, inputs: dict[str, Any] | None = None) -> None:
-        """One optimizer step, as a plain training loop writes it: over `inputs`, or the one batch that the job has."""
+        """One optimizer step over `inputs`, or over the fixed batch of the job."""
         batch = self._inputs if inputs is None else inputs
         self._optimizer.zero_grad(set_to_none=True)
         last = self._job.grad_accum - 1
         for index in range(self._job.grad_accum):
-            quiet = getattr(self._whole, "no_sync", None)
-            with quiet() if quiet and self._job.no_sync and index < last else contextlib.nullcontext():
+            no_sync = getattr(self._whole, "no_sync", None)
+            with no_sync() if no_sync and self._job.no_sync and index < last else contextlib.nullcontext():
                 with self._autocast():
                     loss = self._whole(batch)
                 self._scaler.scale(loss / self._job.grad_accum if last else loss).backward()
@@ -112,9 +117,9 @@ class Trainer:
 
 
 def check(job: Job) -> None:
-    """`MeasureError` with one sentence for what cannot be trained here."""
+    """Raise `MeasureError` for a job that plain PyTorch cannot train."""
     if job.schedule:
-        raise MeasureError("a precision schedule cannot be verified at once; verify each precision by itself")
+        raise MeasureError("a precision schedule cannot be measured in one run; measure each precision by itself")
     if job.precision_spec.name not in TRAINABLE:
         raise MeasureError(
             f"precision {job.precision} needs a library beyond PyTorch and cannot be trained here; "
@@ -129,8 +134,8 @@ def check(job: Job) -> None:
         raise MeasureError(f"execution {job.execution} cannot be trained here; use eager or compile")
 
 
-def train_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """{"steps_s": seconds of each measured step (the slowest rank's)} as `worker` runs it."""
+def train_task(task: dict[str, Any], device: torch.device, _report: Report = no_report) -> dict[str, Any]:
+    """{"steps_s": seconds of each measured step on the slowest rank}, as `worker` runs it."""
     job = Job.from_dict(task["job"])
     with settings(job, device):
         trainer = Trainer(job, device)
@@ -140,10 +145,10 @@ def train_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
 def times(
     step: Callable[[], None], device: torch.device, warmup: int, steps: int, budget_s: float = 1e9
 ) -> list[float]:
-    """Seconds of `steps` steps after `warmup` steps; fewer, but at least three, where `budget_s` would not suffice.
+    """Seconds of `steps` steps after `warmup` steps; fewer, but at least three, if `budget_s` does not suffice.
 
-    Warm-up, too, ends after two steps where it would take a quarter of the budget: slow steps settle at once, while
-    quick ones need about ten until the C library's allocator stops returning memory to the system.
+    Warm-up also ends early, after two steps, if it would take a quarter of the budget. Short steps need about ten
+    warm-up steps until the C library's allocator stops returning memory to the system.
     """
     step()
     begin = time.perf_counter()
@@ -154,7 +159,7 @@ def times(
         step()
     wait(device)
     count = _agreed(max(3, min(steps, budget_s / each)), device)
-    found = []
+    seconds = []
     if device.type == "cuda":
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         marks[0].record()
@@ -162,21 +167,23 @@ def times(
             step()
             mark.record()
         wait(device)
-        found = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+        seconds = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
     else:
         for _ in range(count):
             begin = time.perf_counter()
             step()
-            found.append(time.perf_counter() - begin)
-    slowest = torch.tensor(found, dtype=torch.float64, device=device)
+            seconds.append(time.perf_counter() - begin)
+    slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
     if dist.is_initialized():
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return [float(x) for x in slowest]
 
 
 def _agreed(count: float, device: torch.device) -> int:
-    """The least that any rank would take: all must take as many steps."""
-    least = torch.tensor(max(count, 0.0), dtype=torch.float64, device=device)  # one dtype, whatever each rank counted
+    """The smallest count of any rank, rounded down: all ranks must take equally many steps."""
+    least = torch.tensor(
+        max(count, 0.0), dtype=torch.float64, device=device
+    )  # gloo refuses to reduce an int with a float
     if dist.is_initialized():
         dist.all_reduce(least, dist.ReduceOp.MIN)
     return int(least)
@@ -189,7 +196,7 @@ def wait(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def settings(job: Job, device: torch.device) -> Iterator[None]:
-    """What torch keeps as global switches: TF32 and the attention kernel."""
+    """Set the global switches of torch for a job: TF32 and the attention kernel."""
     tf32 = job.precision_spec.tf32
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -209,23 +216,23 @@ def _implementation(named: str | None) -> dict[str, bool]:
     return {"fused": True} if named == "fused" else {"foreach": named == "foreach"}
 
 
-def _tame(module: nn.Module) -> None:
-    """Give weights that their module only allocated a value; what is not finite would make every step slow or NaN.
+def _initialise(module: nn.Module) -> None:
+    """Initialise weights that their module only allocated, and scale embeddings down.
 
-    Embeddings of torch's own scale, one, are made small: tied to a head they give logits whose softmax underflows.
+    torch initialises embeddings with standard deviation 1; tied to a head, these give logits whose softmax underflows.
     """
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, nn.Embedding) and float(part.weight.std()) > 0.5:
                 part.weight.mul_(_EMBEDDING_STD)
         for p in module.parameters():
-            if p.is_floating_point() and not bool((p.abs() < _WILD).all()):
+            if p.is_floating_point() and not bool((p.abs() < _UNINITIALISED).all()):
                 p.normal_(0.0, 0.02)
 
 
-def _season(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """One update with dense gradients: of a single batch, rows of an embedding that it does not name would keep the
-    state zero for ever, which no long training does."""
+def _fill_state(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Make one update with dense gradients: the state of embedding rows that the one batch does not contain would stay
+    zero, unlike in a long training."""
     for p in parameters:
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -233,15 +240,15 @@ def _season(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]
 
 
 def _inputs(workload: Workload, device: torch.device, precision: Precision, memory_format: str) -> dict[str, Any]:
-    """The batch on the device, with numbers in it: builders fill zeros, since tracing needs only shapes.
+    """The batch on the device, filled with random values where the builder left zeros.
 
-    Tokens are drawn below the smallest embedding, so that each is valid wherever it is looked up.
+    Token ids are smaller than every embedding's number of rows, so that each is valid in any of them.
     """
     rows = [m.num_embeddings for m in workload.module.modules() if isinstance(m, nn.Embedding)]
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, value in workload.inputs.items():
         if not isinstance(value, torch.Tensor):
-            found[name] = value
+            inputs[name] = value
             continue
         tensor = value.to(device)
         if tensor.is_floating_point():
@@ -252,5 +259,5 @@ def _inputs(workload: Workload, device: torch.device, precision: Precision, memo
                 tensor = tensor.to(memory_format=torch.channels_last)
         elif tensor.dtype == torch.int64 and tensor.dim() >= 2 and rows and not bool(tensor.any()):
             tensor = torch.randint(0, min(rows), tensor.shape, device=device)
-        found[name] = tensor
-    return found
+        inputs[name] = tensor
+    return inputs

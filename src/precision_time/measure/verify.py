@@ -1,4 +1,4 @@
-"""`verify`: predicts jobs on this machine, really trains them here, and sets the two side by side."""
+"""`verify`: predicts jobs on this machine, trains them here, and compares the two times."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from precision_time.errors import MeasureError
 from precision_time.estimate.estimate import Estimate
 from precision_time.hardware.catalog import Catalog
 from precision_time.job.job import Job
-from precision_time.measure.calibrate import NOISY, Machine, device_name, words_of
-from precision_time.measure.launch import launch
+from precision_time.measure.calibrate import NOISY, Machine, device_name, portable_fields
+from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.train import check
 from precision_time.prediction import predict
 
 WARMUP_STEPS, STEPS, RUNS = 12, 60, 3
 RUN_BUDGET_S = 9.0
-"""Seconds that one run's measured steps should take: quick steps are many, so that a run outlasts a bad second of the
-machine; slow ones are measured at least three times all the same."""
-Report = Callable[[int, int], None]
+"""Target seconds for the measured steps of one run; at least three steps are measured in any case."""
 
 DEFAULT_JOBS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "cpu": (
@@ -34,13 +32,13 @@ DEFAULT_JOBS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
          "input": {"seq_len": 512}, "batch_size": 8},
     ),
 }  # fmt: skip
-"""A CNN and a transformer, small enough for the device."""
+"""The jobs of `verify` without arguments: a CNN and a transformer, small enough for the device."""
 DEFAULT_PRECISIONS = ("fp32", "amp-bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One job: what was predicted, and the median step of every run that really trained it."""
+    """One job: its estimate, and the median step time of each run."""
 
     job: Job
     estimate: Estimate
@@ -59,7 +57,7 @@ class Verified:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured step lies in P10-P90."""
+        """Whether the measured step time lies between P10 and P90."""
         return self.estimate.step.p10 <= self.measured_s <= self.estimate.step.p90
 
     @property
@@ -80,7 +78,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All jobs of one `verify`, and how steady the machine was."""
+    """All jobs of one `verify`, and the noise of the machine."""
 
     rows: tuple[Verified, ...]
     machine: str
@@ -89,7 +87,7 @@ class Verification:
 
     @property
     def noisy(self) -> bool:
-        """Whether equal measurements differ so much that a few per cent of error mean nothing."""
+        """Whether equal measurements or runs differ by more than `NOISY`."""
         return max([self.noise, *(row.run_spread for row in self.rows)]) > NOISY
 
     @property
@@ -111,26 +109,26 @@ class Verification:
 
 
 def jobs_here(
-    here: Machine, given: Sequence[Job], precisions: Sequence[str] = (), ranks: Sequence[int] = ()
+    here: Machine, jobs: Sequence[Job], precisions: Sequence[str] = (), ranks: Sequence[int] = ()
 ) -> list[Job]:
-    """The jobs to verify on this machine: the given ones, or a CNN and a transformer, in every precision and count.
+    """`jobs` (or `DEFAULT_JOBS`) on this machine, in every precision and number of ranks.
 
-    `MeasureError` before anything runs for what cannot be trained here.
+    Raises `MeasureError` for a job that cannot be trained here.
     """
-    bases = list(given) or [Job.from_dict(words) for words in DEFAULT_JOBS[here.device_type]]
+    bases = list(jobs) or [Job.from_dict(words) for words in DEFAULT_JOBS[here.device_type]]
     counts = list(ranks) or sorted({1, min(2, here.ranks)})
     for count in counts:
         if count > here.ranks:
             raise MeasureError(f"gpus is {count}, but {here.ranks} ranks were calibrated; use at most {here.ranks}")
-    found = [
+    here_jobs = [
         base.replace(precision=precision, gpus=count, gpu=device_name(here), node=None, nodes=None, system=None)
         for base in bases
         for precision in (precisions or DEFAULT_PRECISIONS)
         for count in counts
     ]
-    for job in found:
+    for job in here_jobs:
         check(job)
-    return found
+    return here_jobs
 
 
 def verify(
@@ -139,13 +137,13 @@ def verify(
     catalog: Catalog,
     runs: int = RUNS,
     steps: int = STEPS,
-    report: Report = lambda done, total: None,
+    report: Report = no_report,
     again: Callable[[], Catalog] | None = None,
 ) -> Verification:
     """Train every job `runs` times, and predict it with the calibrated device of `catalog`.
 
-    The runs of the jobs take turns, so that a machine that drifts drifts for all of them. `again` measures the machine
-    anew before every further turn (`rounds`); the predictions rest on the last catalog it gives.
+    The runs of the jobs take turns, so that slow drift of the machine affects all of them. `again` calibrates once more
+    before each further turn (`rounds.Rounds.again`); predictions use the last catalog that it returned.
     """
     medians: list[list[float]] = [[] for _ in jobs]
     spreads: list[list[float]] = [[] for _ in jobs]
@@ -172,8 +170,12 @@ def verify(
 
 def _train(job: Job, here: Machine, steps: int) -> list[float]:
     task = {
-        "task": "train", "device": here.device_type, "job": words_of(job), "warmup": WARMUP_STEPS, "steps": steps,
+        "task": "train",
+        "device": here.device_type,
+        "job": portable_fields(job),
+        "warmup": WARMUP_STEPS,
+        "steps": steps,
         "budget_s": RUN_BUDGET_S,
-    }  # fmt: skip
-    answer = launch(task, job.gpus, here.threads, timeout_s=1800.0)
-    return [float(seconds) for seconds in answer["steps_s"]]
+    }
+    result = launch(task, job.gpus, here.threads, timeout_s=1800.0)
+    return [float(seconds) for seconds in result["steps_s"]]

@@ -1,4 +1,4 @@
-"""Whole training steps of zoo models on one device: what judges the kernels, as rows of the measurement table."""
+"""Whole training steps of zoo models on one device, as rows of the measurement table that `evaluate` reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.measure.journal import Record
 from precision_time.measure.suite import Task
-from precision_time.measure.train import OPTIMIZERS, TRAINABLE, train_task
+from precision_time.measure.train import OPTIMIZERS, train_task
 from precision_time.zoo.catalog import ENTRIES
 
 _WARMUP_STEPS, _STEPS, _BUDGET_S = 5, 9, 6.0
@@ -40,7 +40,7 @@ JOBS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         )
     ),
 }  # fmt: skip
-"""The first are the most unlike each other."""
+"""The first models of each list differ most from each other."""
 PRECISIONS: Mapping[str, Sequence[str]] = {
     "cpu": ("fp32", "amp-bf16"),
     "cuda": ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16"),
@@ -49,26 +49,26 @@ COLUMNS = (
     "id", "source", "trust", "framework", "execution", "model", "model_config", "input", "batch_size", "grad_accum",
     "gpus", "nodes", "gpu", "system", "precision", "parallelism", "optimizer", "memory_format", "step_time_s", "notes",
 )  # fmt: skip
-"""Of the measurement table (docs/evaluate.md)."""
+"""Columns of the measurement table (docs/evaluate.md)."""
 
 
 def step_tasks(device: torch.device) -> list[Task]:
-    """Every model in every precision at its batch, then all of it at an eighth of the batch."""
-    found = []
+    """Every model in every precision at its batch, then the same at an eighth of the batch."""
+    tasks = []
     for smaller in (1, _SMALLER_BATCH):
         for precision in PRECISIONS[device.type]:
-            for words in JOBS[device.type]:
-                batch = max(int(words["batch_size"]) // smaller, 1)
-                if smaller > 1 and batch == words["batch_size"]:
+            for fields in JOBS[device.type]:
+                batch = max(int(fields["batch_size"]) // smaller, 1)
+                if smaller > 1 and batch == fields["batch_size"]:
                     continue
-                found.append(_task(_trainable({**words, "batch_size": batch, "precision": precision}), device))
-    return found
+                tasks.append(_task(trainable_job({**fields, "batch_size": batch, "precision": precision}), device))
+    return tasks
 
 
-def _trainable(words: Mapping[str, Any]) -> Job:
-    """The job with an optimizer that torch has."""
-    usual = ENTRIES[words["model"]].optimizer
-    return Job.from_dict({**words, "optimizer": usual if usual in OPTIMIZERS else "adamw"})
+def trainable_job(fields: Mapping[str, Any]) -> Job:
+    """The job with the model's own optimizer if torch has it, else AdamW."""
+    usual = ENTRIES[fields["model"]].optimizer
+    return Job.from_dict({**fields, "optimizer": usual if usual in OPTIMIZERS else "adamw"})
 
 
 def _task(job: Job, device: torch.device) -> Task:
@@ -76,25 +76,24 @@ def _task(job: Job, device: torch.device) -> Task:
     label = f"step {job.model} {sizes} {job.precision} batch {job.batch_size}"
 
     def run(_budget_s: float) -> Record:
-        words = {key: value for key, value in job.to_dict().items() if key != "gpu"}
-        task = {"job": words, "warmup": _WARMUP_STEPS, "steps": _STEPS, "budget_s": _BUDGET_S}
+        fields = {key: value for key, value in job.to_dict().items() if key != "gpu"}
+        task = {"job": fields, "warmup": _WARMUP_STEPS, "steps": _STEPS, "budget_s": _BUDGET_S}
         steps_s = [float(s) for s in train_task(task, device)["steps_s"]]
         if device.type == "cuda":
             torch.cuda.empty_cache()
         return {"step": row_of(job, device, steps_s), "steps_s": steps_s}
 
-    assert job.precision in TRAINABLE, job.precision  # chosen above
     return Task(label, run)
 
 
 def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str, Any]:
-    """The measured job as a row of the measurement table; `step_time_s` is the median."""
+    """A measured job as a row of the measurement table; `step_time_s` is the median of `steps_s`."""
     median = statistics.median(steps_s)
     slug = "-".join(str(v) for v in (*job.model_config.values(), *job.input.values(), f"b{job.batch_size}"))
     return {
         "id": f"{job.model}-{job.precision}-{slug}", "source": "precision-time measure", "trust": "A",
         "framework": "pytorch", "execution": job.execution, "model": job.model,
-        "model_config": _words(job.model_config), "input": _words(job.input), "batch_size": job.batch_size,
+        "model_config": _cell(job.model_config), "input": _cell(job.input), "batch_size": job.batch_size,
         "grad_accum": job.grad_accum, "gpus": 1, "nodes": 1, "gpu": gpu_name(device), "system": "",
         "precision": job.precision, "parallelism": "dp", "optimizer": job.optimizer,
         "memory_format": job.memory_format, "step_time_s": float(f"{median:.5g}"),
@@ -103,7 +102,7 @@ def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str
 
 
 def gpu_name(device: torch.device) -> str:
-    """The catalog's name of a GPU, its own where the catalog has none; "this-cpu" for a CPU."""
+    """The catalog name of a GPU, or the device's own name if the catalog lacks it; "this-cpu" for a CPU."""
     if device.type == "cpu":
         return "this-cpu"
     name: str = torch.cuda.get_device_name(device)
@@ -113,5 +112,6 @@ def gpu_name(device: torch.device) -> str:
         return name
 
 
-def _words(values: Mapping[str, Any]) -> str:
+def _cell(values: Mapping[str, Any]) -> str:
+    """`key=value;key=value`, as the table writes mappings."""
     return ";".join(f"{k}={'x'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items())

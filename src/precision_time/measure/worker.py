@@ -1,4 +1,4 @@
-"""One rank of a measurement: reads its task from stdin, does it, and (rank 0) writes JSON lines to stdout.
+"""One rank of a measurement: reads a task from stdin, runs it, and (rank 0 only) writes JSON lines to stdout.
 
 Lines: {"progress": [done, total]} any number of times, then {"result": ...} or {"error": "one sentence"}.
 """
@@ -6,10 +6,12 @@ Lines: {"progress": [done, total]} any number of times, then {"result": ...} or 
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,14 +19,26 @@ import torch.distributed as dist
 
 from precision_time.errors import PrecisionTimeError
 
+TASKS = {
+    "interference": "rank_interference:interference_task",
+    "kernels": "session:kernels_task",
+    "measure": "measurement:measure_task",
+    "profile": "profile:profile_task",
+    "runs": "small_runs:runs_task",
+    "train": "train:train_task",
+}
+"""Value of the field `task` -> module and function, called with the task, the device and a progress callback."""
 
-def _say(message: dict[str, Any]) -> None:
+
+def run_task(task: dict[str, Any], device: torch.device, report: Callable[[int, int], None]) -> Any:
+    """The JSON result of the function that `TASKS` names."""
+    module, _, function = TASKS[task["task"]].partition(":")
+    return getattr(importlib.import_module(f"precision_time.measure.{module}"), function)(task, device, report)
+
+
+def _send(message: dict[str, Any]) -> None:
     if int(os.environ["RANK"]) == 0:
-        print(json.dumps(message), file=_answer, flush=True)
-
-
-def _progress(done: int, total: int) -> None:
-    _say({"progress": [done, total]})
+        print(json.dumps(message), file=_messages, flush=True)
 
 
 def _device(kind: str) -> torch.device:
@@ -36,8 +50,7 @@ def _device(kind: str) -> torch.device:
     return torch.device("cpu")
 
 
-def _join(device: torch.device) -> None:
-    """The process group of all ranks; nothing for one rank."""
+def _init_process_group(device: torch.device) -> None:
     world = int(os.environ["WORLD_SIZE"])
     if world > 1:
         dist.init_process_group(
@@ -49,54 +62,29 @@ def _join(device: torch.device) -> None:
         )
 
 
-def _run(task: dict[str, Any]) -> Any:
-    device = _device(task["device"])
-    _join(device)
-    try:
-        if task["task"] == "train":
-            from precision_time.measure.train import train_task
-
-            return train_task(task, device)
-        if task["task"] == "runs":
-            from precision_time.measure.small_runs import runs_task
-
-            return runs_task(task, device, _progress)
-        if task["task"] == "measure":
-            from precision_time.measure.measurement import measure_task
-
-            return measure_task(task, device, _progress)
-        if task["task"] == "profile":
-            from precision_time.measure.profile import profile_task
-
-            return profile_task(task, device, _progress)
-        if task["task"] == "kernels":
-            from precision_time.measure.session import kernels_task
-
-            return kernels_task(task, device, _progress)
-        from precision_time.measure.rank_interference import together_task
-
-        return together_task(task, device)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
 def main() -> int:
     task = json.loads(sys.stdin.read())
-    warnings.simplefilter("ignore")  # of the models and of torch; they would drown a failure's last line
+    warnings.simplefilter("ignore")  # warnings of models and torch would hide the last line of a failure
     try:
-        _say({"result": _run(task)})
+        device = _device(task["device"])
+        _init_process_group(device)
+        try:
+            result = run_task(task, device, lambda done, total: _send({"progress": [done, total]}))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        _send({"result": result})
     except PrecisionTimeError as error:
-        _say({"error": str(error)})
+        _send({"error": str(error)})
         print(error, file=sys.stderr)
         return 1
     except torch.OutOfMemoryError:
-        _say({"error": "the device ran out of memory; lower the batch size"})
+        _send({"error": "the device ran out of memory; lower the batch size"})
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    _answer = os.fdopen(os.dup(1), "w")  # what libraries print must not mix with the answer
+    _messages = os.fdopen(os.dup(1), "w")  # output of libraries must not mix with the messages
     os.dup2(2, 1)
     sys.exit(main())

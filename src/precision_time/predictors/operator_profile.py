@@ -122,12 +122,12 @@ def profile_operators(
     jobs too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError` where this machine cannot, or
     where the journal is another machine's.
     """
-    from precision_time.measure.calibrate import Machine, words_of
+    from precision_time.measure.calibrate import Machine, portable_fields
     from precision_time.measure.launch import launch
     from precision_time.measure.profile import spent_s
 
     here = Machine.here(ranks=ranks, threads=threads)
-    words = _distinct(words_of(job) for job in jobs)
+    words = _distinct(portable_fields(job) for job in jobs)
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         path = (journal or Path(folder) / "profile.jsonl").absolute()
         task = {

@@ -104,9 +104,9 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
     return KernelTimes(seconds, floor, source, spread, helpers), covered
 
 
-def crowding(table: WorkTable, calibration: Calibration, ranks: int) -> Array:
+def contention_factors(table: WorkTable, calibration: Calibration, ranks: int) -> Array:
     """How much slower each work runs with `ranks` processes on the node."""
-    factors = calibration.crowded(ranks)
+    factors = calibration.contention_of(ranks)
     by_class = np.array([factors.of(family, kind, family in SURFACES) for family, _, _, kind in table.classes])
     return np.asarray(by_class[table.class_of], dtype=np.float64)
 

@@ -20,7 +20,7 @@ from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.layout.rank_program import OpSignatures, RankProgram, Segment
-from precision_time.timing.calibrated import apply_calibration, crowding
+from precision_time.timing.calibrated import apply_calibration, contention_factors
 from precision_time.timing.collectives import CollectiveTime, collective_seconds
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
@@ -302,7 +302,7 @@ def _time_signatures(
     floor = times.floor_seconds / cluster.node.clock_factor
     seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
     if gpu.calibration is not None and cluster.gpus_per_node > 1:
-        seconds = np.maximum(seconds * crowding(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
+        seconds = np.maximum(seconds * contention_factors(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
     count = len(program_kinds)
     owner = kinds.owner
 
