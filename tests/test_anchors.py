@@ -259,7 +259,7 @@ def test_the_word_in_a_job() -> None:
     assert Job("resnet50").to_dict().get("anchors") is None
     for bad, said in (
         ("nothing", "anchors 'nothing' is unknown; give published, none, a file"),
-        ("gpuss=1,step_time_s=1", "unknown word 'gpuss'; nearest: gpus"),
+        ("gpuss=1,step_time_s=1", "unknown column 'gpuss'; nearest: gpus"),
         ("gpus=1", "step_time_s is missing"),
         ("step_time_s=-1", "step_time_s is -1"),
         (3, "not 3"),

@@ -201,7 +201,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model must be"),
     ({"model": "a\nb"}, "model must be"),
     ({"gpu": 3}, "gpu must be"),
-    ({"data": {"workers": 4}}, "data says workers, but not what is read from; add storage"),
+    ({"data": {"workers": 4}}, "data gives workers, but not what is read from; add storage"),
     ({"data": {"storage": "nfs", "wrokers": 4}}, "unknown field 'wrokers' in data; nearest: .*workers"),
     ({"data": 3}, "data must be a mapping"),
     ({"data": {"storage": "nfs", "workers": -1}}, "workers must be a whole number of at least 0"),

@@ -1,4 +1,4 @@
-"""The job: what a person says they will train, in checked words. Imports no torch, no numpy, no hardware."""
+"""The job: the fields that describe one training run, checked on construction. Imports no torch, numpy or hardware."""
 
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout

@@ -1,4 +1,4 @@
-"""The job's word `anchors`: which measured jobs may correct its estimate."""
+"""The job's field `anchors`: which measured jobs may correct its estimate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ANCHOR_FIELDS = (
     "step_time_s", "model", "model_config", "input", "batch_size", "grad_accum", "gpus", "nodes", "gpu", "system",
     "precision", "optimizer", "memory_format", "attention", "execution", "id",
 )  # fmt: skip
-"""Columns of the measurement table that an anchor on one line may give; what it leaves out is as in the job."""
+"""Columns of the measurement table that an anchor given as one line may set; the others are those of the job."""
 
 
 def parse_anchors(field: str, value: Any) -> tuple[str, ...]:
-    """Words, file names and `key=value,...` lines, checked; a mapping becomes such a line."""
+    """The checked entries: `published`, `none`, CSV file names and `key=value,...` lines. A mapping becomes a line."""
     entries = [value] if isinstance(value, (str, Mapping)) else value
     if value is None or value == "":
         return ()
@@ -30,7 +30,7 @@ def _entry(field: str, value: Any) -> str:
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={each}" for key, each in value.items())
     if not isinstance(value, str):
-        raise JobError(f"{field} {show(value)} is no text; give published, none, a CSV file or key=value,...")
+        raise JobError(f"{field} {show(value)} is not text; give published, none, a CSV file or key=value,...")
     text = value.strip()
     if text in (PUBLISHED, NONE) or text.lower().endswith(".csv"):
         return text
@@ -44,7 +44,7 @@ def _entry(field: str, value: Any) -> str:
 
 
 def anchor_fields(text: str, field: str = "anchors") -> dict[str, str]:
-    """The words of an anchor on one line."""
+    """The columns of an anchor given as one line, as text. Raises `JobError` for an unknown or missing column."""
     fields: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         key, equals, content = part.partition("=")
@@ -52,7 +52,7 @@ def anchor_fields(text: str, field: str = "anchors") -> dict[str, str]:
         if not equals:
             raise JobError(f"{field} {show(text)}: {show(part)} has no value; write key=value")
         if key not in ANCHOR_FIELDS:
-            raise JobError(f"{field} {show(text)}: unknown word {key!r}; nearest: {nearest(key, ANCHOR_FIELDS)}")
+            raise JobError(f"{field} {show(text)}: unknown column {key!r}; nearest: {nearest(key, ANCHOR_FIELDS)}")
         fields[key] = content.strip()
     seconds = fields.get("step_time_s", "")
     try:

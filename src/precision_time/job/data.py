@@ -1,4 +1,4 @@
-"""Where the samples come from, in words: files, storage, cache, loader workers. Nothing said: loading keeps up."""
+"""The job's section `data`: sample files, storage, cache and loader workers. Without it, loading takes no time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _positive_share(field: str, value: Any) -> float:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Data:
-    """The words of the section `data`; None means not said. An empty one is false: loading is not modelled."""
+    """The fields of the section `data`; None is not set. The section is false, and loading not modelled, if none is."""
 
     _: KW_ONLY
     samples: int | None = option(None, optional(count), "samples of an epoch (default: those of run.dataset)")
@@ -99,11 +99,11 @@ class Data:
         if self.storage is None and self.bandwidth_gb_per_s is None:
             names = ", ".join(self.to_dict())
             raise JobError(
-                f"data says {names}, but not what is read from; add storage, for example storage: nfs-10gbe, or "
+                f"data gives {names}, but not what is read from; add storage, for example storage: nfs-10gbe, or "
                 f"bandwidth_gb_per_s"
             )
         if self.decode_ms is not None and self.samples_per_s_per_worker is not None:
-            raise JobError("data gives decode_ms and samples_per_s_per_worker, which say the same; keep one of them")
+            raise JobError("data gives decode_ms and samples_per_s_per_worker, which set the same; keep one of them")
         if self.cache == "none":
             for name in ("cache_gib", "cache_policy", "cached"):
                 if getattr(self, name):
@@ -119,13 +119,13 @@ class Data:
 
     @property
     def prepare_s(self) -> float | None:
-        """Seconds of one worker for a sample that is there, where the job says it."""
+        """Seconds that one worker needs to prepare a sample that it has read; None where the job does not set it."""
         if self.samples_per_s_per_worker is not None:
             return 1.0 / self.samples_per_s_per_worker
         return None if self.decode_ms is None else self.decode_ms / 1e3
 
     def updated(self, changes: Mapping[str, Any]) -> Data:
-        """These words over those said; one that says the same as another takes its place."""
+        """A copy with these fields changed. Of decode_ms and samples_per_s_per_worker, setting one unsets the other."""
         fields = self.to_dict()
         for one, other in (("decode_ms", "samples_per_s_per_worker"), ("samples_per_s_per_worker", "decode_ms")):
             if one in changes:
@@ -133,12 +133,12 @@ class Data:
         return Data(**{**fields, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that were said; `from_dict` reads them back."""
+        """The fields that are set."""
         return present_fields(self)
 
 
 def data_fields(field: str, value: Any) -> dict[str, Any]:
-    """The words of a mapping or of `key=value;...` text, not checked yet."""
+    """The fields of a mapping or of `key=value;...` text; names are checked, values are not."""
     if isinstance(value, Data):
         return value.to_dict()
     if isinstance(value, str):
@@ -149,7 +149,7 @@ def data_fields(field: str, value: Any) -> dict[str, Any]:
 
 
 def parse_data(field: str, value: Any) -> Data:
-    """The section from its words; None is an empty one."""
+    """The section from a mapping or text of its fields; None is an empty section."""
     if value is None or isinstance(value, Data):
         return value or NO_DATA
     fields = data_fields(field, value)

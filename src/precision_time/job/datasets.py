@@ -1,8 +1,8 @@
 """Sizes of well-known training sets: samples in an epoch, their unit, and where the figure comes from.
 
-Sets of running text count tokens; an epoch of them has tokens / seq_len samples. Only published figures stand
-here; any other set is a `dataset_size` in the job. The SQuAD and WikiText-2 figures were looked up again when this
-table was made; the others are recalled from the source that they name.
+Sets of running text count tokens; one epoch has tokens / seq_len samples. The table holds published figures only; for
+any other set, the job gives `dataset_size`. The SQuAD and WikiText-2 figures were looked up when this table was made;
+the others are recalled from the source that they name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precision_time.job.checks import show
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A training split: `size` counts `unit`s; `source` says where the figure is published."""
+    """A training split of `size` units; `source` is where the figure is published."""
 
     name: str
     size: int

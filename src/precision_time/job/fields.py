@@ -69,7 +69,7 @@ def clean_fields(values: Mapping[Any, Any], field: str) -> dict[str, Value]:
     for key, value in values.items():
         name = key.strip().replace("-", "_") if isinstance(key, str) else ""
         if not _KEY.fullmatch(name):
-            raise JobError(f"{field} has the key {show(key)}; use a word of letters, digits and underscores")
+            raise JobError(f"{field} has the key {show(key)}; use letters, digits and underscores")
         if name in clean:
             raise JobError(f"{field} gives {name!r} twice; keep one of them")
         if value is not None:

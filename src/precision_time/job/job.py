@@ -1,7 +1,7 @@
-"""The Job: one training job in the words of the job file, checked on construction.
+"""The `Job`: the fields of one training job, checked on construction.
 
-The same words serve as Python arguments, as fields of a YAML or JSON file and, with hyphens, as flags.
-None means "the named model's default" and is resolved where the model is known.
+The fields are Python arguments, keys of a YAML or JSON file and, with hyphens, command-line flags. None is the default
+of the named model, which capture fills in.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _run(field: str, value: Any) -> Run:
 
 
 def _precision(field: str, value: Any) -> str:
-    """A label, or "" for a default or a schedule still to come."""
+    """The label of the precision; "" where the default or a schedule decides it."""
     return "" if value in ("", None) else parse_precision(value, field).label
 
 
@@ -91,7 +91,7 @@ def _label(layout: Layout) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training job. `precision` is a label, or a list: a schedule."""
+    """One training job. `precision` is a precision name, or a list of {from_step, precision}, which is a schedule."""
 
     model: str = option(
         dataclasses.MISSING, text, "model name, torchvision:NAME, timm:NAME, hf:FILE or FILE.py:FUNCTION"
@@ -208,17 +208,17 @@ class Job:
 
     @property
     def precision_spec(self) -> Precision:
-        """What the precision means for every tensor (of the first entry, where there is a schedule)."""
+        """The dtypes of the precision; with a schedule, of its first entry."""
         return parse_precision(self.precision)
 
     @property
     def layout_spec(self) -> Layout:
-        """What the layout's label means on these GPUs."""
+        """The parsed layout."""
         return parse_layout(self.layout, self.gpus)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
-        """A Job of job-file words; null means not said; the words of `run` may stand beside it."""
+        """The Job of a mapping of fields; None is not set. The fields of `run` may stand beside the job's own."""
         fields = known_fields(values, (*JOB_FIELDS, *RUN_FIELDS), "the job")
         run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
         if run_fields:
@@ -235,7 +235,7 @@ class Job:
         return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values that `from_dict` reads back to an equal Job; fields not said are left out."""
+        """Plain JSON values that `from_dict` reads back to an equal Job, without the fields that are not set."""
         result: dict[str, Any] = {}
         for name in JOB_FIELDS:
             value = getattr(self, name)
@@ -261,9 +261,10 @@ class Job:
             raise DataError(f"job file {str(path)!r}: {error}") from error
 
     def replace(self, **changes: Any) -> Job:
-        """A copy with some words changed; run's words work here too (`epochs=3`).
+        """A copy with some fields changed, also those of `run` (`epochs=3`).
 
-        With other `gpus` alone the layout stays and its dp follows; raises JobError where that cannot be.
+        If `gpus` changes and `layout` does not, the layout keeps its degrees but dp, which follows from `gpus`; raises
+        JobError where they do not divide it.
         """
         run_changes = {name: changes.pop(name) for name in tuple(changes) if name in RUN_FIELDS}
         if run_changes:
@@ -279,7 +280,7 @@ class Job:
         return dataclasses.replace(self, **{k.replace("-", "_"): v for k, v in changes.items()})
 
     def signature(self) -> str:
-        """One short line for people: model, precision, GPUs and whatever departs from the defaults."""
+        """One line for people: model, precision, GPUs and every other field that is not its default."""
         parts = [self.model]
         parts += [",".join(f"{k}={v}" for k, v in m.items()) for m in (self.model_config, self.input) if m]
         parts.append(" then ".join(entry.precision for entry in self.schedule) or self.precision)

@@ -1,8 +1,7 @@
 """The parallel layout of a job: into how many parts the ranks split the batch, the model, the sequence and the states.
 
-One noun holds all degrees and is valid once it exists. Its spellings are read in `layout_words`. Batches follow the
-data-parallel degree alone: the ranks of one tp x pp x cp group work on the same samples, so a step has
-batch_size x grad_accum x dp of them.
+A `Layout` holds all degrees and is checked on construction; `layout_parsing` reads its spellings. The ranks of one
+tp x pp x cp group work on the same samples, so a step has batch_size x grad_accum x dp samples.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
 def _stage(field: str, value: Any) -> int:
     stage = count_or_zero(field, value)
     if stage > 3:
-        raise JobError(f"{field} {show(value)} is no stage of ZeRO; set it to 0, 1, 2 or 3")
+        raise JobError(f"{field} {show(value)} is not a stage of ZeRO; set it to 0, 1, 2 or 3")
     return stage
 
 
@@ -59,11 +58,10 @@ class Layout:
     shard             ranks that share one copy of what is sharded; None: all dp x cp; fewer: hybrid sharding (HSDP)
     schedule          1f1b, gpipe, interleaved or zero-bubble
     cp_comm           how keys and values reach the other ranks: ring, all-gather or all-to-all (Ulysses)
-    overlap_grad_reduce   gradients are reduced behind the backward pass. PyTorch's DDP and FSDP always do (the default
-                      of a layout of data ranks alone, and from zero 2 on); Megatron only when told (the default of
-                      others).
-    overlap_param_gather  sharded weights are gathered behind compute. FSDP prefetches (the default from zero 2 on);
-                      a distributed optimizer gathers after its update unless told (zero 1).
+    overlap_grad_reduce   gradients are reduced during the backward pass. Default: true for layouts with dp alone and
+                      from zero 2 on, as in PyTorch's DDP and FSDP; false for others, as in Megatron.
+    overlap_param_gather  sharded weights are gathered during compute. Default: true from zero 2 on, as FSDP prefetches;
+                      false for zero 1, where the distributed optimizer gathers after its update.
     dispatcher        how tokens reach experts: all-to-all sends one copy for each expert, deepep one for each node and
                       rank (DeepEP, HybridEP); default all-to-all
     overlap_ep        tokens travel to experts behind another micro-batch's compute; default off
@@ -72,7 +70,7 @@ class Layout:
     capacity_factor   tokens that an expert takes at most, over its even share; the rest is dropped (see `expert_load`);
                       None: dropless
 
-    Raises JobError for a value or a combination that cannot be.
+    Raises JobError for an invalid value or combination.
     """
 
     dp: int = option(1, count, "data-parallel replicas")
@@ -169,7 +167,7 @@ class Layout:
             self._set("shard", None)
 
     def _usual(self) -> dict[str, Any]:
-        """What fields that follow from others are unless they are given."""
+        """Defaults of the fields whose default depends on other fields."""
         data_alone = self.tp == self.pp == self.cp == self.ep == 1
         return {
             "etp": self.tp,
@@ -207,16 +205,16 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """Whether this is data parallelism alone, as DDP runs it: every rank holds everything."""
+        """Whether this is data parallelism as DDP runs it: every rank holds the whole model and all states."""
         return self.tp == self.pp == self.cp == self.ep == 1 and not self.zero and self.label == "dp"
 
     @property
     def label(self) -> str:
-        """The shortest text that is read back to this layout on as many GPUs: dp, fsdp, hsdp=8, tp=8,pp=4,dp=2,sp=1."""
+        """The shortest text that parses to this layout on as many GPUs: dp, fsdp, hsdp=8, tp=8,pp=4,dp=2,sp=1."""
         return self.text()
 
     def text(self, with_dp: bool = True) -> str:
-        """The label; without dp it is one for any number of GPUs, from which dp then follows."""
+        """The label. Without dp it fits any number of GPUs, and dp follows from that number."""
         departures = self._departures()
         only = {name for name, _ in departures} - {"zero", "shard"}
         if only:

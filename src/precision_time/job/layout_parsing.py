@@ -1,7 +1,7 @@
-"""Reading the `layout` word of a job: names, `tp=8,pp=4` text and mappings, in the words of several frameworks.
+"""Parsing the field `layout` of a job: a name, `tp=8,pp=4` text or a mapping.
 
-Degrees may have Megatron's names (tensor_model_parallel_size ...) or torchtitan's (data_parallel_shard_degree ...).
-dp may be left out: it follows from the GPUs.
+Degrees may have the names of Megatron (tensor_model_parallel_size ...), DeepSpeed or torchtitan
+(data_parallel_shard_degree ...). dp may be left out: it follows from the number of GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precision_time.job.checks import count, on_off, show
 from precision_time.job.layout import LAYOUT_FIELDS, Layout
 
 _NODE = "node"
-"""Stands for a shard as large as a node until the number of nodes is known."""
+"""Placeholder for a shard of one node's GPUs, until the number of nodes is known."""
 
 NAMES: dict[str, dict[str, Any]] = {
     "dp": {}, "ddp": {}, "no_shard": {},
@@ -25,7 +25,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "hybrid_shard_zero2": {"zero": 2, "shard": _NODE},
     **{f"zero{dash}{stage}": {"zero": stage} for dash in ("", "_") for stage in range(4)},
 }  # fmt: skip
-"""Layouts by name. A number may follow those that shard: fsdp=8 is hsdp=8, 8 ranks to a copy."""
+"""Layouts by name. Those that shard may have a number: fsdp=8 and hsdp=8 both share one copy among 8 ranks."""
 
 ALIASES: dict[str, str] = {
     # Megatron
@@ -43,25 +43,25 @@ ALIASES: dict[str, str] = {
     "pipeline_parallel_schedule": "schedule",
     "enable_async_tensor_parallel": "overlap_tp",
 }  # fmt: skip
-"""What other programs call the fields."""
+"""Name of a field in another program -> its name here."""
 
 _DISTRIBUTED, _INSTANCES = "use_distributed_optimizer", "num_distributed_optimizer_instances"
 _STRATEGY, _CHUNK = "data_parallel_sharding_strategy", "num_layers_per_virtual_pipeline_stage"
 _REPLICATE, _SHARD = "data_parallel_replicate_degree", "data_parallel_shard_degree"
 _DERIVED = (_DISTRIBUTED, _INSTANCES, _STRATEGY, _CHUNK, _REPLICATE, _SHARD, "lora")
-"""Words that decide fields together with others."""
+"""Settings of other programs that decide a field in combination with others."""
 
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _BARE = (
     "sp", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_ep", "use_distributed_optimizer",
 )  # fmt: skip
-"""Switches that may stand without a value."""
+"""Switches that may be given without a value."""
 
 
 def parse_layout(value: Any, gpus: int, nodes: int | None = None) -> Layout:
     """The layout that `value` (a name, text, a mapping or a Layout) means on `gpus`; `nodes` settles a bare hsdp.
 
-    Raises JobError with the nearest word, or with the whole product of degrees where it is not `gpus`.
+    Raises JobError with the nearest names, or with the whole product of degrees where it is not `gpus`.
     """
     if isinstance(value, Layout):
         _check_product(value.tp, value.pp, value.cp, value.dp, gpus)
@@ -99,7 +99,7 @@ def _unknown(value: Any, name: str = "") -> JobError:
 
 
 def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """The given words under the names of the fields, each once; `_DERIVED` ones as they are."""
+    """The given values by name of the field, each once; those in `_DERIVED` keep their name."""
     fields: dict[str, Any] = {}
 
     def add(name: str, value: Any, spelling: Any) -> None:
@@ -129,10 +129,10 @@ def _collect(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
-    """The layout of collected words: first the degrees that make up the GPUs, then who shares the states."""
+    """The layout of the collected fields: first the degrees, whose product is `gpus`, then the sharding of states."""
     if "lora" in fields:
         raise JobError(
-            f"layout lora={fields['lora']} is no degree; put it into the model, model_config lora={fields['lora']}"
+            f"layout lora={fields['lora']} is not a degree; put it into the model, model_config lora={fields['lora']}"
         )
     if _CHUNK in fields:
         raise JobError(
@@ -164,7 +164,7 @@ def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
 
 
 def _check_product(tp: int, pp: int, cp: int, dp: int | None, gpus: int) -> int:
-    """dp, filled from the GPUs where it is not given; else a sentence with the whole product."""
+    """dp, derived from `gpus` where it is None. Raises JobError with the whole product where it is not `gpus`."""
     model = tp * pp * cp
     if dp is None:
         if gpus % model:
@@ -193,7 +193,7 @@ def _strategy(value: Any) -> int:
 
 
 def _replicate(fields: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
-    """torchtitan's two degrees: copies of the weights, and the ranks (with those of cp) that share each copy."""
+    """Sets zero and shard from torchtitan's two degrees: copies of the weights, and ranks (dp x cp) of each copy."""
     if dp % replicas:
         raise JobError(f"layout {_REPLICATE}={replicas} does not divide dp={dp}; set it to 1 or to a divisor of {dp}")
     shared = dp // replicas * cp
@@ -204,7 +204,7 @@ def _replicate(fields: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
 
 
 def _node_shard(gpus: int, nodes: int | None, tp: int, ranks: int) -> int | None:
-    """The data ranks of one node; tensor-parallel ranks come first in a node."""
+    """Data-parallel ranks on one node, where tensor-parallel ranks are neighbours; None where that is all of them."""
     if nodes is None:
         raise JobError("layout hsdp does not say how many GPUs share a copy; write hsdp=8, or give nodes")
     shard = max(1, gpus // nodes // tp)

@@ -1,7 +1,7 @@
-"""The ten precision names, what each means for every tensor of a step, and the other spellings people use.
+"""The ten precision names, the dtypes that each gives the tensors of a step, and the other spellings in use.
 
-The table is the vocabulary of the whole package: capture reads the dtypes, layout the gradient dtype, timing
-the math key. dtypes are PyTorch's names.
+Capture reads the dtypes, layout reads the gradient dtype, and timing reads the key of the peak (`math`). dtypes have
+PyTorch's names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from precision_time.job.checks import show
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a precision name decides.
+    """The dtypes of one training step.
 
-    `compute_dtype`: forward and backward operators that may run low. `gradient_dtype`: what data-parallel
-    ranks exchange (under autocast the leaves are fp32, so their gradients are too). `state_dtype`: optimizer
-    moments, and the master copy where `master_weights`. `math`: key of the peak that matrix multiplies have.
+    compute_dtype   of the forward and backward operators that autocast or half weights put into low precision
+    gradient_dtype  of the gradients that data-parallel ranks reduce; under autocast weights are fp32, and so are these
+    state_dtype     of the optimizer's moments, and of the master copy of the weights where `master_weights`
+    math            key of `Gpu.peaks` that limits matrix multiplies
     """
 
     name: str
@@ -41,7 +42,7 @@ class Precision:
 
     @property
     def label(self) -> str:
-        """The name, with the fp8 scaling where it is not the default: what a Job stores."""
+        """The name, with the fp8 scaling where it is not tensorwise; this is what a `Job` stores."""
         return f"{self.name}-{self.fp8_scaling}" if self.fp8_scaling in ("rowwise", "block") else self.name
 
 
@@ -93,7 +94,7 @@ def parse_precision(text: Any, field: str = "precision") -> Precision:
     if name in PRECISIONS:
         return PRECISIONS[name]
     if spelling in _AMBIGUOUS:
-        raise JobError(f"{field} {show(text)} is ambiguous; say {_AMBIGUOUS[spelling]}")
+        raise JobError(f"{field} {show(text)} is ambiguous; write {_AMBIGUOUS[spelling]}")
     choices = nearest(spelling, [*PRECISIONS, *ALIASES, *_FP8_SCALED])
     raise JobError(
         f"{field} {show(text)} is unknown; nearest: {choices}; set {field} to one of {', '.join(PRECISIONS)}"

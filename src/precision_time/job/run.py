@@ -1,4 +1,4 @@
-"""What surrounds the steady step: length of the run, data set, evaluations, checkpoints, start-up, price."""
+"""The run around the steps: its length, data set, evaluations, checkpoints, start-up and price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTHS = ("epochs", "steps", "samples")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Length (one of epochs, steps, samples) and the facts around the steps; None means not said."""
+    """Length of the run (one of epochs, steps, samples), its data set and what else it does; None: not set."""
 
     _: KW_ONLY
     epochs: float | None = option(None, optional(positive), "epochs to train; may be a fraction")
@@ -58,11 +58,11 @@ class Run:
         if self.dataset is not None and self.dataset_size is None:
             object.__setattr__(self, "dataset", find_dataset(self.dataset).name)
         if self.checkpoint_s and self.checkpoint_every_steps is None:
-            raise JobError(f"checkpoint_s {show(self.checkpoint_s)} needs checkpoint_every_steps; say how often")
+            raise JobError(f"checkpoint_s {show(self.checkpoint_s)} needs checkpoint_every_steps; add it")
         if self.evaluation_every_epochs is not None and self.evaluation_samples is None:
             raise JobError(
                 f"evaluation_every_epochs {show(self.evaluation_every_epochs)} has no evaluation_samples; "
-                f"say how many samples one evaluation has"
+                f"add the number of samples of one evaluation"
             )
         if self.evaluation_samples is not None and self.evaluation_every_epochs is None:
             object.__setattr__(self, "evaluation_every_epochs", 1.0)
@@ -72,7 +72,7 @@ class Run:
         return cls(**known_fields(values, RUN_FIELDS, "run"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that were said; `from_dict` reads them back."""
+        """The fields that are set; `from_dict` reads them back."""
         return present_fields(self)
 
     def samples_per_epoch(self, default_dataset: str | None = None, seq_len: int | None = None) -> int | None:

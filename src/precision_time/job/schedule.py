@@ -1,4 +1,4 @@
-"""A precision schedule: which precision holds from which step on."""
+"""A precision schedule: a run that changes its precision at given steps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class PrecisionFrom:
 def parse_schedule(value: Any, field: str = "precision") -> tuple[PrecisionFrom, ...]:
     """Entries from a list of {from_step, precision}; the first starts at step 0, steps increase."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
-        raise JobError(f"{field} {show(value)} is no schedule; give a list of {{from_step, precision}}")
+        raise JobError(f"{field} {show(value)} is not a schedule; give a list of {{from_step, precision}}")
     entries = tuple(_entry(item, field) for item in value)
     if not entries:
         raise JobError(f"{field} is an empty schedule; give a precision or a list of {{from_step, precision}}")
     if entries[0].from_step != 0:
-        raise JobError(f"{field} must start with from_step: 0, not {entries[0].from_step}; say what holds at first")
+        raise JobError(
+            f"{field} must start with from_step: 0, not {entries[0].from_step}; add the precision of the first steps"
+        )
     for before, after in itertools.pairwise(entries):
         if after.from_step <= before.from_step:
             raise JobError(f"{field} has from_step {after.from_step} after {before.from_step}; list them in order")

@@ -1,4 +1,4 @@
-"""Settings of other programs as job-file words: Megatron arguments, DeepSpeed and torchtitan configs."""
+"""Settings of other programs as fields of a job: Megatron arguments, DeepSpeed and torchtitan configs."""
 
 from precision_time.job.importers.deepspeed import from_deepspeed
 from precision_time.job.importers.imported import Imported

@@ -1,4 +1,4 @@
-"""A DeepSpeed config (the JSON file of `--deepspeed_config`) as job-file words, but for the model: it names none."""
+"""A DeepSpeed config (the JSON file of `--deepspeed_config`) as fields of a job. It names no model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ KEYS = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization",
     "fp16", "bf16", "gradient_clipping", "zero_allow_untested_optimizer",
 )  # fmt: skip
-"""Keys that a DeepSpeed config is recognised by."""
+"""Keys by which a DeepSpeed config is recognised."""
 
 _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "lamb": "lamb", "fusedlamb": "lamb", "sgd": "sgd",
     "adagrad": "adagrad",
 }  # fmt: skip
-"""DeepSpeed's Adam decays weights as AdamW unless told otherwise."""
+"""DeepSpeed's Adam decays weights as AdamW by default (`adam_w_mode`)."""
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "bfp16": "bfloat16", "fp32": "float32"}
 _NO_EFFECT = (
     "scheduler", "steps_per_print", "wall_clock_breakdown", "dump_state", "tensorboard", "wandb", "csv_monitor",
@@ -41,7 +41,7 @@ _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 
 
 def from_deepspeed(config: Mapping[str, Any]) -> Imported:
-    """Job-file words of a DeepSpeed config. Raises JobError for a section or a number that cannot be."""
+    """The job fields of a DeepSpeed config. Raises JobError for an invalid section or number."""
     reader = Reader(config, auto=True)
     fields: dict[str, Any] = {}
     _batch(reader, fields)
@@ -54,20 +54,20 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
         if str(name).lower() in _OPTIMIZERS:
             fields["optimizer"] = _OPTIMIZERS[str(name).lower()]
         else:
-            reader.not_taken[f"optimizer {name}"] = "no model of this optimizer; say --optimizer"
+            reader.not_taken[f"optimizer {name}"] = "no model of this optimizer; give --optimizer"
     checkpointing = _section(reader, "activation_checkpointing").left
     if any(is_on(value) for value in checkpointing.values()):
         fields["recompute"] = "full"
     elif checkpointing:
         reader.not_taken["activation_checkpointing"] = (
-            "the model's code decides whether it checkpoints; say --recompute full"
+            "the model's code decides whether it recomputes; give --recompute full"
         )
     least = layout.get("tp", 1) * layout.get("pp", 1) * layout.get("cp", 1)
     return Imported(KIND, fields, reader.number("train_batch_size"), least, reader.finish(_NO_EFFECT))
 
 
 def _section(reader: Reader, name: str) -> Reader:
-    """A nested mapping, taken whole; what is not taken from it is not reported."""
+    """A nested mapping; keys that nobody takes from it are not reported."""
     value = reader.take(name, default={})
     if isinstance(value, bool):
         value = {"enabled": value}
@@ -86,7 +86,7 @@ def _batch(reader: Reader, fields: dict[str, Any]) -> None:
 
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> str:
-    """DeepSpeed's fp16 and bf16 keep half weights and a full copy in the optimizer; apex's amp is autocast at O1."""
+    """fp16 and bf16 of DeepSpeed: half weights, with an fp32 copy in the optimizer. apex's amp is autocast at O1."""
     half, bf16, amp = _section(reader, "fp16"), _section(reader, "bf16"), _section(reader, "amp")
     reader.refuse("superseded by bf16", "bfloat16")
     if half.on("enabled"):

@@ -1,4 +1,4 @@
-"""What an importer found: job-file words, what waits for the number of GPUs, and what was not taken and why."""
+"""The result of an importer: job fields, the global batch, and the settings that were not taken, with the reason."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNKNOWN = "unknown here"
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The words of a foreign file.
+    """The settings of another program's file.
 
     kind          what the file is: Megatron arguments, DeepSpeed config or torchtitan config
     fields        job fields that need nothing else
     global_batch  samples per optimizer step in all; with the number of GPUs, and so dp, it decides grad_accum
-    least_gpus    the fewest GPUs that the degrees make up, taken where nobody says how many there are
-    not_taken     word of the file -> why it is in no job word
+    least_gpus    the product of the degrees, which is `gpus` where neither the file nor the user gives it
+    not_taken     setting of the file -> why no job field has it
     """
 
     kind: str
@@ -35,10 +35,10 @@ class Imported:
     not_taken: Mapping[str, str] = dataclass_field(default_factory=dict)
 
     def job_fields(self, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """All job-file words, with those of `said` (also job-file words) on top, and grad_accum from the global batch.
+        """All job fields: those of the file, replaced by `overrides`, and grad_accum from the global batch.
 
-        A model that is said replaces the file's with its shape; input sizes and configuration are merged key by key.
-        Raises JobError where the global batch is not a multiple of batch_size x dp.
+        A model in `overrides` replaces the file's model and shape; input sizes and `model_config` are merged key by
+        key. Raises JobError where the global batch is not a multiple of batch_size x dp.
         """
         replaced = {key.replace("-", "_"): value for key, value in (overrides or {}).items() if value is not None}
         fields = {key: value for key, value in self.fields.items() if key not in replaced}
@@ -59,7 +59,7 @@ class Imported:
         return fields
 
     def _settle_batch(self, fields: dict[str, Any]) -> None:
-        """Of batch size and accumulation, the one that is missing."""
+        """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp."""
         total = self.global_batch or 1
         gpus = count("gpus", fields["gpus"])
         dp = parse_layout(fields.get("layout", "dp"), gpus, _nodes(fields)).dp
@@ -67,20 +67,20 @@ class Imported:
             fields["grad_accum"] = 1
         known, missing = ("batch_size", "grad_accum") if "batch_size" in fields else ("grad_accum", "batch_size")
         if missing in fields:
-            return  # both are said, and overrule the total
+            return  # both are given, and override the total
         each = count(known, fields[known]) * dp
         if total % each:
             raise JobError(
                 f"global batch {total} of the {self.kind} is not a multiple of {known} {fields[known]} x dp {dp} = "
-                f"{each}; change gpus or {known}, or say {missing}"
+                f"{each}; change gpus or {known}, or give {missing}"
             )
         fields[missing] = total // each
 
     def notes(self) -> list[str]:
-        """What was not taken, one sentence for each reason; what has no effect comes last."""
+        """The settings that were not taken, one sentence for each reason; those without effect come last."""
         reasons = sorted(set(self.not_taken.values()), key=lambda reason: (reason == NO_EFFECT, reason))
         return [
-            f"{', '.join(word for word, why in self.not_taken.items() if why == reason)}: {reason}"
+            f"{', '.join(name for name, why in self.not_taken.items() if why == reason)}: {reason}"
             for reason in reasons
         ]
 
@@ -90,43 +90,43 @@ def _nodes(fields: Mapping[str, Any]) -> int | None:
 
 
 class Reader:
-    """Takes words out of a flat mapping one by one; what nobody took is left over with a reason."""
+    """Takes settings out of a flat mapping one by one; those left over get a reason why they were not taken."""
 
     def __init__(self, values: Mapping[str, Any], auto: bool = False) -> None:
-        """`auto`: the word "auto" stands for a value that another program fills in."""
+        """`auto`: whether the value "auto" means that another program fills it in (DeepSpeed under HF Trainer)."""
         self.left = dict(values)
         self._auto = auto
         self.not_taken: dict[str, str] = {}
 
     def take(self, *names: str, default: Any = None) -> Any:
-        """The value of the first name that is there; all of them are taken. null counts as absent."""
+        """The value of the first of `names` that is set; all of them are taken. None is not set."""
         result = default
         for name in reversed(names):
             value = self.left.pop(name, None)
             if self._auto and isinstance(value, str) and value.strip().lower() == "auto":
-                self.not_taken[name] = "is auto, decided by the program that reads it; say it as a flag"
+                self.not_taken[name] = "is auto, decided by the program that reads it; give it as a flag"
             elif value is not None:
                 result = value
         return result
 
     def number(self, *names: str, default: int | None = None) -> int | None:
-        """A whole number of at least 1, as above; anything else is a JobError with the file's word."""
+        """The same for a whole number of at least 1. Raises JobError, with the file's name of it, for anything else."""
         value = self.take(*names)
         return default if value is None else count(names[0], value)
 
     def on(self, *names: str) -> bool:
-        """Whether a switch is there and on."""
+        """Whether a switch is set and on."""
         return is_on(self.take(*names))
 
     def refuse(self, reason: str, *names: str) -> None:
-        """Leave words out that are there, for this reason."""
+        """Mark those of `names` that are set as not taken, for this reason."""
         for name in names:
             if name in self.left:
                 del self.left[name]
                 self.not_taken[name] = reason
 
     def finish(self, unimportant: tuple[str, ...]) -> dict[str, str]:
-        """Reasons for all that is left; names that start with or are one of `unimportant` change no time."""
+        """All settings not taken, with the reason; names that start with one of `unimportant` change no time."""
         for name in self.left:
             harmless = name.startswith(unimportant)
             self.not_taken.setdefault(name, NO_EFFECT if harmless else UNKNOWN)
@@ -134,7 +134,7 @@ class Reader:
 
 
 def is_on(value: Any) -> bool:
-    """Whether a switch's value means on: a bare flag, true, 1."""
+    """Whether the value of a switch means on: true, 1, or a flag without a value."""
     if isinstance(value, str):
         return value.strip().lower() not in ("", "false", "0", "no", "off", "none")
     return bool(value)

@@ -1,4 +1,4 @@
-"""Megatron-LM arguments as job-file words: a launch script, a command line, or a mapping of arguments."""
+"""Megatron-LM arguments as fields of a job: a launch script, a command line, or a mapping of arguments."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _FUSIONS = (
 
 
 def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
-    """Job-file words of Megatron-LM arguments: the text of a script, a command line, or argument -> value.
+    """The job fields of Megatron-LM arguments, given as the text of a script or command line, or as a mapping.
 
-    Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are there. Raises
-    JobError for a value that cannot be; flags that are not known are reported, never an error.
+    Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are given. Raises
+    JobError for an invalid value; unknown flags are reported in `not_taken` and are no error.
     """
     reader = Reader(_plain(arguments(settings) if isinstance(settings, str) else settings))
     _leave_unset(reader)
@@ -76,7 +76,7 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Argument names without dashes before and with hyphens inside; nested tables (MODEL_ARGS: ...) flattened."""
+    """Argument names without leading dashes, with hyphens for underscores; nested tables flattened."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
         layout["zero"] = 1
     if (instances := reader.number("num-distributed-optimizer-instances")) is not None:
         layout["num_distributed_optimizer_instances"] = instances
-    # Megatron overlaps nothing unless told; the layout's own defaults are those of PyTorch where there is only dp.
+    # Megatron overlaps nothing by default; with dp alone, the layout's defaults are those of PyTorch.
     layout["overlap_grad_reduce"] = reader.on("overlap-grad-reduce") or layout.get("zero") == 3
     gathers = reader.on("overlap-param-gather")
     if layout.get("zero"):
@@ -140,7 +140,7 @@ def _pipeline(
     if (each := reader.number("num-layers-per-virtual-pipeline-stage")) is not None:
         layers = config.get("layers")
         if layers is None:
-            reader.not_taken["num-layers-per-virtual-pipeline-stage"] = "needs num-layers; say vpp in --layout"
+            reader.not_taken["num-layers-per-virtual-pipeline-stage"] = "needs num-layers; give vpp in --layout"
         elif int(layers) % (pp * each):
             raise JobError(
                 f"num-layers {layers} is not a multiple of pipeline-model-parallel-size {pp} x "
@@ -170,7 +170,7 @@ def _pipeline(
 
 
 def _precision(reader: Reader, fields: dict[str, Any]) -> None:
-    """Half weights with a full copy; bf16 gradients are summed and reduced in fp32 unless told otherwise."""
+    """Half weights with an fp32 copy. bf16 gradients are accumulated and reduced in fp32 unless grad-reduce-in-bf16."""
     bf16, fp16 = reader.on("bf16"), reader.on("fp16")
     in_fp32 = reader.on("accumulate-allreduce-grads-in-fp32")
     in_bf16 = reader.on("grad-reduce-in-bf16")
@@ -183,7 +183,7 @@ def _precision(reader: Reader, fields: dict[str, Any]) -> None:
         if recipe == "mxfp8" or recipe not in _FP8:
             reader.not_taken[f"fp8-recipe {recipe}"] = f"no model of its scaling; taken as {fields['precision']}"
     reader.refuse(
-        "goes with fp8, whose weights are gathered as the precision says",
+        "an option of fp8; weights are gathered in the dtype of the precision",
         *(n for n in tuple(reader.left) if n.startswith("fp8")),
     )
     if fp16 and reader.take("loss-scale") is not None:
@@ -196,7 +196,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if optimizer in _OPTIMIZERS:
         fields["optimizer"] = _OPTIMIZERS[optimizer]
     else:
-        reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; say --optimizer"
+        reader.not_taken[f"optimizer {optimizer}"] = "no model of this optimizer; give --optimizer"
     fields["clip_norm"] = reader.take("clip-grad", default=1.0)
     backend = str(reader.take("attention-backend", default="auto")).removeprefix("AttnBackend.")
     local = reader.take("transformer-impl") == "local"
@@ -207,7 +207,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     elif backend in ("unfused", "local") or local:
         fields["attention"] = "math"
     if is_on(reader.take("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph")):
-        reader.not_taken["cuda graphs"] = "cover parts of the step; for a whole one say --execution cuda_graphs"
+        reader.not_taken["cuda graphs"] = "cover parts of the step; for the whole step give --execution cuda_graphs"
     run: dict[str, Any] = {}
     for field, name in (("steps", "train-iters"), ("samples", "train-samples")):
         if (value := reader.take(name)) is not None and not run:

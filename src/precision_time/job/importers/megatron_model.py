@@ -109,7 +109,7 @@ def _vocabulary(reader: Reader, tp: int) -> int | None:
     if padded is not None:
         return padded
     if size is None:
-        reader.not_taken["vocab-size"] = "is not given, and the tokenizer does not say; taken as the model's default"
+        reader.not_taken["vocab-size"] = "is not given, nor known of the tokenizer; taken as the model's default"
         return None
     if tokenizer == "NullTokenizer":
         size += 1  # its end of document

@@ -1,4 +1,4 @@
-"""Which program a file of settings belongs to, by what is in it, and its words."""
+"""Recognises the program that a file of settings belongs to by its content, and reads it with the right importer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from precision_time.job.importers.megatron import from_megatron
 from precision_time.job.importers.torchtitan import from_torchtitan
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
-_WHAT = "a launch script or arguments of Megatron, a DeepSpeed config (JSON) or a torchtitan config (TOML)"
+_FORMATS = "a launch script or arguments of Megatron, a DeepSpeed config (JSON) or a torchtitan config (TOML)"
 
 
 def read_import(path: str | Path) -> Imported:
-    """The words of a file of settings of another program. Raises DataError naming the file and what it may be."""
+    """The settings in a file of another program. Raises DataError naming the file and the formats that are read."""
     name = f"file {str(path)!r}"
     suffix = Path(path).suffix.lower()
     try:
@@ -39,19 +39,19 @@ def read_import(path: str | Path) -> Imported:
         raise DataError(f"{name}: {error}") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{name} is not valid JSON at line {error.lineno}: {error.msg}; correct that line") from None
-    raise DataError(f"{name} is not recognised; give {_WHAT}")
+    raise DataError(f"{name} is not recognised; give {_FORMATS}")
 
 
 def _of_mapping(content: Mapping[str, Any], name: str) -> Imported:
     if not isinstance(content, Mapping):
-        raise DataError(f"{name} holds no mapping; give {_WHAT}")
+        raise DataError(f"{name} holds no mapping; give {_FORMATS}")
     if "parallelism" in content or len(set(torchtitan.SECTIONS) & set(content)) >= 2:
         return from_torchtitan(content)
     if set(deepspeed.KEYS) & set(content):
         return from_deepspeed(content)
     if any(_MEGATRON.search(str(key)) for key in _keys(content)):
         return from_megatron(content)
-    raise DataError(f"{name} is not recognised; give {_WHAT}")
+    raise DataError(f"{name} is not recognised; give {_FORMATS}")
 
 
 def _keys(content: Mapping[Any, Any]) -> list[str]:

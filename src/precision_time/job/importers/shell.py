@@ -1,4 +1,4 @@
-"""The arguments that a launch script or a command line gives to a program, with its own variables filled in."""
+"""The arguments that a launch script or a command line gives to a program, with the script's variables expanded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ENDS = (
     "", ";", "&&", "||", "|", "&", ")", "]", "fi", "done", "$@", "$*", "torchrun", "python", "python3", "srun",
     "deepspeed",
 )  # fmt: skip
-"""Words after which a flag has no more values: the ends of commands, and the commands that come next."""
+"""Tokens after which a flag has no more values: ends of commands, and names of programs."""
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
 
 
 def arguments(text: str) -> dict[str, str | bool]:
-    """Flag name without dashes, hyphens inside -> its value (several joined by spaces), True where it has none.
+    """Flag name, without leading dashes, -> its values joined by spaces; True for a flag without a value.
 
     Reads plain commands, arrays (ARGS=(...)), arguments in quoted variables (ARGS="--a 1 --b 2") and variables that the
-    text sets; nothing is run. A flag given twice has its last value. Raises DataError for a quote that is never closed.
+    text sets; nothing is run. The last value of a repeated flag counts. Raises DataError for an unclosed quote.
     """
     try:
         tokens = shlex.split(text.replace("\\\n", " "), comments=True)
@@ -42,7 +42,7 @@ def arguments(text: str) -> dict[str, str | bool]:
 
 
 def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
-    """The words with variables filled in, assignments taken out and parentheses of arrays dropped."""
+    """The tokens with variables expanded, without assignments and without the parentheses of arrays."""
     result: list[str] = []
     for raw in tokens:
         token = _filled(raw, variables)
@@ -58,7 +58,7 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
                 variables[name] = value
         elif token in _ENDS or token.endswith((".py", "[@]}", "[*]}")):
             result.append(_END)
-        elif token.endswith(")") and "(" not in token:  # the end of an array, stuck to its last word
+        elif token.endswith(")") and "(" not in token:  # the end of an array, joined to its last element
             result += [token[:-1], _END]
         else:
             result.append(token)
@@ -66,7 +66,7 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
 
 
 def _ended(tokens: list[str]) -> list[str]:
-    """Words that belong to no flag left out."""
+    """The flags and their values, without tokens that belong to no flag."""
     result, open_flag = [], False
     for token in tokens:
         if token == _END:
@@ -80,7 +80,7 @@ def _ended(tokens: list[str]) -> list[str]:
 
 
 def _filled(token: str, variables: dict[str, str]) -> str:
-    """The word with the variables that are known; ${NAME:-default} without NAME is the default."""
+    """The token with its known variables expanded; ${NAME:-default} is the default where NAME is not set."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]

@@ -1,4 +1,4 @@
-"""A torchtitan config (its TOML file, read) as job-file words."""
+"""A torchtitan config (its parsed TOML file) as fields of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precision_time.job.importers.imported import Imported, Reader
 
 KIND = "torchtitan config"
 SECTIONS = ("parallelism", "training", "model", "job", "activation_checkpoint", "experimental")
-"""Tables that a torchtitan config is recognised by."""
+"""Tables by which a torchtitan config is recognised."""
 
 _MODELS = {("llama3", "405b"): "llama3.1-405b"}
 """Model and flavour with another name in the zoo; others are model-flavour."""
@@ -35,7 +35,7 @@ _NO_EFFECT = (
 
 
 def from_torchtitan(config: Mapping[str, Any]) -> Imported:
-    """Job-file words of a torchtitan config. Raises JobError for a word that cannot be."""
+    """The job fields of a torchtitan config. Raises JobError for an invalid value."""
     reader = Reader(_flat(config))
     fields: dict[str, Any] = {}
     layout, least = _layout(reader)
@@ -51,7 +51,7 @@ def from_torchtitan(config: Mapping[str, Any]) -> Imported:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`[training] seq_len` as training.seq_len."""
+    """Nested tables with dotted keys: `seq_len` of `[training]` becomes training.seq_len."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -70,7 +70,7 @@ def _model(reader: Reader, fields: dict[str, Any]) -> None:
 
 
 def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
-    """The degrees under torchtitan's names, and the fewest GPUs that they make up."""
+    """The layout with torchtitan's names of the degrees, and the product of the degrees."""
     number = reader.number
     old = "experimental."
     tp = number("parallelism.tensor_parallel_degree", "training.tensor_parallel_degree", default=1) or 1
@@ -131,7 +131,7 @@ def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) ->
 
 
 def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> None:
-    """Sharded weights are cast as they are gathered (bf16-master); replicas autocast; tp or pp alone do neither."""
+    """FSDP casts weights as it gathers them (bf16-master), DDP runs autocast, tp or pp alone run in fp32."""
     weights = str(reader.take("training.dtype", default="float32"))
     low = str(reader.take("training.mixed_precision_param", default="bfloat16"))
     reduce = str(reader.take("training.mixed_precision_reduce", default="float32"))
@@ -175,7 +175,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     if (data := reader.take("training.dataset")) == "c4":
         run["dataset"] = data
     elif data:
-        reader.not_taken[f"training.dataset {data}"] = "not in the catalog of data sets; steps say how long the run is"
+        reader.not_taken[f"training.dataset {data}"] = "not in the catalog of data sets; the run has training.steps"
     if run:
         fields["run"] = run
 
@@ -192,7 +192,7 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
         mode = "full" if option == "1" else "none"
         if option != "1":
             reader.not_taken["activation_checkpoint.selective_ac_option"] = (
-                f"every {option}nd or later layer is checkpointed; say --recompute full --recompute-layers N"
+                f"every {option}nd or later layer is checkpointed; give --recompute full --recompute-layers N"
             )
     elif mode == "selective":
         reader.not_taken["activation_checkpoint.selective_ac_option"] = (
