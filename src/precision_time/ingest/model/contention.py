@@ -17,7 +17,6 @@ storage (more than 2) and by sharing cores, it may jump: 9 % of a time with 3 an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +52,6 @@ class Contention:
         self._reading: Array | None = None
         self._training: Array | None = None
         self._miss: Array | None = None
-
-    def afresh(self, tolerance: float | None = None) -> Contention:
-        """The same without what it keeps from before."""
-        other = copy(self)
-        other._tolerance = self._tolerance if tolerance is None else tolerance
-        other._reading = other._training = other._miss = None
-        return other
 
     def solve(
         self,
@@ -102,22 +94,6 @@ class Contention:
             return np.asarray(np.maximum(hot, miss * storage))
         hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
         return np.asarray(hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0))
-
-    def alone(self, miss: float) -> Array:
-        """Seconds per sample of each job when no other runs, [jobs, 1]."""
-        return self.seconds(np.full_like(self._hot, miss), self._hot, self._storage)
-
-    def most_misses(self, time: Array, hot: Array, storage: Array) -> Array:
-        """The largest share of misses with which a job takes no longer than `time` a sample: seconds() backwards."""
-        slope = (1.0 - self._overlap) * np.maximum(storage - hot, 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            hidden = np.where(storage > 0, hot / storage, np.inf)
-            below = np.where(slope > 0, (time - hot) / slope, np.inf)
-            knee = hot + slope * hidden
-            beyond = slope + self._overlap * storage
-            above = np.where(beyond > 0, hidden + np.maximum(time - knee, 0.0) / beyond, np.inf)
-        miss = np.where(below < hidden, below, np.where(np.isfinite(hidden), above, np.inf))
-        return np.asarray(np.where(time >= hot, np.clip(miss, 0.0, 1.0), 0.0))
 
     def stretched(self, reading: Array, training: Array, pressing: Flags | None) -> tuple[Array, Array]:
         """Seconds of a hit and of the storage, when the others are busy for these shares of time."""

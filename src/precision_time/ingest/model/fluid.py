@@ -14,56 +14,20 @@ next moment of a jump.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
 from precision_time.ingest.model.misses import Fits, Lru, NoEviction
-from precision_time.ingest.model.order import Ordered, OrderedLru
-from precision_time.ingest.model.pace import CHANGE, CHANGE_LRU, Pace
+from precision_time.ingest.model.outcome import Outcome, Trajectory
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.model.same_order import simulate
+from precision_time.ingest.model.step_length import CHANGE, CHANGE_LRU, StepLength
 
 STEP = 1 / 8
 """Share of an epoch in one step, at most, while shares of misses change."""
-NO_STEP, EDGE_STEP, PATIENCE = 1e-5, 1 / 64, 8
-"""Share of an epoch in a step that is hardly one, and in the one taken instead after several such."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """What happened over time for one vector of offsets; rows are moments.
-
-    times_s   [T] seconds
-    progress  [T, jobs] epochs done
-    miss      [T, jobs] share of misses from this moment on; 0 where a job does not read
-    held      [T] share of all the data that is in the cache
-    """
-
-    times_s: Array
-    progress: Array
-    miss: Array
-    held: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """When each job ends, for each vector of offsets.
-
-    finish_s        [lanes, jobs] from time 0 to the end of the process
-    makespan_s      [lanes] from time 0 to the last of them
-    first_epoch_s   [lanes, jobs] from a job's first read to the end of its first epoch
-    stall_s         [lanes, jobs] time that a job waited for its data: what it ran minus what it prepared or trained
-    trajectory      where it was asked for
-    """
-
-    finish_s: Array
-    makespan_s: Array
-    first_epoch_s: Array
-    stall_s: Array
-    trajectory: Trajectory | None = None
 
 
 def run(
@@ -79,87 +43,120 @@ def run(
     """Run `jobs`, each launched at its offset; `offsets_s` is [lanes, jobs], every row a case of its own.
 
     start_up_presses  a job that starts up slows the others as one does that prepares and trains
-    trajectory        tell what happened; for one row only
+    step              longest step in epochs, while shares of misses change
+    trajectory        record what happened; for one row only
+
+    Raises IngestError for offsets of another shape or below 0. Jobs of one order are run by same_order.simulate.
     """
     offsets = _checked(jobs, offsets_s, trajectory)
-    lanes = offsets.shape[1]
-    parts = Parts.of(jobs)
-    cached = _misses(parts, cache, together.same_order, lanes)
-    contention = Contention(jobs, together)
-    goal = np.array([[float(job.epochs)] for job in jobs]) * np.ones(lanes)
-    samples = np.array([[float(job.samples)] for job in jobs])
-    begin = offsets + np.array([[job.start_up_s] for job in jobs])
-    x, n, t = np.zeros_like(begin), np.zeros_like(begin), np.zeros(lanes)
-    finish, first, stall = np.full_like(begin, np.nan), np.full_like(begin, np.nan), np.zeros_like(begin)
-    stuck, pace = (
-        np.zeros(lanes, dtype=int),
-        Pace(step, CHANGE_LRU if isinstance(cached, Lru) else CHANGE, len(jobs), lanes),
-    )
-    cached.accept(x, n)
-    # Otherwise all later epochs of a job are one step.
-    lone = _Lone(lanes) if isinstance(cached, Lru | OrderedLru) and not trajectory else None
+    if together.same_order:
+        return simulate(jobs, together, cache, offsets, start_up_presses=start_up_presses, trajectory=trajectory)
+    flow = _Flow(jobs, Contention(jobs, together), _misses(Parts.of(jobs), cache, offsets.shape[1]), offsets, step)
+    if start_up_presses:
+        flow.launch = offsets
+    if isinstance(flow.cache, Lru) and not trajectory:
+        flow.lone = _Lone(offsets.shape[1])
     rows: list[tuple[Array, Array, Array, Array]] = []
-
-    while np.isnan(finish).any():
-        running = (begin <= t) & np.isnan(finish)
-        pressing = (offsets <= t) & (begin > t) if start_up_presses else None
-        miss, leader = cached.settle(cached.share(x, n), x, n, running, contention, pressing)
-        changing = cached.changing(x, n, running)
-        time, busy, reading = contention.solve(miss, running, pressing, changing, leader)
-        rate = running / (time * samples)
+    while flow.going:
+        miss = flow.settle()
         if trajectory:
-            rows.append((t.copy(), x.copy(), np.where(running, miss, 0.0), cached.held(x, n)))
-
-        ends = cached.ends(n, goal, x)
-        starts = _following(t, begin, offsets if start_up_presses else None)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
-            dt = np.where(changing, np.minimum(jump, pace.longest(rate)), jump)
-            dt = np.minimum(dt, cached.meets(x, n, rate))
-            dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
-            if changing.any():
-                middle = np.minimum(pace.middle(x, rate, dt), ends)
-                halfway, leader = cached.settle(cached.share(middle, n), middle, n, running, contention, pressing)
-                time, busy, later = contention.solve(halfway, running, pressing, leader=leader)
-                before, rate = rate, running / (time * samples)
-                pace.adapt(dt, before, rate, np.abs(later - reading), changing)
-                jump = np.minimum(starts - t, np.where(running, (ends - x) / rate, np.inf).min(axis=0))
-                dt = np.minimum(dt, jump)
-            share = cached.until(x, np.minimum(cached.keep(x, x + rate * dt), ends))
-            dt = dt * share
-            # A job on the edge of what the cache still holds may find and lose it at one and the same moment, for ever.
-            fastest = rate.max(axis=0)
-            stuck = np.where(dt * fastest < NO_STEP, stuck + 1, np.maximum(stuck - 1, 0))
-            dt = np.where((stuck > PATIENCE) & (fastest > 0), np.maximum(dt, np.minimum(jump, EDGE_STEP / fastest)), dt)
-            here = running & (ends - x <= rate * dt + 1e-12)
-            x = np.where(here, ends, np.minimum(cached.keep(x, x + rate * dt), ends))
-
-        # Onto the start exactly, so that the comparisons above hold.
-        started = dt >= (starts - t) * (1 - 1e-12)
-        t = np.where(started, starts, t + dt)
-        pace.accept(dt, started | (share < 1) | here.any(axis=0))
-        stall += np.where(running, dt * (1.0 - busy), 0.0)
-        if here.any():
-            first = np.where(here & (n < 1) & (x >= np.minimum(goal, 1.0)), t - begin, first)
-            finish = np.where(here & (x >= goal), t, finish)
-            n = np.where(here & (x >= n + 1.0), np.floor(x), n)
-        cached.accept(x, n)
-        if lone is not None:
-            going = running & np.isnan(finish)
-            lasting, t = lone.skip(t, going, here, (begin > t).any(axis=0), goal - x, stall.sum(axis=0))
-            goal, stall = goal - lasting, stall + lasting * lone.stall
-
-    finish = finish + np.array([[job.end_s] for job in jobs])
+            rows.append((flow.time.copy(), flow.x.copy(), np.where(flow.running, miss, 0.0), flow.held))
+        flow.advance()
+    finish = flow.finish + np.array([[job.end_s] for job in jobs])
     told = None
     if trajectory:
-        rows.append((t, x, np.zeros_like(x), cached.held(x, n)))
-        told = Trajectory(
-            np.array([row[0][0] for row in rows]),
-            np.array([row[1][:, 0] for row in rows]),
-            np.array([row[2][:, 0] for row in rows]),
-            np.array([row[3][0] for row in rows]),
-        )
-    return Outcome(finish.T, finish.max(axis=0), first.T, stall.T, told)
+        rows.append((flow.time, flow.x, np.zeros_like(flow.x), flow.held))
+        told = Trajectory.of_rows(rows)
+    return Outcome(finish.T, finish.max(axis=0), flow.first_epoch.T, flow.stall.T, told)
+
+
+class _Flow:
+    """All lanes, from step to step. Progress x counts epochs; n is the epoch that a job is in. [jobs, lanes]"""
+
+    def __init__(
+        self, jobs: Sequence[JobRates], contention: Contention, cache: Fits, offsets: Array, step: float
+    ) -> None:
+        shape, lanes = offsets.shape, offsets.shape[1]
+        self.cache, self._contention = cache, contention
+        self._length = StepLength(step, CHANGE_LRU if isinstance(cache, Lru) else CHANGE, len(jobs), lanes)
+        self._goal = np.array([[float(job.epochs)] for job in jobs]) * np.ones(lanes)
+        self._samples = np.array([[float(job.samples)] for job in jobs])
+        self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
+        self.launch: Array | None = None
+        self.lone: _Lone | None = None
+        self.x, self._n, self.time = np.zeros(shape), np.zeros(shape), np.zeros(lanes)
+        self.finish, self.first_epoch, self.stall = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
+        cache.accept(self.x, self._n)
+
+    @property
+    def going(self) -> bool:
+        """Whether any job of any lane has not ended."""
+        return bool(np.isnan(self.finish).any())
+
+    @property
+    def held(self) -> Array:
+        """Share of all data in the cache, [lanes]."""
+        return self.cache.held(self.x, self._n)
+
+    def settle(self) -> Array:
+        """Share of misses of each job now; finds the rates too."""
+        self.running = (self._begin <= self.time) & np.isnan(self.finish)
+        self._pressing = None if self.launch is None else (self.launch <= self.time) & (self._begin > self.time)
+        miss = self.cache.share(self.x, self._n)
+        self._changing = self.cache.changing(self.x, self._n, self.running)
+        time, self._busy, self._reading = self._contention.solve(miss, self.running, self._pressing, self._changing)
+        self._rate = self.running / (time * self._samples)
+        return miss
+
+    def advance(self) -> None:
+        """One step of each lane, to the next moment of a jump at most."""
+        x, running = self.x, self.running
+        ends = self.cache.ends(self._n, self._goal, x)
+        moments = self._begin if self.launch is None else np.concatenate([self._begin, self.launch])
+        starts = np.where(moments > self.time, moments, np.inf).min(axis=0)
+        jump = self._until_jump(ends, starts)
+        dt = np.where(self._changing, np.minimum(jump, self._length.longest(self._rate)), jump)
+        dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
+        if self._changing.any():
+            self._to_the_middle(dt, ends)
+            dt = np.minimum(dt, self._until_jump(ends, starts))
+        share = self.cache.until(x, np.minimum(x + self._rate * dt, ends))
+        dt = dt * share
+        here = running & (ends - x <= self._rate * dt + 1e-12)
+        self.x = x = np.where(here, ends, np.minimum(x + self._rate * dt, ends))
+        # Onto the start exactly, so that the comparisons in settle() hold.
+        started = dt >= (starts - self.time) * (1 - 1e-12)
+        self.time = np.where(started, starts, self.time + dt)
+        self._length.accept(dt, started | (share < 1) | here.any(axis=0))
+        self.stall += np.where(running, dt * (1.0 - self._busy), 0.0)
+        if here.any():
+            first = here & (self._n < 1) & (x >= np.minimum(self._goal, 1.0))
+            self.first_epoch = np.where(first, self.time - self._begin, self.first_epoch)
+            self.finish = np.where(here & (x >= self._goal), self.time, self.finish)
+            self._n = np.where(here & (x >= self._n + 1.0), np.floor(x), self._n)
+        self.cache.accept(x, self._n)
+        if self.lone is not None:
+            self._skip(self.lone, here)
+
+    def _until_jump(self, ends: Array, starts: Array) -> Array:
+        """Seconds until a rate may jump, [lanes]."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            way = np.where(self.running, (ends - self.x) / self._rate, np.inf)
+        return np.asarray(np.minimum(starts - self.time, way.min(axis=0)))
+
+    def _to_the_middle(self, dt: Array, ends: Array) -> None:
+        """The rates in the middle of a step of `dt` become those of the step."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            middle = np.minimum(self._length.middle(self.x, self._rate, dt), ends)
+        halfway = self.cache.share(middle, self._n)
+        time, self._busy, later = self._contention.solve(halfway, self.running, self._pressing)
+        before, self._rate = self._rate, self.running / (time * self._samples)
+        self._length.adapt(dt, before, self._rate, np.abs(later - self._reading), self._changing)
+
+    def _skip(self, lone: _Lone, here: Flags) -> None:
+        going, others = self.running & np.isnan(self.finish), (self._begin > self.time).any(axis=0)
+        epochs, self.time = lone.skip(self.time, going, here, others, self._goal - self.x, self.stall.sum(axis=0))
+        self._goal, self.stall = self._goal - epochs, self.stall + epochs * lone.stall
 
 
 class _Lone:
@@ -192,21 +189,12 @@ class _Lone:
             return epochs, np.where(ripe, t + epochs.sum(axis=0) * length, t)
 
 
-def _misses(parts: Parts, cache: SharedCache, same_order: bool, lanes: int) -> Fits:
-    """How misses come about with this cache, in one order or in independent ones."""
+def _misses(parts: Parts, cache: SharedCache, lanes: int) -> Fits:
+    """How misses come about with this cache, in independent orders."""
     capacity = cache.capacity
     if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
-        return Ordered(parts, None, lanes, cache.coalesces) if same_order else Fits(parts)
-    if cache.policy == "no-eviction":
-        ordered = Ordered(parts, capacity, lanes, cache.coalesces) if same_order else None
-        return ordered or NoEviction(parts, capacity, lanes)
-    return OrderedLru(parts, capacity, lanes, cache.coalesces) if same_order else Lru(parts, capacity, lanes)
-
-
-def _following(t: Array, begin: Array, offsets: Array | None) -> Array:
-    """The next moment at which a job is launched or begins to read, [lanes]; infinite if none does."""
-    moments = begin if offsets is None else np.concatenate([begin, offsets])
-    return np.asarray(np.where(moments > t, moments, np.inf).min(axis=0))
+        return Fits(parts)
+    return (NoEviction if cache.policy == "no-eviction" else Lru)(parts, capacity, lanes)
 
 
 def _checked(jobs: Sequence[JobRates], offsets_s: Array | Sequence[Sequence[float]], trajectory: bool) -> Array:

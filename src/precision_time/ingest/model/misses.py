@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from precision_time.ingest.model.contention import Contention, Flags, Leaders
+from precision_time.ingest.model.contention import Flags
 from precision_time.ingest.model.history import History
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array
@@ -76,21 +76,6 @@ class Fits:
         """Progress at which a job's share of misses may jump, or at which it ends."""
         return np.where(n < 1, np.minimum(goal, 1.0), goal)
 
-    def meets(self, x: Array, n: Array, rate: Array) -> Array:
-        """Seconds until one job meets another, where that matters, [lanes]."""
-        return np.full(x.shape[1], np.inf)
-
-    def settle(
-        self, miss: Array, x: Array, n: Array, running: Flags, contention: Contention, pressing: Flags | None
-    ) -> tuple[Array, Leaders | None]:
-        """Shares of misses where they depend on the rates, and whom each job cannot overtake; neither in independent
-        orders."""
-        return miss, None
-
-    def keep(self, x: Array, ahead: Array) -> Array:
-        """`ahead`, with those that stay side by side exactly so."""
-        return ahead
-
     def until(self, x: Array, ahead: Array) -> Array:
         """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
         return np.ones(x.shape[1])
@@ -132,6 +117,8 @@ class NoEviction(Fits):
         return self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached)
 
 
+EDGE = 1e-7
+"""Epochs within which a crossing is found."""
 AHEAD = np.arange(4)[:, None]
 """Rows of the history that are tried at once for the opening of the window."""
 
@@ -274,43 +261,33 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
     return np.asarray(same * rest + (same + (ends == 1) * rest) * (then - before))
 
 
-EDGE = 1e-7
-"""Epochs that are the very start of a step, or its very end."""
-
-
-def crossing(
-    value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12, beyond: float = 0.0
-) -> Array:
+def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12) -> Array:
     """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
-
-    With `beyond`, the share at which it is above 0 by about that much; it may then jump at the very start or end.
 
     Regula falsi (the Illinois rule): the values are nearly straight over a step.
     """
     way, low = ahead - x, np.zeros(x.shape[1])
-    edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
-    end = 1.0 - edge if beyond else np.ones(x.shape[1])
-    at_low, at_high = value(x), value(x + way * end if beyond else ahead)
-    inside = lanes & (at_high > beyond) & (at_low <= 0)
-    high = np.where(inside, end, 1.0)
+    at_low, at_high = value(x), value(ahead)
+    inside = lanes & (at_high > 0) & (at_low <= 0)
+    high = np.ones(x.shape[1])
     if not inside.any():
         return high
     share, last = high, np.zeros(x.shape[1])
-    at_low, at_high = at_low - beyond, at_high - beyond
-    near = np.maximum(beyond, 1e-9 * (at_high - at_low))
-    for turn in range(rounds):
+    near = 1e-9 * (at_high - at_low)
+    for _ in range(rounds):
         straight = high - at_high * (high - low) / np.maximum(at_high - at_low, 1e-300)
-        share = np.where(inside, edge if beyond and turn == 0 else straight, 1.0)
-        at = value(x + way * share) - beyond
+        share = np.where(inside, straight, 1.0)
+        at = value(x + way * share)
         over = at > -near
         side = np.where(over, 1.0, -1.0)
         kept = np.where(side == last, 0.5, 1.0)
         at_low, last = np.where(over, at_low * kept, at), side
         at_high = np.where(over, np.maximum(at, 0.0), at_high * kept)
         low, high = np.where(over, low, share), np.where(over, share, high)
+        edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
         if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * edge)).all():
             break
-    return high if beyond else share
+    return share
 
 
 def limited(parts: Parts, capacity: float) -> Parts:

@@ -16,8 +16,9 @@ from precision_time.errors import IngestError
 from precision_time.ingest.model.alternatives import shared_preparation_s
 from precision_time.ingest.model.curve import Curve as BothOrders
 from precision_time.ingest.model.curve import stagger_curve
-from precision_time.ingest.model.fluid import Outcome, run
+from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.offsets import best_offsets
+from precision_time.ingest.model.outcome import Outcome
 from precision_time.ingest.model.rates import Array, SharedCache
 from precision_time.ingest.stagger.calibration import Calibration, Model
 

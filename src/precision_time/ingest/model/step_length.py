@@ -15,7 +15,7 @@ AFRESH, LEAST = 1 / 2, 1 / 16
 """Length of the first step after a jump, and of the shortest, as shares of the longest."""
 
 
-class Pace:
+class StepLength:
     """Length of the next step in each lane, from how much changed in the last; and where its middle is.
 
     A step is not taken again when it turns out too long: the next one is shorter.
@@ -31,7 +31,8 @@ class Pace:
 
     def longest(self, rate: Array) -> Array:
         """Seconds, [lanes]."""
-        return np.asarray(self._span / rate.max(axis=0))
+        with np.errstate(divide="ignore"):  # where no job runs
+            return np.asarray(self._span / rate.max(axis=0))
 
     def middle(self, x: Array, rate: Array, dt: Array) -> Array:
         """Progress in the middle of a step, with the acceleration of the last half step where nothing jumped since."""

@@ -1,0 +1,310 @@
+"""Jobs that read the same samples in one order in every epoch: a simulation of the cache in blocks of samples.
+
+With independent orders the shares of misses are expectations (misses.py); with one order they are 0 or 1. So each epoch
+is cut into blocks, and every lane steps from event to event: a job starts, enters a block, catches up with another, or
+ends.
+
+- A block is a hit if it is in the cache when a job enters it.
+- Otherwise a job behind another in the same block hits what that job has read, until it catches up.
+- Jobs side by side in a block that is not cached: if the cache coalesces reads, the one that reads fastest leads and
+  the others cannot overtake it; if not, all of them read the rest of the block.
+
+Between events the rates are constant and come from contention.py. Arrays are [jobs, lanes] unless noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from precision_time.errors import IngestError
+from precision_time.ingest.model.contention import Contention, Flags, Leaders
+from precision_time.ingest.model.misses import limited
+from precision_time.ingest.model.outcome import Outcome, Trajectory
+from precision_time.ingest.model.parts import Parts
+from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+
+BLOCKS = 4096, 32, 160
+"""Blocks of all epochs of all jobs together, and the fewest and most in one epoch. A block is the resolution in time
+and in the size of the cache: with 160, about 0.6 % of an epoch."""
+EDGE, LEVELS = 2.0, 16
+"""Blocks over which an LRU cache turns from hits to misses, and in how many steps."""
+TIED = 1e-9
+"""Share of a block within which two jobs are at the same sample."""
+
+
+def simulate(
+    jobs: Sequence[JobRates],
+    together: Together,
+    cache: SharedCache,
+    offsets: Array,
+    *,
+    start_up_presses: bool = False,
+    trajectory: bool = False,
+) -> Outcome:
+    """As fluid.run, for `together.same_order`; `offsets` is [jobs, lanes]."""
+    run = _Simulation(jobs, together, cache, offsets, start_up_presses)
+    rows: list[tuple[Array, Array, Array, Array]] = []
+    while run.going:
+        miss = run.settle()
+        if trajectory:
+            rows.append((run.time.copy(), run.progress, miss, run.blocks.held))
+        run.advance()
+    finish = run.finish + np.array([[job.end_s] for job in jobs])
+    told = None
+    if trajectory:
+        rows.append((run.time, run.progress, np.zeros_like(offsets), run.blocks.held))
+        told = Trajectory.of_rows(rows)
+    return Outcome(finish.T, finish.max(axis=0), run.first_epoch.T, run.stall.T, told)
+
+
+class _Blocks:
+    """The cache: when each block of the data was last entered, [lanes, blocks of all groups]; 0 if it is not in it.
+
+    A group is a set of jobs that read the same data; its blocks are columns of their own.
+    """
+
+    def __init__(self, parts: Parts, cache: SharedCache, epochs: float, lanes: int) -> None:
+        total = float(parts.size.sum())
+        fits = cache.capacity is None or cache.capacity >= total * (1 - 1e-12)
+        self.capacity = np.inf if fits or cache.capacity is None else float(cache.capacity)
+        self.evicts = cache.policy == "lru"
+        parts = limited(parts, self.capacity)
+        # Without evictions and without reads side by side an epoch needs no division.
+        self.per_epoch = 1 if fits and cache.coalesces else _division(min(self.capacity / total, 1.0), epochs)
+        self.group = _groups(parts)
+        self.initial = parts.share @ parts.cached
+        sizes = [float(parts.size[parts.share[first] > 0].sum()) for first in np.unique(self.group)]
+        self._first_column = np.searchsorted(np.unique(self.group), self.group) * self.per_epoch
+        self.weight = np.repeat(np.array(sizes) / self.per_epoch, self.per_epoch)
+        self._total, self._before = total, float(parts.size @ parts.cached)
+        self.entered = np.zeros((lanes, len(self.weight)))
+        self._unread = np.zeros_like(self.entered)
+        self._occupied = np.full(lanes, self._before)
+        self._clock = 0.0
+
+    def column(self, done: Leaders) -> Leaders:
+        """The block that each job is in after `done` blocks."""
+        return done % self.per_epoch + self._first_column[:, None]
+
+    @property
+    def full(self) -> Flags:
+        """Lanes in which everything cached before the start has been evicted."""
+        if not self.evicts or np.isinf(self.capacity):
+            return np.zeros(len(self.entered), dtype=bool)
+        return (self.entered > 0) @ self.weight >= self.capacity * (1 - 1e-9)
+
+    @property
+    def held(self) -> Array:
+        """Share of all data in the cache, [lanes]."""
+        read = (self.entered > 0) @ self.weight
+        occupied = np.maximum(read, self._before) if self.evicts else self._occupied
+        return np.asarray(np.minimum(occupied, min(self.capacity, self._total)) / self._total)
+
+    def lost(self, lanes: Leaders, column: Leaders, unread: Array) -> Array:
+        """Share of a block that is not in the cache, [lanes]: with LRU, 0 if what was touched since then fits.
+
+        Near the edge it goes from 0 to 1 over EDGE blocks: a job there misses now and then, which slows the one ahead
+        and so may keep it there; its prefetch queue evens out the hits and misses. `unread`: samples that the others
+        have not read yet of the blocks they are in.
+        """
+        entered = self.entered[lanes, column]
+        if not self.evicts or np.isinf(self.capacity):
+            return np.where(entered > 0, 0.0, 1.0)
+        weight = self.weight[column]
+        since = (self.entered[lanes] > entered[:, None]) @ self.weight + weight
+        since += self._unread[lanes, column] - unread
+        beyond = (since - self.capacity) / (EDGE * weight) + 0.5
+        return np.where(entered > 0, np.clip(np.round(beyond * LEVELS) / LEVELS, 0.0, 1.0), 1.0)
+
+    def enter(self, lanes: Leaders, column: Leaders, unread: Array, share: float) -> None:
+        """A job reads a block, `share` of which was not cached before the start; `unread` as in lost()."""
+        self._clock += 1.0
+        if not self.evicts:
+            more = self.weight[column] * share * (self.entered[lanes, column] == 0)
+            room = self._occupied[lanes] + more <= self.capacity * (1 + 1e-9)
+            self._occupied[lanes] += np.where(room, more, 0.0)
+            lanes, column, unread = lanes[room], column[room], unread[room]
+        if self.capacity > 0:
+            self.entered[lanes, column] = self._clock
+            self._unread[lanes, column] = unread
+
+
+class _Simulation:
+    """All lanes, from event to event. `done` counts the blocks a job has finished, `part` is the share of the next.
+
+    lost     share of the rest of a job's block that is not cached
+    reads    a job reads the rest of its block beside another, each for itself
+    target   the nearest job ahead in the same block; the job itself if there is none
+    """
+
+    def __init__(
+        self, jobs: Sequence[JobRates], together: Together, cache: SharedCache, offsets: Array, start_up_presses: bool
+    ) -> None:
+        shape = offsets.shape
+        self.blocks = _Blocks(Parts.of(jobs), cache, sum(float(job.epochs) for job in jobs), shape[1])
+        self._rates = _Rates(jobs, together, self.blocks.per_epoch)
+        self._coalesces = cache.coalesces
+        same = (self.blocks.group[:, None] == self.blocks.group) & ~np.eye(len(jobs), dtype=bool)
+        self._pairs = [(int(i), int(j)) for i, j in np.argwhere(same)]
+        # Of jobs side by side the one leads that takes the least time for a sample it misses.
+        self._quickest = [int(i) for i in np.argsort([job.time_s(1.0) for job in jobs], kind="stable")]
+        self._launch = offsets if start_up_presses else None
+        self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
+        self._goal = np.array([[float(job.epochs)] for job in jobs]) * self.blocks.per_epoch
+        self._self = np.arange(len(jobs))[:, None] + np.zeros(shape, dtype=int)
+        self.time = np.zeros(shape[1])
+        self._done, self._part = np.zeros(shape, dtype=int), np.zeros(shape)
+        self._enters = np.ones(shape, dtype=bool)
+        self._lost, self._reads = np.zeros(shape), np.zeros(shape, dtype=bool)
+        self.finish, self.first_epoch, self.stall = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
+
+    @property
+    def going(self) -> bool:
+        """Whether any job of any lane has not ended."""
+        return bool(np.isnan(self.finish).any())
+
+    @property
+    def progress(self) -> Array:
+        """Epochs done."""
+        return np.asarray((self._done + self._part) / self.blocks.per_epoch)
+
+    def settle(self) -> Array:
+        """Share of misses of each job from now to the next event; finds the rates too."""
+        self._running = (self._begin <= self.time) & np.isnan(self.finish)
+        # A job that has ended stays in the block that it read in part.
+        self._present = self._running | (self._part > 0)
+        self._column = self.blocks.column(self._done)
+        self._enter()
+        self._target = self._nearest_ahead()
+        stored = np.take_along_axis(self.blocks.entered.T, self._column, 0) > 0
+        follows = (self._target != self._self) & stored & ~self._reads
+        misses = self._running & (self._lost > 0) & ~follows
+        leader = self._self.copy()
+        for place, i in enumerate(self._quickest):
+            for j in self._quickest[:place]:
+                if (i, j) in self._pairs:
+                    tied = misses[i] & misses[j] & (self._column[i] == self._column[j])
+                    tied &= np.abs(self._part[i] - self._part[j]) <= TIED
+                    if self._coalesces:
+                        leader[i] = np.where(tied & (leader[i] == i), leader[j], leader[i])
+                    else:
+                        self._reads[[[i], [j]]] |= tied
+        miss = np.where(misses & (leader == self._self), self._lost, 0.0)
+        if self.blocks.initial.any():
+            miss *= 1.0 - self.blocks.initial[:, None] * ~self.blocks.full
+        pressing = np.zeros_like(misses)
+        if self._launch is not None:
+            pressing = (self._launch <= self.time) & (self._begin > self.time)
+        self._rate, self._waiting = self._rates(miss, self._running, pressing, leader)
+        return miss
+
+    def _enter(self) -> None:
+        """Jobs at the start of a block: is it cached? One that another job is just reading is not, yet."""
+        enters = self._enters & self._running
+        if not enters.any():
+            return
+        lanes_of = [np.flatnonzero(row) for row in enters]
+        inside = self._running & (self._part > 0)
+        rest = np.where(inside, (1.0 - self._part) * self.blocks.weight[self._column], 0.0)
+        unread = rest.sum(axis=0) - rest
+        for i, lanes in enumerate(lanes_of):
+            self._lost[i, lanes] = self.blocks.lost(lanes, self._column[i, lanes], unread[i, lanes])
+            self._reads[i, lanes] = False
+        for i, j in self._pairs:
+            inside = self._present[j] & ~enters[j] & (self._column[j] == self._column[i])
+            self._lost[i] = np.where(enters[i] & inside, self._lost[j], self._lost[i])
+        for i, lanes in enumerate(lanes_of):
+            share = 1.0 - float(self.blocks.initial[i])
+            self.blocks.enter(lanes, self._column[i, lanes], unread[i, lanes], share)
+        self._enters &= ~enters
+
+    def _nearest_ahead(self) -> Leaders:
+        """For each job that has not found its block cached, the nearest job ahead in it; else the job itself."""
+        target, nearest = self._self.copy(), np.full(self._part.shape, np.inf)
+        for i, j in self._pairs:
+            beside = self._running[i] & (self._lost[i] > 0) & self._present[j] & (self._lost[j] > 0)
+            beside &= self._column[i] == self._column[j]
+            closer = beside & (self._part[j] > self._part[i] + TIED) & (self._part[j] < nearest[i])
+            target[i], nearest[i] = np.where(closer, j, target[i]), np.where(closer, self._part[j], nearest[i])
+        return target
+
+    def advance(self) -> None:
+        """To the next event of each lane: a launch, the end of a block, a job caught up with."""
+        moments = self._begin if self._launch is None else np.concatenate([self._begin, self._launch])
+        start = np.where(moments > self.time, moments, np.inf).min(axis=0)
+        stop = np.minimum(self._goal - self._done, 1.0)
+        gap = np.take_along_axis(self._part, self._target, 0) - self._part
+        closing = self._rate - np.take_along_axis(self._rate, self._target, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            block = np.where(self._running, (stop - self._part) / self._rate, np.inf)
+            meeting = np.where((gap > 0) & (closing > 0), gap / closing, np.inf)
+            dt = np.minimum(start - self.time, np.minimum(block, meeting).min(axis=0))
+        dt = np.where(np.isfinite(dt), dt, 0.0)  # a lane where all is over
+        started = dt >= (start - self.time) * (1 - 1e-12)
+        self.time = np.where(started, start, self.time + dt)
+        self.stall += self._running * dt * self._waiting
+        part = self._part + self._rate * dt
+        ended = self._running & (part >= stop - TIED)
+        # Exactly beside the job that was caught up with.
+        there = np.take_along_axis(part, self._target, 0)
+        self._part = np.where(np.abs(there - part) <= TIED, there, part)
+        self._end_blocks(ended, stop)
+
+    def _end_blocks(self, ended: Flags, stop: Array) -> None:
+        """Those that `ended` a block, or their last share `stop` of one."""
+        whole = ended & (stop >= 1)
+        stored = np.take_along_axis(self.blocks.entered.T, self._column, 0) > 0
+        self._part = np.where(whole, 0.0, np.where(ended, stop, self._part))
+        self._done, self._enters = self._done + whole, self._enters | whole
+        for i, j in self._pairs:
+            read = whole[j] & ~whole[i] & stored[i] & (self._column[i] == self._column[j])
+            self._lost[i] = np.where(read, 0.0, self._lost[i])
+        reached = ended & (self._done + self._part >= np.minimum(self._goal, self.blocks.per_epoch) - TIED)
+        self.first_epoch = np.where(reached & np.isnan(self.first_epoch), self.time - self._begin, self.first_epoch)
+        self.finish = np.where(ended & (self._done + self._part >= self._goal - TIED), self.time, self.finish)
+
+
+class _Rates:
+    """Blocks per second, and share of time waiting for data, of each set of states; each set is solved once.
+
+    A state is a job's share of misses, whether it runs or starts up, and who leads it.
+    """
+
+    def __init__(self, jobs: Sequence[JobRates], together: Together, per_epoch: int) -> None:
+        self._jobs, self._together = jobs, together
+        self._samples = np.array([[job.samples / per_epoch] for job in jobs])
+        self._known: dict[bytes, Array] = {}
+
+    def __call__(self, miss: Array, running: Flags, pressing: Flags, leader: Leaders) -> tuple[Array, Array]:
+        keys = [row.tobytes() for row in np.concatenate([miss, running + 2.0 * pressing, leader]).T.copy()]
+        new = {key: lane for lane, key in enumerate(keys) if key not in self._known}
+        if new:
+            at = list(new.values())
+            time, busy, _ = Contention(self._jobs, self._together).solve(
+                miss[:, at], running[:, at], pressing[:, at], leader=leader[:, at]
+            )
+            rate = running[:, at] / (time * self._samples)
+            self._known.update(zip(new, np.stack([rate, 1.0 - busy], axis=-1).transpose(1, 0, 2), strict=True))
+        rates = np.array([self._known[key] for key in keys])
+        return rates[:, :, 0].T, rates[:, :, 1].T
+
+
+def _division(share: float, epochs: float) -> int:
+    """Blocks of an epoch: as many as the epochs leave, and such that about a whole number of them fit in the cache."""
+    total, fewest, most = BLOCKS
+    count = int(np.clip(total / epochs, fewest, most))
+    return min(range(count, count + count // 4), key=lambda n: abs(n * share - round(n * share)))
+
+
+def _groups(parts: Parts) -> Leaders:
+    """For each job, the first that reads the same data; refuses data that are the same in part."""
+    reads = parts.share > 0
+    for i, j in np.argwhere(reads.astype(float) @ reads.T > 0):
+        if (reads[i] != reads[j]).any():
+            raise IngestError(
+                "Jobs that read partly the same data have same_order: an order of other data is another order, so "
+                "set same_order to false."
+            )
+    return np.array([int(np.flatnonzero((reads == row).all(axis=1))[0]) for row in reads])
