@@ -135,7 +135,8 @@ def test_side_by_side_without_waiting_both_read_or_the_faster_goes_ahead() -> No
     for hot_s, ends_s in ((0.008, [8.0, 8.0]), (0.009, [4.0, 9.0])):
         jobs = [JobRates("a", 1000, 1, 0.001, 0.004), JobRates("b", 1000, 1, hot_s, 0.004)]
         out = run(jobs, together, SharedCache(coalesces=False), [[0.0, 0.0]])
-        assert out.finish_s[0].tolist() == pytest.approx(ends_s)
+        # Both read the first of 64 blocks before they are apart.
+        assert out.finish_s[0].tolist() == pytest.approx(ends_s, rel=1 / 64)
 
 
 # ---- how they slow each other

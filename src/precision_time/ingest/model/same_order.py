@@ -25,9 +25,9 @@ from precision_time.ingest.model.outcome import Outcome, Trajectory
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
 
-BLOCKS = 4096, 32, 160
+BLOCKS, FEWEST, MOST = 3000, 32, 64
 """Blocks of all epochs of all jobs together, and the fewest and most in one epoch. A block is the resolution in time
-and in the size of the cache: with 160, about 0.6 % of an epoch."""
+and in the size of the cache: with 64, 1.6 % of an epoch."""
 EDGE, LEVELS = 2.0, 16
 """Blocks over which an LRU cache turns from hits to misses, and in how many steps."""
 TIED = 1e-9
@@ -71,17 +71,18 @@ class _Blocks:
         self.capacity = np.inf if fits or cache.capacity is None else float(cache.capacity)
         self.evicts = cache.policy == "lru"
         parts = limited(parts, self.capacity)
-        # Without evictions and without reads side by side an epoch needs no division.
-        self.per_epoch = 1 if fits and cache.coalesces else _division(min(self.capacity / total, 1.0), epochs)
+        before = float(parts.size @ parts.cached)
+        filling = 1.0 if fits else (self.capacity - before) / (total - before)
+        self.per_epoch = _division(filling, cache, epochs)
         self.group = _groups(parts)
         self.initial = parts.share @ parts.cached
         sizes = [float(parts.size[parts.share[first] > 0].sum()) for first in np.unique(self.group)]
         self._first_column = np.searchsorted(np.unique(self.group), self.group) * self.per_epoch
         self.weight = np.repeat(np.array(sizes) / self.per_epoch, self.per_epoch)
-        self._total, self._before = total, float(parts.size @ parts.cached)
+        self._total, self._before = total, before
         self.entered = np.zeros((lanes, len(self.weight)))
         self._unread = np.zeros_like(self.entered)
-        self._occupied = np.full(lanes, self._before)
+        self._occupied = np.full(lanes, before)
         self._clock = 0.0
 
     def column(self, done: Leaders) -> Leaders:
@@ -144,7 +145,7 @@ class _Simulation:
     ) -> None:
         shape = offsets.shape
         self.blocks = _Blocks(Parts.of(jobs), cache, sum(float(job.epochs) for job in jobs), shape[1])
-        self._rates = _Rates(jobs, together, self.blocks.per_epoch)
+        self._rates = _Rates(jobs, together, self.blocks.per_epoch, shape[1])
         self._coalesces = cache.coalesces
         same = (self.blocks.group[:, None] == self.blocks.group) & ~np.eye(len(jobs), dtype=bool)
         self._pairs = [(int(i), int(j)) for i, j in np.argwhere(same)]
@@ -272,30 +273,46 @@ class _Rates:
     A state is a job's share of misses, whether it runs or starts up, and who leads it.
     """
 
-    def __init__(self, jobs: Sequence[JobRates], together: Together, per_epoch: int) -> None:
+    def __init__(self, jobs: Sequence[JobRates], together: Together, per_epoch: int, lanes: int) -> None:
         self._jobs, self._together = jobs, together
         self._samples = np.array([[job.samples / per_epoch] for job in jobs])
         self._known: dict[bytes, Array] = {}
+        self._state = np.full((3 * len(jobs), lanes), np.nan)
+        self._now = np.zeros((2, len(jobs), lanes))
 
     def __call__(self, miss: Array, running: Flags, pressing: Flags, leader: Leaders) -> tuple[Array, Array]:
-        keys = [row.tobytes() for row in np.concatenate([miss, running + 2.0 * pressing, leader]).T.copy()]
-        new = {key: lane for lane, key in enumerate(keys) if key not in self._known}
-        if new:
-            at = list(new.values())
-            time, busy, _ = Contention(self._jobs, self._together).solve(
-                miss[:, at], running[:, at], pressing[:, at], leader=leader[:, at]
-            )
-            rate = running[:, at] / (time * self._samples)
-            self._known.update(zip(new, np.stack([rate, 1.0 - busy], axis=-1).transpose(1, 0, 2), strict=True))
-        rates = np.array([self._known[key] for key in keys])
-        return rates[:, :, 0].T, rates[:, :, 1].T
+        state = np.concatenate([miss, running + 2.0 * pressing, leader])
+        changed = np.flatnonzero((state != self._state).any(axis=0))
+        if len(changed):
+            keys = [row.tobytes() for row in state[:, changed].T.copy()]
+            new = {key: int(lane) for key, lane in zip(keys, changed, strict=True) if key not in self._known}
+            if new:
+                self._known.update(
+                    zip(new, self._solve(list(new.values()), miss, running, pressing, leader), strict=True)
+                )
+            self._now[:, :, changed] = np.array([self._known[key] for key in keys]).transpose(1, 2, 0)
+            self._state = state
+        return self._now[0], self._now[1]
+
+    def _solve(self, lanes: list[int], miss: Array, running: Flags, pressing: Flags, leader: Leaders) -> Array:
+        """[lanes, 2, jobs]"""
+        at = np.array(lanes)
+        contention = Contention(self._jobs, self._together)
+        time, busy, _ = contention.solve(miss[:, at], running[:, at], pressing[:, at], leader=leader[:, at])
+        return np.stack([running[:, at] / (time * self._samples), 1.0 - busy]).transpose(2, 0, 1)
 
 
-def _division(share: float, epochs: float) -> int:
-    """Blocks of an epoch: as many as the epochs leave, and such that about a whole number of them fit in the cache."""
-    total, fewest, most = BLOCKS
-    count = int(np.clip(total / epochs, fewest, most))
-    return min(range(count, count + count // 4), key=lambda n: abs(n * share - round(n * share)))
+def _division(filling: float, cache: SharedCache, epochs: float) -> int:
+    """Blocks of an epoch; `filling`: share of an epoch that fills the cache, 1 if all of it fits.
+
+    Blocks resolve evictions and reads side by side. Without these they only tell what is in a full cache.
+    """
+    if filling == 1 and cache.coalesces:
+        return 1
+    if filling == 1 or cache.policy == "lru":
+        return int(np.clip(BLOCKS / epochs, FEWEST, MOST))
+    fewest = 4 if cache.coalesces else FEWEST
+    return next((n for n in range(fewest, 4 * MOST) if abs(n * filling - round(n * filling)) < 0.002 * n), MOST)
 
 
 def _groups(parts: Parts) -> Leaders:
