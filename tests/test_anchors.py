@@ -263,7 +263,7 @@ def test_the_word_in_a_job() -> None:
         ("gpus=1", "step_time_s is missing"),
         ("step_time_s=-1", "step_time_s is -1"),
         (3, "not 3"),
-        ([3], "anchors 3 is no text"),
+        ([3], "anchors 3 is not text"),
     ):
         with pytest.raises(JobError, match=said):
             Job("resnet50", anchors=bad)  # type: ignore[arg-type]

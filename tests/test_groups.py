@@ -153,7 +153,7 @@ def test_a_network_is_described_in_a_device_file() -> None:
     ("facts", "message"),
     [
         ({"oversubscription": 0.5, "gpus_per_leaf": 32}, "oversubscription is 0.5; it is bandwidth below"),
-        ({"oversubscription": 2}, "gpus_per_leaf is missing; say how many GPUs share a leaf switch"),
+        ({"oversubscription": 2}, "gpus_per_leaf is missing; give the number of GPUs that share a leaf switch"),
         ({"oversubscription": 2, "gpus_per_leaf": 12}, "gpus_per_leaf=12 is not a multiple of gpus_per_node=8"),
         ({"oversubscription": "x"}, "oversubscription is 'x'; give a number"),
         ({"rail_optimised": 1}, "rail_optimised is 1; use true or false"),

@@ -11,7 +11,7 @@
     ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
     └── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
 
-All messages are one sentence: what was given, what is valid, how to fix it.
+Every message is one sentence: the value given, the valid values, and the fix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PrecisionTimeError(Exception):
 
 
 class JobError(PrecisionTimeError):
-    """A job field holds something that cannot be."""
+    """A job field has an invalid value, or fields contradict each other."""
 
 
 class CatalogError(PrecisionTimeError):
@@ -53,11 +53,11 @@ class MeasureError(PrecisionTimeError):
 
 
 class PredictorError(PrecisionTimeError):
-    """A predictor cannot answer: unknown, not trained, or trained for other data or another device."""
+    """A predictor is unknown, not trained, or trained for other data or another device."""
 
 
 class IngestError(PrecisionTimeError):
-    """A data set, a storage, a cache or a co-located job: missing, refusing, or dead while it was measured."""
+    """A data set, storage, cache or co-located job is missing, cannot be read, or ended while it was measured."""
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:

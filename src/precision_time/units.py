@@ -1,4 +1,4 @@
-"""Numbers as people read them: 105 ms, 3.40 h, 12.2 GiB, 13,200. Parts are rounded so that they add up as printed."""
+"""Numbers as people read them: 105 ms, 3.40 h, 12.2 GiB, 13,200. Rounded parts add up to the rounded total."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def byte_unit_for(size: float) -> tuple[float, str]:
 
 
 def digits_for(value: float) -> int:
-    """Decimals that leave about three significant digits; what is below a thousandth counts as nothing."""
+    """Decimals that leave about three significant digits; 0 for values below a thousandth."""
     return max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1e-3 else 0
 
 

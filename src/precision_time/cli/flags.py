@@ -33,7 +33,7 @@ class Flag:
 
 FLAGS: tuple[Flag, ...] = tuple(
     Flag(item.name, item.metadata["help"], item.metadata["choices"], group)
-    for noun, group in ((Job, "job"), (Run, "run"))
-    for item in dataclasses.fields(noun)
+    for section, group in ((Job, "job"), (Run, "run"))
+    for item in dataclasses.fields(section)
     if item.name not in _NOT_FLAGS
 )

@@ -1,4 +1,4 @@
-"""The catalog: devices, nodes and what joins them. Plain data; a user adds a device with a file."""
+"""The catalog of GPUs, nodes, fabrics, storages and prices, as plain data. A user adds a device with a file."""
 
 from precision_time.hardware.catalog import (
     Catalog,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-# What people write -> catalog name. A short name means the commonest part: the SXM module with the larger
-# memory for A100, the 16 GB module for V100. Names of the kernel tables and of the driver (with "NVIDIA",
-# "Tesla" ... cut off) are recognised as well.
+# Other name -> catalog name. A short name is the most common part: the SXM module with the larger memory for A100,
+# the 16 GB module for V100. Names of the kernel tables and of the driver ("NVIDIA", "Tesla" ... left out) are
+# recognised as well.
 GPU_ALIASES = {
     "p100": "p100-16gb-sxm",
     "p100-pcie": "p100-16gb-pcie",
@@ -46,7 +46,7 @@ _MAKERS = re.compile(r"^(nvidia|tesla|geforce|amd|instinct)-")
 
 
 def plain(name: str) -> str:
-    """Lower case, every run of other signs one hyphen: 'RTX A6000' and 'rtx_a6000' are both rtx-a6000."""
+    """Lower case, with one hyphen for every run of other characters: 'RTX A6000' and 'rtx_a6000' give rtx-a6000."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

@@ -1,4 +1,4 @@
-"""Turns the `calibration` of a device file into a `Calibration`, or says which row or field is wrong."""
+"""Reads the section `calibration` of a device file; errors name the row or field that is wrong."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def _kernels(value: object, where: str) -> KernelPoints:
             raise CatalogError(f"{where}: unknown column {name!r}; nearest: {nearest(str(name), KERNEL_COLUMNS)}.")
     for name in KERNEL_COLUMNS:
         if columns.count(name) != 1 and not (name in OPTIONAL_COLUMNS and name not in columns):
-            raise CatalogError(f"{where}: column {name} stands {columns.count(name)} times in columns; give it once.")
+            raise CatalogError(f"{where}: column {name} is given {columns.count(name)} times in columns; give it once.")
     for index, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(columns):
             raise CatalogError(
-                f"{where}: row {index + 1} is {_short(row)}; give {len(columns)} values, as columns say."
+                f"{where}: row {index + 1} is {_short(row)}; give {len(columns)} values, one for each column."
             )
     table: dict[str, tuple[Any, ...]] = dict.fromkeys(columns, ())
     if rows:

@@ -1,6 +1,6 @@
-"""The catalog of GPUs, nodes, fabrics and prices: our data files, and the device files a user adds.
+"""The catalog of GPUs, nodes, fabrics and prices: the data files of the package and the device files of the user.
 
-A catalog never changes; `with_file` gives a new one. Module functions ask the built-in catalog.
+A catalog is immutable; `with_file` returns a new one. The functions of the module read the built-in catalog.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ _DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
 _SECTIONS = ("gpus", "nodes", "fabrics", "prices")
 _OWN_TO_A_NODE = {"default_for", "aliases", "source"}
-"""What a node `based_on` another does not take over."""
+"""Keys that a node does not inherit from the node that it is `based_on`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Looked up by name, case and punctuation aside. Later device files win over earlier ones and ours."""
+    """Entries by name, ignoring case and punctuation. A device file overrides earlier ones and the package's data.
+
+    A catalog compares and hashes by identity. Caches that take one as a key hold a reference to it, so its identity
+    is not reused while the entry lives.
+    """
 
     overlays: tuple[tuple[str, Entry], ...] = field(default=(), repr=False)
     """(path, parsed document) of each device file."""
@@ -91,7 +95,7 @@ class Catalog:
         return self.with_document(_read_document(Path(path)), str(path))
 
     def with_document(self, document: Entry, where: str = "device") -> Catalog:
-        """The same from what such a file holds; `where` names it in errors."""
+        """The same from the parsed content of such a file; `where` names it in errors."""
         for section in document:
             if section not in _SECTIONS:
                 raise CatalogError(
@@ -125,18 +129,19 @@ class Catalog:
         return _find(self.gpus, self._other_gpu_names, plain_gpu(name), "GPU", name)
 
     def node(self, name: str) -> Node:
-        """The node of that name or of that `system` in the measurement tables."""
+        """The node of a catalog name, an alias, or a `system` of the measurement tables."""
         return _find(self.nodes, _node_names(self.nodes), plain_system(name), "node", name)
 
     def fabric(self, name: str) -> Fabric:
         return _find(self.fabrics, {}, plain(name), "fabric", name)
 
     def default_node(self, gpu: Gpu, gpus: int = 1) -> Node:
-        """Where that GPU usually sits.
+        """The node type that is taken for a GPU where the job names none.
 
-        A job too large for it that exactly fills one larger box goes there: 16 x V100-32GB are a DGX-2.
+        A job with more GPUs than that node has, which exactly fills a larger node, gets that: 16 x V100-32GB are a
+        DGX-2.
         """
-        # Latest entries first, so that a device file can take over a default.
+        # Latest entries first, so that a device file can change a default.
         usual = next((node for node in reversed(list(self.nodes.values())) if gpu.name in node.default_for), None)
         if usual is None:
             fitting = [node for node in self.nodes.values() if gpu.name in node.gpu_names]
@@ -152,7 +157,7 @@ class Catalog:
     def cluster(
         self, gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
     ) -> Cluster:
-        """`gpus` GPUs on `nodes` nodes; left out, the usual node and the fewest nodes that share equally."""
+        """`gpus` GPUs on `nodes` nodes. Default: the GPU's default node, and the fewest nodes with equal shares."""
         device = gpu if isinstance(gpu, Gpu) else self.gpu(gpu)
         if gpus < 1:
             raise CatalogError(f"gpus is {gpus}; it must be at least 1.")
@@ -177,7 +182,7 @@ class Catalog:
 
 @cache
 def default_catalog() -> Catalog:
-    """Our own data files, nothing else."""
+    """The data files of the package alone."""
     return Catalog()
 
 

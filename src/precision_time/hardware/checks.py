@@ -1,4 +1,4 @@
-"""Checks of single values of an entry: each returns the value clean or says in one sentence what is wrong."""
+"""Checks of single values of an entry: each returns the converted value or raises `CatalogError` with the fix."""
 
 from __future__ import annotations
 

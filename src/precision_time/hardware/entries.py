@@ -1,4 +1,4 @@
-"""Turns one written entry (of gpus.csv or a device file) into a noun, or says what is wrong."""
+"""Builds `Gpu`, `Node` and `Fabric` from an entry of the data files or of a device file; errors name key and fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PEAK_COLUMNS = {
     "int8_tflops": "int8",
     "fp4_tflops": "fp4",
 }
-# Column -> (field of Gpu, factor to SI, largest believable value, unit in words).
+# Column -> (field of Gpu, factor to SI, largest plausible value, unit).
 _NUMBERS: dict[str, tuple[str, float, float, str]] = {
     "mem_gb": ("memory_bytes", 2**30, 4096, "GiB as printed on the box"),
     "mem_bw_gbs": ("memory_bytes_per_s", 1e9, 1e5, "GB/s"),
@@ -48,8 +48,8 @@ _UNUSED = {"base_mhz", "mem_type", "smem_kb_per_sm", "regfile_kb_per_sm"}
 _OTHERS = {"arch", "compute_capability", "based_on", "name", "device_type", "calibration"}
 GPU_KEYS = {*PEAK_COLUMNS, *_NUMBERS, *_TEXT, *_UNUSED, *_OTHERS}
 
-# "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15 GiB). Only these
-# two sheets count decimal gigabytes; their driver figures stand in the notes of gpus.csv.
+# "80 GB" of HBM or GDDR is 80 GiB to the driver (A100: 81920 MiB; allocators then see 79.15 GiB). Only the data sheets
+# of these two count decimal gigabytes; their driver figures are in the notes of gpus.csv.
 _DRIVER_MIB = {"b300-288gb-sxm": 275040, "gb300": 284208}
 
 
@@ -95,7 +95,7 @@ def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None)
 
 
 def _peaks_of_calibration(gpu: Gpu, where: str) -> None:
-    """Every mathematics that was measured needs its peak: utilisation is a share of it."""
+    """Check that every arithmetic (`math`) with measured points has a peak, of which utilisation is a share."""
     for math in gpu.calibration.kernels.maths if gpu.calibration else ():
         usable = gpu.has(math) or (math == "fp16" and gpu.has("fp16_vector"))
         if math != "vector" and not usable:
@@ -108,8 +108,8 @@ def _peaks_of_calibration(gpu: Gpu, where: str) -> None:
 def arch_family(text: str) -> str:
     """'Ampere GA100' -> ampere; 'Blackwell Ultra' -> blackwell; 'TPU v4' -> tpu; 'Ampere GA102' -> ampere-ga10x.
 
-    Graphics chips of the Ampere name have other multiprocessors (twice the float32 lanes, half the tensor rate, GDDR):
-    what is learned on an A100 need not hold for them, nor the other way round.
+    Ampere's graphics chips (GA10x) have other multiprocessors than the A100 (twice the float32 lanes, half the tensor
+    rate, GDDR memory), so they form a family of their own.
     """
     name, *chip = text.lower().split()
     return f"{name}-ga10x" if chip and chip[0].startswith("ga10") and chip[0] != "ga100" else name
@@ -158,7 +158,7 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
         number["host_memory_bytes"] = int(gib * 2**30)
     inter = entry.get("inter")
     if inter is not None and not number.get("nics"):
-        raise CatalogError(f"{where}: inter is {inter} but nics is missing; say how many ports each node has.")
+        raise CatalogError(f"{where}: inter is {inter} but nics is missing; give the number of ports of each node.")
     rails = _network_facts(entry, number, inter is not None, where)
     return Node(
         name=name,
@@ -174,10 +174,10 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
 
 
 def _network_facts(entry: Entry, number: Mapping[str, Any], networked: bool, where: str) -> bool:
-    """Checks what a node says of the switches above its ports; returns whether they are wired in rails."""
+    """Checks the keys about the switches above a node's ports; returns whether they are wired in rails."""
     for key in _NETWORK_FACTS:
         if key in entry and not networked:
-            raise CatalogError(f"{where}: {key} belongs to a network, but inter is missing; say which it is.")
+            raise CatalogError(f"{where}: {key} belongs to a network, but inter is missing; add inter.")
     rails = entry.get("rail_optimised", False)
     if not isinstance(rails, bool):
         raise CatalogError(f"{where}: rail_optimised is {rails!r}; use true or false.")
@@ -188,7 +188,7 @@ def _network_facts(entry: Entry, number: Mapping[str, Any], networked: bool, whe
             " at least 1 (2 for 2:1)."
         )
     if ratio > 1 and not leaf and not rails:
-        raise CatalogError(f"{where}: gpus_per_leaf is missing; say how many GPUs share a leaf switch.")
+        raise CatalogError(f"{where}: gpus_per_leaf is missing; give the number of GPUs that share a leaf switch.")
     if leaf and not rails and leaf % number["gpus_per_node"]:
         raise CatalogError(
             f"{where}: gpus_per_leaf={leaf} is not a multiple of gpus_per_node={number['gpus_per_node']};"

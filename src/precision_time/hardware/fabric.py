@@ -1,4 +1,4 @@
-"""What joins GPUs, and the cluster that collectives run on."""
+"""Fabrics between GPUs, the cluster that a job runs on, and the groups of ranks that communicate."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Fabric:
 
     @property
     def is_through_host(self) -> bool:
-        """Messages pass through host memory, so that a local copy costs nothing beside them."""
+        """Whether messages pass through host memory; the time of a local copy is then negligible."""
         return self.kind in ("pcie", "shared-memory")
 
     def bus_bytes_per_s(self, gpus: int) -> float:
@@ -58,9 +58,9 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`gpus` equal GPUs on `nodes` equal nodes: all that a collective needs to know.
+    """`gpus` equal GPUs on `nodes` equal nodes, with the fabrics between them.
 
-    The communicators inside a job (tensor parallel, data parallel, ...) are `group`s of it.
+    The communicators of a job (tensor parallel, data parallel, ...) are `group`s of it.
     """
 
     gpu: Gpu
@@ -101,7 +101,7 @@ class Cluster:
 
     @property
     def domains(self) -> int:
-        """Groups of GPUs that the intra fabric joins; the network joins the groups."""
+        """Number of groups of GPUs that the intra fabric connects; the network connects the groups."""
         nodes_per_domain = max(1, self.node.domain_gpus // self.node.gpus_per_node)
         domains = ceil(self.nodes / nodes_per_domain)
         while self.nodes % domains:  # equal shares: 256 GPUs of NVL72 are four domains of 64
@@ -120,8 +120,8 @@ class Cluster:
     def group(self, size: int, stride: int = 1) -> Group:
         """The communicator of `size` ranks, `stride` apart (tensor parallel: 1; data parallel: tp).
 
-        The groups like it run at the same time and share the network ports of each domain, and the host where
-        messages pass through it.
+        The other groups of the same kind run at the same time; all share the network ports of each domain, and the
+        host where messages pass through it.
         """
         if size < 1 or stride < 1 or size * stride > self.gpus:
             raise CatalogError(
@@ -139,7 +139,7 @@ class Cluster:
         return replace(group, **self._spine(group, stride)) if group.domains > 1 else group
 
     def _spine(self, group: Group, stride: int) -> dict[str, Any]:
-        """What of the group's traffic goes above the leaf switches, by `Group`'s fields."""
+        """The fields of `Group` that describe its traffic above the leaf switches."""
         leaf, rails = self.node.gpus_per_leaf, self.node.rail_optimised
         domains = group.domains
         nodes_under = leaf if rails else leaf // self.node.gpus_per_node  # a rail's leaf holds one GPU of each
@@ -168,17 +168,17 @@ class Group:
     intra: Fabric
     inter: Fabric | None = None
     network_bytes_per_s: float = 0.0
-    """What this communicator's ranks in one domain may send out of their ports per second, one direction."""
+    """Bytes per second that this communicator's ranks in one domain send out of their ports, one direction."""
     oversubscription: float = 1.0
     """Bandwidth below the leaf switches over that above them."""
     neighbours_cross_spine: bool = False
-    """Whether some ranks that are neighbours in a ring or tree sit under different leaf switches."""
+    """Whether some neighbours in a ring or tree are under different leaf switches."""
     spine_share: float = 0.0
-    """All-to-all: share of the network traffic that goes above the leaf switches when sent straight."""
+    """All-to-all: share of the network traffic above the leaf switches when each GPU sends through its own port."""
     spine_share_by_nvlink: float | None = None
     """The same when NVLink first carries a message to the GPU on the receiver's rail (NCCL's PXN); None: it cannot."""
     active_per_domain: int = 0
-    """GPUs of a domain that communicate at the same time, in this communicator and those like it."""
+    """GPUs of a domain that communicate at the same time, in this communicator and others of the same kind."""
 
     def __hash__(self) -> int:
         """By name: a fabric holds tables."""
@@ -190,12 +190,12 @@ class Group:
 
     @property
     def neighbour_bytes_per_s(self) -> float:
-        """What a ring, a tree or a pipeline may send out of one domain per second."""
+        """Bytes per second that a ring, a tree or a pipeline can send out of one domain."""
         return self.network_bytes_per_s / (self.oversubscription if self.neighbours_cross_spine else 1.0)
 
     @property
     def bus_bytes_per_s(self) -> float:
-        """Bus bandwidth inside a domain. Behind one host bridge, the groups beside this one take their part."""
+        """Bus bandwidth inside a domain; through a host, all groups of the domain share it."""
         alone = self.intra.bus_bytes_per_s(self.ranks_per_domain)
         if self.intra.is_through_host and self.active_per_domain > self.ranks_per_domain:
             return min(alone, self.intra.bus_bytes_per_s(self.active_per_domain))
@@ -208,7 +208,7 @@ class Group:
 
     @property
     def rail(self) -> Group:
-        """One rank of each domain, while the other ranks' rails run beside it."""
+        """The communicator of one rank in each domain, while those of the other ranks run at the same time."""
         rank_bytes_per_s = self.network_bytes_per_s / self.ranks_per_domain
         return replace(self, ranks=self.domains, network_bytes_per_s=rank_bytes_per_s)
 

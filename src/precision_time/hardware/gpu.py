@@ -1,4 +1,4 @@
-"""One device: what it can compute at most, how fast its memory is, how much of it there is."""
+"""One device: its peaks, memory size and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from precision_time.hardware.calibration import Calibration
 
 DEVICE_TYPES = ("cuda", "cpu")
 
-# Which precision of a job to name when the asked mathematics is missing (see ARCHITECTURE, precision names).
+# Precision of a job that an error suggests where the device has no peak for the requested arithmetic.
 _PRECISION_FOR_MATH = {"bf16": "amp-bf16", "fp16": "amp-fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 
 
@@ -25,7 +25,7 @@ class Gpu:
     arch: str
     """Short family: pascal, volta, turing, ampere, ada, hopper, blackwell, cdna1 ... cdna4, xe2, tpu."""
     memory_bytes: int
-    """What the driver shows; the CUDA context and the allocator still take their share of it."""
+    """As the driver shows it; the CUDA context and the allocator take part of it."""
     memory_bytes_per_s: float
     peaks: Mapping[str, float]
     """fp64, fp64_matrix, fp32, fp32_matrix, tf32, fp16 (matrix units, fp32 accumulation), fp16_vector, bf16,
@@ -45,7 +45,7 @@ class Gpu:
     device_type: str = "cuda"
     """As torch names it: "cuda" also for AMD. A "cpu" runs an operator before it dispatches the next."""
     calibration: Calibration | None = field(default=None, repr=False)
-    """Measured times of this very device, by `calibrate`; peaks and bandwidth are then the best rates seen."""
+    """Times measured on this device by `calibrate`; peaks and bandwidth are then the best rates measured."""
 
     def __hash__(self) -> int:
         # `peaks` is a mapping; equal devices hash equal

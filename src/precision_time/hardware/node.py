@@ -1,4 +1,4 @@
-"""One box (or rack) of GPUs: how many, joined by what inside, and by what to its neighbours."""
+"""One node type: its GPUs, the fabric between them, and its network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 class Node:
     name: str
     gpu_names: tuple[str, ...]
-    """Catalog names of the GPUs it is sold with; empty means any."""
+    """Catalog names of the GPUs that it is sold with; empty: any."""
     gpus_per_node: int
     intra: str
     """Fabric between the GPUs of one node."""
     inter: str | None = None
-    """Fabric between nodes; None where the box stands alone."""
+    """Fabric between nodes; None without a network."""
     nics: int = 0
     """Ports of `inter` on each node."""
     domain_gpus: int = 0

@@ -1,7 +1,7 @@
-"""What clouds ask for their instances by the hour, and which instances hold the GPUs of a job.
+"""Hourly list prices of cloud instances, and the instances that hold the GPUs of a job.
 
-List prices on demand, of one region and one day each; they change, and contracts, reservations and spot markets are
-others. A cloud charges whole instances: who uses 4 of 8 GPUs pays for 8.
+Prices are on demand, each of one region and one day; contracts, reservations and spot markets differ. A cloud charges
+whole instances: a job on 4 of 8 GPUs pays for 8.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Rental:
-    """So many whole instances of one type."""
+    """A number of whole instances of one type."""
 
     price: Price
     instances: int
@@ -97,10 +97,10 @@ def price_from_entry(instance: str, entry: Entry, where: str) -> Price:
 
 
 def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: int) -> Rental:
-    """The instances for `gpus` GPUs of a kind: those named, or the cheapest of a provider (or of `any`).
+    """The instances for `gpus` GPUs of catalog name `gpu`: the type named, or the cheapest of a provider (or `any`).
 
-    Where a provider has instances with at least `per_node` GPUs, the GPUs that the job expects in one box, no smaller
-    ones are taken: theirs would talk over a network. Raises a `CatalogError` with the nearest choices.
+    Where a provider has instances with at least `per_node` GPUs, the number that the job places on one node, smaller
+    ones are left out, since their GPUs would communicate over a network. Raises `CatalogError` with nearest choices.
     """
     known = list(prices)
     asked = word.strip().lower()

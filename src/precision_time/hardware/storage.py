@@ -1,4 +1,4 @@
-"""What samples are read from: how fast, how soon, how many requests, and who shares it.
+"""Storages that samples are read from: bandwidth, latency, request rate, and whether nodes share them.
 
 The catalog (data/storages.yaml) has the published figures of usual kinds. A storage file has one such entry with its
 `name`; `precision-time calibrate --storage PATH` writes one with `source: measured`.
@@ -38,7 +38,7 @@ class Storage:
     reader_efficiency   eta: share of `bytes_per_s` that is left when two jobs read at the same time
     shared              one server for all nodes (NFS); else every node has its own, or as much as it asks for
     page_cache          whether the kernel keeps what was read (files), or not (an object store's client)
-    source              where the figures are from: "measured ...", a document, or "assumed ..."
+    source              origin of the figures: "measured ...", a document, or "assumed ..."
     """
 
     name: str
@@ -62,7 +62,7 @@ class Storage:
 
     @classmethod
     def from_dict(cls, name: str, entry: Entry, where: str = "") -> Storage:
-        """A storage from the keys of storages.yaml; what is wrong is said with `where`."""
+        """A storage from the keys of storages.yaml; `where` names the entry in errors."""
         where = where or f"storage {name!r}"
         checks.known_keys(entry, {"name", *_NUMBERS, *_SWITCHES, "source"}, where)
         checks.required(entry, {key: key for key in _REQUIRED}, where)
@@ -86,7 +86,7 @@ class Storage:
         return {**fields, **{key: getattr(self, key) for key in _SWITCHES}, "source": self.source}
 
 
-# Key of a storage file -> (field, factor to SI, check, largest believable value, unit in words).
+# Key of a storage file -> (field, factor to SI, check, largest plausible value, unit).
 _NUMBERS: dict[str, tuple[str, float, Callable[[object, str, float, str], float], float, str]] = {
     "bandwidth_gb_per_s": ("bytes_per_s", 1e9, checks.positive, 1e4, "GB/s"),
     "stream_mb_per_s": ("stream_bytes_per_s", 1e6, checks.positive, 1e6, "MB/s of one reader"),
@@ -107,7 +107,7 @@ def storages() -> Mapping[str, Storage]:
 
 
 def storage(name: str) -> Storage:
-    """That of the catalog (case and punctuation aside), or of a storage file."""
+    """The storage of a catalog name (ignoring case and punctuation) or of a storage file."""
     if name.lower().endswith(_FILES):
         path = Path(name)
         try:
@@ -119,7 +119,7 @@ def storage(name: str) -> Storage:
     target = known.get(plain(name)) or _ALIASES.get(plain(name))
     if target is None and ("/" in name or name in (".", "..")):
         raise CatalogError(
-            f"storage {name!r} is no name of the catalog, but a path or an address; measure it with precision-time "
+            f"storage {name!r} is not a catalog name but a path or an address; measure it with precision-time "
             f"calibrate --storage {name} --output mine.yaml, and give storage=mine.yaml (docs/storage.md)."
         )
     if target is None:
@@ -166,9 +166,9 @@ def write_storage(path: str | Path, storage: Storage) -> None:
 
 
 def check_storage_output(path: str | Path) -> None:
-    """Before seconds of measuring: the name must be that of a storage file, and its folder must exist."""
+    """Raise `DataError`, before anything is measured, if the name is not that of a storage file or has no folder."""
     if Path(path).suffix.lower() not in _FILES:
-        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, so that it is known again as one")
+        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, by which it is recognised as one")
     if not Path(path).absolute().parent.is_dir():
         raise DataError(f"storage file {str(path)!r}: there is no folder {Path(path).parent}; make it first")
 
