@@ -166,8 +166,8 @@ def test_every_layer_has_one_to_stand_for_it(depth: int, dense: int, alternates:
     config = {"layers": depth, "dense_layers": dense, "experts": 8 * experts}
     config |= {"sliding_window": "128_every_second"} if alternates else {}
     shallow = Shallow.of(config)
-    traced = int(shallow.words.get("layers", depth))
-    few_dense = int(shallow.words.get("dense_layers", config["dense_layers"])) if experts else 0
+    traced = int(shallow.changes.get("layers", depth))
+    few_dense = int(shallow.changes.get("dense_layers", config["dense_layers"])) if experts else 0
     real_dense = min(dense, depth) if experts else 0
 
     def sort_of(layer: int, dense_layers: int) -> tuple[bool, int]:
@@ -179,12 +179,12 @@ def test_every_layer_has_one_to_stand_for_it(depth: int, dense: int, alternates:
     for layer in range(depth):
         stand_in = shallow.stands_for(layer, depth)
         assert 0 <= stand_in < traced
-        if shallow.words:
+        if shallow.changes:
             assert sort_of(stand_in, few_dense) == sort_of(layer, real_dense)
         else:
             assert stand_in == layer
     if real_dense < depth:
-        assert shallow.stands_for(real_dense, depth) == (few_dense if shallow.words else real_dense)
+        assert shallow.stands_for(real_dense, depth) == (few_dense if shallow.changes else real_dense)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])

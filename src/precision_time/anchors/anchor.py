@@ -1,4 +1,4 @@
-"""What the likeness of jobs is judged by, and a measured job with what was predicted for it."""
+"""The descriptor by which jobs are compared, and the anchor: a measured job with its uncorrected prediction."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class JobDescriptor:
-    """A job as anchors see it: whose errors are alike.
+    """What is known of a job when its errors are compared with those of others.
 
-    model      name, parameters and input sizes (what it is, whatever was left to defaults)
-    maths      the unit that its products run on: fp64, fp32, tf32 or half, whose jobs run the same kernels elsewhere
-    setting    memory format, attention, execution: which kernels run
-    environment  repository or document of a measurement; `OWN` of the user's jobs and measurements
-    shares     of `INFORMED` in the predicted step
-    key        digest of what was run, whatever the machine is called: two jobs with one key are the same job
+    model        name, number of parameters and input sizes, with defaults filled in
+    maths        arithmetic of its matrix products: fp64, fp32, tf32 or half
+    setting      memory format, attention and execution, which decide the kernels
+    environment  repository or document of a measurement; `OWN` for the user's jobs and measurements
+    shares       share of each term of `INFORMED` in the predicted step
+    key          digest of model, sizes, precision, GPUs and framework: two jobs with one key are the same job
     """
 
     family: str
@@ -66,13 +66,13 @@ class Anchor:
 
 
 def family_of(job: Job) -> str:
-    """The family of a named model; any other model is a family of its own."""
+    """The family of a named model; the name itself for any other model."""
     entry = ENTRIES.get(job.model.lower())
     return entry.family if entry else job.model.lower()
 
 
 def environment_of(source: str) -> str:
-    """Repository or document of a citation: whose machine, container and script it was."""
+    """Repository or document of a citation, whose rows share machine, container and script."""
     return re.split(r"[@#]|:(?!//)", source)[0].strip()
 
 
@@ -84,7 +84,7 @@ def describe_job(
     framework: str = "pytorch",
     source: str = OWN,
 ) -> JobDescriptor:
-    """The job as anchors see it; `breakdown` is the uncorrected one."""
+    """The descriptor of a job; `breakdown` (seconds by term) is that of the uncorrected prediction."""
     sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
     model = f"{job.model.lower()} {step.parameter_count} {sizes}"
     identity = (
@@ -109,7 +109,7 @@ def describe_job(
 
 
 def shares_of(breakdown: Mapping[str, float]) -> tuple[float, ...]:
-    """Of `INFORMED` in a step."""
+    """Share of each term of `INFORMED` in a step whose terms take the seconds of `breakdown`."""
     whole = sum(breakdown.values()) or 1.0
     seconds = dict.fromkeys(INFORMED, 0.0)
     for term, each in breakdown.items():

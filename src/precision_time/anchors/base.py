@@ -24,7 +24,7 @@ COLUMNS = (
 
 @cache
 def published() -> Anchors:
-    """The published base; empty where the package has none."""
+    """The published anchors."""
     content = read_base()
     return Anchors(map(_anchor, content["rows"]), shipped_covariance())
 
@@ -51,7 +51,7 @@ def _anchor(row: list[Any]) -> Anchor:
 
 
 def row_of_anchor(anchor: Anchor) -> list[Any]:
-    """What `data/published.json` keeps of an anchor."""
+    """The row of `data/published.json` for an anchor."""
     columns = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
     columns |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
     return [list(columns[name]) if name == "shares" else columns[name] for name in COLUMNS]

@@ -1,7 +1,7 @@
-"""How far the errors of two jobs go together: a sum of effects that they share, each weighed by the terms it moves.
+"""Covariance between the log errors of two jobs: a sum of shared effects, each weighted by the terms it acts on.
 
-An effect of compute counts by the product of both jobs' shares of compute: what slows a family's kernels does not
-slow a step that waits for the host. Effects fade with distance in batch size and number of GPUs.
+An effect on compute is weighted by the product of both jobs' shares of compute, since slower kernels do not slow a step
+that waits for the host. Effects decay with distance in batch size and in number of GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPUTE_EFFECTS: dict[str, tuple[str, ...]] = {
     "family, framework, maths": ("family", "framework", "maths"),
     "model, framework, architecture, maths, setting, batch": ("model", "framework", "arch", "maths", "setting"),
 }
-"""Effect on compute -> what two jobs must have in common to share it. The last fades with the batch.
+"""Effect on compute -> fields of the descriptor that must be equal in both jobs. The last decays with the batch size.
 
 Chosen among a dozen sets by rows held out (2026-11-21): an effect of the model that other frameworks share makes
 corrections worse where only another precision or GPU was measured (14.1 % instead of 12.3 %). Precisions that run on
@@ -38,12 +38,13 @@ OTHER_EFFECTS: dict[str, tuple[str, ...]] = {
     "gpus": ("family", "framework"),
     "environment": ("family", "environment"),
 }
-"""On the term of that name; `gpus` and `environment` are on the whole step, `gpus` fades with the number of GPUs."""
+"""The same for effects on the term of that name; `gpus` and `environment` act on the whole step, and `gpus` decays with
+the number of GPUs."""
 EFFECTS = (*COMPUTE_EFFECTS, *OTHER_EFFECTS)
 TRUSTS = ("A", "B", "C")
 _BATCH = "model, framework, architecture, maths, setting, batch"
 FADING = 2.0
-"""Factors of two in batch or count over which an effect fades to 1/e: chosen."""
+"""Factors of two in batch size or number of GPUs over which an effect decays to 1/e: chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Covariance:
 
 
 class JobColumns:
-    """Several jobs as columns."""
+    """The descriptors of several jobs as arrays."""
 
     def __init__(self, jobs: Sequence[JobDescriptor]) -> None:
         # hashes instead of texts: compared a hundred at a time in every prediction
-        self.words = {
+        self.ids = {
             name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64)
             for name in ("family", "model", "arch", "maths", "framework", "setting", "environment")
         }
@@ -73,8 +74,8 @@ class JobColumns:
 
 
 def shared_effects(one: JobColumns, other: JobColumns) -> dict[str, Array]:
-    """Of every effect: the share that each pair of jobs has in common, before anything is weighed by terms."""
-    same = {name: one.words[name][:, None] == other.words[name][None, :] for name in one.words}
+    """Of every effect: correlation between each job of `one` (rows) and of `other` (columns), not weighted by terms."""
+    same = {name: one.ids[name][:, None] == other.ids[name][None, :] for name in one.ids}
     batch = np.exp(-np.abs(one.batch[:, None] - other.batch[None, :]) / FADING)
     gpus = np.exp(-np.abs(one.gpus[:, None] - other.gpus[None, :]) / FADING)
     shared = {}
@@ -85,7 +86,7 @@ def shared_effects(one: JobColumns, other: JobColumns) -> dict[str, Array]:
 
 
 def term_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
-    """Covariance between the log factors of each term, `compute` ... and `whole`, of one side and the other's."""
+    """Covariance between the log factors of each term, `compute` ... and `whole`, of the jobs of `one` and `other`."""
     shared = shared_effects(one, other)
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
     covariances = {"compute": functools.reduce(np.add, [variance[e] * shared[e] for e in COMPUTE_EFFECTS])}
@@ -96,7 +97,7 @@ def term_covariances(covariance: Covariance, one: JobColumns, other: JobColumns)
 
 
 def effect_matrices(one: JobColumns, other: JobColumns) -> dict[str, Array]:
-    """Of every effect: its part in the covariance between the steps' log(measured / predicted), at variance one."""
+    """Of every effect: its part of the covariance between the steps' log(measured / predicted), at variance one."""
     matrices = {}
     for effect, shared in shared_effects(one, other).items():
         term = "compute" if effect in COMPUTE_EFFECTS else effect
@@ -116,7 +117,7 @@ def step_covariance(covariance: Covariance, one: JobColumns, other: JobColumns) 
 
 
 def self_variance(covariance: Covariance, shares: Sequence[float]) -> float:
-    """`step_covariance` of a job with itself: it shares every effect, and nothing has faded."""
+    """`step_covariance` of a job with itself, which shares every effect in full."""
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
     total = variance["gpus"] + variance["environment"]
     total += sum(variance[effect] for effect in COMPUTE_EFFECTS) * shares[INFORMED.index("compute")] ** 2

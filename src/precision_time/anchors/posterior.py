@@ -1,7 +1,7 @@
-"""From measured jobs to the correction of another: what is most likely, given how far errors go together.
+"""From measured jobs to the correction of another job: the conditional mean and variance of its log errors.
 
-The logs of measured over predicted are taken as normal with the covariance of `covariance.py`; given those of the
-anchors, the mean of each term's log factor corrects that term, and the variance that is left narrows the interval.
+The logs of measured / predicted are normal with the covariance of `covariance.py`. Given the anchors' errors, the
+conditional mean of each term's log factor corrects that term, and the conditional variance narrows the interval.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """Anchors, the same as columns, the covariance between their residuals, its inverse, and the residuals."""
+    """Anchors, their descriptors as arrays, the covariance between their residuals, its inverse, and the residuals."""
 
     anchors: Sequence[Anchor]
     jobs: JobColumns
@@ -40,7 +40,7 @@ class _Solved:
 
 
 class Anchors:
-    """Measured jobs and how far their errors go together with others'."""
+    """Measured jobs, with the covariance between errors that turns them into corrections."""
 
     def __init__(self, anchors: Iterable[Anchor], covariance: Covariance) -> None:
         self.covariance = covariance
@@ -57,7 +57,7 @@ class Anchors:
             yield from anchors
 
     def _solve(self, job: JobDescriptor) -> _Solved:
-        """The anchors of the job's family that say something of its framework's kernels; worked out once."""
+        """The anchors of the job's family that inform its framework, with their inverse covariance; computed once."""
         key = (job.family, job.framework)
         if key not in self._solved:
             anchors = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
@@ -70,9 +70,9 @@ class Anchors:
         return self._solved[key]
 
     def correction(self, job: JobDescriptor, without: Sequence[str] = ()) -> Correction:
-        """What the anchors of the job's family say about it.
+        """The correction of a job by the anchors of its family.
 
-        Left out are those that agree with it in all of `without`: ("key",) for those of this very job.
+        Anchors that agree with it in all fields of `without` are left out; ("key",) leaves out those of the same job.
         """
         if job.family not in self._by_family:
             return NONE
@@ -99,7 +99,7 @@ class Anchors:
             for index, name in enumerate(INFORMED)
         }
         remaining = max(prior - float(across @ inverse @ across), 0.0)
-        own_spread = self.covariance.noise["B"]  # even the same job, measured again, differs by this much
+        own_spread = self.covariance.noise["B"]  # of the same job, measured again
         correlation = across / np.sqrt(prior * np.diag(solved.between)[use])
         nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
         return Correction(
@@ -116,7 +116,7 @@ class Anchors:
 
 
 def _loose(anchor: Anchor, job: JobDescriptor) -> bool:
-    """Another framework's kernels, measured loosely: up to twice as slow, which says nothing of this one's."""
+    """Whether the anchor is of the lowest trust and another framework, whose kernels can be twice as slow."""
     return anchor.trust == TRUSTS[-1] and anchor.job.framework != job.framework
 
 

@@ -1,4 +1,4 @@
-"""Measured jobs that the user gives: rows of a CSV file in the measurement schema, or one line of words."""
+"""Anchors that the user gives: rows of a CSV file in the measurement schema, or one line of `key=value` pairs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def wants_published(entries: tuple[str, ...]) -> bool:
 
 
 def given_anchors(job: Job) -> list[Measured]:
-    """The anchors that the job itself brings, those of its family; rows of a file that are no jobs are passed over.
+    """The anchors in the job's field `anchors` that are of its family; rows of a file that are no job are skipped.
 
-    `DataError` or `JobError` in one sentence for a file that holds no job at all, and for a line that is none.
+    Raises `DataError` for a file without any job, and `JobError` for a line that describes none.
     """
     anchors: list[Measured] = []
     for entry in job.anchors:

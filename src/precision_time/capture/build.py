@@ -1,4 +1,4 @@
-"""From a job's words to the live model, on whatever device is current: what real training runs and tracing traces."""
+"""Builds the model of a job, with one batch, on the current device: for real training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A live workload and what goes with it: optimizer name and implementation (None: torch's default), clipping."""
+    """A workload with its optimizer, the optimizer's implementation (None: torch's default) and gradient clipping."""
 
     workload: Workload
     optimizer: str

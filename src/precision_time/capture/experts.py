@@ -1,8 +1,8 @@
-"""The kernels of experts, grouped products and moving tokens to them and back, and the scan of Mamba layers.
+"""Operators for kernels of mixtures of experts (grouped products, permutation of tokens) and the scan of Mamba layers.
 
-Operators of ours as in `fused`. Products by one weight per expert are one launch (torch's `_grouped_mm`, Transformer
-Engine's GroupedLinear); routing is taken as balanced, so an expert's rows are their mean. Tokens move as in Transformer
-Engine's permutation kernels (transformer_engine/pytorch/triton/permutation.py): no atomics, no copy with weights on it.
+They are defined as in `fused`. Products with one weight per expert are one launch (torch's `_grouped_mm`, Transformer
+Engine's GroupedLinear); routing is assumed balanced, so every expert has the mean number of rows. Tokens are permuted
+as by Transformer Engine (transformer_engine/pytorch/triton/permutation.py): without atomics or a weighted copy.
 """
 
 from __future__ import annotations

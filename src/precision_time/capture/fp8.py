@@ -63,7 +63,7 @@ def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpSignature:
 def product_kind(
     operands: Sequence[TensorSpec], result: TensorSpec, scaling: str, name: str = "pt.scaled_mm"
 ) -> OpSignature:
-    """The product of two fp8 matrices. Scales by tensor are numbers; others make it another kernel, and are said."""
+    """The product of two fp8 matrices. Scaling other than tensorwise runs another kernel, so it is an attribute."""
     attributes = () if scaling == "tensorwise" else (("scaling", scaling),)
     return OpSignature(name, tuple(operands), (result,), attributes)
 

@@ -1,7 +1,7 @@
-"""Operators that run as one kernel on a GPU and that a meta device would decompose.
+"""Operators that run as one kernel on a GPU and that the meta device would decompose.
 
-Each is an operator of ours (namespace `precision_time`) with a shape rule and a backward, so that the trace shows what
-a GPU step shows: one attention forward, one attention backward, one recurrent layer, one RMS norm.
+Each is defined in the namespace `precision_time` with a shape rule and a backward, so that the trace has the operators
+of a GPU step: one attention forward, one attention backward, one recurrent layer, one RMS norm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Kernels that training frameworks fuse by hand, put in place of the operators that plain PyTorch runs.
+"""Replaces operators of plain PyTorch by the fused kernels of training frameworks.
 
 Megatron: scaled, masked softmax as one kernel (megatron/legacy/fused_kernels), bias + dropout + add, SwiGLU, rotary
 embedding and cross-entropy by Transformer Engine or its own fused functions (megatron/core/fusions). llm-foundry: fused
-cross-entropy (flash-attn's). What is fused moves the bytes that come in and go out, and nothing between.
+cross-entropy (flash-attn's). A fused kernel moves the bytes of its inputs and outputs, not of intermediate tensors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FUSED: Mapping[str, frozenset[str]] = {
 """What each framework fuses; other frameworks run PyTorch's own operators."""
 
 MEASURES_TRAINING: Mapping[str, int] = {"llm-foundry": 2}
-"""Metrics of the training batch that are cross-entropies of all logits, in fp32 under autocast: llm-foundry's language
-models bring LanguageCrossEntropy and LanguagePerplexity (`use_train_metrics`, on unless told otherwise)."""
+"""Metrics of the training batch that are cross-entropies of all logits, in fp32 under autocast: LanguageCrossEntropy
+and LanguagePerplexity of llm-foundry's language models (`use_train_metrics`, on by default)."""
 
 _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (SOFTMAX, ("mul", "masked_fill", "_softmax")),
@@ -42,10 +42,10 @@ _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
-    """The graph with its fused attention run by `kernel`; flash stands for whatever torch chooses itself.
+    """The graph with its fused attention run by `kernel`; "flash" is the kernel that torch chooses.
 
-    That is the fastest kernel since PyTorch 2.11, cuDNN's on Hopper and Blackwell (sdp_utils.cpp,
-    check_prefer_cudnn_attention); before, and in the flash-attn package, FlashAttention-2: `flash2`.
+    Since PyTorch 2.11 torch chooses the fastest kernel, cuDNN's on Hopper and Blackwell (sdp_utils.cpp,
+    check_prefer_cudnn_attention); before, and in the flash-attn package, FlashAttention-2, which is `flash2`.
     """
     if kernel not in ("triton", "flash2"):
         return graph
@@ -57,7 +57,7 @@ def attention_kernel(graph: OpGraph, kernel: str) -> OpGraph:
 
 
 def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
-    """The graph with the framework's fused kernels, and with what it computes beside the loss."""
+    """The graph with the framework's fused kernels, and with the metrics that it computes in addition to the loss."""
     if framework in MEASURES_TRAINING:
         graph = _with_metrics(graph, MEASURES_TRAINING[framework])
     fused = FUSED.get(framework, frozenset())
@@ -127,10 +127,11 @@ def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int
 
 
 def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:
-    """Operators of SiLU(gate) x up under fusion, None where one vanishes into another; and tensors never made then.
+    """The fused operators of SiLU(gate) x up by position, None for an operator that fusion removes; and the storages
+    of tensors that are not materialised any more.
 
     Forward: SiLU is part of the product that reads its result. Backward: one kernel reads the gradient, gate and up and
-    writes both gradients; traced are two products and the backward of SiLU. SiLU alone (EfficientNet) stays.
+    writes both gradients; the trace has two products and the backward of SiLU. SiLU alone (EfficientNet) stays.
     """
     replacements: dict[int, tuple[OpSignature, Call] | None] = {}
     removed: set[int] = set()
@@ -166,7 +167,7 @@ def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSign
 
 
 def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
-    """The graph with so many further cross-entropies of the logits, forward only."""
+    """The graph with `count` further cross-entropies of the logits, forward only."""
     at = next((i for i, c in enumerate(graph.calls) if "nll_loss_forward" in graph.kinds[c.kind].name), None)
     softmax = next((c for c in graph.calls if graph.kinds[c.kind].name == "aten._log_softmax"), None)
     if at is None or softmax is None:

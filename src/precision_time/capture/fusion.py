@@ -1,8 +1,8 @@
 """A model of what fusing compilers (torch.compile, nvFuser under TorchScript, XLA) do to pointwise chains.
 
 Runs of neighbouring pointwise operators, casts, dropout, softmax and norms of one size become one kernel that
-reads what came from outside and writes what is still needed afterwards. It is a model: compilers also fuse reductions
-into producers and choose by heuristics; the estimate says so.
+reads its inputs from other kernels and writes what is needed afterwards. It is a model: compilers also fuse reductions
+into producers and choose by heuristics. The estimate lists this among its assumptions.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _joins(graph: OpGraph, group: list[int], call: Call, kind: OpSignature) -> b
 def fused_call(
     graph: OpGraph, group: list[int], last_read: dict[int, int], enter: Callable[[OpSignature], int]
 ) -> Call:
-    """Calls of a graph as one that reads what came from outside and writes what is still needed afterwards."""
+    """A group of calls as one call, which reads the group's inputs and writes what is needed after it."""
     reads: dict[int, list[TensorSpec]] = {}
     writes: dict[int, TensorSpec] = {}
     for i in group:
@@ -101,7 +101,7 @@ def fused_call(
             if storage in writes:
                 continue
             seen = reads.setdefault(storage, [])
-            # Read again, a tensor is still at hand; as long as the parts fit beside each other they are other parts.
+            # A tensor is read once; reads that fit into its storage together are of different parts of it.
             if not seen or sum(s.nbytes for s in seen) + spec.nbytes <= graph.storages[storage].nbytes:
                 seen.append(spec)
         writes.update(zip(call.writes, kind.outputs, strict=False))

@@ -1,12 +1,11 @@
-"""Kernels of ours at one autocast dispatch key, so that a meta-device step dispatches as a CUDA step would.
+"""Autocast for the meta device: kernels at one autocast dispatch key make a traced step dispatch as on CUDA.
 
-The dispatcher calls autocast kernels above autograd and inside every composite operator. Meta tensors have no autocast
-of their own, and the CUDA kernels ignore them; so the key `AutocastPrivateUse1`, unused by any device here, gets our
-kernels and is switched on while a step is captured. That reproduces autocast at exactly its own level: composite
-operators are seen from inside, nested `torch.autocast(enabled=False)` regions are obeyed, and gradients get their
-dtypes from autograd itself.
+The dispatcher calls autocast kernels above autograd and inside every composite operator. Meta tensors have no autocast,
+and the CUDA kernels ignore them; so this module registers its kernels at the key `AutocastPrivateUse1`, which no device
+uses, and enables the key while a step is captured. This reproduces autocast at the level where torch runs it: inside
+composite operators, with nested `torch.autocast(enabled=False)` regions, and with gradient dtypes set by autograd.
 
-The same key carries what a meta device would otherwise decompose and a GPU would not: scaled dot-product attention,
+The same key handles operators that the meta device would decompose and a GPU would not: scaled dot-product attention,
 dropout, recurrent layers, RMS norm and weight norm (see `fused`).
 """
 
@@ -94,7 +93,7 @@ def _widest(args: Any, region: Region) -> torch.dtype:
 
 
 def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
-    """The autocast kernel of one operator: cast as its class says, then run it with our key off."""
+    """The autocast kernel of one operator: cast its arguments by its class, then run it with the key disabled."""
     names = [a.name for a in op._schema.arguments]
     takes_dtype = "dtype" in names
     by_position = takes_dtype and not op._schema.arguments[names.index("dtype")].kwarg_only
@@ -106,7 +105,7 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
         if region is not None and region.active:
             cls = _classes(region.device).get(name, cls)
         if region is None or cls is CastClass.PASS_THROUGH:
-            # As if there were no kernel here: what a composite operator is made of still meets ours.
+            # As without a kernel here: the operators inside a composite operator still get theirs.
             return op.redispatch(keys.remove(_DISPATCH_KEY), *args, **kwargs)
         if cls is CastClass.BANNED:
             raise CaptureError(
@@ -141,7 +140,7 @@ def _cast_kernel(op: Any, name: str) -> Callable[..., Any]:
 
 
 def _model_operator_kernel(op: Any, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
-    """The kernel of an operator in `zoo.models.operators`: what capture shows instead of torch's own it is made of."""
+    """The kernel of an operator in `zoo.models.operators`, which the trace shows instead of its composition."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         region = _region.get()
@@ -158,7 +157,7 @@ def _model_operator_kernel(op: Any, replacement: Callable[..., Any], low_precisi
 
 
 def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_precision: bool) -> Callable[..., Any]:
-    # The lists themselves, not what this build registers of them: the operator is that of today's PyTorch on any build.
+    # By the lists, not by what this build registers of them: the operator is that of current PyTorch on any build.
     unlisted = CastClass.LOW_PRECISION if low_precision else CastClass.PASS_THROUGH
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +171,7 @@ def _fused_kernel(op: Any, name: str, replacement: Callable[..., Any], low_preci
                 args = _cast(args, target, region)
                 kwargs = {k: _cast(v, target, region) for k, v in kwargs.items()}
         if name == "scaled_dot_product_attention" and region.attention == "math":
-            return fused.unfused_attention(*args, **kwargs)  # our key stays on: each operator is cast by its own class
+            return fused.unfused_attention(*args, **kwargs)  # the key stays enabled: each operator is cast by its class
         with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
             return replacement(*args, **kwargs)
 
@@ -205,7 +204,7 @@ def _overload(name: str) -> Any | None:
 
 @cache
 def _install() -> tuple[object, ...]:
-    """Register our kernels, once a process; they do nothing outside a `Region`. The result keeps them alive."""
+    """Register the kernels, once per process; they do nothing outside a `Region`. The result keeps them alive."""
     fallback = torch._C._dispatch_library("IMPL", "_", _KEY)
     fallback.fallback_fallthrough()
     library = torch.library.Library("aten", "IMPL")
@@ -230,7 +229,7 @@ def _install() -> tuple[object, ...]:
 
 @contextmanager
 def _nested_regions(device: str) -> Iterator[None]:
-    """Let model code open `torch.autocast` regions of its own, for the traced device or for `x.device.type` ("meta").
+    """Let model code enter `torch.autocast` regions, for the traced device or for `x.device.type` ("meta").
 
     Without this torch switches a CUDA region off on a machine without CUDA, and refuses one for meta.
     """

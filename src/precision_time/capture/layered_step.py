@@ -235,7 +235,7 @@ def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])
     shallow = Shallow.of(config, key.depth)
-    graph = _graph(key, {**config, **shallow.words}, sizes)
+    graph = _graph(key, {**config, **shallow.changes}, sizes)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
     found = layered(graph)

@@ -1,6 +1,6 @@
-"""Input sizes that vary from batch to batch, written `audio_frames: 1408..1920`: the middle is traced.
+"""Input sizes that vary from batch to batch, written `audio_frames: 1408..1920`; the middle of the range is traced.
 
-Data-parallel ranks then wait for the one whose batch is longest, so the width of the range matters beside its middle.
+Data-parallel ranks wait for the rank with the longest batch, so the width of the range is returned as well.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def settle_lengths(
 ) -> tuple[dict[str, Any], float]:
     """Sizes with ranges replaced by their middle, and half the width of the widest range as a share of its middle.
 
-    `usual` is that share where no size is a range; `grid` says of which number a size is a multiple. Raises `JobError`
-    for a range that falls or starts at zero.
+    `usual` is that share where no size is a range; `grid` holds the number of which a size must be a multiple. Raises
+    `JobError` for a range that decreases or starts at zero.
     """
     settled: dict[str, Any] = dict(sizes)
     half_widths: list[float] = []
@@ -31,7 +31,7 @@ def settle_lengths(
         low, high = int(match[1]), int(match[2])
         if not 0 < low <= high:
             fix = f"{name}={max(min(low, high), 1)}..{max(low, high, 1)}"
-            raise JobError(f"input {name} {value!r} is a range that falls or starts at 0; write {fix}")
+            raise JobError(f"input {name} {value!r} is a range that decreases or starts at 0; write {fix}")
         step = (grid or {}).get(name, 1)
         settled[name] = max(round((low + high) / 2 / step), 1) * step
         half_widths.append((high - low) / (high + low))

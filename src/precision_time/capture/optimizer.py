@@ -30,7 +30,7 @@ class Pass:
 class Rule:
     """An optimizer: its passes unfused, its passes as one fused kernel, and state tensors per parameter.
 
-    `asks`: tensor by tensor, the host reads a number back from the device before it goes on.
+    `asks`: for every tensor, the host waits for a number from the device before it continues.
     """
 
     passes: tuple[Pass, ...]
@@ -62,7 +62,7 @@ OPTIMIZERS: dict[str, Rule] = {
         (_NORM, Pass("lamb_stage_1", 4, 3), Pass("norm", 2, 0), Pass("lamb_stage_2", 2, 1)),
         2,
     ),
-    # NovoGrad keeps one number per tensor as second moment; tensor by tensor the host asks whether it is still zero.
+    # NovoGrad keeps one number per tensor as second moment; the host reads each to see whether it is still zero.
     "novograd": Rule(
         (Pass("pow", 1, 1), _NORM, _DIV, _AXPY, _MUL, _AXPY, _AXPY), (_NORM, Pass("novograd", 3, 2)), 1, asks=True
     ),
@@ -73,9 +73,9 @@ OPTIMIZERS: dict[str, Rule] = {
 BY_TENSOR = ("single", "torch1", "scripted")
 """Implementations that loop over the tensors."""
 CLIPS_BY_TENSOR = ("torch1", "scripted")
-"""Those of torch 1.x, whose clip_grad_norm_ does so too, and asks on the host whether the norm is too large."""
+"""Implementations of torch 1.x, whose clip_grad_norm_ also loops and compares the norm on the host."""
 FEW_PASSES = ("fused", "scripted")
-"""Those whose pointwise passes are one kernel (of hand, or fused by TorchScript)."""
+"""Implementations whose pointwise passes are one kernel, written by hand or fused by TorchScript."""
 
 # torch/aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors per launch by list depth, blocks and chunk size.
 _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
@@ -117,8 +117,8 @@ class Sweep:
 def sweep_kind(
     name: str, sweep: Sweep, reads: Sequence[str], writes: Sequence[str], implementation: str, asked: bool = False
 ) -> OpSignature:
-    """One pass as an operator: `reads` and `writes` are dtypes of parameter-sized tensors. `asked`: after each tensor
-    the host waits for its result."""
+    """One pass as an operator. `reads` and `writes` are dtypes of parameter-sized tensors; `asked` is whether the host
+    waits for the result of every tensor."""
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = sweep.tensors if implementation in BY_TENSOR else 1
     waits = (("host_waits", sweep.tensors),) if asked else ()
@@ -132,8 +132,8 @@ def sweep_kind(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """Everything of a step after the last backward. After operator `host_waits_after` the host reads a flag back from
-    the device (-1: nowhere)."""
+    """The operators of a step after the last backward. After operator `host_waits_after` the host waits for a flag
+    from the device (-1: never)."""
 
     operators: tuple[tuple[Phase, OpSignature], ...]
     accumulate: OpSignature | None
@@ -173,7 +173,7 @@ def sweep_tail(
     sweep: Sweep, weight: str, gradient: str, precision: Precision, optimizer: str, implementation: str | None,
     clip_norm: float | None, loss_scale: str,
 ) -> Tail:  # fmt: skip
-    """The same for parameters of which only the sizes are known, and the dtypes of the first and of its gradient."""
+    """The same for parameters given by their sizes, and by the dtypes of the first one and of its gradient."""
     chosen = rule(optimizer)
     kernels = implementation or ("fused" if precision.master_weights else "foreach")
     state = precision.state_dtype

@@ -9,9 +9,9 @@ from precision_time.capture.graph import Call, OpGraph, OpSignature
 
 
 def replace_calls(graph: OpGraph, kinds: list[OpSignature], calls: list[Call], new_positions: list[int]) -> OpGraph:
-    """`graph` with other calls; `moved[i]` is the new position of old call i, for lifetimes and gradients.
+    """`graph` with other calls; `new_positions[i]` is the position of old call i, for lifetimes and gradients.
 
-    A tensor that only calls which are gone touched is gone too: it keeps its place in the list, without bytes.
+    A storage that no call uses any more keeps its index and has zero bytes.
     """
     end = len(calls)
     touched_before, touched_after = _touched(graph.calls), _touched(calls)

@@ -22,10 +22,10 @@ from precision_time.zoo.workload import Workload
 
 
 class Regime(str, Enum):
-    """The three ways dtypes flow through a step; every precision is one of them with a dtype filled in."""
+    """The three ways in which dtypes flow through a step; every precision is one of them with a low dtype."""
 
     FULL = "full"  # everything in float32 (fp64: renamed)
-    AUTOCAST = "autocast"  # float32 weights, low precision where the lists say
+    AUTOCAST = "autocast"  # float32 weights, low precision by the lists of autocast
     HALF = "half"  # weights and activations in the low precision
 
 
@@ -42,9 +42,8 @@ def capture(
 ) -> OpGraph:
     """The `OpGraph` of one forward + loss + backward.
 
-    `build` constructs the workload; it is called under `torch.device("meta")`. A `tracer` of the caller's own sees the
-    operators as they pass. Raises `CaptureError` with one sentence
-    when the model cannot run without data.
+    `build` constructs the workload; it is called under `torch.device("meta")`. `tracer` replaces the default one, for a
+    caller that observes the operators. Raises `CaptureError` when the model cannot run without data.
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
@@ -61,7 +60,7 @@ def capture(
         ) from error
     except RuntimeError as error:
         raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}") from error
-    except Exception as error:  # the user's code: whatever it raises is about the model, not about us
+    except Exception as error:  # raised by the user's code
         raise CaptureError(f"{name} raised {type(error).__name__} when traced: {_first_line(error)}") from error
 
 

@@ -80,7 +80,7 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
 
 
 def _places(symbols: Sequence[Symbol], degree: int | None = None) -> list[tuple[int, ...]]:
-    """The points of the grid that are captured, by the number of each symbol's sample; also the powers they decide."""
+    """The captured points of the grid, by index of each symbol's sample; also the powers that they determine."""
     every = itertools.product(*(range(symbol.degree + 1) for symbol in symbols))
     return [place for place in every if degree is None or sum(place) <= degree]
 
@@ -145,9 +145,9 @@ class _Encoder:
         return index
 
     def _coefficients(self, values: Sequence[int]) -> list[Fraction]:
-        """Newton's divided differences along one symbol after the other, then the same from Newton's form to powers.
+        """Newton's divided differences along one symbol after the other, then conversion from Newton's form to powers.
 
-        Both stay among the places below a place, so that a grid without its far corners does as well as a whole one.
+        Both use only the places below a place, so a grid without its far corners gives the same result.
         """
         differences = [Fraction(v) for v in values]
         if len(set(values)) == 1:
@@ -186,7 +186,7 @@ class _Encoder:
         return self.kinds((first.name, inputs, outputs, self.attrs(kinds)))
 
     def attrs(self, kinds: Sequence[OpSignature]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
-        """Attributes that stay as they are, counts that change (of experts, say) as polynomials."""
+        """Constant attributes, and integers that change with the sizes (number of experts) as polynomials."""
         first = kinds[0].attrs
         fitted: list[tuple[str, AttrValue | _Polynomial]] = []
         for column in zip(*(k.attrs for k in kinds), strict=False):
@@ -346,7 +346,7 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
 
 
 def rename_dtypes(graph: OpGraph, rename: Mapping[str, str]) -> OpGraph:
-    """A traced graph in another dtype of the same regime, storages scaled to its width."""
+    """A traced graph in another dtype of the same regime, with storages scaled to its bytes per element."""
     if not rename:
         return graph
     factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)

@@ -1,4 +1,4 @@
-"""The dispatch mode that writes down every operator of a step as it passes, with dtypes, lifetimes and module path."""
+"""The dispatch mode that records every operator of a step, with dtypes, storages, lifetimes and module path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTRS = frozenset(
     is_causal dropout_p mode hidden layers bidirectional batch_first num_layers train training window
     """.split()
 )
-# Operators that neither launch a kernel nor move a byte, beside true views (known from their schema).
+# Operators that neither launch a kernel nor move a byte, in addition to views (recognised by their schema).
 _FREE = frozenset(
     """
     aten.detach aten.empty aten.empty_like aten.new_empty aten.empty_strided aten.new_empty_strided
@@ -53,10 +53,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Tracer(TorchDispatchMode):
-    """Records calls while active. `phase` and `module` are set from outside by hooks.
+    """Records calls while active. Hooks outside set `phase` and `module_stack`.
 
-    `layouts` also records how the operands of products lie in memory: plain CPU kernels run at very different rates,
-    while a GPU's libraries hardly care, so GPU graphs leave it out and stay smaller.
+    `layouts` also records the memory layout of the operands of products, on which the rates of CPU kernels depend
+    strongly and those of GPU libraries hardly; GPU graphs leave it out and are smaller.
     """
 
     def __init__(self, layouts: bool = False) -> None:
@@ -78,7 +78,7 @@ class Tracer(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: wrapping us against torch.compile would import all of it (two seconds) into every first trace."""
+        """False: a wrapper against torch.compile would import all of it, two seconds in the first trace."""
         return False
 
     def storage_index(self, tensor: torch.Tensor, category: Category | None = None) -> int:
@@ -180,7 +180,7 @@ class Tracer(TorchDispatchMode):
             self._views += 1
             return func(*args, **kwargs)
         if name == "aten._local_scalar_dense" and args[0].dtype == torch.bool:
-            # Model code that asks "is nothing masked?" of its data; without data the answer is the usual case.
+            # Model code that branches on its data ("is nothing masked?"); without data the common case is taken.
             self._views += 1
             self.assumptions.add(f"a branch on data in {self.module_stack[-1] or 'the model'} was taken as true")
             return True

@@ -41,7 +41,7 @@ _FIELDS = ("model", "inputs", "loss", "optimizer", "targets")
 
 @dataclass(frozen=True, slots=True)
 class UserModelStep:
-    """A traced user model and what its function said about batch and optimizer."""
+    """A traced user model, with the batch size and optimizer that its function returned."""
 
     name: str
     graph: OpGraph
@@ -78,26 +78,28 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
 
 
 def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:
-    """The user's model with example inputs on the current device, and the optimizer it named: name, implementation."""
+    """The user's model with example inputs on the current device, and its optimizer: name, implementation."""
     path_text, function_name = _split(job.model)
     workload, optimizer, _ = _workload(job, _function(job.model, Path(path_text), function_name))
-    return workload, *_optimizer(optimizer, "cpu")  # what was said is what is done, whatever the device's habit
+    return workload, *_optimizer(optimizer, "cpu")  # as returned, whatever the default
 
 
-def _split(word: str) -> tuple[str, str]:
+def _split(model: str) -> tuple[str, str]:
     """Path and function of "path/to/file.py:function"."""
-    path_text, _, function_name = word.rpartition(":") if ".py:" in word else (word, "", "make_job")
+    path_text, _, function_name = model.rpartition(":") if ".py:" in model else (model, "", "make_job")
     return path_text, function_name
 
 
-def _function(word: str, path: Path, name: str) -> Callable[..., Any]:
+def _function(model: str, path: Path, name: str) -> Callable[..., Any]:
     if not path.is_file():
-        raise JobError(f"model {word!r}: there is no file {path}; give path/to/file.py:function")
+        raise JobError(f"model {model!r}: there is no file {path}; give path/to/file.py:function")
     module = _load(path)
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
-        raise JobError(f"model {word!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}")
+        raise JobError(
+            f"model {model!r}: {path.name} has no function {name!r}; it has {nearest(name, known) or 'none'}"
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -186,7 +188,7 @@ def _loss(inputs: Any, loss: Any, targets: Any) -> Callable[[torch.nn.Module, di
 
 
 def _optimizer(optimizer: Any, device_type: str) -> tuple[str, str | None]:
-    """Name and implementation of what the user's function returned; None: the usual one of the device."""
+    """Name and implementation of the optimizer that the user's function returned; None: the device's default."""
     if optimizer is None:
         return "sgd", None
     if isinstance(optimizer, str):

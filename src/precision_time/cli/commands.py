@@ -247,9 +247,9 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
 
     from precision_time.text_table import format_table
 
-    prices = [p for p in known if any(text.lower() in word.lower() for word in (p.instance, p.provider, p.gpu))]
+    prices = [p for p in known if any(text.lower() in column.lower() for column in (p.instance, p.provider, p.gpu))]
     if not prices:
-        raise _no_match("price", text, {word for p in known for word in (p.instance, p.provider, p.gpu)})
+        raise _no_match("price", text, {column for p in known for column in (p.instance, p.provider, p.gpu)})
     prices.sort(key=lambda p: (p.gpu, p.usd_per_gpu_hour))
     if as_json:
         return _json([asdict(p) for p in prices])

@@ -263,12 +263,12 @@ def _add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
     parser.add_argument("--worst", metavar="N", default="10", help="show so many of the worst rows (default 10)")
-    for word in ROW_FILTERS:
+    for column in ROW_FILTERS:
         parser.add_argument(
-            f"--{word}",
+            f"--{column}",
             metavar="VALUE",
             action="append",
-            help=f"only rows with this {word}; several with commas or by repeating the flag",
+            help=f"only rows with this {column}; several with commas or by repeating the flag",
         )
 
 

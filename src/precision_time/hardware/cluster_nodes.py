@@ -108,7 +108,7 @@ def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
     for name_of_gpu, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))", fields.get("Gres", "")):
         gpu, gpus = name_of_gpu or gpu, gpus + int(number)
     state = fields.get("State", "").upper()
-    ready = not any(word in state for word in ("DOWN", "DRAIN", "FAIL", "MAINT", "UNKNOWN"))
+    ready = not any(problem in state for problem in ("DOWN", "DRAIN", "FAIL", "MAINT", "UNKNOWN"))
     return NodeResources(
         name, cores, memory, fields.get("Arch", ""), gpu or ("gpu" if gpus else None), gpus, ready=ready
     )

@@ -96,20 +96,20 @@ def price_from_entry(instance: str, entry: Entry, where: str) -> Price:
     )
 
 
-def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: int) -> Rental:
+def rental(prices: Iterable[Price], choice: str, gpu: str, gpus: int, per_node: int) -> Rental:
     """The instances for `gpus` GPUs of catalog name `gpu`: the type named, or the cheapest of a provider (or `any`).
 
     Where a provider has instances with at least `per_node` GPUs, the number that the job places on one node, smaller
     ones are left out, since their GPUs would communicate over a network. Raises `CatalogError` with nearest choices.
     """
     known = list(prices)
-    asked = word.strip().lower()
+    asked = choice.strip().lower()
     named = [p for p in known if p.instance.lower() == asked]
     offered = named or [p for p in known if asked in (p.provider, ANY)]
     if not offered:
         choices = {ANY, *(p.provider for p in known), *(p.instance for p in known)}
         raise CatalogError(
-            f"price {word!r} is neither a provider nor an instance type; nearest: {nearest(word, choices)}; "
+            f"price {choice!r} is neither a provider nor an instance type; nearest: {nearest(choice, choices)}; "
             "or give "
             "price_per_gpu_hour, or add it under `prices:` of a device file."
         )
@@ -118,7 +118,7 @@ def rental(prices: Iterable[Price], word: str, gpu: str, gpus: int, per_node: in
         others = [f"{p.instance} ({p.provider})" for p in known if p.gpu == gpu]
         holds = f"is an instance with {named[0].gpu}" if named else "has no instance"
         raise CatalogError(
-            f"price {word!r} {holds}{', not' if named else ' with'} {gpu}; with it: "
+            f"price {choice!r} {holds}{', not' if named else ' with'} {gpu}; with it: "
             f"{', '.join(others) or 'none known'}; or give "
             "price_per_gpu_hour, or add it under `prices:` of a device file."
         )

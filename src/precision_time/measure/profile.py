@@ -57,7 +57,7 @@ def record_local(job: Job, device_type: str) -> list[Counted]:
             **model.sizes,
             **{name: -(-model.sizes[name] // parts) for name in split.lengths if name in model.sizes},
         }
-        fields = {**config, **Shallow.of(config, split.depth).words}
+        fields = {**config, **Shallow.of(config, split.depth).changes}
         for each in record_workload(lambda fields=fields, sizes=sizes: build(fields, sizes), job, device_type):  # type: ignore[misc]
             operators.setdefault(each.kind, each)
     return list(operators.values())

@@ -1,4 +1,4 @@
-"""Measured jobs: the table that fits, anchors and `evaluate` read, one row a job and its measured step time.
+"""Tables of measured jobs, read by fits, anchors and `evaluate`: each row is a job and its measured step time.
 
 takes     a CSV file in the measurement schema (docs/evaluate.md)
 gives     a `Table` of `Row`s, each with its `Job`, or the reason why it has none

@@ -1,4 +1,4 @@
-"""A short digest of a measured row: recognises what was run and how long it took, whatever the spelling."""
+"""A short digest of a measured row: equal for equal jobs with equal step times, however their cells are spelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIGITS = 8
 
 
 def digest(cells: Mapping[str, str], precision: str) -> str:
-    """First hex digits of SHA-256 over what was run and how long it took, whatever the spelling of the cells."""
+    """The first hex digits of SHA-256 over the normalised cells of the job and its step time."""
     identity = (
         cells["model"].lower(), _plain(cells["model_config"]), _plain(cells["input"]), cells["batch_size"],
         cells["grad_accum"] or "1", cells["gpus"] or "1", cells["gpu"].lower(), cells["system"].lower(), precision,

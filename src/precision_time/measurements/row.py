@@ -17,28 +17,30 @@ from precision_time.zoo.workload import ZooEntry
 
 _EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
               "paddle": "torchscript"}  # fmt: skip
-"""Execution of a framework whose row names none: static graphs launch without autograd and fuse a little."""
+"""Execution of a framework where the row gives none: static graphs launch without autograd and fuse a little."""
 _OWN_NOVOGRAD = frozenset({"jasper-10x5dr"})
 """Published with NVIDIA's own NovoGrad in Python, tensor by tensor (QuartzNet with apex's fused one)."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
-"""Code bases whose models drop out 0.1 unless told otherwise (megatron/training/arguments.py, --hidden-dropout)."""
+"""Frameworks whose default dropout is 0.1 (megatron/training/arguments.py, --hidden-dropout)."""
 _SYSTEM_OF = {("megatron-deepspeed", "a100-80gb-sxm"): "hgx-a100-4nic"}
-"""Where rows name no system but say what joins the nodes: vTrain's, 8 GPUs and 800 Gb/s each."""
+"""System of rows that give none, but whose source describes the network: vTrain's nodes have 8 GPUs and 800 Gb/s."""
 _DEEPEP = frozenset({"deepseek-v3", "kimi-k2"})
 """Models whose Megatron-Bridge recipes dispatch tokens by DeepEP; rows of others name the dispatcher if it is one."""
 _REDUCED = (("gradients reduced in fp32", "float32"), ("gradients reduced in bf16", "bfloat16"))
-"""What a row's notes say of the dtype that gradients are reduced in."""
+"""Phrase in a row's notes -> dtype in which gradients are reduced."""
 _IMAGES = frozenset({"image_size", "volume"})
 """Inputs of models whose tensors have a memory format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured job. `job` is None where it cannot be expressed; `reason` says why.
+    """One measured job.
 
-    `precision` is the project's name of it where there is one. `assumed` holds "word value" for every word of the job
-    that the row leaves open. `setting` is what two rows have in common that are one job in two precisions, batch and
-    accumulation apart (see `order`). `digest` recognises the row among those of the fit (see `seen`).
+    job        None where the row cannot be expressed as a job; `reason` is why
+    precision  its name in this package, or the cell's text where there is none
+    assumed    "field value" for every field of the job that the row leaves open
+    setting    equal in rows that are one job in two precisions, apart from batch size and accumulation
+    digest     recognises the row among those that the shipped parameters were fitted on
     """
 
     id: str
@@ -112,7 +114,7 @@ def _precision(text: str) -> str:
 
 
 def _entry(model: str, config: Mapping[str, Value]) -> ZooEntry | None:
-    """The zoo entry that the row's model stands for; a transformer by its shape is a `gpt` (as in `training_step`)."""
+    """The zoo entry of the row's model; a transformer given by its shape is a `gpt`, as in `training_step`."""
     entry = ENTRIES.get(model.lower())
     return ENTRIES["gpt"] if entry is None and {"layers", "hidden"} <= set(config) else entry
 
@@ -136,23 +138,23 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
     return layout, config, []
 
 
-def _attention(word: str, framework: str, notes: str) -> str:
+def _attention(kernel: str, framework: str, notes: str) -> str:
     """Which fused kernel: llm-foundry has a Triton one, later the flash-attn package's; torchtitan's published runs,
     too, are older than the PyTorch that takes cuDNN's by itself."""
     if "flash-style triton" in notes:
         return "triton"
-    if word in ("", "flash") and framework in ("llm-foundry", "torchtitan"):
+    if kernel in ("", "flash") and framework in ("llm-foundry", "torchtitan"):
         return "flash2"
-    return word or "flash"
+    return kernel or "flash"
 
 
 def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
-    """What the performance recipes of Megatron-Bridge switch on, beside the degrees that a row states."""
+    """The overlaps that performance recipes of Megatron-Bridge enable, in addition to the degrees that a row gives."""
     if "no bucket overlap" in notes and "=" in layout:
         return ["overlap_grad_reduce=0"]
     if framework != "megatron-bridge" or "=" not in layout:
         return []
-    settings = [word for word in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]
+    settings = [setting for setting in ("overlap_grad_reduce=1", "overlap_param_gather=1") if "zero=1" in layout]
     if "sp=1" in layout:
         settings.append("overlap_tp=1")
     if "hybridep" in notes or "deepep" in notes or ("ep=" in layout and model in _DEEPEP):
@@ -186,7 +188,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         "recompute": "none",
         "execution": _EXECUTION.get(cells["framework"], "eager"),
     }
-    assumed = [f"{word} {value}" for word, value in taken.items() if value and not cells[word]]
+    assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
     if implementation is not None and optimizer != "none":
         assumed.append(f"optimizer_impl {implementation}")
     if not cells["system"]:
@@ -195,7 +197,7 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
     assumed += implied
     if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
         layout = ",".join((layout, *overlaps))
-        assumed += [word.replace("=", " ") for word in overlaps]
+        assumed += [name.replace("=", " ") for name in overlaps]
     framework = cells["framework"] if cells["framework"] in FRAMEWORKS else "pytorch"
     if framework in _DROPS_OUT and entry is not None and "dropout" in entry.config and "dropout" not in config:
         config = {**config, "dropout": 0.1}

@@ -17,7 +17,7 @@ from precision_time.errors import DataError, nearest
 from precision_time.measurements.row import Row, row_of
 
 REQUIRED = ("model", "gpu", "precision", "step_time_s")
-"""Without these no row says what ran and how long it took; every other column may be missing or empty."""
+"""Columns that every table must have; every other column may be missing or empty."""
 OPTIONAL = (
     "id", "source", "trust", "framework", "execution", "model_config", "input", "batch_size", "grad_accum", "gpus",
     "nodes", "system", "parallelism", "optimizer", "memory_format", "attention", "recompute", "notes",
@@ -70,7 +70,7 @@ def read_table(path: str | Path) -> Table:
         raise DataError(f"table {str(path)!r} has column names but no row; add one line for each measured job")
     twice = [name for name, times in Counter(row.id for row in rows).items() if times > 1]
     if twice:
-        warnings.append(f"{len(twice)} id(s) stand on several lines, all of which count: {_some(twice)}")
+        warnings.append(f"{len(twice)} id(s) are on several lines, all of which count: {_some(twice)}")
     return Table(path, tuple(rows), tuple(warnings))
 
 

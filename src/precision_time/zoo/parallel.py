@@ -1,8 +1,8 @@
-"""How the zoo's transformers are split over tensor-parallel and expert-parallel ranks, said once per definition.
+"""How the transformers of the zoo are split over tensor-parallel and expert-parallel ranks, one `Split` per builder.
 
-A rank's part of a model is the same definition with fewer heads, a narrower feed-forward layer and less vocabulary; its
-step is traced like any other. What is said here is which words of `model_config` are divided, and which modules of a
-block work on divided weights, so that layouts know where ranks have to exchange activations.
+A rank's part of a model is the same model with fewer heads, a narrower feed-forward layer and less vocabulary; its step
+is traced like any other. A `Split` lists the keys of `model_config` that are divided, and the modules of a block whose
+weights are divided, where layouts place the exchange of activations.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """tensor      words divided by the tensor-parallel degree (`kv_heads` down to one)
-    experts     words divided by the expert-parallel degree
-    expert_tensor  words divided by the tensor-parallel degree of the experts
-    regions     modules of a block whose weights are divided: ranks exchange activations where data enters and leaves
-    moe         of these, those whose tokens travel to experts; own_tokens: each tensor-parallel rank sends its own, as
-                experts that are whole (etp 1) under sequence parallelism are sent them
-    shared      the module inside it that all tokens pass, divided like any other
-    cross       of these, those that also read the other stack's output
-    embedding, head  modules outside the blocks that the vocabulary is divided over
-    whole       modules outside the blocks that run on all tokens of the sequence also where it is split
-    depth       the word that says how many blocks a stack has; stacks: how many stacks
-    lengths     input sizes that are lengths of sequences; tokens: words that count tokens of a sequence
-    per_head    words that follow from others while they are whole: a head's size is the hidden size over the heads
-    context     whether attention is all within one sequence, which context-parallel ranks then share
+    """How a model is divided. "Keys" are keys of `model_config`, "modules" names of submodules.
+
+    tensor         keys divided by the tensor-parallel degree (`kv_heads` down to one)
+    experts        keys divided by the expert-parallel degree
+    expert_tensor  keys divided by the tensor-parallel degree of the experts
+    regions        modules of a block with divided weights: ranks exchange activations at their input and output
+    moe            the region whose tokens are dispatched to experts
+    own_tokens     whether each tensor-parallel rank dispatches its own tokens (whole experts, etp 1, with sp)
+    shared         the module inside `moe` that all tokens pass, divided like any other
+    cross          regions that also read the output of the other stack
+    embedding, head  modules outside the blocks over which the vocabulary is divided
+    whole          modules outside the blocks that run on all tokens, also where the sequence is split
+    depth, stacks  key of the number of blocks in a stack, and the number of stacks
+    lengths        input sizes that are lengths of sequences
+    tokens         keys that count tokens of a sequence
+    per_head       (key, size, heads): keys that are size / heads of the whole model where they are not given
+    context        whether all attention is within one sequence, which context-parallel ranks can then split
     """
 
     tensor: tuple[str, ...]
@@ -86,52 +89,52 @@ SPLITS: Mapping[str, Split] = {
     "models.bart_t5:build_bart": _ENCODER_DECODER,
     "models.bart_t5:build_t5": replace(_ENCODER_DECODER, whole=("encoder.bias", "decoder.bias")),
 }
-"""By the builder of a zoo entry."""
+"""Builder of a zoo entry -> how its model is divided."""
 
 VOCABULARY_MULTIPLE = 128
 """A divided vocabulary is padded to this many rows per rank (Megatron's make-vocab-size-divisible-by)."""
 
 
 def whole_config(config: Mapping[str, Any], split: Split) -> dict[str, Any]:
-    """With the words that depend on others, so that they stay when these are divided."""
-    derived = {word: config[size] // config[heads] for word, size, heads in split.per_head if size in config}
+    """The `model_config` with the keys that follow from others filled in, so that dividing these leaves them alone."""
+    derived = {key: config[size] // config[heads] for key, size, heads in split.per_head if size in config}
     return {**derived, **config}
 
 
 def local_config(config: Mapping[str, Any], split: Split, tp: int, ep: int, etp: int, parts: int = 1) -> dict[str, Any]:
-    """The `model_config` of one rank, on one of `parts` of the sequence."""
+    """The `model_config` of one rank that holds one of `parts` parts of the sequence."""
     local = dict(config)
-    for word in split.tokens:
-        if config.get(word):
-            local[word] = -(-config[word] // parts)
-    for word in split.tensor:
-        if config.get(word):
-            local[word] = _divided(word, config[word], tp)
-    for word in split.expert_tensor:
-        if config.get(word):
-            local[word] = -(-config[word] // etp)
+    for key in split.tokens:
+        if config.get(key):
+            local[key] = -(-config[key] // parts)
+    for key in split.tensor:
+        if config.get(key):
+            local[key] = _divided(key, config[key], tp)
+    for key in split.expert_tensor:
+        if config.get(key):
+            local[key] = -(-config[key] // etp)
     if config.get("experts"):
         held = config.get("local_experts") or config["experts"]
-        for word in split.experts:
-            local[word] = -(-held // ep)
+        for key in split.experts:
+            local[key] = -(-held // ep)
     return local
 
 
-def _divided(word: str, value: int, tp: int) -> int:
-    if word == "kv_heads":
+def _divided(key: str, value: int, tp: int) -> int:
+    if key == "kv_heads":
         return max(1, value // tp)
-    if word == "vocab" and value % tp:
+    if key == "vocab" and value % tp:
         multiple = VOCABULARY_MULTIPLE * tp
         return -(-value // multiple) * multiple // tp
     return -(-value // tp)
 
 
 def indivisible(config: Mapping[str, Any], split: Split, tp: int, ep: int) -> tuple[str, int] | None:
-    """The first word that a degree does not divide, with its value; None where all do."""
-    for word in split.tensor:
-        value = config.get(word)
-        if value and word not in ("vocab", "kv_heads") and value % tp:
-            return word, value
+    """The first key whose value is not a multiple of its degree, with that value; None if there is none."""
+    for key in split.tensor:
+        value = config.get(key)
+        if value and key not in ("vocab", "kv_heads") and value % tp:
+            return key, value
     kv = config.get("kv_heads")
     if kv and max(kv, tp) % min(kv, tp):
         return "kv_heads", kv

@@ -1,4 +1,4 @@
-"""A model of few layers that has every kind of block of the deep one, and which of its blocks stands for which."""
+"""A model of few layers with every kind of block of the deep model, traced in its place."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 LAYERS = 3
-"""A first, a middle and a last block: what is between them is like the middle one."""
+"""A first, a middle and a last block; all blocks between the first and the last equal the middle one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shallow:
-    """`dense` blocks come first in some mixtures of experts; blocks alternate with period `period` (a sliding window in
-    every second layer). Traced are one dense block, then two periods, or a first, a middle and a last block. Hybrids
-    (a `pattern` of letters) are traced whole.
+    """The layers that are traced for a deep model.
 
-    `few` layers of a stack are traced; `words` of `model_config` make the deep model that shallow, none where it is
-    traced as it is.
+    dense    number of dense blocks, which come first in some mixtures of experts
+    period   blocks repeat with this period: 2 with a sliding window in every second layer
+    few      layers traced of each stack: one dense block, then two periods, or a first, a middle and a last block.
+             Hybrids (a `pattern` of letters) are traced whole.
+    changes  keys of `model_config` that make the deep model that shallow; empty where it is traced whole
     """
 
     dense: int
     period: int
     few: int
-    words: Mapping[str, Any]
+    changes: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: Mapping[str, Any], depth_word: str = "layers") -> Shallow:
@@ -42,8 +43,8 @@ class Shallow:
         return cls(dense, period, few, changes)
 
     def stands_for(self, layer: int, depth: int) -> int:
-        """Which of the traced blocks of a stack a layer of `depth` is like."""
-        if not self.words:
+        """Index of the traced block that equals block `layer` of a stack of `depth`."""
+        if not self.changes:
             return layer
         if layer < self.dense:
             return 0

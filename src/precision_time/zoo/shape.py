@@ -1,4 +1,4 @@
-"""What a job's `model_config` makes of a named model: known keys only, and shapes that follow from one another."""
+"""A named model with a job's `model_config`: keys are checked, and sizes that follow from others are derived."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from precision_time.errors import JobError, nearest
 
 
 def with_overrides(model: str, default: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`default` with `given` over it; what was derived from an overridden size in the default is derived again.
+    """`default` updated by `overrides`, with the sizes that depend on an overridden one derived again.
 
-    A transformer's key/value heads follow its heads, its head size is hidden / heads, and its feed-forward width keeps
-    its ratio to the hidden size, unless the job says otherwise. Raises `JobError` for unknown keys and for heads that
-    do not divide.
+    Unless overridden, a transformer's key/value heads follow its heads, its head size is hidden / heads, and its
+    feed-forward width keeps its ratio to the hidden size. Raises `JobError` for unknown keys and for a number of heads
+    that does not divide the hidden size.
     """
     for key in overrides:
         if key not in default:

@@ -25,7 +25,7 @@ REGIMES = ("full", "autocast", "half")
 
 
 def variants_of(entry: ZooEntry) -> list[tuple[str, str, str]]:
-    """(variant, regime, attention) of every graph that ships for a model."""
+    """(variant, regime, attention) of every graph that ships for a model; `variant` is its name in the archive."""
     attentions = ("flash", "math") if entry.attention and entry.ships_math else ("flash",)
     return [(r if a == "flash" else f"{r}.math", r, a) for a in attentions for r in REGIMES]
 

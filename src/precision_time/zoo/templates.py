@@ -1,4 +1,4 @@
-"""Decoders whose whole shape is a symbol: one stored step answers for every width, depth and vocabulary without torch.
+"""Decoders of any shape: a stored step whose symbols are width, heads, vocabulary ... serves them without torch.
 
 A template is captured with a few layers at a grid of shapes, as named models are at a grid of sizes (see
 `capture.symbolic`). It serves `gpt(layers=.., hidden=.., heads=.., ...)` of any shape and every tensor- or
@@ -43,9 +43,9 @@ _KV_HEADS = Symbol("kv_heads", (2, 4), 8)
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`fixed` words of `model_config` choose the operators; `symbols` are the input sizes and the words that vary.
+    """`fixed` keys of `model_config` choose the operators; `symbols` are the input sizes and the keys that vary.
 
-    degree   the most symbols whose product is a dimension, where the template has too many for all products
+    degree   the largest number of symbols whose product is a dimension; None: any number
     """
 
     name: str
@@ -57,7 +57,7 @@ class Template:
 
     @property
     def _free(self) -> set[str]:
-        """Words that vary, and those that no operator depends on."""
+        """Keys that vary, and those on which no operator depends."""
         free = {s.name for s in self.symbols} | {"layers", "rope_theta", "kv_heads"}
         if self.fixed.get("attn") == "mla":
             free |= {"head_dim"}
@@ -67,13 +67,13 @@ class Template:
 
     @property
     def grouped(self) -> bool:
-        """Whether key/value heads are a size of their own."""
+        """Whether the number of key/value heads differs from the number of heads."""
         return any(s.name == "kv_heads" for s in self.symbols)
 
     @property
     def shallow(self) -> Mapping[str, Any]:
-        """How many layers it has, and how many of them are dense."""
-        changes = Shallow.of({**self.fixed, "layers": 10**6}).words
+        """The number of traced layers, and of dense ones among them, as keys of `model_config`."""
+        changes = Shallow.of({**self.fixed, "layers": 10**6}).changes
         return {"dense_layers": 0, **changes}
 
     def matches(self, builder: str, config: Mapping[str, Any]) -> bool:
@@ -81,14 +81,14 @@ class Template:
         alone = not self.grouped and self.fixed.get("attn") != "mla"
         if builder != self.builder or (alone and config.get("kv_heads") != config.get("heads")):
             return False
-        if any(bool(config.get(word, 0)) != bool(self.fixed.get(word, 0)) for word in _CHOICES):
+        if any(bool(config.get(key, 0)) != bool(self.fixed.get(key, 0)) for key in _CHOICES):
             return False
         fixed = (set(config) | set(self.fixed)) - self._free
-        return all(config.get(word, 0) == self.fixed.get(word, 0) for word in fixed)
+        return all(config.get(key, 0) == self.fixed.get(key, 0) for key in fixed)
 
     def is_as_deep(self, config: Mapping[str, Any]) -> bool:
         """Whether a model has the template's few layers."""
-        return all(config.get(word, 0) == value for word, value in self.shallow.items())
+        return all(config.get(key, 0) == value for key, value in self.shallow.items())
 
     def sizes_of(self, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, int]:
         """The symbols' values of a model."""
@@ -105,12 +105,12 @@ class Template:
 
 
 _CHOICES = ("experts", "shared_ffn", "dense_layers")
-"""Words of which it matters whether they are zero, where they are symbols."""
+"""Keys that change the operators where they are zero, also where they are symbols."""
 _DECODER = "models.decoder:build"
 
 
 def _routed(name: str, fixed: Mapping[str, Any], topk: int, *more: Symbol) -> Template:
-    """A mixture of experts. Three symbols make a product: batch x tokens x width, experts x width x width."""
+    """A mixture of experts. Dimensions are products of up to three symbols (batch x tokens x width)."""
     routed = {**LLAMA, "experts": 1, "topk": topk, **fixed}
     return Template(name, _DECODER, routed, (*_ROUTED, *more), degree=3)
 

@@ -1,4 +1,4 @@
-"""The two nouns of the zoo: `ZooEntry`, a line of the catalog that needs no torch, and `Workload`, the live thing."""
+"""`ZooEntry`, a line of the catalog that needs no torch, and `Workload`, the model built from it."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class ZooEntry:
     clip_norm: float | None = None
     attention: bool = False
     ships_math: bool = True
-    """Whether graphs with attention written out ship as well; if not, such a job is traced."""
+    """Whether graphs with unfused attention ship as well; if not, such a job is traced."""
     ships: bool = True
     """Whether its graphs ship with the package; if not, every job of it is traced."""
     parameters: int = 0
     parameters_source: str = ""
     samples_unit: str = "samples"
     varies: float = 0.0
-    """How far the padded length of a batch lies from the usual one, as a share: half the width of its range."""
+    """Half the range of padded lengths of batches, as a share of the middle."""
