@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.predictddl import study
 from benchmarks.papers.predictddl_ernest import same_runs
-from benchmarks.papers.predictddl_held_out import Accuracy, held_out, network_of_row
+from benchmarks.papers.predictddl_held_out import held_out, network_of_row
 from benchmarks.papers.random_networks import random_networks
 from benchmarks.papers.study import Context
 from precision_time.errors import CatalogError, DataError, JobError, PredictorError
@@ -381,11 +381,6 @@ def test_no_network_is_told_by_a_predictor_that_saw_it() -> None:
     for one, two in zip(held, again, strict=True):
         if one.row.measured.job.model == "vgg16":
             assert one.seconds == two.seconds
-
-
-def test_accuracy_by_hand() -> None:
-    found = Accuracy.of([0.1, -0.3, 0.2])
-    assert (found.count, found.mape, found.median, found.signed) == pytest.approx((3, 0.2, 0.2, 0.0))
 
 
 def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:

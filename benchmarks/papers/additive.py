@@ -6,6 +6,7 @@ product's simulator on the same operator times. Nothing is fitted: all rows are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,8 +21,8 @@ from benchmarks.papers.additive_errors import (
     precisions_of,
     twin_table,
 )
-from benchmarks.papers.boosting_scores import timing_of
-from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
+from benchmarks.papers.judging import call_seconds
+from benchmarks.papers.study import Claim, Context, Section, Table, Verdict
 from precision_time.errors import PrecisionTimeError
 from precision_time.job.job import Job
 from precision_time.job.precision import PRECISIONS
@@ -29,6 +30,7 @@ from precision_time.prediction import Anchoring, predict
 from precision_time.predictors.additive import Additive, BlindAdditive, calibration_seconds
 from precision_time.predictors.additive_equations import Terms
 from precision_time.predictors.interface import MeasuredJob, steps_of
+from precision_time.report.errors import percent
 from precision_time.timing.constants import StepConstants
 
 AWARE, SIMULATOR, CALIBRATED = "additive", "simulator", "additive, interpolated operators"
@@ -160,27 +162,28 @@ def _repairs(title: str, judged: Sequence[Judged]) -> Table:
     names = precisions_of(judged)
     rows = []
     for way in (AWARE, *REPAIRS, SIMULATOR):
-        cells = [accuracy([e for e in judged if e.measured.precision == name], way).cells for name in names]
-        rows.append((way, *(f"{each[0]} ({each[3]})" if each[0] != "-" else "-" for each in cells)))
+        found = [accuracy(judged, way, name) for name in names]
+        rows.append((way, *(f"{' ('.join(each.cells(_SIGNED))})" if each.n else "-" for each in found)))
     return Table(
-        f"What the equations leave out, on {title}: MAPE (signed mean error), each line with the ones above it",
-        ("terms", *names), tuple(rows),
-    )  # fmt: skip
+        f"What the equations leave out, on {title}: MAPE (signed mean error); each row includes the rows above it",
+        ("terms", *names),
+        tuple(rows),
+    )
+
+
+_SIGNED = ("mape", "signed_mean")
 
 
 def _by_stages(judged: Sequence[Judged]) -> Table:
-    """Errors by pipeline stages, and with the one term exchanged that is wrong."""
+    """Errors by pipeline stages, and with the pipeline term replaced."""
     rows = []
     for stages in sorted({each.measured.job.layout_spec.pp for each in judged}):
         these = [each for each in judged if each.measured.job.layout_spec.pp == stages]
-        cells = [accuracy(these, way).cells for way in (AWARE, REPAIRS[0], SIMULATOR)]
-        rows.append(
-            (str(stages), str(accuracy(these, AWARE).count), *(c for each in cells for c in (each[0], each[3])))
-        )
+        found = [accuracy(these, way) for way in (AWARE, REPAIRS[0], SIMULATOR)]
+        rows.append((str(stages), str(found[0].n), *(cell for each in found for cell in each.cells(_SIGNED))))
     return Table(
-        "Published rows of large models by pipeline stages: MAPE and signed mean error. In the middle the "
-        "pipeline term alone is "
-        "divided by the number of micro-batches.",
+        "Published rows of large models by pipeline stages: MAPE and signed mean error. In the middle the pipeline "
+        "term alone is divided by the number of micro-batches.",
         ("pp", "rows", "additive", "signed", "by micro-batches", "signed", "simulator", "signed"),
         tuple(rows),
     )
@@ -210,51 +213,49 @@ def _absent(context: Context) -> list[str]:
 
 
 def _claims(on_runs: Sequence[Judged], on_published: Sequence[Judged]) -> list[Claim]:
-    found = []
+    claims = []
     for title, judged in (("real runs", on_runs), ("published rows", on_published)):
         if not judged:
             continue
-        worst = max(
-            (
-                (mape([each for each in judged if each.measured.precision == asked], f"blind {known}"), known, asked)
-                for known in {each.measured.precision for each in judged}
-                for asked in {each.measured.precision for each in judged} - {known}
-            ),
-            default=(0.0, "", ""),
-        )
-        found.append(
+        known = precisions_of(judged)
+        twins = {
+            (twin, asked): mape(judged, f"blind {twin}", asked) for twin in known for asked in known if twin != asked
+        }
+        twins = {pair: size for pair, size in twins.items() if not math.isnan(size)}
+        found = f"additive {percent(mape(judged, AWARE))} MAPE over all precisions"
+        if twins:
+            (twin, asked), worst = max(twins.items(), key=lambda pair: pair[1])
+            found += f"; its twin up to {percent(worst)} (profiled in {twin}, asked about {asked})"
+        claims.append(
             Claim(
                 f"A model that assumes one precision fails in another ({title})",
                 "baselines that assume one precision reach 130 % and 148 % (a reader's report); abstract: up to "
                 "147.85 % MAPE",
-                f"additive {mape(judged, AWARE):.1f} % MAPE over all precisions; its twin up to {worst[0]:.1f} "
-                "% (profiled in "
-                f"{worst[1]}, asked about {worst[2]})" if worst[1] else "one precision only",
+                found,
                 None,
                 "Another job, device and set of precisions; how far a blind model is off is the ratio between "
                 "the precisions.",
             )
-        )  # fmt: skip
-    found.append(
+        )
+    claims.append(
         Claim(
             "Error on a precision that was not profiled",
             "10.64 % (a reader's report)",
             "not checked",
             None,
             "The paper's job (LLaMA-3.1-8B on 8 x H100) has no measured rows in public, and how its model "
-            "reaches a precision "
-            "that it did not profile is not reported.",
+            "reaches a precision that it did not profile is not reported.",
         )
     )
-    return found
+    return claims
 
 
 def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = None) -> tuple[Verdict, ...]:
-    """The model and the simulator beside it; neither has learnt from these rows.
+    """The model and the simulator beside it; neither was fitted to these rows.
 
     On a calibrated device the simulator is charged for the calibration; elsewhere it uses kernel curves alone.
     """
-    precisions = sorted({each.measured.precision for each in judged})
+    precisions = precisions_of(judged)
     jobs = [each.measured.job for each in judged if {AWARE, SIMULATOR} <= set(each.seconds)]
     calibrated = calibration_seconds(jobs) or None
     constants = None if calibrated else _KERNELS
@@ -263,28 +264,26 @@ def _verdicts(rows: str, judged: Sequence[Judged], measured_s: float | None = No
     ways: dict[str, tuple[str, float | None, Callable[[Job], Any]]] = {
         "additive": (AWARE, measured_s, model.predict),
         "simulator" if calibrated else "simulator, kernels alone": (
-            SIMULATOR, calibrated, lambda job: predict(job, constants=constants, anchoring=_ALONE)
+            SIMULATOR,
+            calibrated,
+            lambda job: predict(job, constants=constants, anchoring=_ALONE),
         ),
-    }  # fmt: skip
+    }
     return tuple(
         Verdict(
-            name, rows, "all: nothing is fitted to steps",
-            {
-                part: Errors.of([
-                    each.seconds[way] / each.measured.seconds - 1.0
-                    for each in judged if part in ("all", each.measured.precision) and way in each.seconds
-                ])
-                for part in ("all", *precisions)
-            },
-            spent, timing_of(call, jobs[:: max(1, len(jobs) // 10)][:10]),
+            name,
+            rows,
+            "all: nothing is fitted to steps",
+            {part: accuracy(judged, way, part) for part in ("all", *precisions)},
+            spent,
+            call_seconds(call, jobs[:: max(1, len(jobs) // 10)][:10]),
         )
         for name, (way, spent, call) in ways.items()
-        if all(any(way in e.seconds for e in judged if p == e.measured.precision) for p in precisions) and judged
-    )  # fmt: skip
+        if judged and all(accuracy(judged, way, precision).n for precision in precisions)
+    )
 
 
 def _data(judged: Sequence[Judged]) -> dict[str, Any]:
-    precisions = sorted({each.measured.precision for each in judged})
     ways = sorted({way for each in judged for way in each.seconds})
     return {
         "rows": [
@@ -293,10 +292,7 @@ def _data(judged: Sequence[Judged]) -> dict[str, Any]:
             for m in (each.measured,)
         ],
         "accuracy": {
-            way: {
-                name: accuracy([e for e in judged if name in ("all", e.measured.precision)], way).data
-                for name in ("all", *precisions)
-            }
+            way: {name: accuracy(judged, way, name).to_dict() for name in ("all", *precisions_of(judged))}
             for way in ways
         },
-    }  # fmt: skip
+    }

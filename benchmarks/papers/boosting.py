@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from benchmarks.papers.boosting_claims import (
     SAME_GPUS,
     Blind,
     Importance,
+    blind_table,
     claims,
     findings,
     method,
@@ -24,21 +24,22 @@ from benchmarks.papers.boosting_claims import (
 from benchmarks.papers.boosting_held_out import (
     CURVE,
     FOLDS,
-    HeldOut,
     Question,
     answer,
     questions,
 )
-from benchmarks.papers.boosting_scores import (
-    Score,
-    by_kind,
-    by_run,
+from benchmarks.papers.judging import (
+    Runs,
+    by_precision,
+    call_seconds,
     having,
-    moved_by_precision,
+    mape,
+    precision_ratios,
     scores,
-    timing_of,
+    table_by,
+    table_of_runs,
 )
-from benchmarks.papers.study import Context, Errors, Figure, Section, Table, Verdict
+from benchmarks.papers.study import Context, Figure, Section, Table, Verdict
 from precision_time.predictors.boosting import AGGREGATED, Boosting
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, FEATURES, OVERLAP, matrix, vector
@@ -96,7 +97,7 @@ def _published(context: Context) -> Section:
     runs = answer(measured, asked, setting, context.seed, progress("boosting: held out"), workers)
     if not {"boosting by job", "boosting by family"} <= set(runs):
         return Section(KEY, TITLE, (f"{len(measured)} published rows are too few to judge boosting held out.",))
-    large_runs: dict[str, HeldOut] = {}
+    large_runs: Runs = {}
     if context.large:
         wanted = [
             q for q in questions(context.large, context.seed, simulators=False, blind=False) if q.run in LARGE_RUNS
@@ -110,31 +111,32 @@ def _published(context: Context) -> Section:
     timing = _timing(whole, measured)
     context.progress("boosting: all rows", 1, 1)
     blind = _blind(measured, runs)
-    curve = _curve(measured, asked, runs)
+    curve = _curve(asked, runs)
+    results = _Results(runs, large_runs, blind, models, whole, timing)
     return Section(
         KEY,
         TITLE,
-        verdicts=_verdicts(scores(measured, runs), timing),
-        text=(*method(), *findings(context.large, large_runs, measured, runs, models)),
+        verdicts=_verdicts(runs, timing),
+        text=(*method(), *findings(large_runs, runs, models)),
         claims=claims(measured, runs, blind),
-        tables=_tables(measured, runs, context.large, large_runs, blind, models, whole, timing),
-        figures=_figures(measured, runs, models, curve, blind),
+        tables=_tables(results),
+        figures=_figures(results, curve),
         data={
             "rows": len(measured),
-            "scores": scores(measured, runs),
-            "large": scores(context.large, large_runs),
+            "scores": scores(runs),
+            "large": scores(large_runs),
             "blind": blind,
             "learning_curve": curve,
             "importance": {name: [list(each) for each in found] for name, found in models.items()},
             "timing": timing,
-            "precision_range": moved_by_precision(measured),
+            "precision_range": precision_ratios(measured),
             "setting": asdict(setting),
             "width": whole.learned.width,
         },
     )
 
 
-def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blind:
+def _blind(measured: Sequence[MeasuredJob], runs: Runs) -> Blind:
     """MAPE of the aware predictor and of its twins by the precision asked about, and over all."""
     names = {"boosting by job": "aware"}
     names |= {
@@ -145,10 +147,10 @@ def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blin
     here = {key: label for key, label in names.items() if key != "boosting by job"}
     names |= {"blind, all rows as fp32": "blind, trained on all rows as fp32"}
     names |= {"simulator by job": "simulator, aware", "blind simulator fp32": "simulator, blind, trained in fp32"}
-    asked = [*sorted({measured[i].precision for i in runs["boosting by job"].rows}), "all"]
+    asked = [*sorted({each.measured.precision for each in runs["boosting by job"]}), "all"]
 
     def sizes(key: str, gpus: set[str] | None = None) -> dict[str, float]:
-        return {p: Score.of(measured, runs[key], having("precision", p, gpus)).mape for p in asked}
+        return {p: mape(runs[key], having("precision", p, gpus)) for p in asked}
 
     found: dict[str, dict[str, float]] = {label: sizes(key) for key, label in names.items() if key in runs}
     for key, label in here.items():
@@ -157,16 +159,14 @@ def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> Blin
     return found
 
 
-def _curve(
-    measured: Sequence[MeasuredJob], asked: Sequence[Question], runs: Mapping[str, HeldOut]
-) -> list[tuple[float, float]]:
+def _curve(asked: Sequence[Question], runs: Runs) -> list[tuple[float, float]]:
     """(mean number of training rows, MAPE) of the learning curve."""
     points = []
     for share in CURVE:
         name = "boosting by job" if share == 1.0 else f"curve {share:g}"
         if name in runs:
             count = statistics.fmean(len(q.training) for q in asked if q.run == name)
-            points.append((count, Score.of(measured, runs[name]).mape))
+            points.append((count, mape(runs[name])))
     return points
 
 
@@ -198,11 +198,11 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float
     top = BoostingResidual(whole.setting, whole.seed, simulator)
     top.fit(measured)
     found = {
-        "features": timing_of(lambda job: vector(facts[id(job)], FEATURES), jobs),
-        "model": timing_of(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
-        "predict": timing_of(whole.predict, jobs),
-        "residual": timing_of(top.predict, jobs),
-        "simulator": timing_of(Simulator().predict, jobs),
+        "features": call_seconds(lambda job: vector(facts[id(job)], FEATURES), jobs),
+        "model": call_seconds(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
+        "predict": call_seconds(whole.predict, jobs),
+        "residual": call_seconds(top.predict, jobs),
+        "simulator": call_seconds(Simulator().predict, jobs),
     }
     first = measured[0].job.replace(model="vit-b-16", model_config={}, input={}, batch_size=48, optimizer="adamw")
     start = time.perf_counter()
@@ -210,98 +210,111 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float
     return {**found, "first_of_a_network": time.perf_counter() - start}
 
 
-def _tables(
-    measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], large: Sequence[MeasuredJob],
-    large_runs: Mapping[str, HeldOut], blind: Blind,
-    models: Importance, whole: Boosting, timing: Mapping[str, float],
-) -> tuple[Table, ...]:  # fmt: skip
-    asked = [*next(iter(blind.values()))]
-    twins = [(way, *("-" if np.isnan(by[p]) else f"{100 * by[p]:.1f}" for p in asked)) for way, by in blind.items()]
-    told = [
-        (model, name, f"{100 * (np.exp(size) - 1):.1f}", f"{100 * gain:.0f}")
-        for model, found in models.items()
-        for name, size, gain in sorted(found, key=lambda each: -each[1])[:10]
-    ]
-    listed = [(f.name, f.unit, "more is never faster" if f.sign else "", f.what) for f in (AGGREGATED[0], *FEATURES)]
-    names = {
-        "features": "features of a counted job", "model": "the model alone", "predict": "boosting, predict",
-        "residual": "boosting-residual, predict",
-        "simulator": "simulator, predict", "first_of_a_network": "boosting, first question about a network",
-    }  # fmt: skip
+@dataclass(frozen=True)
+class _Results:
+    """What the tables and figures are made of."""
+
+    runs: Runs
+    large_runs: Runs
+    blind: Blind
+    models: Importance
+    whole: Boosting
+    timing: Mapping[str, float]
+
+
+_CALL_NAMES = {
+    "features": "features of a counted job",
+    "model": "the model alone",
+    "predict": "boosting, predict",
+    "residual": "boosting-residual, predict",
+    "simulator": "simulator, predict",
+    "first_of_a_network": "boosting, first question about a network",
+}
+
+
+def _tables(results: _Results) -> tuple[Table, ...]:
+    names = {**HELD_OUT, **BESIDE}
+    families = {key: label for key, label in names.items() if key.endswith(("family", "attention"))}
     tables = [
-        by_run("Held out, rows of trust A and B", measured, runs, {**HELD_OUT, **BESIDE}),
-        by_kind("By precision", measured, runs, {**HELD_OUT, **BESIDE}, "precision"),
-        by_kind(
-            "By model family", measured, runs,
-            {k: v for k, v in {**HELD_OUT, **BESIDE}.items() if k.endswith(("family", "attention"))}, "family",
-        ),
-        Table("Aware and blind, 5-fold by job: MAPE (%) by precision asked about", ("predictor", *asked), tuple(twins)),
+        table_of_runs("Held out, rows of trust A and B", results.runs, names),
+        table_by("By precision", results.runs, names, "precision"),
+        table_by("By model family", results.runs, families, "family"),
+    ]
+    if results.large_runs:
+        large = {key: f"boosting, {label}" for key, label in LARGE_RUNS.items()}
+        tables += [
+            table_of_runs("Large language models, trained and judged apart", results.large_runs, large),
+            table_by("Large language models by precision", results.large_runs, large, "precision"),
+        ]
+    moves = tuple(
+        (model, name, f"{100 * (np.exp(size) - 1):.1f}", f"{100 * gain:.0f}")
+        for model, found in results.models.items()
+        for name, size, gain in sorted(found, key=lambda each: -each[1])[:10]
+    )
+    features = tuple(
+        (f.name, f.unit, "more is never faster" if f.sign else "", f.what) for f in (AGGREGATED[0], *FEATURES)
+    )
+    calls = tuple((_CALL_NAMES[key], f"{1e3 * seconds:.2f}") for key, seconds in results.timing.items())
+    return (
+        *tables,
+        blind_table("Aware and blind, 5-fold by job: MAPE by precision asked about", results.blind),
         Table(
-            "Feature importance, trained on all rows", ("model", "feature", "moves the time by, %", "share of gain, %"),
-            tuple(told),
+            "Feature importance, trained on all rows",
+            ("model", "feature", "moves the time by, %", "share of gain, %"),
+            moves,
+            left=2,
         ),
         Table(
             "Roofline over fitted seconds, which boosting starts from, trained on all rows",
-            ("kernels", "dtype class", "share, %"), _utilisations(whole),
+            ("kernels", "dtype class", "share, %"),
+            _utilisations(results.whole),
+            left=2,
         ),
-        Table("Features", ("name", "unit", "monotone", "what"), tuple(listed)),
-        Table(
-            "Seconds of a call on this machine", ("call", "median, ms"),
-            tuple((names[key], f"{1e3 * seconds:.2f}") for key, seconds in timing.items()),
-        ),
-    ]  # fmt: skip
-    if large_runs:
-        named = {key: f"boosting, {label}" for key, label in LARGE_RUNS.items()}
-        tables.insert(3, by_run("Large language models, trained and judged apart", large, large_runs, named))
-        tables.insert(4, by_kind("Large language models by precision", large, large_runs, named, "precision"))
-    return tuple(tables)
+        Table("Features", ("name", "unit", "monotone", "what"), features, left=4),
+        Table("Seconds of a call on this machine", ("call", "median, ms"), calls),
+    )
 
 
 def _utilisations(whole: Boosting) -> tuple[tuple[str, str, str], ...]:
-    """One over exp(theta), of every group and class, architectures apart."""
-    theta = whole.learned.compute.rooflines.theta
+    """One over exp(theta), of every group and class, without the parts of architectures."""
     rooflines = whole.learned.compute.rooflines
     found = []
-    for name in sorted(theta):
+    for name in sorted(rooflines.theta):
         if name.count("|") == 1:
             group, _, kind = name.partition("|")
             found.append((group, kind, f"{100 * np.exp(-rooflines.log_factor(group, kind, '')):.0f}"))
     return tuple(found)
 
 
-def _figures(
-    measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut],
-    models: Importance, curve: Sequence[tuple[float, float]], blind: Blind,
-) -> tuple[Figure, ...]:  # fmt: skip
+def _figures(results: _Results, curve: Sequence[tuple[float, float]]) -> tuple[Figure, ...]:
     shown = {k: v for k, v in HELD_OUT.items() if not k.endswith(("card", "attention"))}
-    ways = {way: by for way, by in blind.items() if not way.startswith("simulator") and not way.endswith(SAME_GPUS)}
+    blind = results.blind.items()
+    ways = {way: by for way, by in blind if not way.startswith("simulator") and not way.endswith(SAME_GPUS)}
     return (
-        figures.ratios(measured, runs, shown),
+        figures.ratios(results.runs, shown),
         figures.blindness(ways),
-        figures.importance(models),
+        figures.importance(results.models),
         figures.learning_curve({"boosting, by job": curve}, PUBLISHED),
     )
 
 
 _SHOWN = {
-    "boosting by job": "job", "boosting by family": "model family", "boosting by precision": "precision",
-    "boosting-residual by job": "job", "boosting-residual by family": "model family", "simulator by job": "job",
+    "boosting by job": "job",
+    "boosting by family": "model family",
+    "boosting by precision": "precision",
+    "boosting-residual by job": "job",
+    "boosting-residual by family": "model family",
+    "simulator by job": "job",
     "simulator by family": "model family",
-}  # fmt: skip
-"""Runs that stand beside other predictors, and what each leaves out."""
+}
+"""Runs for the table of all predictors, and what each holds out."""
 _CALLS = {"boosting": "predict", "boosting-residual": "residual", "simulator": "simulator"}
 
 
-def _verdicts(found: Mapping[str, Any], timing: Mapping[str, float]) -> tuple[Verdict, ...]:
+def _verdicts(runs: Runs, timing: Mapping[str, float]) -> tuple[Verdict, ...]:
     return tuple(
-        Verdict(
-            run.partition(" ")[0], "published rows", left_out,
-            {
-                name: Errors(s["n"], s["mape"], s["median"], s["p90"], s["signed"])
-                for name, s in {"all": found[run]["all"], **found[run]["precision"]}.items()
-            },
-            call_s=timing[_CALLS[run.partition(" ")[0]]],
-        )
+        Verdict(name, "published rows", left_out, by_precision(runs[run]), call_s=timing[_CALLS[name]])
         for run, left_out in _SHOWN.items()
-        if run in found
-    )  # fmt: skip
+        for name in (run.partition(" ")[0],)
+        if run in runs
+    )

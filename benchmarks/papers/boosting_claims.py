@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.papers.boosting_held_out import ATTENTION, FOLDS, HeldOut
-from benchmarks.papers.boosting_scores import Score, having, moved_by_precision, percent
-from benchmarks.papers.study import Claim
+from benchmarks.papers.boosting_held_out import ATTENTION, FOLDS
+from benchmarks.papers.judging import Predictions, Runs, having, mape, precision_ratios
+from benchmarks.papers.study import Claim, Table
 from precision_time.predictors.interface import MeasuredJob
+from precision_time.report.errors import percent
 
 PUBLISHED, PUBLISHED_BLIND, PUBLISHED_UNSEEN, PUBLISHED_RANGE = 0.098, 1.4785, 0.1064, 2.4
 """arXiv 2604.16145: MAPE aware and blind, and range over precisions, from its abstract; MAPE in a precision that was
@@ -44,108 +45,131 @@ def method() -> tuple[str, ...]:
     )
 
 
-def findings(
-    large: Sequence[MeasuredJob],
-    large_runs: Mapping[str, HeldOut],
-    measured: Sequence[MeasuredJob],
-    runs: Mapping[str, HeldOut],
-    models: Importance,
-) -> tuple[str, ...]:
-    said = []
+def findings(large_runs: Runs, runs: Runs, models: Importance) -> tuple[str, ...]:
+    """What the held-out errors and the feature importance show, in sentences."""
+    notes = []
     for way in ("job", "family"):
         if f"simulator by {way}" in runs:
-            simulator, top = (
-                Score.of(measured, runs[f"{name} by {way}"]) for name in ("simulator", "boosting-residual")
+            simulator, residual, alone = (
+                mape(runs[f"{name} by {way}"]) for name in ("simulator", "boosting-residual", "boosting")
             )
-            alone = Score.of(measured, runs[f"boosting by {way}"])
-            verdict = "better than" if top.mape < simulator.mape else "no better than"
-            said.append(
-                f"Held out by {way}, boosting-residual is {verdict} the simulator: {percent(top.mape)} against "
-                f"{percent(simulator.mape)} MAPE, nearer in {_nearer(measured, runs, way)} families; "
-                f"boosting alone reaches {percent(alone.mape)}."
+            notes.append(
+                f"Held out by {way}, boosting-residual is {'better' if residual < simulator else 'no better'} than the "
+                f"simulator: {percent(residual)} against {percent(simulator)} MAPE, nearer in {_nearer(runs, way)} "
+                f"families; boosting alone reaches {percent(alone)}."
             )
     if large_runs:
-        near, far = (Score.of(large, large_runs[f"boosting by {way}"]).mape for way in ("job", "family"))
-        said.append(
+        near, far = (mape(large_runs[f"boosting by {way}"]) for way in ("job", "family"))
+        notes.append(
             f"On large language models boosting is off by {percent(near)} by job and {percent(far)} by family: they "
             "are code bases too (mpt is llm-foundry's, most of gpt is Megatron-DeepSpeed's), whose launching and "
-            "communication overhead no feature tells."
+            "communication overhead is in no feature."
         )
     best = ", ".join(name for name, _, _ in sorted(models["compute"], key=lambda each: -each[1])[:3])
-    said.append(f"Beside the rooflines it starts from, boosting of compute leans most on {best} (mean |SHAP|).")
-    return tuple(said)
+    notes.append(f"Beside the rooflines it starts from, boosting of compute relies most on {best} (mean |SHAP|).")
+    return tuple(notes)
 
 
-def _nearer(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], way: str) -> str:
+def _nearer(runs: Runs, way: str) -> str:
     """In how many families boosting-residual has the smaller MAPE."""
-    families = sorted({each.family for each in measured})
-    sizes = [
-        [Score.of(measured, runs[f"{name} by {way}"], having("family", f)).mape for f in families]
-        for name in ("boosting-residual", "simulator")
-    ]
-    return f"{sum(top < simulator for top, simulator in zip(*sizes, strict=True))} of {len(families)}"
+    residual, simulator = (by_family(runs[f"{name} by {way}"]) for name in ("boosting-residual", "simulator"))
+    return f"{sum(residual[family] < simulator[family] for family in residual)} of {len(residual)}"
 
 
-def claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind: Blind) -> tuple[Claim, ...]:
-    job, family = (Score.of(measured, runs[f"boosting by {way}"]) for way in ("job", "family"))
-    said = [
+def by_family(predictions: Predictions) -> dict[str, float]:
+    """MAPE of each family."""
+    families = sorted({each.measured.family for each in predictions})
+    return {family: mape(predictions, having("family", family)) for family in families}
+
+
+def claims(measured: Sequence[MeasuredJob], runs: Runs, blind: Blind) -> tuple[Claim, ...]:
+    """The published figures and the targets of this project beside the figures found."""
+    job, family = (mape(runs[f"boosting by {way}"]) for way in ("job", "family"))
+    made = [
         Claim(
             f"boosting, grouped {FOLDS}-fold cross-validation, MAPE",
             f"at most {percent(PUBLISHED)} (arXiv 2604.16145)",
-            percent(job.mape), job.mape <= PUBLISHED,
-            "" if job.mape <= PUBLISHED else _worst(measured, runs, "job"),
+            percent(job),
+            job <= PUBLISHED,
+            "" if job <= PUBLISHED else _worst(runs["boosting by job"]),
         ),
         Claim(
-            "boosting, leave one model family out, MAPE", f"target: at most {percent(GOAL_FAMILY)}",
-            percent(family.mape), family.mape <= GOAL_FAMILY,
-            "" if family.mape <= GOAL_FAMILY else _worst(measured, runs, "family"),
+            "boosting, leave one model family out, MAPE",
+            f"target: at most {percent(GOAL_FAMILY)}",
+            percent(family),
+            family <= GOAL_FAMILY,
+            "" if family <= GOAL_FAMILY else _worst(runs["boosting by family"]),
         ),
-    ]  # fmt: skip
+    ]
     if "boosting by precision" in runs:
-        unseen = Score.of(measured, runs["boosting by precision"])
-        said.append(
+        made.append(
             Claim(
-                "MAPE in a precision that was not measured", f"{percent(PUBLISHED_UNSEEN)} (readers of 2604.16145)",
-                percent(unseen.mape), None,
+                "MAPE in a precision that was not measured",
+                f"{percent(PUBLISHED_UNSEEN)} (readers of 2604.16145)",
+                percent(mape(runs["boosting by precision"])),
+                None,
                 "amp-fp16 and fp16-master run the same kernels, so one stays when the other is held out",
             )
-        )  # fmt: skip
+        )
+    made += _blind_claims(blind)
+    if ratios := precision_ratios(measured):
+        made.append(
+            Claim(
+                "slowest over fastest precision of one job",
+                f"about {PUBLISHED_RANGE}x (abstract)",
+                f"{statistics.median(ratios):.1f}x in the median of {len(ratios)} jobs, up to {ratios[-1]:.1f}x",
+                None,
+            )
+        )
+    ways = {way: f"simulator by {way}" for way in ("job", "family") if f"simulator by {way}" in runs}
+    return (*made, *residual_claims(runs, ways))
+
+
+def _blind_claims(blind: Blind) -> list[Claim]:
     twins = {(way, p): m for way, by in blind.items() if way.startswith("blind") for p, m in by.items() if p != "all"}
-    if known := {key: value for key, value in twins.items() if not np.isnan(value)}:
-        (way, asked), worst = max(known.items(), key=lambda item: item[1])
-        here = [size for (name, _), size in known.items() if name.endswith(SAME_GPUS)]
-        why = "a twin meets models and GPUs that were not measured in its precision (Jasper in fp32, V100 in tf32)"
-        said.append(
-            Claim(
-                "precision-blind predictor, MAPE", f"up to {percent(PUBLISHED_BLIND)} (abstract)",
-                f"up to {percent(worst)}: {way}, asked about {asked}", None,
-                f"{why}; on GPUs that were, it is off by up to {percent(max(here))}" if here else why,
-            )
-        )  # fmt: skip
-    if moved := moved_by_precision(measured):
-        said.append(
-            Claim(
-                "slowest over fastest precision of one job", f"about {PUBLISHED_RANGE}x (abstract)",
-                f"{statistics.median(moved):.1f}x in the median of {len(moved)} jobs, up to {moved[-1]:.1f}x", None,
-            )
-        )  # fmt: skip
-    for way in ("job", "family"):
-        if f"simulator by {way}" in runs:
-            simulator, top = (
-                Score.of(measured, runs[f"{name} by {way}"]).mape for name in ("simulator", "boosting-residual")
-            )
-            said.append(
-                Claim(
-                    f"boosting-residual, held out by {way}", f"the simulator itself: {percent(simulator)}",
-                    percent(top), top < simulator,
-                    "" if top < simulator else "what the simulator leaves of one family says little of another's",
-                )
-            )  # fmt: skip
-    return tuple(said)
+    known = {key: value for key, value in twins.items() if not np.isnan(value)}
+    if not known:
+        return []
+    (way, asked), worst = max(known.items(), key=lambda item: item[1])
+    here = [size for (name, _), size in known.items() if name.endswith(SAME_GPUS)]
+    why = "a twin meets models and GPUs that were not measured in its precision (Jasper in fp32, V100 in tf32)"
+    return [
+        Claim(
+            "precision-blind predictor, MAPE",
+            f"up to {percent(PUBLISHED_BLIND)} (abstract)",
+            f"up to {percent(worst)}: {way}, asked about {asked}",
+            None,
+            f"{why}; on GPUs that were, it is off by up to {percent(max(here))}" if here else why,
+        )
+    ]
 
 
-def _worst(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], way: str) -> str:
-    run = runs[f"boosting by {way}"]
-    by = {f: Score.of(measured, run, having("family", f)).mape for f in {m.family for m in measured}}
+def residual_claims(runs: Runs, ways: Mapping[str, str], where: str = "") -> list[Claim]:
+    """boosting-residual against the simulator: way to hold out -> the simulator's run."""
+    made = []
+    for way, simulator_run in ways.items():
+        simulator, residual = mape(runs[simulator_run]), mape(runs[f"boosting-residual by {way}"])
+        better = residual < simulator
+        made.append(
+            Claim(
+                f"boosting-residual{where}, held out by {way}",
+                f"the simulator itself: {percent(simulator)}",
+                percent(residual),
+                better,
+                "" if better else "the simulator's errors on one family say little about another's",
+            )
+        )
+    return made
+
+
+def _worst(predictions: Predictions) -> str:
+    by = by_family(predictions)
     name = max(by, key=lambda family: by[family])
     return f"furthest off is {name}, by {percent(by[name])}"
+
+
+def blind_table(caption: str, blind: Blind) -> Table:
+    """MAPE of each predictor by the precision asked about."""
+    asked = [*next(iter(blind.values()))]
+    rows = [(way, *(percent(by[name]) for name in asked)) for way, by in blind.items()]
+    return Table(caption, ("predictor", *asked), tuple(rows))

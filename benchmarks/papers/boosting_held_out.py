@@ -8,11 +8,12 @@ which know the judged rows, are used by neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.papers.judging import Prediction
 from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor, steps_of
@@ -64,17 +65,6 @@ class Share:
 
 Answer = tuple[str, int, float, float, float]
 """Run, row, and P50, P10 and P90 in seconds."""
-
-
-@dataclass
-class HeldOut:
-    """Predictions of a run for the rows it judged, by row."""
-
-    forecasts: dict[int, Forecast] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> list[int]:
-        return sorted(self.forecasts)
 
 
 def questions(
@@ -139,7 +129,7 @@ def _indices(found: NDArray[np.intp]) -> tuple[int, ...]:
 def answer(
     measured: Sequence[MeasuredJob], asked: Sequence[Question], setting: Setting, seed: int,
     progress: Callable[[int, int], None] = lambda done, of: None, workers: int | None = None,
-) -> dict[str, HeldOut]:  # fmt: skip
+) -> dict[str, list[Prediction]]:  # fmt: skip
     """The held-out predictions by run; a run of which a fold has too few rows to train on is left out."""
     workers = workers or min(cores(), 4)
     short = {q.run for q in asked if q.kind != BLIND_SIMULATOR and not enough([measured[i] for i in q.training])}
@@ -155,11 +145,11 @@ def answer(
         if index not in answers:
             answers[index] = answer_share(share)
             progress(len(answers), len(shares))
-    runs: dict[str, HeldOut] = {}
+    runs: dict[str, dict[int, Forecast]] = {}
     for index in sorted(answers):
         for run, row, p50, p10, p90 in answers[index]:
-            runs.setdefault(run, HeldOut()).forecasts[row] = Forecast(p50, p10, p90)
-    return runs
+            runs.setdefault(run, {})[row] = Forecast(p50, p10, p90)
+    return {run: [Prediction(measured[i], by_row[i]) for i in sorted(by_row)] for run, by_row in runs.items()}
 
 
 def answer_share(share: Share) -> list[Answer]:

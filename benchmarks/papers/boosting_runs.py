@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers import boosting_figures as figures
+from benchmarks.papers.boosting_claims import Blind, blind_table, residual_claims
 from benchmarks.papers.boosting_held_out import (
     BLIND,
     BOOSTING,
     FOLDS,
     RESIDUAL,
-    HeldOut,
     Question,
     answer,
 )
-from benchmarks.papers.boosting_scores import (
-    Score,
-    by_kind,
-    by_run,
+from benchmarks.papers.judging import (
+    Prediction,
+    Predictions,
+    Runs,
+    by_precision,
+    call_seconds,
     having,
-    moved_by_precision,
-    percent,
+    mape,
+    precision_ratios,
+    score,
     scores,
-    timing_of,
+    table_by,
+    table_of_runs,
+    times_by_precision,
 )
-from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
+from benchmarks.papers.study import Claim, Context, Section, Verdict
 from precision_time.predictors.additive import Additive, BlindAdditive, calibration_seconds
 from precision_time.predictors.boosting import Boosting
 from precision_time.predictors.facts import JobKey, facts_of
@@ -43,6 +49,7 @@ from precision_time.predictors.residual import BoostingResidual
 from precision_time.predictors.rows import merged
 from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
+from precision_time.report.errors import percent
 
 ATTENTION = ("vit", "cct", "swin")
 """Families of small networks with attention: three ViTs (two patch sizes, and DeiT), CCT and Swin."""
@@ -74,55 +81,55 @@ def study(context: Context, setting: Setting = SETTING) -> Section:
     nothing = Section("boosting", "", ("There are no real runs to judge boosting on here.",))
     if not measured:
         return nothing
-    fixed = count(measured, lambda done, of: context.progress("boosting: counting real runs", done, of))
+    unfitted = predict_unfitted(measured, lambda done, of: context.progress("boosting: counting real runs", done, of))
     asked = questions_of_runs(measured, context.seed)
     if context.quick:
         asked = [q for q in asked if not q.run.endswith(("by network", "by precision"))]
-    runs = answer(
-        measured, asked, setting, context.seed,
-        lambda done, of: context.progress("boosting: real runs, held out", done, of), workers=1,
-    )  # fmt: skip
+
+    def progress(done: int, of: int) -> None:
+        context.progress("boosting: real runs, held out", done, of)
+
+    runs: dict[str, Predictions] = {**answer(measured, asked, setting, context.seed, progress, workers=1)}
     if not {"boosting by job", "boosting by family"} <= set(runs):
         return nothing
-    runs = {**runs, **{name: held for name, held in fixed.items() if name == "simulator"}}
-    unseen = {i: runs["simulator"].forecasts[i] for i, each in enumerate(measured) if each.family in ATTENTION}
-    if unseen:
-        runs[f"simulator {UNSEEN}"] = HeldOut(unseen)
-    blind = _blind(measured, runs, fixed)
-    found = scores(measured, runs)
-    said = _timing(measured, setting, context.seed)
+    runs["simulator"] = unfitted["simulator"]
+    if unseen := [each for each in runs["simulator"] if each.measured.family in ATTENTION]:
+        runs[f"simulator {UNSEEN}"] = unseen
+    blind = _blind(measured, {**runs, **unfitted})
+    timing = _timing(measured, setting, context.seed)
     by_family = {k: v for k, v in NAMES.items() if k.endswith("by family") or k == "simulator"}
+    shown = {k: NAMES[k] for k in ("boosting by family", "boosting-residual by family", "simulator")}
     return Section(
         "boosting",
         "",
         text=_text(measured, runs),
         claims=_claims(measured, runs, blind),
         tables=(
-            by_run("Real runs of small networks, held out", measured, runs, NAMES),
-            by_kind("Real runs by precision", measured, runs, NAMES, "precision"),
-            by_kind("Real runs by model family", measured, runs, by_family, "family"),
-            _blind_table(blind),
-        ),
-        figures=(
-            figures.ratios(
-                measured, runs,
-                {k: NAMES[k] for k in ("boosting by family", "boosting-residual by family", "simulator")},
-                "Real runs: predicted over measured pass of every held-out row", "measured pass",
+            table_of_runs("Real runs of small networks, held out", runs, NAMES),
+            table_by("Real runs by precision", runs, NAMES, "precision"),
+            table_by("Real runs by model family", runs, by_family, "family"),
+            blind_table(
+                "Real runs, aware and blind: MAPE by precision asked about; boosting 5-fold by job, the others are "
+                "fitted to no run",
+                blind,
             ),
         ),
-        verdicts=_verdicts(measured, asked, found, said),
-        data={"scores": found, "blind": blind, "timing": said, "rows": len(measured)},
-    )  # fmt: skip
+        figures=(figures.ratios(runs, shown, "Real runs: predicted over measured pass of every held-out row"),),
+        verdicts=_verdicts(measured, asked, runs, timing),
+        data={"scores": scores(runs), "blind": blind, "timing": timing, "rows": len(measured)},
+    )
 
 
 def _few(measured: Sequence[MeasuredJob]) -> tuple[MeasuredJob, ...]:
     return tuple(each for each in measured if each.job.model in FEW and each.dataset == "cifar-10")
 
 
-def count(measured: Sequence[MeasuredJob], progress: Callable[[int, int], None]) -> dict[str, HeldOut]:
-    """What is fitted to no run at all, and so is held out: the simulator, the additive model, and their twins.
+def predict_unfitted(
+    measured: Sequence[MeasuredJob], progress: Callable[[int, int], None]
+) -> dict[str, list[Prediction]]:
+    """Predictions by what is fitted to no run: the simulator, the additive model, and their twins.
 
-    On the way the facts of every job are counted, so that boosting finds them: a network is traced once for all.
+    The facts of every job are counted too, and kept for boosting, so that each network is traced once.
     """
     additive: dict[str, Additive] = {"additive": Additive()}
     simulators: dict[str, Simulator] = {}
@@ -133,27 +140,27 @@ def count(measured: Sequence[MeasuredJob], progress: Callable[[int, int], None])
         simulators[f"simulator blind {precision}"] = BlindSimulator(precision)
     for model in additive.values():
         model.fit(measured)
-    found: dict[str, HeldOut] = {name: HeldOut() for name in ("simulator", *additive, *simulators)}
-    groups: dict[JobKey, list[int]] = {}
-    for i, each in enumerate(measured):
-        groups.setdefault(JobKey.of(each.job), []).append(i)
-    ordered = sorted(groups.values(), key=lambda at: _graph(measured[at[0]]))
+    predictions: dict[str, list[Prediction]] = {name: [] for name in ("simulator", *additive, *simulators)}
+    groups: dict[JobKey, list[MeasuredJob]] = {}
+    for each in measured:
+        groups.setdefault(JobKey.of(each.job), []).append(each)
+    ordered = sorted(groups.values(), key=lambda rows: _graph(rows[0]))
     simulator = Simulator()
     for done, rows in enumerate(ordered):
         progress(done, len(ordered))
-        job = measured[rows[0]].job
+        job = rows[0].job
         steps = steps_of(job)
         facts_of(job)
         whole = simulator.predict(job)
         step = {"simulator": (whole.seconds / steps, whole.p10_s / steps, whole.p90_s / steps)}
         step |= {name: (model.added(job).terms.seconds,) * 3 for name, model in additive.items()}
         step |= {name: (twin.step_seconds(job),) * 3 for name, twin in simulators.items()}
-        for name, said in step.items():
-            for i in rows:
-                again = steps_of(measured[i].job)
-                found[name].forecasts[i] = Forecast(said[0] * again, said[1] * again, said[2] * again)
+        for name, (p50, p10, p90) in step.items():
+            for each in rows:
+                times = steps_of(each.job)
+                predictions[name].append(Prediction(each, Forecast(p50 * times, p10 * times, p90 * times)))
     progress(len(ordered), len(ordered))
-    return found
+    return predictions
 
 
 def _graph(each: MeasuredJob) -> tuple[str, ...]:
@@ -197,37 +204,20 @@ def _at(chosen: NDArray[np.bool_]) -> tuple[int, ...]:
     return tuple(np.flatnonzero(chosen).tolist())
 
 
-Blind = Mapping[str, Mapping[str, float]]
-
-
-def _blind(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], fixed: Mapping[str, HeldOut]) -> Blind:
+def _blind(measured: Sequence[MeasuredJob], runs: Runs) -> Blind:
     """MAPE of every aware predictor and of its twins by the precision asked about, and over all."""
-    asked = [*sorted({each.precision for each in measured}), "all"]
-    known = [name for name in asked if name != "all"]
+    known = sorted({each.precision for each in measured})
     names = {"boosting by job": "boosting, aware"}
     names |= {f"blind {name}": f"boosting, blind, trained in {name}" for name in known}
-    names |= {"simulator": "simulator, aware"} | {
-        f"simulator blind {name}": f"simulator, blind, knows {name}" for name in known
-    }
+    names |= {"simulator": "simulator, aware"}
+    names |= {f"simulator blind {name}": f"simulator, blind, knows {name}" for name in known}
     names |= {"additive": "additive, aware"}
     names |= {f"additive blind {name}": f"additive, blind, profiled in {name}" for name in known}
-    everything = {**runs, **fixed}
     return {
-        label: {p: Score.of(measured, everything[key], having("precision", p)).mape for p in asked}
+        label: {asked: mape(runs[key], having("precision", asked)) for asked in (*known, "all")}
         for key, label in names.items()
-        if key in everything
+        if key in runs
     }
-
-
-def _blind_table(blind: Blind) -> Table:
-    asked = list(next(iter(blind.values())))
-    rows = [(way, *(f"{100 * by[p]:.1f}" for p in asked)) for way, by in blind.items()]
-    return Table(
-        "Real runs, aware and blind: MAPE (%) by precision asked about; boosting 5-fold by job, the others are fitted "
-        "to no run",
-        ("predictor", *asked),
-        tuple(rows),
-    )
 
 
 def noise(measured: Sequence[MeasuredJob]) -> float:
@@ -235,10 +225,10 @@ def noise(measured: Sequence[MeasuredJob]) -> float:
     return statistics.median([each.log_spread for each in measured if each.log_spread is not None] or [0.0])
 
 
-def _text(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> tuple[str, ...]:
+def _text(measured: Sequence[MeasuredJob], runs: Runs) -> tuple[str, ...]:
     networks = len({each.job.model for each in measured})
     unseen = sorted({each.job.model for each in measured if each.family in ATTENTION})
-    said = [
+    text = [
         f"Real runs are {len(measured):,} rows of {networks} small networks on the CPU of the data card, in "
         f"{' and '.join(sorted({each.precision for each in measured}))}, with 1 and 2 workers. Passes of one job over "
         "several amounts of data teach as one row (all their seconds over all their steps) and are judged one by one. "
@@ -250,89 +240,84 @@ def _text(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut]) -> tuple
         "By precision: trained in one of the two alone, asked about the other; no row says how the two differ.",
     ]
     if unseen:
-        said.append(
-            f"Attention models unseen, on real runs: trained without {', '.join(unseen)} (families "
-            f"{', '.join(name for name in ATTENTION if any(m.family == name for m in measured))}), which are left out "
-            "together and judged."
+        families = ", ".join(name for name in ATTENTION if any(m.family == name for m in measured))
+        text.append(
+            f"Attention models unseen, on real runs: trained without {', '.join(unseen)} (families {families}), which "
+            "are left out together and judged."
         )
     for way in ("job", "family"):
-        simulator, top, alone = (
-            Score.of(measured, runs[name])
-            for name in ("simulator", f"boosting-residual by {way}", f"boosting by {way}")
+        simulator, residual, alone = (
+            score(runs[name]) for name in ("simulator", f"boosting-residual by {way}", f"boosting by {way}")
         )
-        said.append(
-            f"Real runs, held out by {way}: boosting {percent(alone.mape)}, boosting-residual {percent(top.mape)}, "
-            f"the simulator alone {percent(simulator.mape)} ({100 * simulator.signed:+.1f} % with its sign)."
+        text.append(
+            f"Real runs, held out by {way}: boosting {percent(alone.mape)}, boosting-residual {percent(residual.mape)},"
+            f" the simulator alone {percent(simulator.mape)} (signed mean {percent(simulator.signed_mean, sign='+')})."
         )
-    return tuple(said)
+    return tuple(text)
 
 
-def _claims(measured: Sequence[MeasuredJob], runs: Mapping[str, HeldOut], blind: Blind) -> tuple[Claim, ...]:
-    job = Score.of(measured, runs["boosting by job"])
+def _claims(measured: Sequence[MeasuredJob], runs: Runs, blind: Blind) -> tuple[Claim, ...]:
     near = f"repeats of one row differ by {percent(noise(measured))} (median), which bounds every predictor"
-    said = [
+    claims = [
         Claim(
-            f"boosting on real runs, grouped {FOLDS}-fold cross-validation, MAPE", "9.8 % (arXiv 2604.16145)",
-            percent(job.mape), None, f"another machine, a CPU, and networks of milliseconds; {near}",
+            f"boosting on real runs, grouped {FOLDS}-fold cross-validation, MAPE",
+            "9.8 % (arXiv 2604.16145)",
+            percent(mape(runs["boosting by job"])),
+            None,
+            f"another machine, a CPU, and networks of milliseconds; {near}",
         )
-    ]  # fmt: skip
+    ]
     if f"boosting {UNSEEN}" in runs:
-        unseen = Score.of(measured, runs[f"boosting {UNSEEN}"])
-        top = Score.of(measured, runs[f"boosting-residual {UNSEEN}"])
-        said.append(
+        unseen, residual = (percent(mape(runs[f"{name} {UNSEEN}"])) for name in ("boosting", "boosting-residual"))
+        claims.append(
             Claim(
-                "boosting on real runs, ViT-type models unseen, MAPE", "9.8 % (arXiv 2604.16145, over all)",
-                f"{percent(unseen.mape)}, boosting-residual {percent(top.mape)}", None,
+                "boosting on real runs, ViT-type models unseen, MAPE",
+                "9.8 % (arXiv 2604.16145, over all)",
+                f"{unseen}, boosting-residual {residual}",
+                None,
                 "no network that is left has kernels of attention",
             )
-        )  # fmt: skip
+        )
     if "boosting by precision" in runs:
-        other = Score.of(measured, runs["boosting by precision"])
-        said.append(
+        claims.append(
             Claim(
                 "boosting on real runs, MAPE in a precision that was not measured",
-                "10.6 % (readers of 2604.16145)", percent(other.mape), None,
+                "10.6 % (readers of 2604.16145)",
+                percent(mape(runs["boosting by precision"])),
+                None,
                 "of two precisions one is left, so nothing says what a change of precision does here",
             )
-        )  # fmt: skip
+        )
+    claims += _blind_claims(measured, blind)
+    return (*claims, *residual_claims(runs, dict.fromkeys(("job", "family"), "simulator"), " on real runs"))
+
+
+def _blind_claims(measured: Sequence[MeasuredJob], blind: Blind) -> list[Claim]:
     twins = {
-        (way, p): size for way, by in blind.items() if "blind" in way for p, size in by.items()
-        if p != "all" and not way.endswith(p)
-    }  # fmt: skip
-    moved = moved_by_precision(merged(measured))
-    if twins and moved:
-        (way, asked), worst = max(twins.items(), key=lambda item: item[1])
-        aware = blind[f"{way.partition(',')[0]}, aware"]
-        said.append(
-            Claim(
-                "precision-blind predictor on real runs, MAPE", "up to 147.8 % (abstract)",
-                f"up to {percent(worst)}: {way}, asked about {asked} (aware: {percent(aware[asked])})", None,
-                f"how far a blind predictor is off is the ratio between the precisions: here the slower takes "
-                f"{statistics.median(moved):.1f} times the faster in the median of {len(moved)} jobs, and fp32 is the "
-                f"faster one in {percent(_faster(measured, 'fp32'))} of them",
-            )
-        )  # fmt: skip
-    for way in ("job", "family"):
-        simulator, top = (Score.of(measured, runs[name]) for name in ("simulator", f"boosting-residual by {way}"))
-        better = top.mape < simulator.mape
-        said.append(
-            Claim(
-                f"boosting-residual on real runs, held out by {way}",
-                f"the simulator itself: {percent(simulator.mape)}", percent(top.mape), better,
-                "" if better else "what the simulator leaves of one family says little of another's",
-            )
-        )  # fmt: skip
-    return tuple(said)
-
-
-def _faster(measured: Sequence[MeasuredJob], precision: str) -> float:
-    """Share of the jobs measured in several precisions that were fastest in this one."""
-    times: dict[str, dict[str, float]] = {}
-    for each in merged(measured):
-        key = f"{job_group(each)}|{each.job.batch_size}"
-        times.setdefault(key, {})[each.precision] = each.seconds / steps_of(each.job)
-    several = [by for by in times.values() if len(by) > 1]
-    return statistics.fmean(min(by, key=lambda name: by[name]) == precision for by in several)
+        (way, asked): size
+        for way, by in blind.items()
+        if "blind" in way
+        for asked, size in by.items()
+        if asked != "all" and not way.endswith(asked)
+    }
+    per_step = [replace(each, seconds=each.seconds / steps_of(each.job)) for each in merged(measured)]
+    ratios = precision_ratios(per_step)
+    if not twins or not ratios:
+        return []
+    (way, asked), worst = max(twins.items(), key=lambda item: item[1])
+    aware = blind[f"{way.partition(',')[0]}, aware"]
+    fp32_fastest = statistics.fmean(min(by, key=lambda name: by[name]) == "fp32" for by in times_by_precision(per_step))
+    return [
+        Claim(
+            "precision-blind predictor on real runs, MAPE",
+            "up to 147.8 % (abstract)",
+            f"up to {percent(worst)}: {way}, asked about {asked} (aware: {percent(aware[asked])})",
+            None,
+            "how far a blind predictor is off is the ratio between the precisions: here the slower takes "
+            f"{statistics.median(ratios):.1f} times the faster in the median of {len(ratios)} jobs, and fp32 is the "
+            f"faster one in {percent(fp32_fastest)} of them",
+        )
+    ]
 
 
 def _timing(measured: Sequence[MeasuredJob], setting: Setting, seed: int) -> dict[str, float]:
@@ -342,33 +327,29 @@ def _timing(measured: Sequence[MeasuredJob], setting: Setting, seed: int) -> dic
     trained["boosting-residual"] = BoostingResidual(setting, seed)
     for predictor in trained.values():
         predictor.fit(measured)
-    return {name: timing_of(predictor.predict, jobs) for name, predictor in trained.items()}
+    return {name: call_seconds(predictor.predict, jobs) for name, predictor in trained.items()}
 
 
-_LEFT_OUT = {"job": "job", "network": "network, seven at a time", "family": "model family", "precision": "precision"}
+_LEFT_OUT = {
+    **{f"by {way}": way for way in ("job", "precision")},
+    "by network": "network, seven at a time",
+    "by family": "model family",
+    UNSEEN: f"{', '.join(ATTENTION)} (attention), together",
+}
 
 
 def _verdicts(
-    measured: Sequence[MeasuredJob], asked: Sequence[Question], found: Mapping[str, Any], said: Mapping[str, float]
+    measured: Sequence[MeasuredJob], asked: Sequence[Question], runs: Runs, timing: Mapping[str, float]
 ) -> tuple[Verdict, ...]:
     """Each predictor is charged for its training runs, boosting-residual for the calibration too."""
-    device = calibration_seconds(each.job for each in measured)
+    calibration_s = calibration_seconds(each.job for each in measured)
     verdicts = []
     for name in ("boosting", "boosting-residual"):
-        ways = {f"{name} by {way}": left_out for way, left_out in _LEFT_OUT.items()}
-        for run, left_out in {**ways, f"{name} {UNSEEN}": f"{', '.join(ATTENTION)} (attention), together"}.items():
-            if run not in found:
+        for way, left_out in _LEFT_OUT.items():
+            run = f"{name} {way}"
+            if run not in runs:
                 continue
-            spent = [sum(measured[i].cost_s for i in q.training) for q in asked if q.run == run]
-            verdicts.append(
-                Verdict(
-                    name, ROWS, left_out,
-                    {
-                        part: Errors(s["n"], s["mape"], s["median"], s["p90"], s["signed"])
-                        for part, s in {"all": found[run]["all"], **found[run]["precision"]}.items()
-                    },
-                    statistics.fmean(spent) + (device if name != "boosting" else 0.0),
-                    said[name],
-                )
-            )  # fmt: skip
+            spent = statistics.fmean(sum(measured[i].cost_s for i in q.training) for q in asked if q.run == run)
+            spent += calibration_s if name == "boosting-residual" else 0.0
+            verdicts.append(Verdict(name, ROWS, left_out, by_precision(runs[run]), spent, timing[name]))
     return tuple(verdicts)

@@ -7,19 +7,19 @@ out, and judged on those held out. Nothing is shared between groups.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
 from benchmarks.papers.cloud_figures import scatter
 from benchmarks.papers.cloud_tables import JOBS, CloudRun, read_cloud_runs
-from benchmarks.papers.study import Context, Errors, Figure, Section, Table, Verdict
+from benchmarks.papers.judging import FIELDS
+from benchmarks.papers.study import Context, Figure, Section, Table, Verdict
 from precision_time.errors import DataError
 from precision_time.predictors.ernest import Ernest, by_key, fit_curve, point_of
 from precision_time.predictors.experiment_design import BUDGET, Point, design
 from precision_time.predictors.interface import Forecast, MeasuredJob
+from precision_time.report.errors import ErrorStatistics, labels, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +167,40 @@ def more_data(groups: dict[str, tuple[Run, ...]]) -> list[Split]:
 
 
 HEADER = (
-    "held out", "fitted on", "groups", "judged", "MAPE %", "median %", "P90 %", "mean sign %", "in P10-P90 %",
-    "runs made", "of candidates", "their seconds", "of candidates'",
-)  # fmt: skip
+    "held out",
+    "fitted on",
+    "groups",
+    *labels(FIELDS),
+    "runs made",
+    "of candidates",
+    "their seconds",
+    "of candidates'",
+)
 
 
 def row(what: str, way: Way, outcome: Outcome) -> tuple[str, ...]:
-    """A line of the table of errors."""
-    errors = np.array([j.error for j in outcome.judged])
-    inside = np.mean([j.predicted.p10_s <= j.measured_s <= j.predicted.p90_s for j in outcome.judged])
-    size = np.abs(errors)
+    """A row of the table of errors."""
     share = outcome.cost_s / outcome.candidates_cost_s if outcome.candidates_cost_s else 1.0
     return (
-        what, way.label, str(len({j.group for j in outcome.judged})), str(len(errors)), f"{100 * size.mean():.1f}",
-        f"{100 * np.median(size):.1f}", f"{100 * np.quantile(size, 0.9):.1f}", f"{100 * errors.mean():+.1f}",
-        f"{100 * inside:.0f}", str(outcome.runs), f"{100 * outcome.runs / outcome.candidates:.0f} %",
-        f"{outcome.cost_s:.3g}", f"{100 * share:.0f} %",
-    )  # fmt: skip
+        what,
+        way.label,
+        str(len({each.group for each in outcome.judged})),
+        *_statistics(outcome.judged).cells(FIELDS),
+        str(outcome.runs),
+        percent(outcome.runs / outcome.candidates, 0),
+        f"{outcome.cost_s:.3g}",
+        percent(share, 0),
+    )
+
+
+def _statistics(judged: Sequence[Judged]) -> ErrorStatistics:
+    inside = [each.predicted.p10_s <= each.measured_s <= each.predicted.p90_s for each in judged]
+    return ErrorStatistics.of([each.error for each in judged], inside)
+
+
+def _pairs(groups: Mapping[str, Sequence[Judged]]) -> dict[str, list[tuple[float, float]]]:
+    """(measured, predicted) seconds of each group, for the figure."""
+    return {name: [(each.measured_s, each.predicted.seconds) for each in judged] for name, judged in groups.items()}
 
 
 def study(context: Context) -> Section:
@@ -234,7 +251,7 @@ def _cloud(
         "it), no smooth curve through small clusters can see it."
     )
     tables.append(Table("Analytics jobs: errors on runs held out", HEADER, tuple(rows)))
-    figures.append(scatter("Analytics jobs: two largest clusters of each machine type", shown))
+    figures.append(scatter("Analytics jobs: two largest clusters of each machine type", _pairs(shown)))
     data["cloud"] = [dict(zip(HEADER, line, strict=True)) for line in rows]
 
 
@@ -277,14 +294,16 @@ def _machine(
         )
     )
     figures.append(
-        scatter("Real runs: points the A-optimal design does not ask for", _by_precision(unseen[DESIGNED[0]].judged))
+        scatter(
+            "Real runs: points the A-optimal design does not ask for", _pairs(_by_precision(unseen[DESIGNED[0]].judged))
+        )
     )
     data["machine"] = [dict(zip(HEADER, line, strict=True)) for line in rows]
     data["fit_s"], data["predict_s"] = fit_s, predict_s
     context.progress("Ernest: real runs", 2, 2)
     outcome = more[DESIGNED[0]]
     parts = {"all": outcome.judged, **_by_precision(outcome.judged)}
-    errors = {name: Errors.of([j.error for j in judged]) for name, judged in parts.items()}
+    errors = {name: _statistics(judged) for name, judged in parts.items()}
     left_out = "largest share of the data; it runs each job itself"
     return (Verdict("ernest", "real runs", left_out, errors, outcome.cost_s, predict_s),)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.papers import predictddl_figures as figures
+from benchmarks.papers.judging import FIELDS, HEADER
 from benchmarks.papers.predictddl_ernest import (
     PER_JOB,
     PER_NETWORK,
@@ -23,13 +24,13 @@ from benchmarks.papers.predictddl_held_out import (
     FEW,
     PUBLISHED_ROW,
     VARIANTS,
-    Accuracy,
     Held,
+    accuracy,
     accuracy_by,
     family_of_row,
     held_out,
+    mean_error,
     network_of_row,
-    overall,
 )
 from benchmarks.papers.predictddl_readings import (
     TARGET_RATIO,
@@ -39,9 +40,10 @@ from benchmarks.papers.predictddl_readings import (
     readings_text,
 )
 from benchmarks.papers.predictddl_speed import Speed, speed_claims, speed_table, timed
-from benchmarks.papers.study import Claim, Context, Errors, Section, Table, Verdict
+from benchmarks.papers.study import Claim, Context, Section, Table, Verdict
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, described
+from precision_time.report.errors import percent
 
 FOLDS = 5
 ERNEST_BUDGET = 10.0
@@ -84,7 +86,6 @@ def study(context: Context) -> Section:
     for run in runs_made(held, PER_NETWORK, ERNEST_BUDGET):
         own.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
     speed = timed(rows, own, context.quick, lambda done, of: context.progress("PredictDDL: first answers", done, of))
-    accuracies = {name: overall(each) for name, each in found.items()}
     tables = [
         _accuracy_table(held, families),
         _design_table(found),
@@ -96,21 +97,21 @@ def study(context: Context) -> Section:
     return Section(
         "predictddl",
         "PredictDDL",
-        (*_text(held, accuracies, protocols, both), *text),
-        _claims(protocols, both, speed, accuracies),
+        (*_text(held, found, protocols, both), *text),
+        _claims(protocols, both, speed, found),
         tuple(tables),
         (
             figures.scatter(held),
             figures.networks([protocols[0], *protocols[2:]]),
             figures.confidence(held),
-            figures.ablations(accuracies),
+            figures.ablations(found),
         ),
         verdicts=tuple(
             _verdict(name, found[way], protocols, speed)
             for name, way in (("predictddl", "predictddl"), ("predictddl as published", PUBLISHED_ROW))
             if way in found
         ),
-        data=_data(accuracies, held, families, [*protocols, *both], speed),
+        data=_data(found, held, families, [*protocols, *both], speed),
     )
 
 
@@ -129,39 +130,29 @@ def _on_published(context: Context) -> str:
     )
 
 
-def _percent(value: float) -> str:
-    return f"{100.0 * value:.1f}"
-
-
-def _cells(name: str, a: Accuracy) -> tuple[str, ...]:
-    return (name, str(a.count), _percent(a.mape), _percent(a.median), _percent(a.p90), f"{100.0 * a.signed:+.1f}")
-
-
-_ERRORS = ("rows", "MAPE, %", "median, %", "P90, %", "signed mean, %")
+def _cells(name: str, held: Sequence[Held]) -> tuple[str, ...]:
+    return (name, *accuracy(held).cells(FIELDS))
 
 
 def _accuracy_table(held: Sequence[Held], families: Sequence[Held]) -> Table:
-    rows = [_cells("all", overall(held))]
-    keys = {
+    rows = [_cells("all", held)]
+    keys: dict[str, Callable[[Held], str]] = {
         "": lambda h: h.row.measured.precision,
         "data ": lambda h: h.row.measured.dataset,
         "workers ": lambda h: str(h.row.facts.ranks),
     }
     for prefix, key in keys.items():
-        rows += [_cells(f"{prefix}{name}", a) for name, a in accuracy_by(held, key).items()]
-    strange = [h for h in held if h.strange]
-    rows += [_cells("flagged as out of distribution", Accuracy.of([h.error for h in strange]))] if strange else []
+        rows += [(f"{prefix}{name}", *found.cells(FIELDS)) for name, found in accuracy_by(held, key).items()]
+    if strange := [h for h in held if h.strange]:
+        rows.append(_cells("flagged as out of distribution", strange))
     if families:
-        rows.append(_cells("all, whole families unseen", overall(families)))
-    return Table("PredictDDL on networks (last row: families) it never saw run", ("what", *_ERRORS), tuple(rows))
+        rows.append(_cells("all, whole families unseen", families))
+    return Table("PredictDDL on unseen networks (last row: unseen families)", ("rows of", *HEADER), tuple(rows))
 
 
 def _design_table(found: Mapping[str, Sequence[Held]]) -> Table:
-    rows = []
-    for name, held in found.items():
-        inside = float(np.mean([h.covered for h in held]))
-        rows.append((*_cells(name, overall(held)), _percent(inside), _chosen(held)))
-    header = ("design", *_ERRORS, "inside P10 to P90, %", "regressor mostly chosen")
+    rows = [(*_cells(name, held), _chosen(held)) for name, held in found.items()]
+    header = ("design", *HEADER, "regressor mostly chosen")
     return Table("Designs and ablations on the same unseen networks", header, tuple(rows))
 
 
@@ -169,34 +160,38 @@ def _network_table(protocols: Sequence[Protocol]) -> Table:
     by = [protocol.by_network() for protocol in protocols]
     rows = []
     for name, (ernest, own) in sorted(by[0].items(), key=lambda pair: pair[1][1]):
-        others = [_percent(each[name][0]) if name in each else "" for each in by]
-        rows.append((name, _percent(own), *others, f"{ernest / own:.2f}"))
-    header = ("network", "PredictDDL, %", *(f"Ernest, {p.name}, %" for p in protocols), "ratio, same runs")
+        others = [percent(each[name][0]) if name in each else "" for each in by]
+        rows.append((name, percent(own), *others, f"{ernest / own:.2f}"))
+    header = ("network", "PredictDDL", *(f"Ernest, {p.name}" for p in protocols), "ratio, same runs")
     return Table("Mean error of every unseen network", header, tuple(rows))
 
 
 def _text(
-    held: Sequence[Held], designs: Mapping[str, Accuracy], protocols: Sequence[Protocol], both: Sequence[Protocol]
+    held: Sequence[Held], designs: Mapping[str, Sequence[Held]], protocols: Sequence[Protocol], both: Sequence[Protocol]
 ) -> tuple[str, ...]:
-    worst = sorted(accuracy_by(held, lambda h: h.row.measured.job.model).items(), key=lambda pair: -pair[1].mape)[:4]
+    worst = sorted(
+        accuracy_by(held, lambda h: h.row.measured.job.model).items(), key=lambda pair: -(pair[1].mape or 0.0)
+    )[:4]
     spread = [h.row.measured.log_spread for h in held if h.row.measured.log_spread is not None]
     noise = f" Repeats of a row differ by {100 * float(np.median(spread)):.0f} % themselves." if spread else ""
-    own, published = designs["predictddl"], designs[PUBLISHED_ROW]
+    own, published = mean_error(designs["predictddl"]), mean_error(designs[PUBLISHED_ROW])
     return (
         "One predictor for each dataset type is trained on some networks and asked about others. The encoder was "
         "pre-trained on random graphs and the zoo's, never on a time. The regressor is chosen inside the training "
         "networks; folds keep every network whole.",
-        f"On unseen networks the mean error is {_percent(own.mape)} %, the median {_percent(own.median)} %; the design "
-        f"as published, with precision among its columns, is at {_percent(published.mape)} %. The difference is the "
+        f"On unseen networks the mean error is {percent(own)}, the median {percent(accuracy(held).median_ape)}; the "
+        f"design as published, with precision among its columns, is at {percent(published)}. The difference is the "
         f"law of work beneath the regressor, which is ours, not PredictDDL's. Above the law {_chosen(held)} is mostly "
         "chosen, whose weight is so heavy at alpha 100000 that the law alone speaks."
         + (
-            f" Without the graph vector the error is {_percent(designs[_NO_GRAPH].mape)} %."
+            f" Without the graph vector the error is {percent(mean_error(designs[_NO_GRAPH]))}."
             if _NO_GRAPH in designs
             else ""
         )
         + noise,
-        "Worst are " + ", ".join(f"{name} ({100 * a.signed:+.0f} %)" for name, a in worst) + ": kinds of layers or "
+        "Worst are "
+        + ", ".join(f"{name} ({percent(a.signed_mean, 0, '+')})" for name, a in worst)
+        + ": kinds of layers or "
         "proportions that no other network of the fold has.",
         _on_confidence(held),
         readings_text(protocols, both),
@@ -210,8 +205,8 @@ def _on_confidence(held: Sequence[Held]) -> str:
     order = [np.argsort(np.argsort(values)) for values in ([h.confidence for h in held], sizes)]
     rank = float(np.corrcoef(order[0], order[1])[0, 1])
     flagged = (
-        f"Rows of flagged networks are off by {_percent(float(sizes[strange].mean()))} %, the others by "
-        f"{_percent(float(sizes[~strange].mean()))} %."
+        f"Rows of flagged networks are off by {percent(float(sizes[strange].mean()))}, the others by "
+        f"{percent(float(sizes[~strange].mean()))}."
         if strange.any()
         else "No network was flagged."
     )
@@ -224,7 +219,7 @@ def _on_confidence(held: Sequence[Held]) -> str:
 
 
 def _claims(
-    protocols: Sequence[Protocol], both: Sequence[Protocol], speed: Speed, designs: Mapping[str, Accuracy]
+    protocols: Sequence[Protocol], both: Sequence[Protocol], speed: Speed, designs: Mapping[str, Sequence[Held]]
 ) -> tuple[Claim, ...]:
     same = protocols[0]
     ratios = list(same.ratios().values())
@@ -234,9 +229,9 @@ def _claims(
         Claim(
             "the same for the design as published (its target log(seconds), with precision columns)",
             f"at least {TARGET_RATIO:g}",
-            f"{same.ernest_mape / designs[PUBLISHED_ROW].mape:.2f} ({_percent(same.ernest_mape)} % / "
-            f"{_percent(designs[PUBLISHED_ROW].mape)} %)",
-            same.ernest_mape / designs[PUBLISHED_ROW].mape >= TARGET_RATIO,
+            f"{same.ernest_mape / mean_error(designs[PUBLISHED_ROW]):.2f} ({percent(same.ernest_mape)} / "
+            f"{percent(mean_error(designs[PUBLISHED_ROW]))})",
+            same.ernest_mape / mean_error(designs[PUBLISHED_ROW]) >= TARGET_RATIO,
             "Logs of sizes cannot add launches and arithmetic, and the networks are few for a vector of 32 numbers.",
         ),
         *others,
@@ -255,19 +250,22 @@ def _chosen(held: Sequence[Held]) -> str:
 
 
 def _data(
-    designs: Mapping[str, Accuracy], held: Sequence[Held], families: Sequence[Held], protocols: Sequence[Protocol],
+    designs: Mapping[str, Sequence[Held]],
+    held: Sequence[Held],
+    families: Sequence[Held],
+    protocols: Sequence[Protocol],
     speed: Speed,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
-        "designs": {name: dataclasses.asdict(a) for name, a in designs.items()},
+        "designs": {name: accuracy(a).to_dict() for name, a in designs.items()},
         **{
             f"by_{name}": {
-                group: dataclasses.asdict(a)
+                group: a.to_dict()
                 for group, a in accuracy_by(held, lambda h, name=name: getattr(h.row.measured, name)).items()  # type: ignore[misc]
             }
             for name in ("precision", "dataset", "family")
         },
-        "unseen_families": dataclasses.asdict(overall(families)) if families else None,
+        "unseen_families": accuracy(families).to_dict() if families else None,
         "protocols": {
             p.name: {
                 "ernest_mape": p.ernest_mape, "predictddl_mape": p.predictddl_mape, "ratio": p.ratio,
@@ -287,7 +285,7 @@ def _data(
 def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Speed) -> Verdict:
     precisions = sorted({each.row.measured.precision for each in held})
     errors = {
-        part: Errors.of([each.error for each in held if part in ("all", each.row.measured.precision)])
+        part: accuracy([each for each in held if part in ("all", each.row.measured.precision)])
         for part in ("all", *precisions)
     }
     return Verdict(name, "real runs", "network", errors, protocols[0].predictddl_s, speed.call.median)

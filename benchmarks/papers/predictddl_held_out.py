@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from precision_time.predictors.predictddl.predictor import PredictDDL, embedder_
 from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting
 from precision_time.predictors.predictddl.selection import grouped_folds
 from precision_time.predictors.predictddl.trainer import Design, Row, network_name
+from precision_time.report.errors import ErrorStatistics
 
 FULL = Design()
 FEW = (
@@ -59,27 +61,6 @@ class Held:
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.seconds / self.row.measured.seconds - 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Of relative errors, as fractions: mean, median and ninth decile of their sizes, and their mean with sign."""
-
-    count: int
-    mape: float
-    median: float
-    p90: float
-    signed: float
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> Accuracy:
-        if not len(errors):
-            return cls(0, np.nan, np.nan, np.nan, np.nan)
-        sizes = np.abs(errors)
-        return cls(
-            len(errors), float(sizes.mean()), float(np.median(sizes)), float(np.quantile(sizes, 0.9)),
-            float(np.mean(errors)),
-        )  # fmt: skip
 
 
 def held_out(
@@ -128,11 +109,18 @@ def family_of_row(row: Row) -> str:
     return row.measured.family
 
 
-def accuracy_by(held: Sequence[Held], key: Callable[[Held], str]) -> dict[str, Accuracy]:
-    """Errors of groups, in order of their names."""
+def accuracy_by(held: Sequence[Held], key: Callable[[Held], str]) -> dict[str, ErrorStatistics]:
+    """Error statistics of groups, in the order of their names."""
     names = sorted({key(each) for each in held})
-    return {name: Accuracy.of([each.error for each in held if key(each) == name]) for name in names}
+    return {name: accuracy([each for each in held if key(each) == name]) for name in names}
 
 
-def overall(held: Sequence[Held]) -> Accuracy:
-    return Accuracy.of([each.error for each in held])
+def accuracy(held: Sequence[Held]) -> ErrorStatistics:
+    """Error statistics of all rows, with the share inside P10-P90."""
+    return ErrorStatistics.of([each.error for each in held], [each.covered for each in held])
+
+
+def mean_error(held: Sequence[Held]) -> float:
+    """Mean absolute error as a fraction; nan for no rows."""
+    value = accuracy(held).mape
+    return math.nan if value is None else value

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.papers.predictddl_ernest import Protocol
 from benchmarks.papers.study import Claim, Table
+from precision_time.report.errors import percent
 
 TARGET_RATIO = 3.0
 SERVED = (1, 10, 35, 134, 1000)
@@ -35,11 +36,11 @@ def readings_table(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> T
     ]
     return Table(
         "Equal measurement cost, by reading: mean errors on unseen networks, and seconds of measuring",
-        ("reading", "what Ernest is given", "rows", "Ernest, %", "PredictDDL, %", "ratio", "Ernest's s a network",
+        ("reading", "what Ernest is given", "rows", "Ernest", "PredictDDL", "ratio", "Ernest's s a network",
          "PredictDDL's s in all", "bills equal at networks"),
         tuple(
             (
-                reading, given, str(len(p.beside)), _per_cent(p.ernest_mape), _per_cent(p.predictddl_mape),
+                reading, given, str(len(p.beside)), percent(p.ernest_mape), percent(p.predictddl_mape),
                 f"{p.ratio:.2f}", f"{p.ernest_network_s:.1f}" if p.ernest_network_s else "as PredictDDL",
                 f"{p.predictddl_s:.0f}", f"{p.even:.0f}" if np.isfinite(p.even) else "any",
             )
@@ -80,8 +81,8 @@ def readings_text(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> st
         "PredictDDL's bill is paid once, so with fewer networks than that Ernest is the cheaper, with more PredictDDL "
         "is, at the errors of (2). "
         "Told of the very runs that Ernest makes, which scale its answers for that network, PredictDDL is at "
-        f"{_per_cent(both[0].predictddl_mape)} % ({both[0].ratio:.2f} times less than Ernest) and "
-        f"{_per_cent(both[1].predictddl_mape)} % ({both[1].ratio:.2f}): both then pay for them. Ernest is judged on "
+        f"{percent(both[0].predictddl_mape)} ({both[0].ratio:.2f} times less than Ernest) and "
+        f"{percent(both[1].predictddl_mape)} ({both[1].ratio:.2f}): both then pay for them. Ernest is judged on "
         "rows that it did not run itself, and PredictDDL on the same."
     )
 
@@ -94,26 +95,26 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
         Claim(
             "mean error of Ernest over PredictDDL's on unseen networks, at equal measurement cost (1: the same runs)",
             f"at least {TARGET_RATIO:g} (target)",
-            f"{same.ratio:.2f} ({_per_cent(same.ernest_mape)} % / {_per_cent(same.predictddl_mape)} %)",
+            f"{same.ratio:.2f} ({percent(same.ernest_mape)} / {percent(same.predictddl_mape)})",
             same.ratio >= TARGET_RATIO,
             "Ernest as its authors fit it, in seconds; fitted in per cent it is at "
-            f"{_per_cent(relative.ernest_mape)} % and the ratio {relative.ratio:.2f}. It errs because it cannot tell "
+            f"{percent(relative.ernest_mape)} and the ratio {relative.ratio:.2f}. It errs because it cannot tell "
             "networks apart.",
         ),
         Claim(
             "2: the same where Ernest runs every unseen network itself, and both bills are equal at "
             f"{network.even:.0f} networks served",
             f"at least {TARGET_RATIO:g} (stricter reading)",
-            f"{network.ratio:.2f} ({_per_cent(network.ernest_mape)} % / {_per_cent(network.predictddl_mape)} %)",
+            f"{network.ratio:.2f} ({percent(network.ernest_mape)} / {percent(network.predictddl_mape)})",
             network.ratio >= TARGET_RATIO,
             "A few short runs of the very network say as much about it as all other networks' do; with runs for every "
-            f"batch and precision Ernest is at {_per_cent(job.ernest_mape)} %, for {job.ernest_network_s:.1f} s each.",
+            f"batch and precision Ernest is at {percent(job.ernest_mape)}, for {job.ernest_network_s:.1f} s each.",
         ),
         *(
             Claim(
                 f"2, {each.name}: PredictDDL is corrected by Ernest's own runs of the network",
                 f"at least {TARGET_RATIO:g} (stricter reading)",
-                f"{each.ratio:.2f} ({_per_cent(each.ernest_mape)} % / {_per_cent(each.predictddl_mape)} %)",
+                f"{each.ratio:.2f} ({percent(each.ernest_mape)} / {percent(each.predictddl_mape)})",
                 each.ratio >= TARGET_RATIO,
                 "One factor for a network cannot tell its precisions and batches apart, and repeats of a run differ by "
                 "a tenth themselves.",
@@ -132,7 +133,3 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
 
 def _met(protocol: Protocol) -> str:
     return "met" if protocol.ratio >= TARGET_RATIO else "missed"
-
-
-def _per_cent(value: float) -> str:
-    return f"{100.0 * value:.1f}"

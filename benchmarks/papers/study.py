@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.predictors.interface import MeasuredJob
+from precision_time.report.errors import ErrorStatistics
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the report. Cells are text as it is to be read; units stand in the header."""
+    """A table of the report. Cells are text as it is to be read; the first `left` columns are flush left."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    left: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture of the report, as SVG text that stands alone."""
+    """A figure of the report: the <svg> element of `report.figure.svg`."""
 
     caption: str
     svg: str
@@ -32,9 +34,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A published claim or a target of ours beside what was found; `why` says, where it is missed, the likely reason.
+    """A published claim, or a target of this project, beside the figure found; `why` is the reason for a miss.
 
-    `met` is None where there is nothing to meet: a published figure that is only set beside ours.
+    `met` is None for a published figure that is only compared.
     """
 
     what: str
@@ -45,42 +47,17 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
-    """Of so many predictions, as fractions: mean, median and ninth decile of |predicted / measured - 1|, and the mean
-    with its sign."""
-
-    rows: int
-    mape: float
-    median: float
-    p90: float
-    signed: float
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> Errors:
-        """From predicted / measured - 1. Raises a `ValueError` for none."""
-        if not errors:
-            raise ValueError("there are no errors to sum up")
-        sizes = sorted(abs(e) for e in errors)
-        middle, rest = divmod(len(sizes), 2)
-        median = sizes[middle] if rest else (sizes[middle - 1] + sizes[middle]) / 2
-        place = 0.9 * (len(sizes) - 1)  # as numpy's quantile: between the two nearest
-        low = int(place)
-        p90 = sizes[low] + (place - low) * (sizes[min(low + 1, len(sizes) - 1)] - sizes[low])
-        return cls(len(sizes), sum(sizes) / len(sizes), median, p90, sum(errors) / len(errors))
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
-    """One predictor on one set of rows, for the table that shows all of them.
+    """One predictor on one set of rows, for the table of all predictors.
 
-    `left_out` says what was kept from it at a time, `errors` holds "all" and every precision; `measured_s` is what the
-    runs (or operators) it learnt from took, `call_s` one answer; None where not known.
+    `left_out` says what was held out at a time, `errors` holds "all" and every precision; `measured_s` is the seconds
+    of the runs (or operators) that it learned from, `call_s` the seconds of one answer; None where not known.
     """
 
     predictor: str
     rows: str
     left_out: str
-    errors: Mapping[str, Errors]
+    errors: Mapping[str, ErrorStatistics]
     measured_s: float | None = None
     call_s: float | None = None
 
@@ -101,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a study works on.
+    """The rows and settings of a study.
 
     `published` and `large` are the tables of published rows (empty where they are absent: the study then says so and
     does what it can), `runs` the real runs on a machine, `data` the data folder of the repository or None, `seed` the
