@@ -279,7 +279,7 @@ def measure_pass(each: Configuration, data: TensorDataset, device: torch.device)
 def _pass_s(job: Job, data: TensorDataset, samples: int, device: torch.device) -> float:
     """Seconds from the request of the first batch to the end of the last update, on the slowest rank."""
     part = Subset(data, range(samples))
-    sampler = DistributedSampler(part, shuffle=True) if dist.is_initialized() else None
+    sampler = DistributedSampler(part, dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else None
     loader = DataLoader(part, job.batch_size, shuffle=sampler is None, sampler=sampler, num_workers=0)
     with settings(job, device):
         trainer = Trainer(job, device)
