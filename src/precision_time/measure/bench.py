@@ -1,8 +1,7 @@
-"""One micro-benchmark: an operator on real tensors, and the work that the model believes it to be.
+"""One micro-benchmark: an operator on real tensors, and its work in the timing model.
 
-The same closure runs twice: once on the meta device under the tracer, which names the operator and its shapes as a
-captured step would, and then on the device, where it is timed. So a measured point and a predicted operator can never
-disagree about what was run.
+The same closure runs twice: on the meta device under the tracer, which gives the operator and shapes that a captured
+step would have, and on the device, where it is timed. A measured point therefore names exactly the operator that ran.
 """
 
 from __future__ import annotations
@@ -30,24 +29,23 @@ Make = Callable[[torch.device], Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`operator` is the one operator of the call whose time counts (the largest, where helpers run beside it).
-
-    `written` is that operator where capture does not trace it but writes it (fp8 products and casts).
-    """
+    """A call to time and the operator that it measures."""
 
     operator: str
+    """Name of the measured operator; the largest one if the call runs several."""
     label: str
     make: Make
     tf32: bool = False
     channels_last: bool = False
     written: OpSignature | None = None
+    """Signature of an operator that capture inserts without tracing it (fp8 products and casts)."""
 
     @property
     def options(self) -> WorkOptions:
         return WorkOptions(self.tf32, self.channels_last)
 
     def kind(self, device_type: str) -> OpSignature:
-        """The operator as a captured step would name it; `CaptureError` if the call holds no such operator."""
+        """The operator's signature in a captured step. Raises `CaptureError` if the call does not run the operator."""
         if self.written is not None:
             return self.written
         meta = torch.device("meta")
@@ -57,20 +55,20 @@ class Bench:
                 call()
         kinds: list[OpSignature] = [kind for kind in tracer.kinds if kind.name == self.operator]
         if not kinds:
-            found = ", ".join(sorted({kind.name for kind in tracer.kinds})) or "none"
-            raise CaptureError(f"benchmark {self.label} runs no {self.operator} (it runs {found})")
+            names = ", ".join(sorted({kind.name for kind in tracer.kinds})) or "none"
+            raise CaptureError(f"benchmark {self.label} runs no {self.operator} (it runs {names})")
         return kinds[0]
 
     def work(self, device_type: str) -> Work:
-        """What the timing model makes of the call; `CaptureError` if it holds no such operator."""
+        """The work of the call in the timing model. Raises `CaptureError` if the call does not run the operator."""
         return largest_work(self.kind(device_type), self.options)
 
     def measured(self, device: torch.device, budget_s: float) -> Point:
-        """The operator with its time."""
+        """The operator with its measured time."""
         return Point(self.kind(device.type), self.options, self.time(device, budget_s))
 
     def time(self, device: torch.device, budget_s: float) -> Timed:
-        """Seconds of one call on the device, its tensors not in the cache."""
+        """Seconds of one call on the device with tensors that are not in the cache."""
         with torch.no_grad(), tf32_allowed(device, self.tf32):
             call = taking_turns(lambda: self.make(device), self.work(device.type).bytes, device)
             return timed(call, device, budget_s, warm=True)
@@ -78,7 +76,7 @@ class Bench:
 
 @contextmanager
 def tf32_allowed(device: torch.device, allowed: bool) -> Iterator[None]:
-    """Allow or forbid TF32 in products and convolutions on a GPU, for a while."""
+    """Allow or forbid TF32 in products and convolutions on a GPU inside the context."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""Times of short pieces of real work: warm-up, repeats, the median, and how far the repeats lie apart."""
+"""Times short calls: warm-up, repeats, the median and the spread of the repeats."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch  # a fit reads measured times without it
+    import torch  # fits read measured times without torch
 
 SHORTEST_SAMPLE_S = 300e-6
-"""Calls are grouped until a sample lasts this long, so that the clock's own microsecond does not count."""
+"""Short calls are grouped into samples of at least this length, so that the resolution of the clock is negligible."""
 LEAST_SAMPLES, MOST_SAMPLES = 5, 25
 LEAST_IN_WINDOW = 4
 _QUEUE_CYCLES = 2_000_000
-"""About a millisecond of a GPU's clock: time for the host to queue the calls of a sample behind it."""
+"""Cycles of a waiting kernel (about 1 ms), during which the host queues the calls of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one call: the median of `samples`, their relative spread (scaled median deviation), the slowest."""
+    """Seconds of one call: median of `samples` samples, relative spread (scaled median deviation), slowest sample."""
 
     seconds: float
     spread: float
@@ -30,17 +30,17 @@ class Timed:
 
 
 def summary(samples: list[float]) -> Timed:
-    """Median and robust relative spread of repeated times; 1.4826 makes it a standard deviation for a normal one."""
+    """Median and robust relative spread; the factor 1.4826 makes it the standard deviation of a normal distribution."""
     middle = statistics.median(samples)
     deviation = statistics.median(abs(s - middle) for s in samples)
     return Timed(middle, 1.4826 * deviation / middle if middle else 0.0, len(samples), max(samples))
 
 
 def timed(call: Callable[[], Any], device: torch.device, budget_s: float = 0.05, warm: bool = False) -> Timed:
-    """Time of `call` after warm-up (unless it is `warm`), in about `budget_s` seconds; slow calls run three times.
+    """Time of `call` in about `budget_s` seconds, after one warm-up call unless it is `warm` already.
 
-    On a GPU the calls are queued behind a waiting kernel and timed with events, so that what is measured is the device
-    and not the host that launches.
+    A call that takes longer than the budget is sampled three times. On a GPU, calls are queued behind a waiting kernel
+    and timed with events, so that the host's launch time is not included.
     """
     if not warm:
         call()
@@ -54,10 +54,10 @@ def timed(call: Callable[[], Any], device: torch.device, budget_s: float = 0.05,
 
 
 def timed_for(call: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Median seconds of one call, called for so long whatever it takes (three times at least).
+    """Median seconds of one call that is repeated for `seconds`, at least four times.
 
-    For processes that shall disturb each other: their windows overlap, and the first quarter, in which the scheduler
-    still moves them about, does not count.
+    For processes that run at the same time: their windows overlap, and the first quarter of the samples, during which
+    the scheduler may still move the processes, is dropped.
     """
     group = max(1, min(1000, int(SHORTEST_SAMPLE_S / max(sample(call, device, 1), 1e-7))))
     end = time.perf_counter() + seconds
@@ -68,7 +68,7 @@ def timed_for(call: Callable[[], Any], device: torch.device, seconds: float) -> 
 
 
 def sample(call: Callable[[], Any], device: torch.device, group: int) -> float:
-    """Seconds of one call, the mean of `group` calls."""
+    """Seconds of one call, as the mean of `group` calls."""
     if device.type != "cuda":
         begin = time.perf_counter()
         for _ in range(group):

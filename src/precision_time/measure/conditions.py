@@ -1,4 +1,4 @@
-"""What a device was doing while it was measured: clock, power, temperature, load, and when."""
+"""State of a device at a moment: date, system load, clock, power and temperature."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 _QUERIES = {"clock_mhz": "clocks.sm", "power_w": "power.draw", "temperature_c": "temperature.gpu"}
-"""Our word -> nvidia-smi's."""
+"""Field of a record -> query of nvidia-smi."""
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
-    """{"at": time in UTC, "load": of the system, "clock_mhz" ...}; what needs privileges is left out."""
-    found: dict[str, Any] = {"at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    """{"at": time in UTC, "load": system load, "clock_mhz" ...}; values that need privileges are left out."""
+    state: dict[str, Any] = {"at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     if hasattr(os, "getloadavg"):
-        found["load"] = round(os.getloadavg()[0], 2)
-    return {**found, **(_gpu(device) if device.type == "cuda" else _cpu())}
+        state["load"] = round(os.getloadavg()[0], 2)
+    return {**state, **(_gpu(device) if device.type == "cuda" else _cpu())}
 
 
 def _cpu() -> dict[str, Any]:

@@ -43,32 +43,30 @@ class ConvShape:
 
 
 _KERNELS = ((3, 1), (1, 1), (3, 1), (3, 2), (1, 1), (1, 2), (3, 1), (5, 1))
-"""(kernel side, stride), in the proportions that convolutional networks use them."""
-
-
+"""(kernel side, stride), in proportions typical of convolutional networks."""
 _SIDES = (2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112)
 _CHANNELS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
 def conv_shapes(count: int, limits: Limits) -> list[ConvShape]:
-    """Shapes of the bodies of convolutional networks, and a few stems (three channels in, large kernel)."""
-    found = [
+    """Shapes of layers inside convolutional networks, and up to four of their first layers (3 input channels)."""
+    shapes = [
         shape
         for n, side in ((1, 64), (4, 64), (8, 112), (16, 224))
         for shape in (ConvShape(n, 3, 64, side, 7, 2), ConvShape(n, 3, 32, side, 3, 2))
         if shape.flops <= limits.flops and shape.elements <= limits.elements
     ][-4:]
     for index, (row, width, widening, batch) in enumerate(spread((300, 12000), (2, 112), (0.25, 4.0), (1, 64))):
-        # networks widen as their images shrink: channels x side stays within a factor of forty
+        # networks widen as images shrink: channels x side varies by a factor of forty
         kernel, stride = _KERNELS[index % len(_KERNELS)]
         side = near(width, _SIDES)
         c_in = near(row / side, _CHANNELS)
         shape = ConvShape(round(batch), c_in, near(c_in * widening, _CHANNELS), side, kernel, stride)
         if shape.flops <= limits.flops and shape.elements <= limits.elements and shape.flops > limits.flops * 1e-3:
-            found.append(shape)
-        if len(found) >= count:
-            return found
-    return found
+            shapes.append(shape)
+        if len(shapes) >= count:
+            return shapes
+    return shapes
 
 
 def conv_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = False, nhwc: bool = False) -> list[Bench]:
@@ -80,12 +78,12 @@ def conv_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = Fa
         for c in (max(s.c_in // 32, 1) * 32,)
         for groups in ((32,) if i % 2 else (c,))
     ]
-    found = []
+    benches = []
     for shape in (*dense, *grouped):
         for direction in ("fwd", "dgrad", "wgrad"):
             name = "aten.convolution" if direction == "fwd" else "aten.convolution_backward"
-            found.append(Bench(name, f"conv {direction} {shape}", _conv(dtype, shape, direction, nhwc), tf32, nhwc))
-    return found
+            benches.append(Bench(name, f"conv {direction} {shape}", _conv(dtype, shape, direction, nhwc), tf32, nhwc))
+    return benches
 
 
 def _conv(dtype: torch.dtype, s: ConvShape, direction: str, nhwc: bool) -> Callable[[torch.device], Callable[[], Any]]:

@@ -1,7 +1,7 @@
-"""What the host adds to operators: autograd's book-keeping, views, the optimizer's loop over tensors, the step itself.
+"""Measures host costs: autograd, views, the optimizer's loop over tensors, and the fixed cost of a step.
 
-On a CPU an operator's own time already holds its dispatch, so these are the seconds beyond it; on a GPU they are the
-seconds of launching, measured with an empty queue's worth of tiny kernels.
+On a CPU the time of an operator includes its dispatch, so only the time beyond it is counted. On a GPU these are launch
+times, measured with tiny kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPEATS = 15
 
 
 def host_costs(device: torch.device) -> dict[str, float]:
-    """Microseconds as `timing/data/host.json` names them, and `backward_share`."""
+    """Host costs in microseconds under the names of `timing/data/host.json`, and `backward_share`."""
     operator, forward, backward = _chain(device)
     base = operator if device.type == "cpu" else 0.0
     forward_us, backward_us = (max(x - base, 0.0) * 1e6 for x in (forward, backward))
@@ -38,8 +38,8 @@ def host_costs(device: torch.device) -> dict[str, float]:
 
 
 def graph_launch_us(device: torch.device) -> dict[str, float]:
-    """{"graph_launch_us", "graph_operator_us"} of a chain of tiny kernels as one CUDA graph: to launch it, and for each
-    kernel in it; nothing on a CPU."""
+    """Microseconds to launch a CUDA graph of tiny kernels (graph_launch_us) and for each kernel of it
+    (graph_operator_us); empty on a CPU."""
     if device.type != "cuda":
         return {}
     x = torch.ones(16, device=device)
@@ -81,7 +81,7 @@ def _median(call: Callable[[], Any], device: torch.device) -> float:
 
 
 def _chain(device: torch.device) -> tuple[float, float, float]:
-    """Seconds per operator of a chain of tiny ones: without autograd, forward with it, and backward."""
+    """Seconds per tiny operator: without autograd, forward with autograd, and backward."""
     x = torch.ones(16, device=device)
     weight = torch.ones(16, device=device, requires_grad=True)
 
@@ -115,7 +115,7 @@ def _view(device: torch.device) -> float:
 
 
 def _per_tensor(device: torch.device, base: float) -> float:
-    """Seconds of a single-tensor optimizer per tensor and pass, beyond the operator itself."""
+    """Seconds of a single-tensor optimizer per tensor and pass, minus the operator's time `base`."""
     count = 50
     parameters = [torch.nn.Parameter(torch.ones(16, device=device)) for _ in range(count)]
     for p in parameters:
@@ -130,7 +130,7 @@ def _per_tensor(device: torch.device, base: float) -> float:
 
 
 def _empty_step(device: torch.device) -> float:
-    """Seconds of a step's own frame: gradients to None, the loop, an optimizer over one tensor."""
+    """Fixed seconds of a step: gradients to None, a backward pass of one operator, an optimizer with one tensor."""
     parameter = torch.nn.Parameter(torch.ones(16, device=device))
     optimizer = torch.optim.SGD([parameter], lr=1e-3)
 

@@ -1,8 +1,9 @@
-"""LAMB as users of PyTorch run it, for torch has none: tensor by tensor, or with torch's multi-tensor operators.
+"""The LAMB optimizer, which torch lacks: tensor by tensor, or with torch's multi-tensor operators.
 
-One step (You et al., arXiv 1904.00962, with the clipping by the global norm of NVIDIA's implementation): gradients are
-clipped, Adam's direction plus decay is found, and each tensor moves by its own norm over that direction's. The passes
-over the parameters are those that `capture.optimizer` counts. Its fused kernels are apex's and not measured here.
+A step follows You et al. (arXiv 1904.00962), with the clipping by the global norm of NVIDIA's implementation: gradients
+are clipped, Adam's direction plus weight decay is computed, and each tensor moves along it by the ratio of its norm to
+that of the direction. The passes over parameters are those that `capture.optimizer` counts. The fused kernels of apex
+are not part of this package.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import torch
 
 
 class Lamb:
-    """The optimizer over fixed parameters; `step()` wants a gradient on each, and scales it where it clips.
+    """The optimizer for fixed parameters, each of which must have a gradient at `step()`; clipping scales gradients.
 
-    `foreach` as in `torch.optim`. Moments have the parameters' dtype. No number goes back to the host.
+    `foreach` as in `torch.optim`. Moments have the dtype of the parameters. A step never waits for the device.
     """
 
     def __init__(
@@ -45,20 +46,22 @@ class Lamb:
     def _update(self) -> None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         self._steps += 1
-        # (m / c1) / (sqrt(v / c2) + eps) with both corrections in the denominator, which so costs one division.
+        # (m / c1) / (sqrt(v / c2) + eps), with both corrections in the denominator to save a division.
         one, two = (1.0 - beta**self._steps for beta in self._betas)
         if self._foreach:
-            self._together(gradients, math.sqrt(two) / one, one * self._eps)
+            self._update_foreach(gradients, math.sqrt(two) / one, one * self._eps)
             return
         clip = self._clip([torch.linalg.vector_norm(g) for g in gradients])
         for p, g, m, v in zip(self._parameters, gradients, self._first, self._second, strict=True):
-            self._one(p, g.div_(clip), m, v, math.sqrt(two) / one, one * self._eps)
+            self._update_one(p, g.div_(clip), m, v, math.sqrt(two) / one, one * self._eps)
 
     def _clip(self, norms: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What gradients are divided by: the norm of them all over the largest allowed, at least one."""
+        """The divisor of gradients: their global norm over the largest allowed norm, at least one."""
         return (torch.linalg.vector_norm(torch.stack(list(norms))) / self._max_norm).clamp(min=1.0)
 
-    def _one(self, p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, root: float, eps: float) -> None:
+    def _update_one(
+        self, p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, root: float, eps: float
+    ) -> None:
         m.lerp_(g, 1.0 - self._betas[0])
         v.mul_(self._betas[1]).addcmul_(g, g, value=1.0 - self._betas[1])
         direction = m / v.sqrt().div_(root).add_(eps)
@@ -66,8 +69,8 @@ class Lamb:
         ratio = _ratio(torch.linalg.vector_norm(p), torch.linalg.vector_norm(direction))
         p.addcmul_(direction, ratio, value=-self._lr)
 
-    def _together(self, gradients: list[torch.Tensor], root: float, eps: float) -> None:
-        each = self._parameters
+    def _update_foreach(self, gradients: list[torch.Tensor], root: float, eps: float) -> None:
+        parameters = self._parameters
         torch._foreach_div_(gradients, self._clip(torch._foreach_norm(gradients)))
         torch._foreach_lerp_(self._first, gradients, 1.0 - self._betas[0])
         torch._foreach_mul_(self._second, self._betas[1])
@@ -76,12 +79,12 @@ class Lamb:
         torch._foreach_div_(roots, root)
         torch._foreach_add_(roots, eps)
         directions = torch._foreach_div(self._first, roots)
-        torch._foreach_add_(directions, each, alpha=self._decay)
-        norms = (torch.stack(torch._foreach_norm(tensors)) for tensors in (each, directions))
-        # One number a tensor, on the device: torch takes such factors tensor by tensor, this pass alone.
-        torch._foreach_addcmul_(each, directions, _ratio(*norms).unbind(), -self._lr)
+        torch._foreach_add_(directions, parameters, alpha=self._decay)
+        norms = (torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, directions))
+        # One factor per tensor, on the device: torch applies such factors tensor by tensor.
+        torch._foreach_addcmul_(parameters, directions, _ratio(*norms).unbind(), -self._lr)
 
 
 def _ratio(weight: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """How far a tensor moves: its norm over its direction's, one where either is zero."""
+    """The norm of a tensor over that of its direction; one if either is zero."""
     return torch.where((weight > 0) & (direction > 0), weight / direction, 1.0)

@@ -1,4 +1,4 @@
-"""What this machine is, in words that a device file and a report carry."""
+"""Description of this machine for device files and reports."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from precision_time.hardware.catalog import default_catalog
 
 
 def cores() -> int:
-    """Logical cores this process may use (a container may have fewer than the machine)."""
+    """Logical cores that this process may use; a container may have fewer than the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's own name, as the system reports it."""
+    """Name of the processor as the operating system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.lower().startswith("model name"):
@@ -34,7 +34,7 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Physical memory."""
+    """Physical memory in bytes; 8 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -42,27 +42,29 @@ def memory_bytes() -> int:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    """Versions of Python, torch and precision-time."""
+    packages = {"python": platform.python_version(), "torch": torch.__version__}
     try:
-        found["precision-time"] = version("precision-time")
+        packages["precision-time"] = version("precision-time")
     except PackageNotFoundError:
-        found["precision-time"] = "source"
-    return found
+        packages["precision-time"] = "source"
+    return packages
 
 
 def header(device: torch.device) -> dict[str, Any]:
-    """What a journal must share to be continued: the machine, its threads, and what ran on it."""
+    """Header of a journal: machine, threads and torch version. A journal with another header is not continued."""
     return {"machine": description(device.type), "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
 def description(device_type: str) -> str:
+    """One line that names the devices, the processor and the operating system."""
     if device_type == "cuda":
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, {cpu_name()} host, {sys.platform}"
     return f"{cpu_name()}, {cores()} logical cores, {sys.platform}"
 
 
 def facts(device_type: str, ranks: int) -> dict[str, Any]:
-    """The fields of a device-file entry that are known without measuring; a GPU of the catalog is based on it."""
+    """Fields of a device-file entry that need no measurement; a GPU of the catalog is entered as based on it."""
     if device_type == "cpu":
         vendor = next((v for v in ("AMD", "Intel", "Apple", "ARM") if v.lower() in cpu_name().lower()), "unknown")
         return {"vendor": vendor, "arch": "cpu", "mem_gb": round(memory_bytes() / ranks / 2**30, 2)}
@@ -74,9 +76,12 @@ def facts(device_type: str, ranks: int) -> dict[str, Any]:
         capability = f"{properties.major}.{properties.minor}"
         arch = _ARCHITECTURES.get(capability) or _ARCHITECTURES.get(str(properties.major), "unknown")
         return {
-            "vendor": "NVIDIA", "arch": arch, "mem_gb": round(properties.total_memory / 2**30, 2),
-            "sm_count": properties.multi_processor_count, "compute_capability": capability,
-        }  # fmt: skip
+            "vendor": "NVIDIA",
+            "arch": arch,
+            "mem_gb": round(properties.total_memory / 2**30, 2),
+            "sm_count": properties.multi_processor_count,
+            "compute_capability": capability,
+        }
 
 
 _ARCHITECTURES = {

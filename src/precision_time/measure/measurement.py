@@ -54,9 +54,14 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "folder": str(self.folder), "counts": dict(self.counts), "noise": self.noise, "files": list(self.files),
-            "continued": self.continued, "unfinished": self.unfinished, "left_out": list(self.left_out),
-        }  # fmt: skip
+            "folder": str(self.folder),
+            "counts": dict(self.counts),
+            "noise": self.noise,
+            "files": list(self.files),
+            "continued": self.continued,
+            "unfinished": self.unfinished,
+            "left_out": list(self.left_out),
+        }
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items()) or "nothing"
@@ -100,9 +105,13 @@ def measure(
         Journal(path).add(f"{here.ranks} ranks", {"interference": interference, "ranks": here.ranks})
     head, records, _ = read(path)
     return Measured(
-        target, _counts(records), noise_of(records), tuple(write_tables(target, head, records)),
-        tuple(result["left_out"]), result["continued"],
-    )  # fmt: skip
+        target,
+        _counts(records),
+        noise_of(records),
+        tuple(write_tables(target, head, records)),
+        tuple(result["left_out"]),
+        result["continued"],
+    )
 
 
 def measure_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
@@ -142,10 +151,15 @@ def _counts(records: Mapping[str, Record]) -> dict[str, int]:
     counts = Counter(
         kind
         for record in records.values()
-        for key, kind in (("points", "operators"), ("update", "updates"), ("step", "steps"), ("host", "host"),
-                          *((field, "ranks") for field in RANKS))
+        for key, kind in (
+            ("points", "operators"),
+            ("update", "updates"),
+            ("step", "steps"),
+            ("host", "host"),
+            *((field, "ranks") for field in RANKS),
+        )
         if key in record
-    )  # fmt: skip
+    )
     counts["operators"] = len(points_of(records))
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
@@ -185,14 +199,25 @@ def operator_table(records: Mapping[str, Record]) -> list[dict[str, Any]]:
         work, fields = point.work, point.to_json()
         rows.append(
             {
-                "operator": point.operator, "family": work.family, "variant": work.variant, "math": work.math,
-                "dtype": work.dtype, "inputs": _tensors(fields["inputs"]), "outputs": _tensors(fields["outputs"]),
+                "operator": point.operator,
+                "family": work.family,
+                "variant": work.variant,
+                "math": work.math,
+                "dtype": work.dtype,
+                "inputs": _tensors(fields["inputs"]),
+                "outputs": _tensors(fields["outputs"]),
                 "attrs": json.dumps(fields["attrs"], separators=(",", ":")),
-                "tf32": fields["tf32"], "nhwc": fields["nhwc"],
-                "flops": work.flops, "bytes": work.bytes, "seconds": fields["seconds"], "spread": fields["spread"],
-                "samples": fields["samples"], "slowest": fields["slowest"], "outlier": fields["outlier"],
+                "tf32": fields["tf32"],
+                "nhwc": fields["nhwc"],
+                "flops": work.flops,
+                "bytes": work.bytes,
+                "seconds": fields["seconds"],
+                "spread": fields["spread"],
+                "samples": fields["samples"],
+                "slowest": fields["slowest"],
+                "outlier": fields["outlier"],
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -229,14 +254,16 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
     refused = Counter(r["refused"] for r in records.values() if "refused" in r)
     outliers = sum(p.to_json()["outlier"] for p in points_of(records))
     lines = [
-        f"# Measurements on {head.get('gpu', 'this machine')}", "",
+        f"# Measurements on {head.get('gpu', 'this machine')}",
+        "",
         f"- machine: {head.get('machine')}, {head.get('threads')} host thread(s)",
         f"- measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch {head.get('torch')}",
         "- command: `precision-time measure` (resumable; `journal.jsonl` has every record as it came)",
         f"- {', '.join(f'{count:,} {kind}' for kind, count in _counts(records).items())}; "
         f"equal measurements differ by {noise_of(records):.1%}; {outliers} points marked as outliers, none deleted",
         "",
-        "| file | one row is |", "|---|---|",
+        "| file | one row is |",
+        "|---|---|",
         *(f"| {name} | {_FILES[name]} |" for name in written if name in _FILES),
         "",
         "Seconds are medians after warm-up; `spread` is 1.4826 times the median deviation over the median, `slowest` "
@@ -244,7 +271,7 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
         "kernel and timed with CUDA events. Operands are random and come from memory, not from the cache. `tf32` says "
         "whether TF32 was allowed, `nhwc` whether images are stored channels last. `bytes` and `flops` are counted by "
         "this version of precision-time.",
-    ]  # fmt: skip
+    ]
     lines += [line for note in _notes(records) for line in ("", note)]
     if refused:
         lines += ["", "Refused by the device:", *(f"- {count} x {why}" for why, count in refused.most_common(12))]

@@ -1,8 +1,7 @@
-"""Whole updates of real parameter lists: every optimizer of torch in each of its implementations, LAMB, clipping,
-unscaling; the usual ones also with parameters, gradients and state in half precision.
+"""Times whole updates of real parameter lists: optimizers of torch in each implementation, LAMB, clipping, unscaling.
 
-These are not kernels but the loops around them, whose host time per tensor can exceed the kernels'; they judge the
-sweeps of the timing model as whole steps judge its kernels.
+SGD, Adam and AdamW are also measured in pure half precision. The host time per tensor of an update can exceed that of
+its kernels, so these times check the sweeps of the timing model.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ _SAMPLES = 7
 
 
 def update_tasks(device: torch.device) -> list[Task]:
-    """Each optimizer over the parameters of each model, and what a scaler and clipping do to its gradients."""
-    found = []
+    """Each optimizer over the parameters of each model, and clipping and unscaling of its gradients."""
+    tasks = []
     for model in MODELS[device.type]:
-        found += [
+        tasks += [
             _task(model, f"{optimizer} {how}", _optimizer(optimizer, how), device, dtype)
             for dtype in (torch.float32, *_HALF)
             for optimizer in (OPTIMIZERS if dtype == torch.float32 else IN_HALF)
             for how in IMPLEMENTATIONS
         ]
-        found += [_task(model, f"lamb {how}", _lamb(how), device) for how in ("single", "foreach")]
-        found.append(_task(model, "clip", _clip, device))
+        tasks += [_task(model, f"lamb {how}", _lamb(how), device) for how in ("single", "foreach")]
+        tasks.append(_task(model, "clip", _clip, device))
         if device.type == "cuda":
-            found.append(_task(model, "unscale", _unscale, device))
-    return found
+            tasks.append(_task(model, "unscale", _unscale, device))
+    return tasks
 
 
 Parameters = Sequence[torch.nn.Parameter]
@@ -51,7 +50,7 @@ Parameters = Sequence[torch.nn.Parameter]
 
 def _task(
     model: str,
-    what: str,
+    update: str,
     make: Callable[[Parameters], Callable[[], Any]],
     device: torch.device,
     dtype: torch.dtype = torch.float32,
@@ -63,21 +62,26 @@ def _task(
         call = make(parameters)
         device_s, host_s = _times(call, device)
         return {
-            "update": what, "model": model, "tensors": len(parameters), "elements": sum(p.numel() for p in parameters),
-            "dtype": name, "seconds": summary(device_s).seconds, "spread": summary(device_s).spread,
+            "update": update,
+            "model": model,
+            "tensors": len(parameters),
+            "elements": sum(p.numel() for p in parameters),
+            "dtype": name,
+            "seconds": summary(device_s).seconds,
+            "spread": summary(device_s).spread,
             "host_s": summary(host_s).seconds,
-        }  # fmt: skip
+        }
 
-    return Task(f"update {what} of {model}{'' if dtype == torch.float32 else f' in {name}'}", run)
+    return Task(f"update {update} of {model}{'' if dtype == torch.float32 else f' in {name}'}", run)
 
 
 def _parameters(model: str, device: torch.device, dtype: torch.dtype) -> list[torch.nn.Parameter]:
     described = training_step(Job(model)).graph.parameters
     shapes = [p.shape for p in described if p.trainable]
-    found = [torch.nn.Parameter((torch.randn(shape, device=device) * 0.02).to(dtype)) for shape in shapes]
-    for p in found:
+    parameters = [torch.nn.Parameter((torch.randn(shape, device=device) * 0.02).to(dtype)) for shape in shapes]
+    for p in parameters:
         p.grad = torch.randn_like(p)
-    return found
+    return parameters
 
 
 def _optimizer(name: str, how: str) -> Callable[[Parameters], Callable[[], Any]]:
@@ -101,12 +105,12 @@ def _clip(parameters: Parameters) -> Callable[[], Any]:
 
 def _unscale(parameters: Parameters) -> Callable[[], Any]:
     gradients = [p.grad for p in parameters if p.grad is not None]
-    found, scale = (torch.full((), value, device=gradients[0].device) for value in (0.0, 1.0))
-    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, scale)
+    found_inf, scale = (torch.full((), value, device=gradients[0].device) for value in (0.0, 1.0))
+    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, scale)
 
 
 def _times(call: Callable[[], Any], device: torch.device) -> tuple[list[float], list[float]]:
-    """Seconds until the device is done, and until the host is free again."""
+    """Samples of the seconds until the device has finished and until the call returns."""
     whole, host = [], []
     for index in range(_SAMPLES + 2):
         if device.type == "cuda":

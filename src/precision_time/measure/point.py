@@ -1,4 +1,4 @@
-"""One measured operator: what ran, in the terms of the graph, and how long it took."""
+"""One measured operator: its signature in a graph and its time."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ COLUMNS = (
     "operator", "family", "variant", "math", "dtype", "batch", "m", "n", "k", *CONVOLUTION_FEATURES, "flops", "bytes",
     "launches", "seconds", "spread",
 )  # fmt: skip
-"""Of the kernel table in a device file (docs/hardware.md)."""
+"""Columns of the kernel table in a device file (docs/hardware.md)."""
 OUTLIER = 2.0
-"""A sample so many times the median marks its point: something else ran then. The median stays as it is."""
+"""A point whose slowest sample exceeds this multiple of the median is marked as an outlier; its median is kept."""
 
 
 def largest_work(kind: OpSignature, options: WorkOptions) -> Work:
-    """The work that dominates an operator (a convolution also adds its bias)."""
-    found = works(kind, options)
-    if not found:
+    """The largest work of an operator (a convolution also adds its bias).
+
+    Raises `CaptureError` for an operator without a rule in the timing registry.
+    """
+    candidates = works(kind, options)
+    if not candidates:
         raise CaptureError(f"{kind.name} has no rule in the timing registry")
-    return max(found, key=lambda w: (w.flops, w.bytes))
+    return max(candidates, key=lambda w: (w.flops, w.bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An operator in its shapes with its time; `work` is what the timing model makes of it."""
+    """An operator with its shapes and its time; `work` is its work in the timing model."""
 
     kind: OpSignature
     options: WorkOptions
@@ -43,12 +46,12 @@ class Point:
 
     @property
     def operator(self) -> str:
-        """Its name in tables: a sweep over parameters is told from others by its label."""
+        """Name in tables: a sweep over parameters is followed by its label."""
         label = self.kind.attr("label") if self.kind.name == "pt.sweep" else None
         return f"{self.kind.name}:{label}" if label else self.kind.name
 
     def row(self) -> list[Any]:
-        """As the device file keeps it (`COLUMNS`)."""
+        """Values of `COLUMNS`, as in a device file."""
         work = self.work
         features = dict(work.features)
         return [
@@ -58,7 +61,7 @@ class Point:
         ]  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """As a journal keeps it: everything that is needed to make of it whatever a later model wants."""
+        """All fields, as in a journal: enough to compute the work anew with another version of the timing model."""
         return {
             "operator": self.kind.name,
             "inputs": [_spec(s) for s in self.kind.inputs],
@@ -71,15 +74,15 @@ class Point:
         }
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Point:
+    def from_json(cls, fields: dict[str, Any]) -> Point:
         kind = OpSignature(
-            said["operator"],
-            tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in said["inputs"]),
-            tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in said["outputs"]),
-            tuple((key, _attr(value)) for key, value in said["attrs"].items()),
+            fields["operator"],
+            tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in fields["inputs"]),
+            tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in fields["outputs"]),
+            tuple((key, _attr(value)) for key, value in fields["attrs"].items()),
         )
-        time = Timed(said["seconds"], said["spread"], said["samples"], said["slowest"])
-        return cls(kind, WorkOptions(said["tf32"], said["nhwc"]), time)
+        time = Timed(fields["seconds"], fields["spread"], fields["samples"], fields["slowest"])
+        return cls(kind, WorkOptions(fields["tf32"], fields["nhwc"]), time)
 
 
 def _spec(spec: TensorSpec) -> Sequence[Any]:

@@ -14,11 +14,11 @@ from precision_time.measure.bench import Bench
 from precision_time.measure.tensors import random
 
 _STEPS = (0.7548776662, 0.5698402910, 0.8566748838, 0.3247179572, 0.6180339887)
-"""Irrational steps: their multiples fill a box evenly at any count, with no random numbers to remember."""
+"""Irrational steps: the fractional parts of their multiples fill a box evenly at any count, without random numbers."""
 
 
 def spread(*ranges: tuple[float, float]) -> Iterator[tuple[float, ...]]:
-    """Points that fill a box log-uniformly, endlessly; the same every time."""
+    """An endless, deterministic sequence of points that fills a box log-uniformly."""
     index = 0
     while True:
         index += 1
@@ -30,7 +30,7 @@ def spread(*ranges: tuple[float, float]) -> Iterator[tuple[float, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a call may cost: multiply-add FLOP and elements of all its tensors together."""
+    """Upper bounds of one call: FLOP, and elements of all its tensors."""
 
     flops: float
     elements: float
@@ -41,55 +41,53 @@ def _step(value: float, unit: int) -> int:
 
 
 def matmul_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = False) -> list[Bench]:
-    """Products in the three layouts of a linear layer's passes, `count` of each: with a bias, without, batched."""
-    found: list[Bench] = []
+    """`count` products of each kind: the three passes of a linear layer, with a bias, and batched."""
+    benches: list[Bench] = []
     for layout in LAYOUTS:
         for shape in layer_shapes(count, limits):
             m, n, k = in_pass(layout, *shape)
-            found.append(Bench("aten.mm", f"mm {layout} {m}x{n}x{k}", mm(dtype, m, n, k, layout), tf32))
+            benches.append(Bench("aten.mm", f"mm {layout} {m}x{n}x{k}", mm(dtype, m, n, k, layout), tf32))
     for shape in layer_shapes(count, limits):
         m, n, k = in_pass("nt", *shape)
-        found.append(Bench("aten.addmm", f"addmm nt {m}x{n}x{k}", addmm(dtype, m, n, k), tf32))
+        benches.append(Bench("aten.addmm", f"addmm nt {m}x{n}x{k}", addmm(dtype, m, n, k), tf32))
     for index, (b, m, n, k) in enumerate(_batched_shapes(count, limits)):
         layout = LAYOUTS[index % len(LAYOUTS)]
-        found.append(Bench("aten.bmm", f"bmm {layout} {b}x{m}x{n}x{k}", bmm(dtype, b, m, n, k, layout), tf32))
-    return found
+        benches.append(Bench("aten.bmm", f"bmm {layout} {b}x{m}x{n}x{k}", bmm(dtype, b, m, n, k, layout), tf32))
+    return benches
 
 
 LAYOUTS = ("nt", "nn", "tn")
 """x @ W.t() forward, g @ W for the data gradient, g.t() @ x for the weight gradient."""
 _SMALLEST_SHARES = (0.03, 0.001)
-"""Of the largest product's cost: every other shape is a large one, which a step consists of."""
-
-
+"""Smallest FLOP as shares of the limit, used alternately: every other shape is large, as in most of a step."""
 _POWERS = tuple(1 << shift for shift in range(4, 15))
 _THREES = tuple(3 << shift for shift in range(3, 13))
-"""16, 32 ... 16384 and 24, 48 ... 12288: what widths, head sizes and token counts are."""
+"""16, 32 ... 16384 and 24, 48 ... 12288: usual widths, head sizes and token counts."""
 
 
 def _usual(size: float, index: int) -> int:
-    """A size as models have it. Round numbers are not like their neighbours: rows a power of two apart share cache
-    sets, and a plain loop over them runs at a third of the speed. Every fifth shape is only a multiple of eight."""
+    """A usual size of models; every fifth is only a multiple of eight. Powers of two behave differently from their
+    neighbours: rows that far apart share cache sets, and a plain loop over them runs at a third of the speed."""
     return _step(size, 8) if index % 5 == 4 else near(size, _THREES if index % 5 == 2 else _POWERS)
 
 
 def near(value: float, usual: Sequence[int]) -> int:
-    """The usual size nearest in ratio."""
+    """The usual size whose ratio to `value` is nearest to one."""
     return min(usual, key=lambda u: abs(math.log(u / value)))
 
 
 def layer_shapes(count: int, limits: Limits) -> list[tuple[int, int, int]]:
-    """Tokens, inputs and outputs of linear layers of all costs, up to a vocabulary's."""
-    found: list[tuple[int, int, int]] = []
+    """(tokens, inputs, outputs) of linear layers, up to those of a vocabulary."""
+    shapes: list[tuple[int, int, int]] = []
     for index, sizes in enumerate(spread((16, 8192), (64, 4096), (64, 16384))):
         tokens, inputs, outputs = (_usual(size, index) for size in sizes)
         share = 2.0 * tokens * inputs * outputs / limits.flops
         elements = tokens * inputs + inputs * outputs + tokens * outputs
-        if _SMALLEST_SHARES[len(found) % 2] <= share <= 1.5 and elements <= limits.elements:
-            found.append((tokens, inputs, outputs))
-            if len(found) >= count:
+        if _SMALLEST_SHARES[len(shapes) % 2] <= share <= 1.5 and elements <= limits.elements:
+            shapes.append((tokens, inputs, outputs))
+            if len(shapes) >= count:
                 break
-    return found
+    return shapes
 
 
 def in_pass(layout: str, tokens: int, inputs: int, outputs: int) -> tuple[int, int, int]:
@@ -102,18 +100,18 @@ def in_pass(layout: str, tokens: int, inputs: int, outputs: int) -> tuple[int, i
 
 
 def _batched_shapes(count: int, limits: Limits) -> list[tuple[int, int, int, int]]:
-    """batch, m, n, k: the products of unfused attention, heads x tokens x tokens x head size and the like."""
-    found: list[tuple[int, int, int, int]] = []
+    """(batch, m, n, k) of batched products such as those of unfused attention."""
+    shapes: list[tuple[int, int, int, int]] = []
     shares = spread((_SMALLEST_SHARES[1], 1.0), (4, 256), (1 / 3, 3.0), (1 / 3, 3.0))
     for index, (share, batch, tall, wide) in enumerate(shares):
         b = round(batch)
         side = (share * limits.flops / 2.0 / b) ** (1 / 3)
         m, n, k = (max(_usual(side * ratio, index), 16) for ratio in (tall, wide, 1.0 / (tall * wide)))
         if 2.0 * b * m * n * k <= 1.5 * limits.flops and b * (m * n + n * k + m * k) <= limits.elements:
-            found.append((b, m, n, k))
-            if len(found) >= count:
+            shapes.append((b, m, n, k))
+            if len(shapes) >= count:
                 break
-    return found
+    return shapes
 
 
 def mm(dtype: torch.dtype, m: int, n: int, k: int, layout: str) -> Callable[[torch.device], Callable[[], Any]]:
@@ -144,7 +142,7 @@ def bmm(dtype: torch.dtype, b: int, m: int, n: int, k: int, layout: str) -> Call
 
 def attention_benches(dtype: torch.dtype, count: int, limits: Limits) -> list[Bench]:
     """Fused attention forward and backward, causal and not."""
-    found: list[Bench] = []
+    benches: list[Bench] = []
     for index, sizes in enumerate(spread((1, 32), (1, 32), (32, 4096))):
         size = (64, 32, 128)[index % 3]
         batch, heads, length = round(sizes[0]), round(sizes[1]), _step(sizes[2], 32)
@@ -156,13 +154,13 @@ def attention_benches(dtype: torch.dtype, count: int, limits: Limits) -> list[Be
         shape = (batch, heads, length, size)
         causal = index % 2 == 0
         text = "x".join(map(str, shape))
-        found.append(Bench("pt.attention", f"attention {text}", attention(dtype, shape, causal)))
-        found.append(
+        benches.append(Bench("pt.attention", f"attention {text}", attention(dtype, shape, causal)))
+        benches.append(
             Bench("pt.attention_backward", f"attention backward {text}", attention_backward(dtype, shape, causal))
         )
-        if len(found) >= 2 * count:
+        if len(benches) >= 2 * count:
             break
-    return found
+    return benches
 
 
 def attention(dtype: torch.dtype, shape: Sequence[int], causal: bool) -> Callable[[torch.device], Callable[[], Any]]:

@@ -41,9 +41,14 @@ class RunsTable:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "folder": str(self.folder), "rows": self.rows, "networks": self.networks, "passes": self.passes,
-            "lacking": self.lacking, "spread": self.spread, "refused": list(self.refused),
-        }  # fmt: skip
+            "folder": str(self.folder),
+            "rows": self.rows,
+            "networks": self.networks,
+            "passes": self.passes,
+            "lacking": self.lacking,
+            "spread": self.spread,
+            "refused": list(self.refused),
+        }
 
     def __str__(self) -> str:
         lines = [
@@ -101,16 +106,33 @@ def _row(each: Configuration, repeats: Sequence[Record], here: Machine, head: Re
     steps = math.ceil(each.samples / (each.batch_size * each.workers))
     spread = statistics.stdev(math.log(s) for s in seconds) if len(seconds) > 1 else None
     return {
-        "id": each.label, "source": "precision-time runs", "trust": "A", "framework": "pytorch",
-        "execution": job.execution, "model": each.model, "model_config": f"classes={each.classes}",
-        "input": f"image_size={each.image_size}", "batch_size": each.batch_size, "grad_accum": 1,
-        "gpus": each.workers, "nodes": 1, "gpu": device_name(here), "system": "", "precision": each.precision,
-        "parallelism": "dp", "optimizer": job.optimizer, "memory_format": job.memory_format,
-        "step_time_s": float(f"{median / steps:.5g}"), "notes": f"torch {head['torch']}; {steps} steps with the loader",
-        "dataset": each.dataset, "samples": each.samples, "pass_s": float(f"{median:.5g}"),
-        "spread": "" if spread is None else float(f"{spread:.3g}"), "repeats": len(seconds),
+        "id": each.label,
+        "source": "precision-time runs",
+        "trust": "A",
+        "framework": "pytorch",
+        "execution": job.execution,
+        "model": each.model,
+        "model_config": f"classes={each.classes}",
+        "input": f"image_size={each.image_size}",
+        "batch_size": each.batch_size,
+        "grad_accum": 1,
+        "gpus": each.workers,
+        "nodes": 1,
+        "gpu": device_name(here),
+        "system": "",
+        "precision": each.precision,
+        "parallelism": "dp",
+        "optimizer": job.optimizer,
+        "memory_format": job.memory_format,
+        "step_time_s": float(f"{median / steps:.5g}"),
+        "notes": f"torch {head['torch']}; {steps} steps with the loader",
+        "dataset": each.dataset,
+        "samples": each.samples,
+        "pass_s": float(f"{median:.5g}"),
+        "spread": "" if spread is None else float(f"{spread:.3g}"),
+        "repeats": len(seconds),
         "cost_s": float(f"{sum(float(r['cost_s']) for r in repeats):.5g}"),
-    }  # fmt: skip
+    }
 
 
 def card(
@@ -122,7 +144,8 @@ def card(
     wide = spreads[int(0.9 * (len(spreads) - 1))] if spreads else 0.0
     steps = [round(float(row["pass_s"]) / float(row["step_time_s"])) for row in rows]
     lines = [
-        "# Real runs of small networks", "",
+        "# Real runs of small networks",
+        "",
         f"- machine: {head['machine']}, {memory_bytes() / 2**30:.0f} GiB; each worker has {here.threads} thread(s)",
         f"- measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch {head['torch']}, "
         f"Python {versions()['python']}",
@@ -131,25 +154,30 @@ def card(
         f"{sum(float(row['cost_s']) for row in rows):,.0f} s with building and warm-up",
         f"- repeats: {_repeated(rows)}; those of a row differ by {table.spread:.1%} (median of `spread`), {wide:.1%} "
         "(its ninth decile)",
-        "", *_shapes(rows), "",
+        "",
+        *_shapes(rows),
+        "",
         "One row is one configuration. `pass_s` is the median time of one pass over `samples` pictures, from the first "
         "batch asked for to the last update done, on the slowest worker: loader, forward, loss, backward, all-reduce, "
         "update. Model and optimizer are built anew each time and take "
         f"{head['warmup_steps']} warm-up steps, which are "
         "not in it. `step_time_s` is `pass_s` over its steps, `spread` the standard deviation of log(pass_s) over "
         "`repeats`, `cost_s` what all repeats took with building and "
-        "warm-up. Parts of a training set are passes of their own, none is derived from another.", "",
+        "warm-up. Parts of a training set are passes of their own, none is derived from another.",
+        "",
         "Pictures are noise with random labels, in memory, taken by a `DataLoader` without worker processes. Several "
         "workers train with DistributedDataParallel (gloo over the loopback interface on a CPU, NCCL on GPUs). fp32, "
-        "and amp-bf16: autocast to bfloat16.", "",
-        "## Known faults", "",
+        "and amp-bf16: autocast to bfloat16.",
+        "",
+        "## Known faults",
+        "",
         f"- Few pictures: a pass has {min(steps, default=0)} to {max(steps, default=0)} steps. Fixed costs of a pass "
         "weigh more than in a real epoch.",
         "- Time of starting processes and of importing torch is in no column.",
         "- Workers on one CPU share its caches and memory, and the all-reduce needs the same cores as the training.",
         "- A machine is slowed by what else runs there, a virtual one by others on its host: rows with a large "
         "`spread` show it.",
-    ]  # fmt: skip
+    ]
     drift = drift_of(records)
     if drift is not None:
         lines.append(
@@ -186,8 +214,10 @@ def _repeated(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shapes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| data | input | classes | samples in a pass | batch of a worker | workers | rows |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| data | input | classes | samples in a pass | batch of a worker | workers | rows |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         members = [row for row in rows if row["dataset"] == dataset]
 

@@ -88,10 +88,15 @@ class Configuration:
         """The pass as a job, without its device."""
         optimizer = next(entry.optimizer for entry in ENTRIES if entry.name == self.model)
         return Job(
-            self.model, model_config={"classes": self.classes}, input={"image_size": self.image_size},
-            precision=self.precision, batch_size=self.batch_size, gpus=self.workers, optimizer=optimizer,
+            self.model,
+            model_config={"classes": self.classes},
+            input={"image_size": self.image_size},
+            precision=self.precision,
+            batch_size=self.batch_size,
+            gpus=self.workers,
+            optimizer=optimizer,
             run=Run(samples=self.samples, dataset=self.dataset),
-        )  # fmt: skip
+        )
 
 
 def configurations(
@@ -171,14 +176,21 @@ def _train(
         left = end - time.monotonic()
         if todo and left > 0:
             task = {
-                "task": "runs", "device": here.device_type, "journal": str(journal.absolute()), "turn": turn,
-                "budget_s": left, "configurations": [asdict(each) for each in todo],
-            }  # fmt: skip
+                "task": "runs",
+                "device": here.device_type,
+                "journal": str(journal.absolute()),
+                "turn": turn,
+                "budget_s": left,
+                "configurations": [asdict(each) for each in todo],
+            }
             before = done
             launch(
-                task, count, here.threads, timeout_s=left * 2 + 600,
+                task,
+                count,
+                here.threads,
+                timeout_s=left * 2 + 600,
                 report=lambda part, _, before=before: report(before + part, total),  # type: ignore[misc]
-            )  # fmt: skip
+            )
             records = read(journal)[1]
         done += len(todo)
         report(done, total)

@@ -1,8 +1,8 @@
-"""Tensors to measure with: random numbers at the price of a copy, and enough of them that caches stay cold.
+"""Random tensors for measurements, and calls that alternate between sets of tensors so that caches stay cold.
 
-A benchmark that runs over one set of tensors again and again finds them in the cache, where a training step does not:
-between two uses of a tensor lie the rest of the step. So calls take turns over sets that together exceed the cache,
-and keep their results until the turn comes round.
+A benchmark that reuses one set of tensors finds them in the cache; in a training step the rest of the step lies between
+two uses of a tensor. Calls therefore alternate between sets that together exceed the cache, and keep their results
+until the set is used again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 _POOL = 1 << 21
 FOOTPRINT_BYTES = {"cpu": 96e6, "cuda": 256e6, "meta": 0.0}
-"""Beyond the last cache of most servers' share for one core (32 MB), and of GPUs (H100: 50 MB)."""
+"""Larger than the last-level cache that one core can use (32 MB on AMD EPYC) and than that of GPUs (H100: 50 MB)."""
 _MOST_SETS = 48
 _TRAFFIC_BYTES_PER_S = {"cpu": 5e9, "cuda": 1e12}
 _SLOW = 8.0
-"""A call that takes so many times its traffic at a modest rate is limited by arithmetic."""
+"""A call slower than this multiple of its memory traffic at `_TRAFFIC_BYTES_PER_S` is limited by arithmetic."""
 
 
 @cache
@@ -29,7 +29,7 @@ def _pool(device: torch.device) -> torch.Tensor:
 
 
 def random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Standard normal numbers, the same pool repeated: drawing them anew would take longer than most measurements."""
+    """Standard normal values, copied from one pool: drawing them would take longer than most measurements."""
     count = 1
     for size in shape:
         count *= size
@@ -38,16 +38,16 @@ def random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tenso
     pool = _pool(device)
     if count <= _POOL:
         return pool[:count].to(dtype, copy=True).view(shape)
-    found = torch.empty(count, device=device, dtype=dtype)
+    tensor = torch.empty(count, device=device, dtype=dtype)
     for start in range(0, count, _POOL):
-        found[start : start + _POOL] = pool[: min(_POOL, count - start)]
-    return found.view(shape)
+        tensor[start : start + _POOL] = pool[: min(_POOL, count - start)]
+    return tensor.view(shape)
 
 
 def taking_turns(make: Callable[[], Callable[[], Any]], nbytes: float, device: torch.device) -> Callable[[], Any]:
-    """One call over sets of tensors in turn; `make` allocates a set, `nbytes` is what a call reads and writes.
+    """A warm call that alternates between sets of tensors; `make` allocates a set and returns its call.
 
-    A call much slower than its traffic gains nothing from fresh tensors and gets only two sets.
+    `nbytes` is what one call reads and writes. A call that is limited by arithmetic gets two sets only.
     """
     first, second = make(), make()
     begin = time.perf_counter()

@@ -13,7 +13,7 @@ from precision_time.measure.tensors import random
 
 Call = Callable[[], Any]
 Build = Callable[[torch.device, torch.dtype, int], Call]
-"""From device, dtype and number of elements to the call."""
+"""(device, dtype, number of elements) -> the call to time."""
 
 ATEN = torch.ops.aten
 
@@ -60,7 +60,7 @@ def _layer_norm_backward(device: torch.device, dtype: torch.dtype, elements: int
 
 
 def _statistics(device: torch.device, channels: int) -> tuple[torch.Tensor, ...]:
-    """Weight, bias, running mean and variance, which stay in float32 under autocast."""
+    """Weight, bias, running mean and variance in float32, their dtype under autocast."""
     one, zero = torch.ones(channels, device=device), torch.zeros(channels, device=device)
     return one, zero, zero.clone(), one.clone()
 
@@ -151,7 +151,7 @@ def _max_pool_backward(device: torch.device, dtype: torch.dtype, elements: int) 
 
 
 def _lookup(device: torch.device, elements: int, width: int = 256) -> tuple[torch.Tensor, int]:
-    """Positions in a table with twice as many rows as are looked up, so that the table grows with the lookups."""
+    """Row indices and the number of rows of a table; the table has twice as many rows as are looked up."""
     count = max(elements // width, 1)
     vocabulary = 2 * count
     if device.type == "meta":
@@ -262,19 +262,19 @@ OPERATORS: dict[str, Build] = {
     "aten.mean": _mean_of_images,
     "aten.zeros_like": _one(torch.zeros_like),
 }
-"""Operator of the graph -> how to run it. Operators alike in cost borrow from these (see timing.calibrated)."""
+"""Operator of the graph -> builder of its call. Other operators take the times of similar ones (timing.calibrated)."""
 
 ONLY_FULL = frozenset({"aten.embedding", "aten.embedding_dense_backward", "aten.exp", "aten.nll_loss_forward",
                        "aten.nll_loss_backward", "aten._log_softmax", "aten._log_softmax_backward_data",
                        "aten.upsample_nearest2d", "aten.upsample_nearest2d_backward", "aten.upsample_bilinear2d",
                        "aten.upsample_bilinear2d_backward"})  # fmt: skip
-"""Operators that mixed precision leaves in float32."""
+"""Operators that autocast runs in float32."""
 
 
 def traffic_benches(dtype: torch.dtype, elements: list[int]) -> list[Bench]:
     """Every operator at every size, in one dtype."""
     low = dtype in (torch.float16, torch.bfloat16)
-    found = [
+    benches = [
         Bench(name, f"{name} {size}", _bound(build, dtype, size))
         for name, build in OPERATORS.items()
         for size in elements
@@ -283,8 +283,8 @@ def traffic_benches(dtype: torch.dtype, elements: list[int]) -> list[Bench]:
     if low:
         for size in elements:
             for name, source, target in (("to low", torch.float32, dtype), ("to float32", dtype, torch.float32)):
-                found.append(Bench("aten._to_copy", f"cast {name} {size}", _bound(_cast_from(source), target, size)))
-    return found
+                benches.append(Bench("aten._to_copy", f"cast {name} {size}", _bound(_cast_from(source), target, size)))
+    return benches
 
 
 def _bound(build: Build, dtype: torch.dtype, elements: int) -> Callable[[torch.device], Call]:

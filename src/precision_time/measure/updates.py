@@ -1,8 +1,8 @@
-"""Micro-benchmarks of the sweeps over parameters: optimizers pass by pass, clipping, gradient buckets.
+"""Micro-benchmarks of sweeps over parameters: passes of optimizers, clipping, gradient buckets.
 
-A sweep is a loop of small kernels over the tensors of a list. The passes of an optimizer follow one another on the same
-tensor, so all but the first find it in the cache: passes are timed in the order in which they really run. What
-the Python around them costs per tensor belongs to the host (`hosts`).
+A sweep is a loop of small kernels over the tensors of a list. The passes of an optimizer run one after another on the
+same tensor, so all but the first find it in the cache; passes are therefore timed in the order in which they run. The
+Python cost per tensor is a host cost (`hosts`).
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ CHAINS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "reduce": (("into_buckets", (1, 3)), ("out_of_buckets", (3, 1))),
     "accumulate": (("accumulate", (1, 0)),),
 }  # fmt: skip
-"""Passes in the order in which they run on one tensor, each with those it takes: 0 weight, 1 gradient, 2 and 3
-optimizer state, 4 a temporary."""
+"""Passes in the order in which they run on one tensor, with the indices of their operands: 0 weight, 1 gradient,
+2 and 3 optimizer state, 4 temporary."""
 
 
 def sweep_of(label: str, numels: Sequence[int]) -> OpSignature:
-    """The sweep as the graph of a step has it."""
+    """The signature of the sweep in the graph of a step."""
     reads, writes, _ = PASSES[label]
     return sweep_kind(label, Sweep(tuple(numels)), ["float32"] * reads, ["float32"] * writes, "single")
 
 
 def chain_times(chain: str, numels: Sequence[int], device: torch.device) -> dict[str, Timed]:
-    """Seconds of each pass of a chain over tensors of these sizes, label by label (a label twice: the mean)."""
+    """Seconds of each pass of a chain over tensors of these sizes, by label; the mean if a label occurs twice."""
     passes = CHAINS[chain]
     nbytes = 5 * 4 * sum(numels)
     lists = int(min(max(FOOTPRINT_BYTES[device.type] / nbytes, 1), 24))
@@ -78,9 +78,9 @@ def chain_times(chain: str, numels: Sequence[int], device: torch.device) -> dict
                 _chained(passes, group, spent)
             if repeat:
                 for label in samples:
-                    mine = [s for s, (name, _) in zip(spent, passes, strict=True) if name == label]
-                    samples[label].append(sum(mine) / len(mine) / lists)
-    return {label: summary(found) for label, found in samples.items()}
+                    seconds = [s for s, (name, _) in zip(spent, passes, strict=True) if name == label]
+                    samples[label].append(sum(seconds) / len(seconds) / lists)
+    return {label: summary(seconds) for label, seconds in samples.items()}
 
 
 def _chained(
@@ -90,15 +90,15 @@ def _chained(
     for tensors in group:
         begin = clock()
         for index, (label, at) in enumerate(passes):
-            made = PASSES[label][2]([tensors[i] for i in at])
+            result = PASSES[label][2]([tensors[i] for i in at])
             if label == "sqrt":
-                tensors[4] = made  # a fresh tensor, as Adam's denominator is
+                tensors[4] = result  # a new tensor, like the denominator of Adam
             end = clock()
             spent[index] += end - begin
             begin = end
 
 
 def tensor_sizes(elements: int) -> list[int]:
-    """`elements` in tensors of at most a megabyte."""
+    """Sizes of tensors with `elements` elements in all, each of at most a megabyte."""
     whole, rest = divmod(elements, LARGEST_TENSOR)
     return [LARGEST_TENSOR] * whole + ([rest] if rest else [])

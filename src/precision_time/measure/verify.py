@@ -68,12 +68,21 @@ class Verified:
     def to_dict(self) -> dict[str, Any]:
         step = self.estimate.step
         return {
-            "job": self.job.to_dict(), "ranks": self.job.gpus, "precision": self.job.precision,
-            "p10_s": step.p10, "p50_s": step.p50, "p90_s": step.p90, "measured_s": self.measured_s,
-            "runs_s": list(self.runs_s), "step_spread": self.step_spread, "run_spread": self.run_spread,
-            "error": self.error, "inside": self.inside, "breakdown": dict(self.estimate.breakdown),
+            "job": self.job.to_dict(),
+            "ranks": self.job.gpus,
+            "precision": self.job.precision,
+            "p10_s": step.p10,
+            "p50_s": step.p50,
+            "p90_s": step.p90,
+            "measured_s": self.measured_s,
+            "runs_s": list(self.runs_s),
+            "step_spread": self.step_spread,
+            "run_spread": self.run_spread,
+            "error": self.error,
+            "inside": self.inside,
+            "breakdown": dict(self.estimate.breakdown),
             "sources": dict(self.estimate.sources),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +106,15 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "machine": self.machine, "versions": dict(self.versions), "noise": self.noise, "noisy": self.noisy,
-            "n": len(self.rows), "mape": self.mape, "max_ape": max(abs(row.error) for row in self.rows),
+            "machine": self.machine,
+            "versions": dict(self.versions),
+            "noise": self.noise,
+            "noisy": self.noisy,
+            "n": len(self.rows),
+            "mape": self.mape,
+            "max_ape": max(abs(row.error) for row in self.rows),
             "rows": [row.to_dict() for row in self.rows],
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         from precision_time.measure.text import verification_text

@@ -91,14 +91,27 @@ def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str
     median = statistics.median(steps_s)
     slug = "-".join(str(v) for v in (*job.model_config.values(), *job.input.values(), f"b{job.batch_size}"))
     return {
-        "id": f"{job.model}-{job.precision}-{slug}", "source": "precision-time measure", "trust": "A",
-        "framework": "pytorch", "execution": job.execution, "model": job.model,
-        "model_config": _cell(job.model_config), "input": _cell(job.input), "batch_size": job.batch_size,
-        "grad_accum": job.grad_accum, "gpus": 1, "nodes": 1, "gpu": gpu_name(device), "system": "",
-        "precision": job.precision, "parallelism": "dp", "optimizer": job.optimizer,
-        "memory_format": job.memory_format, "step_time_s": float(f"{median:.5g}"),
+        "id": f"{job.model}-{job.precision}-{slug}",
+        "source": "precision-time measure",
+        "trust": "A",
+        "framework": "pytorch",
+        "execution": job.execution,
+        "model": job.model,
+        "model_config": _cell(job.model_config),
+        "input": _cell(job.input),
+        "batch_size": job.batch_size,
+        "grad_accum": job.grad_accum,
+        "gpus": 1,
+        "nodes": 1,
+        "gpu": gpu_name(device),
+        "system": "",
+        "precision": job.precision,
+        "parallelism": "dp",
+        "optimizer": job.optimizer,
+        "memory_format": job.memory_format,
+        "step_time_s": float(f"{median:.5g}"),
         "notes": f"torch {torch.__version__}; {len(steps_s)} steps, slowest {max(steps_s) / median - 1:+.0%}",
-    }  # fmt: skip
+    }
 
 
 def gpu_name(device: torch.device) -> str:

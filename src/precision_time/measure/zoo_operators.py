@@ -1,7 +1,7 @@
-"""The operators that training steps of the zoo are made of, with all their arguments, to measure anywhere.
+"""The operators of training steps of the zoo with all their arguments, to be measured on any machine.
 
 They are recorded once (`python -m precision_time.measure.zoo_operators`, minutes, needs the models extra) and ship with
-the package, so that a machine lent for minutes traces nothing.
+the package, so that nothing has to be traced where they are measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODELS: Sequence[str] = (
     "densenet121", "efficientdet-d0", "graphsage", "vgg16", "quartznet-15x5", "inception-v3", "retinanet-resnext50",
     "efficientnet-b4", "gpunet-0", "vnet", "unet-industrial", "nnunet-3d", "gpt2-xl", "bert-base", "nemotron-8b",
 )  # fmt: skip
-"""One or two of every family; the first are the most unlike each other."""
+"""One or two models of every family; the first differ most from each other."""
 _LONGER = {"bert-large": 512, "gpt2": 512, "vit-b-16": None}
 _SMALLER_BATCH = 8
 _LEAST_SHARE = 0.01
@@ -45,7 +45,7 @@ _MODES = {"fp32": "float32", "amp-bf16": "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class ZooOperator:
-    """An operator that takes this share of a step of that model, in float32 or under autocast to bfloat16."""
+    """An operator of a model's step, in float32 or under autocast to bfloat16, and its share of the step's time."""
 
     model: str
     precision: str
@@ -55,23 +55,26 @@ class ZooOperator:
 
 
 def zoo_operators(path: Path = DATA) -> list[ZooOperator]:
-    """What ships, the largest operator of every model first, then the second largest of every model, and so on."""
+    """The shipped operators: the largest of every model first, then the second largest of every model, and so on."""
     with zipfile.ZipFile(path) as archive:
-        said = json.loads(archive.read("operators.json"))
+        content = json.loads(archive.read("operators.json"))
     return [
         ZooOperator(
             model, precision, share, flops, Recorded(name, overload, tuple(arguments), tuple(map(tuple, keywords)))
         )
-        for model, precision, share, flops, name, overload, arguments, keywords in said["operators"]
+        for model, precision, share, flops, name, overload, arguments, keywords in content["operators"]
     ]
 
 
 def zoo_benches(dtype: torch.dtype, tf32: bool, limits: Limits, device: torch.device) -> list[Bench]:
-    """The operators of the zoo in one dtype, as far as they fit the limits: float32 and float64 from steps in full
-    precision, float16 and bfloat16 from steps under autocast, on a GPU images stored either way in turns."""
+    """The operators of the zoo within the limits, in one dtype.
+
+    float32 and float64 come from steps in fp32, float16 and bfloat16 from steps under autocast. On a GPU every other
+    operator on images in a 16-bit dtype has them stored channels last.
+    """
     name = str(dtype).removeprefix("torch.")
     low = name in ("float16", "bfloat16")
-    found: dict[str, Bench] = {}
+    benches: dict[str, Bench] = {}
     for index, each in enumerate(zoo_operators()):
         if (each.precision == "amp-bf16") != low:
             continue
@@ -82,8 +85,8 @@ def zoo_benches(dtype: torch.dtype, tf32: bool, limits: Limits, device: torch.de
         nhwc = device.type == "cuda" and low and index % 2 == 1 and _has_images(operator)
         for part, one in passes(operator):
             bench = bench_of(one, part, tf32, nhwc)
-            found.setdefault(bench.label, bench)
-    return list(found.values())
+            benches.setdefault(bench.label, bench)
+    return list(benches.values())
 
 
 def _elements(shape: Sequence[int]) -> int:
@@ -98,7 +101,7 @@ def _has_images(each: Recorded) -> bool:
 
 
 def jobs_of(model: str) -> Iterator[Job]:
-    """The steps that are recorded: the model's usual batch and an eighth of it, sequences of two lengths."""
+    """The recorded steps: the model's usual batch and an eighth of it; for some, two sequence lengths."""
     entry = ENTRIES[model]
     batches = sorted({entry.batch_size, max(entry.batch_size // _SMALLER_BATCH, 1)}, reverse=True)
     inputs: list[dict[str, Any]] = [dict(entry.input)]
@@ -111,24 +114,24 @@ def jobs_of(model: str) -> Iterator[Job]:
 
 
 def recorded_of(model: str) -> list[ZooOperator]:
-    """Every distinct operator that takes a hundredth of one of the model's steps or more, the largest share first."""
-    found: dict[tuple[str, str], ZooOperator] = {}
+    """Every distinct operator with at least `_LEAST_SHARE` of one of the model's steps, the largest share first."""
+    operators: dict[tuple[str, str], ZooOperator] = {}
     for job in jobs_of(model):
         for each, share in weighed_operators(record(job, "cuda"), "cuda"):
             key = (job.precision, label(each.recorded))
-            if share >= _LEAST_SHARE and (key not in found or found[key].share < share):
+            if share >= _LEAST_SHARE and (key not in operators or operators[key].share < share):
                 flops = max((work.flops for work in works(each.kind, WorkOptions()) or ()), default=0.0)
-                found[key] = ZooOperator(model, job.precision, round(share, 4), flops, each.recorded)
-    return sorted(found.values(), key=lambda each: -each.share)
+                operators[key] = ZooOperator(model, job.precision, round(share, 4), flops, each.recorded)
+    return sorted(operators.values(), key=lambda each: -each.share)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record the zoo and write what ships."""
+    """Record the operators of the zoo and write the shipped file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="record these alone (default: all)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     lists: list[list[ZooOperator]] = []
-    for model in given.models:
+    for model in options.models:
         try:
             lists.append(recorded_of(model))
         except PrecisionTimeError as error:
