@@ -115,7 +115,7 @@ def test_sizes_are_those_that_capture_puts_into_fp8() -> None:
 def test_the_suite_measures_fp8_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(suite.SCALES, "cpu", suite.Scale(0.001, 1e5, 2, 1, 1, (1 << 11,)))
     journal = Journal()
-    assert run_plan(suite.family_tasks(CPU, [], fp8=True), journal, CPU, 60.0) == []
+    assert run_plan(suite.family_tasks(CPU, [], fp8=True), journal, CPU, 1e6) == []
     names = {point.operator for point in points_of(journal.records)}
     assert {"pt.scaled_mm", "pt.quantize"} <= names
     before = {task.label for task in suite.family_tasks(CPU, [])}
@@ -133,7 +133,7 @@ def test_a_device_without_fp8_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     fp8 = [task for task in plan if task.label.startswith(("fp8", "scaled_mm", "quantize"))]
     assert [task.label for task in fp8] == ["fp8 tensorwise", "fp8 rowwise"]
     journal = Journal()
-    run_plan(fp8, journal, CPU, 60.0)
+    run_plan(fp8, journal, CPU, 1e6)
     card = data_card({}, journal.records, [])
     assert "Left out: no fp8 with tensorwise scaling: no such unit." in card
     assert "long tail" not in card

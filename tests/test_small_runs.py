@@ -149,6 +149,39 @@ def _quick(folder: Path) -> list[str]:
     ]
 
 
+def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command in this process with one worker: stopped after three passes, then run again."""
+    stop_after = 3
+
+    def launch(task: dict[str, Any], *_: Any, report: Any, **__: Any) -> None:
+        def stop(done: int, total: int) -> None:
+            report(done, total)
+            if done == stop_after:
+                raise KeyboardInterrupt
+
+        small_runs.runs_task(task, torch.device("cpu"), stop)
+
+    monkeypatch.setattr(small_runs, "launch", launch)
+    monkeypatch.setattr(small_runs.gc, "freeze", lambda: None)  # this process goes on with other tests
+    here, networks = Machine("cpu", 1, 1), ["small-lenet5", "small-mlp"]
+    journal = tmp_path / small_runs.JOURNAL
+    with pytest.raises(KeyboardInterrupt):
+        collect(here, tmp_path, 1e6, networks, quick=True)
+    with journal.open("ab") as file:
+        file.write(b'{"label": "half a li')
+    before = read(journal)[1]
+    assert len(before) == 3
+    stop_after = 99
+    table = collect(here, tmp_path, 1e6, networks, quick=True)
+    records = read(journal)[1]
+    assert {label: records[label] for label in before} == before  # nothing was measured again
+    assert (table.rows, table.networks, table.passes, table.lacking) == (4, 2, 4, 0)
+    rows = read_runs(tmp_path)
+    assert {row.job.run.samples for row in rows} == {32, 64}
+    assert all(0 < row.seconds < row.cost_s for row in rows)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg") or (os.cpu_count() or 1) < 2, reason="needs two cores and signals")
 def test_a_killed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "runs"
@@ -156,7 +189,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     journal = folder / small_runs.JOURNAL
     try:
-        end = time.monotonic() + 300
+        end = time.monotonic() + 1800
         while not (journal.exists() and b"turn 1" in journal.read_bytes()):
             assert process.poll() is None
             assert time.monotonic() < end
@@ -193,6 +226,7 @@ def test_a_network_that_the_cpu_cannot_train_is_refused_and_the_others_go_on(
         broadcast=lambda *_: None, barrier=lambda: None, all_reduce=lambda *_: None,
     )  # fmt: skip
     monkeypatch.setattr(small_runs, "dist", ranks)
+    monkeypatch.setattr(small_runs.gc, "freeze", lambda: None)  # this process goes on with other tests
     small_runs.runs_task(task, torch.device("cpu"), lambda done, total: None)
     head, records, _ = read(journal)
     refused, passed = (records[turn_label(each, 0)] for each in plan)

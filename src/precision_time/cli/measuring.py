@@ -27,8 +27,8 @@ DEFAULT_FOLDER = "measurements"
 DEFAULT_RUNS = "small-networks"
 
 
-def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
-    """The device file's content, already written, and what to say about it."""
+def calibrate(options: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
+    """Write the device file; returns its content and a text about it."""
     _require_torch("calibrate")
     from precision_time.cli.progress import Progress
     from precision_time.measure.calibrate import calibrate as measure
@@ -36,69 +36,69 @@ def calibrate(given: Namespace, jobs: list[Job], precisions: list[str]) -> tuple
     from precision_time.measure.text import calibration_text
     from precision_time.measure.verify import jobs_here
 
-    path = given.output or DEFAULT_OUTPUT
+    path = options.output or DEFAULT_OUTPUT
     check_output(path)
-    here, budget_s = _machine(given), _seconds(given.budget or DEFAULT_BUDGET, "budget")
+    here, budget_s = _machine(options), _seconds(options.budget or DEFAULT_BUDGET, "budget")
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     journal = journal_of(path)
-    if given.fresh:
+    if options.fresh:
         journal.unlink(missing_ok=True)
     with Progress("points") as progress:
-        found = measure(here, budget_s, progress, wanted, journal)
-    write(path, found.content)
-    return found.content, calibration_text(found.content, found.left_out, path, found.continued)
+        result = measure(here, budget_s, progress, wanted, journal)
+    write(path, result.content)
+    return result.content, calibration_text(result.content, result.left_out, path, result.continued)
 
 
-def calibrate_storage(given: Namespace) -> tuple[dict[str, Any], str]:
-    """The storage probe as JSON and as text; the storage file is written."""
+def calibrate_storage(options: Namespace) -> tuple[dict[str, Any], str]:
+    """Write the storage file; returns the result of the probe as JSON and as text."""
     from precision_time.cli.progress import Progress
     from precision_time.hardware.storage import check_storage_output, write_storage
     from precision_time.ingest.storage.storage_probe import probe_storage
 
     for flag in ("source", "ranks", "threads", "on", "fresh", "precision"):
-        if getattr(given, flag, None):
-            what = f"model {given.source[0]!r}" if flag == "source" else f"flag --{flag}"
-            raise UsageError(f"{what} has no meaning with --storage, which measures no training; leave one of them out")
-    if not given.storage.strip():
+        if getattr(options, flag, None):
+            name = f"model {options.source[0]!r}" if flag == "source" else f"flag --{flag}"
+            raise UsageError(f"{name} has no meaning with --storage, which measures no training; leave one of them out")
+    if not options.storage.strip():
         raise UsageError(
             "flag --storage is empty; give a folder with files, a large file, or the address of a data set"
         )
-    path = given.output or DEFAULT_STORAGE
+    path = options.output or DEFAULT_STORAGE
     check_storage_output(path)
-    budget_s = _seconds(given.budget or STORAGE_BUDGET, "budget")
+    budget_s = _seconds(options.budget or STORAGE_BUDGET, "budget")
     with Progress("steps") as progress:
-        found = probe_storage(given.storage, budget_s, progress)
-    write_storage(path, found.storage)
-    content, text, words = found.to_dict(), str(found), f"storage: {path}"
-    if found.pictures and all(find_spec(name) for name in ("torch", "PIL")):
+        probe = probe_storage(options.storage, budget_s, progress)
+    write_storage(path, probe.storage)
+    content, text, fields = probe.to_dict(), str(probe), f"storage: {path}"
+    if probe.pictures and all(find_spec(name) for name in ("torch", "PIL")):
         from precision_time.ingest.storage.preparation_probe import BUDGET_S, probe_preparation
 
         try:
-            prepared = probe_preparation(given.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
-        except IngestError as error:  # the storage is measured all the same
+            prepared = probe_preparation(options.storage, budget_s=min(0.3 * budget_s, BUDGET_S))
+        except IngestError as error:  # the result about the storage stays valid
             content["not_measured"] = f"preparation: {error}"
-            return content, f"{text}\ndecoding was not measured: {error}\n{_written(path, words)}"
+            return content, f"{text}\ndecoding was not measured: {error}\n{_written(path, fields)}"
         content["preparation"] = dataclasses.asdict(prepared)
         text = f"{text}\n{prepared}"
-        words += f", bytes_per_sample: {found.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
-        words += f", keep_ms: {prepared.keep_s * 1e3:.3g}"
-    return content, f"{text}\n{_written(path, words)}"
+        fields += f", bytes_per_sample: {probe.mean_bytes:.0f}, decode_ms: {prepared.worker_s * 1e3:.3g}"
+        fields += f", keep_ms: {prepared.keep_s * 1e3:.3g}"
+    return content, f"{text}\n{_written(path, fields)}"
 
 
-def _written(path: str, words: str) -> str:
-    return f"written to {path}; a job reads it with data: {{{words}}}"
+def _written(path: str, fields: str) -> str:
+    return f"written to {path}; a job reads it with data: {{{fields}}}"
 
 
-def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
-    """Measure this machine at length into a folder."""
+def measure(options: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
+    """Run the measuring suite into a folder."""
     _require_torch("measure")
     from precision_time.cli.progress import Progress
     from precision_time.measure.measurement import KINDS
     from precision_time.measure.measurement import measure as run
     from precision_time.measure.verify import jobs_here
 
-    here, budget_s = _machine(given), _seconds(given.budget, "budget")
-    kinds = [kind for text in given.only or [] for kind in text.split(",")] or list(KINDS)
+    here, budget_s = _machine(options), _seconds(options.budget, "budget")
+    kinds = [kind for text in options.only or [] for kind in text.split(",")] or list(KINDS)
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(
@@ -106,23 +106,23 @@ def measure(given: Namespace, jobs: list[Job], precisions: list[str]) -> Measure
             )
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     with Progress("tasks") as progress:
-        return run(here, given.output or DEFAULT_FOLDER, budget_s, wanted, kinds, progress)
+        return run(here, options.output or DEFAULT_FOLDER, budget_s, wanted, kinds, progress)
 
 
-def runs(given: Namespace) -> RunsTable:
-    """Really train small networks into a folder: one thread a worker, unless said otherwise."""
+def runs(options: Namespace) -> RunsTable:
+    """Train small networks into a folder, with one thread per worker unless --threads is given."""
     _require_torch("runs")
     from precision_time.cli.progress import Progress
     from precision_time.measure.small_runs import collect, networks_named
 
-    given.threads = given.threads or "1"
-    names = networks_named([name.strip() for text in given.only or [] for name in text.split(",")])
-    here, budget_s = _machine(given), _seconds(given.budget, "budget", longest_min=120)
+    options.threads = options.threads or "1"
+    names = networks_named([name.strip() for text in options.only or [] for name in text.split(",")])
+    here, budget_s = _machine(options), _seconds(options.budget, "budget", longest_min=120)
     with Progress("passes") as progress:
-        return collect(here, given.output or DEFAULT_RUNS, budget_s, names, progress, given.quick)
+        return collect(here, options.output or DEFAULT_RUNS, budget_s, names, progress, options.quick)
 
 
-def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
+def verify(options: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
     """Calibrate (or take the given device file), predict, train, compare."""
     _require_torch("verify")
     from precision_time.cli.progress import Progress
@@ -132,15 +132,15 @@ def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list
     from precision_time.measure.verify import jobs_here
     from precision_time.measure.verify import verify as run
 
-    if given.save:
-        check_output(given.save)
-    here, budget_s = _machine(given), _seconds(given.budget, "budget")
-    runs, steps = _count(given.runs, "runs"), _count(given.measured_steps, "steps")
+    if options.save:
+        check_output(options.save)
+    here, budget_s = _machine(options), _seconds(options.budget, "budget")
+    runs, steps = _count(options.runs, "runs"), _count(options.measured_steps, "steps")
     wanted = jobs_here(here, jobs, precisions, ranks)
     rounds: Rounds | None = None
     catalog: Catalog
-    if given.device:
-        catalog = default_catalog().with_file(given.device)
+    if options.device:
+        catalog = default_catalog().with_file(options.device)
     else:
         print("measuring this machine", file=sys.stderr)
         with Progress("points") as progress:
@@ -148,18 +148,18 @@ def verify(given: Namespace, jobs: list[Job], precisions: list[str], ranks: list
         catalog = rounds.catalog()
     print(f"training {len(wanted)} jobs, {runs} times each", file=sys.stderr)
     with Progress("runs") as progress:
-        found = run(wanted, here, catalog, runs, steps, progress, rounds.again if rounds else None)
-    if rounds and given.save:
-        write(given.save, rounds.content)
-    return found
+        verification = run(wanted, here, catalog, runs, steps, progress, rounds.again if rounds else None)
+    if rounds and options.save:
+        write(options.save, rounds.content)
+    return verification
 
 
-def _machine(given: Namespace) -> Machine:
+def _machine(options: Namespace) -> Machine:
     from precision_time.measure.calibrate import Machine
 
-    ranks = None if given.ranks is None else _count(given.ranks, "ranks")
-    threads = None if given.threads is None else _count(given.threads, "threads")
-    return Machine.here(given.on, ranks, threads)
+    ranks = None if options.ranks is None else _count(options.ranks, "ranks")
+    threads = None if options.threads is None else _count(options.threads, "threads")
+    return Machine.here(options.on, ranks, threads)
 
 
 def _require_torch(command: str) -> None:
@@ -176,7 +176,7 @@ def _count(text: str, flag: str) -> int:
 
 
 def _seconds(text: str, flag: str, longest_min: int = 10) -> float:
-    """ "90", "90s" or "2min"."""
+    """Seconds of a text such as "90", "90s" or "2min"; raises `UsageError` outside 5 s to `longest_min` minutes."""
     units = {"s": 1.0, "m": 60.0, "min": 60.0}
     number = text.rstrip("smin ")
     unit = text[len(number) :].strip() or "s"
