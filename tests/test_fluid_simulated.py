@@ -1,4 +1,4 @@
-"""The fluid model against the discrete-event simulation of ingest_simulation.py: makespans within 3 %."""
+"""The fluid model against the discrete-event simulation of benchmarks.rigs: makespans within 3 %."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ingest_simulation import simulate
+from benchmarks.rigs.sample_simulation import simulate
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 

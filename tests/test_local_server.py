@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.rigs.local_server import LocalServer
 from precision_time.errors import IngestError
-from precision_time.ingest.storage.local_server import LocalServer
 
 needs_nginx = pytest.mark.skipif(
     not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),
     reason="nginx is not installed",
 )
+ROOT = Path(__file__).parent.parent
 CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -104,10 +105,12 @@ def test_it_counts_requests_and_is_gone_when_the_block_ends(folder: Path) -> Non
 @needs_nginx
 def test_it_is_gone_when_its_owner_is_killed(folder: Path) -> None:
     code = (
-        "import sys, time; from precision_time.ingest.storage.local_server import LocalServer\n"
+        "import sys, time; from benchmarks.rigs.local_server import LocalServer\n"
         "with LocalServer(sys.argv[1]) as server: print(server.url, flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         url = owner.stdout.readline().strip()
         urllib.request.urlopen(f"{url}/file").close()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
+from benchmarks.rigs import loader as rig  # noqa: E402
+from benchmarks.rigs.local_server import LocalServer  # noqa: E402
 from precision_time.cli.main import main  # noqa: E402
 from precision_time.errors import IngestError  # noqa: E402
 from precision_time.hardware.storage import storage  # noqa: E402
-from precision_time.ingest.storage.local_server import LocalServer  # noqa: E402
 from precision_time.ingest.storage.pictures import Recipe, make  # noqa: E402
 from precision_time.ingest.storage.preparation_probe import PreparationProbe, probe_preparation  # noqa: E402
 from precision_time.ingest.storage.reading import Pictures, decode  # noqa: E402
@@ -28,7 +26,6 @@ needs_nginx = pytest.mark.skipif(
     not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")),
     reason="nginx is not installed",
 )
-BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "loader.py"
 SAMPLES = 192
 
 
@@ -42,17 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def prepared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparationProbe:
     return probe_preparation(str(folder), 16, tmp_path_factory.mktemp("cache"), budget_s=3.0)
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmark_loader", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: PreparationProbe) -> None:
@@ -80,29 +66,29 @@ def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: Pre
 @needs_nginx
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_cold_epoch_is_predicted_from_the_probes(
-    folder: Path, tmp_path: Path, prepared: PreparationProbe, benchmark: Any, workers: int
+    folder: Path, tmp_path: Path, prepared: PreparationProbe, workers: int
 ) -> None:
     with LocalServer(folder, requests_per_s=100) as server:
         probe = probe_storage(server.url, 4.0, readers=(1, 2))
-        setting = benchmark.Setting("test", workers, 100, None)
+        setting = rig.Setting("test", workers, 100, None)
         # The quickest of three: other work on the machine makes a run slower, never faster than its server.
         runs = []
         for turn in range(3):
-            runs.append(benchmark.measure(setting, server, tmp_path / f"cache{turn}", SAMPLES, 2))
+            runs.append(rig.measure(setting, server, tmp_path / f"cache{turn}", SAMPLES, 2))
             assert [epoch.missed for epoch in runs[-1]] == [1.0, 0.0]
             if runs[-1][0].seconds < 1.1 * SAMPLES / 100:
                 break
     cold, hot = min(runs, key=lambda epochs: epochs[0].seconds)
-    train_s = benchmark.step_s(setting.width, setting.steps, 0.3) + (prepared.receive_s if workers else 0.0)
-    loader = benchmark.loader_of(setting, probe.storage, prepared, SAMPLES, probe.mean_bytes)
-    predicted_cold, predicted_hot = benchmark.predict(loader, prepared, train_s, SAMPLES)
+    train_s = rig.step_s(setting.width, setting.steps, 0.3) + (prepared.receive_s if workers else 0.0)
+    loader = rig.loader_of(setting, probe.storage, prepared, SAMPLES, probe.mean_bytes)
+    predicted_cold, predicted_hot = rig.predict(loader, prepared, train_s, SAMPLES)
     # 192 files at 100 a second, whatever else the machine does; a wrong rate, or one read too many, shows.
     assert predicted_cold == pytest.approx(cold.seconds, rel=0.25)
     # A tenth of a second or two, as noisy as the machine: within a factor.
     assert hot.seconds / 4 < predicted_hot < 3 * hot.seconds
     half = replace(probe.storage, requests_per_s=50.0)
-    slower, _ = benchmark.predict(
-        benchmark.loader_of(setting, half, prepared, SAMPLES, probe.mean_bytes), prepared, train_s, SAMPLES
+    slower, _ = rig.predict(
+        rig.loader_of(setting, half, prepared, SAMPLES, probe.mean_bytes), prepared, train_s, SAMPLES
     )
     assert slower > 1.5 * cold.seconds
 

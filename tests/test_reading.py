@@ -15,9 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
+from benchmarks.rigs.local_server import LocalServer  # noqa: E402
 from precision_time.errors import IngestError  # noqa: E402
 from precision_time.ingest.storage.file_cache import FileCache  # noqa: E402
-from precision_time.ingest.storage.local_server import LocalServer  # noqa: E402
 from precision_time.ingest.storage.object_reader import TRIES, FsspecReader, open_reader  # noqa: E402
 from precision_time.ingest.storage.pictures import Recipe, make  # noqa: E402
 from precision_time.ingest.storage.reading import Pictures, decode, read_index  # noqa: E402

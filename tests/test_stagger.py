@@ -34,7 +34,7 @@ needs_nginx = pytest.mark.skipif(
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    from precision_time.ingest.storage.local_server import LocalServer
+    from benchmarks.rigs.local_server import LocalServer
 
     data = tmp_path / "data"
     data.mkdir()
@@ -270,7 +270,7 @@ def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.Monkey
     """examples/stagger/train.py: real JPEG pictures, a real DataLoader with workers, a real file cache."""
     pytest.importorskip("torch")
     pytest.importorskip("fsspec")
-    from precision_time.ingest.storage.local_server import LocalServer
+    from benchmarks.rigs.local_server import LocalServer
     from precision_time.ingest.storage.pictures import Recipe, make
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rigs.local_server import LocalServer
 from precision_time.cli.main import main
 from precision_time.errors import IngestError
 from precision_time.hardware.storage import read_storage
 from precision_time.ingest.storage.index import files_of
-from precision_time.ingest.storage.local_server import LocalServer
 from precision_time.ingest.storage.object_reader import HttpReader
 from precision_time.ingest.storage.probe_reader import PIECE, ColdFiles, Order, carry_out
 from precision_time.ingest.storage.storage_probe import Rate, _storage, probe_storage

@@ -12,10 +12,11 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from benchmarks.rigs.local_server import LocalServer
 from precision_time.cli.main import main as precision_time
 from precision_time.cli.progress import Progress
 from precision_time.errors import IngestError
-from precision_time.ingest.storage.local_server import LocalServer
 from precision_time.ingest.storage.pictures import Recipe, make
 
 HERE = Path(__file__).parent.absolute()

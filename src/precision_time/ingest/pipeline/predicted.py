@@ -60,9 +60,7 @@ def together(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequenc
     use = [each.storage_sample_s / each.nodes / rate.storage_s for each, rate in zip(loaders, rates, strict=True)]
     count = range(len(loaders))
     hot = [[1.0 if i == j else max(1.0, hot_use[i] + hot_use[j]) for j in count] for i in count]
-    storage = [
-        [1.0 if i == j else _crowding(loaders[i], loaders[j], use[i] + use[j]) for j in count] for i in count
-    ]  # fmt: skip
+    storage = [[1.0 if i == j else _crowding(loaders[i], loaders[j], use[i] + use[j]) for j in count] for i in count]
     return Together(hot=tuple(map(tuple, hot)), storage=tuple(map(tuple, storage)))
 
 

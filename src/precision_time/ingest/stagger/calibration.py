@@ -59,10 +59,23 @@ class Calibration:
         return {
             "jobs": [
                 {
-                    **{w: getattr(job, w) for w in ("name", "samples", "epochs", "hot_s", "storage_s", "overlap",
-                                                    "start_up_s", "end_s", "bytes_per_sample")},
+                    **{
+                        w: getattr(job, w)
+                        for w in (
+                            "name",
+                            "samples",
+                            "epochs",
+                            "hot_s",
+                            "storage_s",
+                            "overlap",
+                            "start_up_s",
+                            "end_s",
+                            "bytes_per_sample",
+                        )
+                    },
                     "parts": dict(job.parts),
-                    "cold": seen.cold.to_dict(), "hot": seen.hot.to_dict(),
+                    "cold": seen.cold.to_dict(),
+                    "hot": seen.hot.to_dict(),
                     "half_cached": seen.half.to_dict() if seen.half else None,
                 }
                 for job, seen in zip(self.jobs, self.seen, strict=True)
@@ -73,13 +86,18 @@ class Calibration:
                 "same_order": self.together.same_order,
             },
             "pairs": [
-                {"jobs": [names[i], names[j]], "cold": [r.to_dict() for r in pair.cold],
-                 "hot": [r.to_dict() for r in pair.hot]}
+                {
+                    "jobs": [names[i], names[j]],
+                    "cold": [r.to_dict() for r in pair.cold],
+                    "hot": [r.to_dict() for r in pair.hot],
+                }
                 for (i, j), pair in self.pairs.items()
             ],
             "cache": {"capacity_samples": self.cache.capacity, "policy": self.cache.policy},
-            "cost_s": self.cost_s, "of_which_earlier_s": self.reused_s, "notes": list(self.notes),
-        }  # fmt: skip
+            "cost_s": self.cost_s,
+            "of_which_earlier_s": self.reused_s,
+            "notes": list(self.notes),
+        }
 
 
 def calibrate(
@@ -122,13 +140,23 @@ def _assembled(
     draws = _draws(file, paces, seen, pairs)
     weighed = [weighed_over_epochs(words, one) for words, one in zip(file.jobs, seen, strict=True)]
     if (worst := max(rate.spread for rate in weighed)) > UNQUIET:
-        notes = [*notes, f"the windows of one job differ by {worst:.0%} (standard error): something else was at work "
-                 "on this machine; call again with --fresh when it is quiet"]  # fmt: skip
+        notes = [
+            *notes,
+            f"the windows of one job differ by {worst:.0%} (standard error): something else was at work "
+            "on this machine; call again with --fresh when it is quiet",
+        ]
     cache = SharedCache(held, file.cache.policy, file.coalesces)
     return Calibration(
-        jobs, effects, cache, seen, pairs, draws, windows.cost_s, windows.reused_s,
+        jobs,
+        effects,
+        cache,
+        seen,
+        pairs,
+        draws,
+        windows.cost_s,
+        windows.reused_s,
         tuple(dict.fromkeys([*notes, *found.notes])),
-    )  # fmt: skip
+    )
 
 
 def _model(file: JobsFile, paces: list[Pace], seen: tuple[Seen, ...], found: Found) -> Model:

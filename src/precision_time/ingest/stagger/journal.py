@@ -79,10 +79,14 @@ def key_of(file: JobsFile, jobs: list[JobWords], window: Mapping[str, Any]) -> s
     content = {
         "machine": [platform.node(), platform.machine(), os.cpu_count()],
         "jobs": [_job(file, job) for job in jobs],
-        "cache": {"reset": dict(file.cache.reset), "capacity": file.cache.capacity, "policy": file.cache.policy,
-                  "warm": file.cache.warm},
+        "cache": {
+            "reset": dict(file.cache.reset),
+            "capacity": file.cache.capacity,
+            "policy": file.cache.policy,
+            "warm": file.cache.warm,
+        },
         "window": dict(window),
-    }  # fmt: skip
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -94,7 +98,12 @@ def _job(file: JobsFile, job: JobWords) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             code += hashlib.sha256((file.folder / name.strip("'\"")).read_bytes()).hexdigest()
     return {
-        "run": job.run, "folder": str(file.folder), "code": code, "arguments": dict(job.arguments),
-        "samples": file.samples_of(job), "data": dict(file.parts_of(job)), "progress": job.progress,
+        "run": job.run,
+        "folder": str(file.folder),
+        "code": code,
+        "arguments": dict(job.arguments),
+        "samples": file.samples_of(job),
+        "data": dict(file.parts_of(job)),
+        "progress": job.progress,
         "batch_size": job.batch_size,
-    }  # fmt: skip
+    }

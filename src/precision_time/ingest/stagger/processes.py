@@ -53,9 +53,12 @@ class Trace:
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Trace:
         return cls(
-            given["job"], np.array(given["seconds"]), np.array(given["samples"], dtype=float),
-            given["ended_s"], given["launched_s"],
-        )  # fmt: skip
+            given["job"],
+            np.array(given["seconds"]),
+            np.array(given["samples"], dtype=float),
+            given["ended_s"],
+            given["launched_s"],
+        )
 
 
 class Running:
@@ -203,8 +206,11 @@ class Host:
         if self.job.is_python:
             asked["call"] = {**told, **self.job.arguments}
         else:
-            asked |= {"command": self.job.run.format(**told), "pattern": self.job.progress,
-                      "batch_size": self.job.batch_size}  # fmt: skip
+            asked |= {
+                "command": self.job.run.format(**told),
+                "pattern": self.job.progress,
+                "batch_size": self.job.batch_size,
+            }
         running = Running(self, progress, log)
         self._ask(asked)
         return running

@@ -119,8 +119,14 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[P
         batch = batch_of(cold)
         colds.append(alone(cold, n, 2))
         halves.append(alone(half, n))
-        rates.append(whole_epoch(half, n - n % batch if cold.samples[-1] < 2 * n else n, colds[-1].fill_s,
-                                 batch * colds[-1].first.seconds))  # fmt: skip
+        rates.append(
+            whole_epoch(
+                half,
+                n - n % batch if cold.samples[-1] < 2 * n else n,
+                colds[-1].fill_s,
+                batch * colds[-1].first.seconds,
+            )
+        )
         seen = Seen(
             file.jobs[job].name,
             typical([one.first for one in colds]),
@@ -199,8 +205,10 @@ def _hot_together(traces: list[Trace], alone_seen: list[Seen], notes: list[str])
         return together(traces, "the hot window of two")
     except IngestError:
         names = " and ".join(one.name for one in alone_seen)
-        notes.append(f"{names} were not at work together for long enough when all was cached; as if they did not slow "
-                     "each other then: raise epochs or calibration.samples")  # fmt: skip
+        notes.append(
+            f"{names} were not at work together for long enough when all was cached; as if they did not slow "
+            "each other then: raise epochs or calibration.samples"
+        )
         return [one.hot for one in alone_seen]
 
 
@@ -232,9 +240,11 @@ def by_pace(file: JobsFile, windows: Windows, said: Callable[[str], None]) -> Pa
         first = [(slope(t), t) for t in colds]
         fill = [reached_s(t, t.samples[-1]) - float(t.samples[-1]) * rate.seconds for rate, t in first]
         seen = Seen(
-            file.jobs[job].name, typical([rate for rate, _ in first]), slope(hot[str(job)][0]),
+            file.jobs[job].name,
+            typical([rate for rate, _ in first]),
+            slope(hot[str(job)][0]),
             bytes_per_sample=file.jobs[job].bytes_per_sample,
-        )  # fmt: skip
+        )
         paces.append(Pace(seen, max(0.0, float(np.mean(fill))), 0.0, 0.0, batch_of(colds[0])))
     pairs = {}
     for pair in combinations(everyone, 2):

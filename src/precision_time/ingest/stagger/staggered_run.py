@@ -35,9 +35,11 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "offsets_s": list(self.offsets_s), "finish_s": list(self.finish_s),
-            "first_epoch_s": list(self.first_epoch_s), "makespan_s": self.makespan_s,
-        }  # fmt: skip
+            "offsets_s": list(self.offsets_s),
+            "finish_s": list(self.finish_s),
+            "first_epoch_s": list(self.first_epoch_s),
+            "makespan_s": self.makespan_s,
+        }
 
 
 def run_jobs(
@@ -140,11 +142,17 @@ def _keep(file: JobsFile, journal: Journal, found: Measured, begun: dict[int, Ru
     base = key_of(file, list(file.jobs), _window(file))
     while journal.get(f"{base}-{number}") is not None:
         number += 1
-    journal.put(f"{base}-{number}", {
-        "window": _window(file), "jobs": [job.name for job in file.jobs], "run": found.to_dict(),
-        "codes": {one.job.name: one.code for one in begun.values()}, "whole": all(o.code == 0 for o in begun.values())
-        and len(begun) == len(file.jobs), "traces": {"run": [trace.to_dict() for trace in found.traces]},
-    })  # fmt: skip
+    journal.put(
+        f"{base}-{number}",
+        {
+            "window": _window(file),
+            "jobs": [job.name for job in file.jobs],
+            "run": found.to_dict(),
+            "codes": {one.job.name: one.code for one in begun.values()},
+            "whole": all(o.code == 0 for o in begun.values()) and len(begun) == len(file.jobs),
+            "traces": {"run": [trace.to_dict() for trace in found.traces]},
+        },
+    )
 
 
 def earlier_runs(file: JobsFile, folder: str | Path) -> list[Measured]:

@@ -64,10 +64,11 @@ class Way:
 
     def to_dict(self, names: Sequence[str]) -> dict[str, Any]:
         return {
-            "way": self.name, "makespan_s": self.makespan_s,
+            "way": self.name,
+            "makespan_s": self.makespan_s,
             "offsets_s": dict(zip(names, self.offsets_s, strict=False)),
             "finish_s": dict(zip(names, self.finish_s, strict=False)),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -118,20 +119,24 @@ class Staggering:
             "best": self.best.to_dict(names),
             "advised": self.advised.to_dict(names),
             "chosen": self.chosen.to_dict(names) if self.chosen else None,
-            "gain_s": self.gain_s, "gain_standard_error_s": self.gain_error_s, "gain_is_sure": self.sure,
+            "gain_s": self.gain_s,
+            "gain_standard_error_s": self.gain_error_s,
+            "gain_is_sure": self.sure,
             "others": [way.to_dict(names) for way in self.others],
             "alternatives": [way.to_dict(names) for way in self.alternatives],
             "curves": [
                 {
                     "first": names[curve.order[0]],
-                    **{w: [round(float(v), 4) for v in getattr(curve, w)]
-                       for w in ("offsets_s", "makespan_s", "low_s", "high_s")},
+                    **{
+                        w: [round(float(v), 4) for v in getattr(curve, w)]
+                        for w in ("offsets_s", "makespan_s", "low_s", "high_s")
+                    },
                 }
                 for curve in self.curves
             ],
             "calibration": self.calibration.to_dict(),
             "calibration_share_of_makespan": self.calibration.cost_s / self.together.makespan_s,
-        }  # fmt: skip
+        }
 
 
 def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None) -> Staggering:

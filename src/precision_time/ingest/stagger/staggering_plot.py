@@ -54,12 +54,24 @@ def plot(answer: Staggering, path: str | Path, measured: Sequence[Measured] = ()
         axes.plot(x, curve.makespan_s / scale, color=colour, linewidth=2, label=f"{first} first, {second} later")
         here = [run for run in measured if _order(run) in (curve.order, None)]
         axes.plot(
-            [max(run.offsets_s) / scale for run in here], [run.makespan_s / scale for run in here], "o", color=colour,
-            markerfacecolor="white", markersize=6, label="measured" if here and curve is answer.curves[0] else None,
-        )  # fmt: skip
+            [max(run.offsets_s) / scale for run in here],
+            [run.makespan_s / scale for run in here],
+            "o",
+            color=colour,
+            markerfacecolor="white",
+            markersize=6,
+            label="measured" if here and curve is answer.curves[0] else None,
+        )
     best = answer.best
-    axes.plot([max(best.offsets_s) / scale], [best.makespan_s / scale], "*", color="black", markersize=13, zorder=5,
-              label=f"best: {best.makespan_s / scale:.3g} {unit}")  # fmt: skip
+    axes.plot(
+        [max(best.offsets_s) / scale],
+        [best.makespan_s / scale],
+        "*",
+        color="black",
+        markersize=13,
+        zorder=5,
+        label=f"best: {best.makespan_s / scale:.3g} {unit}",
+    )
     serial = answer.others[-1].makespan_s / scale
     low, high = axes.get_ylim()
     if serial < high + 0.6 * (high - low):

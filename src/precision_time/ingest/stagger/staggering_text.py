@@ -19,9 +19,18 @@ _ROWS = 9
 
 def text(answer: Staggering) -> str:
     """The whole answer."""
-    return "\n\n".join(filter(None, [
-        _calibration(answer), _curves(answer), _advice(answer), _ways(answer), _notes(answer),
-    ]))  # fmt: skip
+    return "\n\n".join(
+        filter(
+            None,
+            [
+                _calibration(answer),
+                _curves(answer),
+                _advice(answer),
+                _ways(answer),
+                _notes(answer),
+            ],
+        )
+    )
 
 
 class Clock:
@@ -46,12 +55,17 @@ def _calibration(answer: Staggering) -> str:
     rows = []
     for job, seen in zip(found.jobs, found.seen, strict=True):
         rate = 1000.0
-        rows.append([
-            job.name, f"{job.epochs:g} x {job.samples:,}",
-            f"{seen.cold.seconds * rate:.3g} ± {seen.cold.error * rate:.1g}",
-            f"{seen.hot.seconds * rate:.3g} ± {seen.hot.error * rate:.1g}",
-            f"{job.storage_s * rate:.3g}", f"{job.overlap:.2f}", clock(job.start_up_s),
-        ])  # fmt: skip
+        rows.append(
+            [
+                job.name,
+                f"{job.epochs:g} x {job.samples:,}",
+                f"{seen.cold.seconds * rate:.3g} ± {seen.cold.error * rate:.1g}",
+                f"{seen.hot.seconds * rate:.3g} ± {seen.hot.error * rate:.1g}",
+                f"{job.storage_s * rate:.3g}",
+                f"{job.overlap:.2f}",
+                clock(job.start_up_s),
+            ]
+        )
     heads = ["job", "epochs x samples", "cold ms/sample", "hot ms/sample", "storage", "overlap", "start-up"]
     return (
         f"calibration took {clock(found.cost_s)}{earlier}, {share:.0%} of one makespan\n\n"
@@ -88,11 +102,14 @@ def _curve(answer: Staggering, curve: Curve) -> str:
     at = sorted({*np.linspace(0, len(curve.offsets_s) - 1, _ROWS).round().astype(int).tolist(), curve.best})
     rows = [
         [
-            clock(float(curve.offsets_s[k])), f"{curve.offsets_s[k] / cold:.2f}", clock(float(curve.makespan_s[k])),
-            f"{clock(float(curve.low_s[k]))} - {clock(float(curve.high_s[k]))}", "best" if k == curve.best else "",
+            clock(float(curve.offsets_s[k])),
+            f"{curve.offsets_s[k] / cold:.2f}",
+            clock(float(curve.makespan_s[k])),
+            f"{clock(float(curve.low_s[k]))} - {clock(float(curve.high_s[k]))}",
+            "best" if k == curve.best else "",
         ]
         for k in at
-    ]  # fmt: skip
+    ]
     ends = f"{clock(float(curve.makespan_s.min()))} to {clock(float(curve.makespan_s.max()))}"
     return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + format_table(
         [f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0
@@ -135,8 +152,14 @@ def _ways(answer: Staggering) -> str:
     for way in (answer.best, *answer.others, *answer.alternatives):
         gain = (way.makespan_s - best) / way.makespan_s
         name = way.name if way is not answer.best else "staggered, at the best offset"
-        rows.append([name, start_words(answer, way) if way.offsets_s else "one loader", clock(way.makespan_s),
-                     "" if way is answer.best else f"{gain:.1%}"])  # fmt: skip
+        rows.append(
+            [
+                name,
+                start_words(answer, way) if way.offsets_s else "one loader",
+                clock(way.makespan_s),
+                "" if way is answer.best else f"{gain:.1%}",
+            ]
+        )
     return format_table(["way", "start", "makespan", "best gains"], rows, left=2)
 
 

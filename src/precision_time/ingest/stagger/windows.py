@@ -63,8 +63,14 @@ def combined(rates: Sequence[Rate]) -> Rate:
     return Rate(mean, between if count > 2 else max(within, between), count)
 
 
-def slope(trace: Trace, begin_s: float = -math.inf, end_s: float = math.inf, first: float = 0.0, last: float = math.inf,
-          what: str = "a window") -> Rate:  # fmt: skip
+def slope(
+    trace: Trace,
+    begin_s: float = -math.inf,
+    end_s: float = math.inf,
+    first: float = 0.0,
+    last: float = math.inf,
+    what: str = "a window",
+) -> Rate:
     """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
     inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
     ends = _burst_ends(trace.seconds, inside)

@@ -100,11 +100,16 @@ class Windows:
             self.launcher.host(jobs[0])
             cache_state.empty(self.file)
             traces = measure()
-            entry = self.journal.put(key, {
-                "window": window, "jobs": [self.file.jobs[job].name for job in jobs],
-                "cost_s": round(time.monotonic() - begin, 3), "cache_bytes": cache_state.weight(self.file),
-                "traces": {name: [trace.to_dict() for trace in found] for name, found in traces.items()},
-            })  # fmt: skip
+            entry = self.journal.put(
+                key,
+                {
+                    "window": window,
+                    "jobs": [self.file.jobs[job].name for job in jobs],
+                    "cost_s": round(time.monotonic() - begin, 3),
+                    "cache_bytes": cache_state.weight(self.file),
+                    "traces": {name: [trace.to_dict() for trace in found] for name, found in traces.items()},
+                },
+            )
         elif key not in self._counted:
             self.reused_s += float(entry["cost_s"])
         if key not in self._counted:  # equal jobs are measured once
@@ -114,8 +119,10 @@ class Windows:
         found = {name: [Trace.from_dict(trace) for trace in kept] for name, kept in entry["traces"].items()}
         if entry["jobs"] != names:  # the same jobs under other names
             new = dict(zip(entry["jobs"], names, strict=True))
-            found = {k: [Trace(new[t.job], t.seconds, t.samples, t.ended_s, t.launched_s) for t in v]
-                     for k, v in found.items()}  # fmt: skip
+            found = {
+                k: [Trace(new[t.job], t.seconds, t.samples, t.ended_s, t.launched_s) for t in v]
+                for k, v in found.items()
+            }
         return found, entry["cache_bytes"]
 
     def subset_alone(self, job: int, samples: int, repeat: int) -> tuple[dict[str, list[Trace]], float | None]:

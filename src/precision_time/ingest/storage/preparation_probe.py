@@ -54,14 +54,16 @@ class PreparationProbe:
     read_core_s: float
 
     def __str__(self) -> str:
-        return "\n".join([
-            f"a worker prepares {1 / self.worker_s:,.0f} samples per second (decode_ms: {self.worker_s * 1e3:.3g}), in "
-            f"batches of {self.batch_size}; {self.batch_s * 1e3:.2g} ms of each batch do not depend on its size",
-            f"the training process without workers: {1 / self.inline_s:,.0f} samples per second",
-            f"to receive a batch {self.receive_s * 1e3:.2g} ms, to start a worker {self.start_s * 1e3:.2g} ms, "
-            f"a hit of the cache {self.hit_s * 1e6:.0f} us, to keep a sample there {self.keep_s * 1e6:.0f} us "
-            f"(keep_ms: {self.keep_s * 1e3:.3g})",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"a worker prepares {1 / self.worker_s:,.0f} samples per second (decode_ms: {self.worker_s * 1e3:.3g}) "
+                f"in batches of {self.batch_size}; {self.batch_s * 1e3:.2g} ms of each batch do not depend on its size",
+                f"the training process without workers: {1 / self.inline_s:,.0f} samples per second",
+                f"to receive a batch {self.receive_s * 1e3:.2g} ms, to start a worker {self.start_s * 1e3:.2g} ms, "
+                f"a hit of the cache {self.hit_s * 1e6:.0f} us, to keep a sample there {self.keep_s * 1e6:.0f} us "
+                f"(keep_ms: {self.keep_s * 1e3:.3g})",
+            ]
+        )
 
 
 class _InMemory(Pictures):

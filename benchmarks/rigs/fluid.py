@@ -1,7 +1,7 @@
-"""The fluid model of co-located jobs against a simulation of every sample: `python benchmarks/fluid.py`.
+"""The fluid model of co-located jobs against a simulation of every sample: `python -m benchmarks.rigs.fluid`.
 
-Random pairs. The simulation is that of the tests (tests/ingest_simulation.py), which shares nothing with the model but
-the words that describe the jobs. Where they differ by more than 3 %, the simulation is run at offsets up to 2 % of the
+Random pairs of jobs. The simulation (sample_simulation.py) shares nothing with the model but the description of the
+jobs. Where they differ by more than 3 %, the simulation is run at offsets up to 2 % of the
 makespan earlier and later too: a job may just keep, or just lose, what another has read, and then the simulation itself
 jumps. Writes benchmarks/results/fluid.json and fluid.md; takes about three minutes.
 """
@@ -19,11 +19,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from speed import RESULTS, machine
-
-from ingest_simulation import simulate
+from benchmarks.rigs.sample_simulation import simulate
+from benchmarks.speed import RESULTS, machine
 from precision_time.cli.progress import Progress
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Together
@@ -69,10 +66,16 @@ class Case:
 def drawn(family: Family, chance: np.random.Generator) -> Case:
     """hot_s is 0.1 to 1.5 of storage_s; every job has two or three epochs, a deep queue or none."""
     jobs = tuple(
-        JobRates(name, SAMPLES, int(chance.integers(2, 4)), chance.uniform(0.1, 1.5) * STORAGE_S, STORAGE_S,
-                 float(chance.choice([0.0, 1.0])))
+        JobRates(
+            name,
+            SAMPLES,
+            int(chance.integers(2, 4)),
+            chance.uniform(0.1, 1.5) * STORAGE_S,
+            STORAGE_S,
+            float(chance.choice([0.0, 1.0])),
+        )
         for name in "ab"
-    )  # fmt: skip
+    )
     storage, hot = float(chance.choice([2.0, 2.5])), float(chance.choice([1.0, 1.3]))
     share = family.shares[int(chance.integers(len(family.shares)))]
     cache = SharedCache(None if share is None else share * SAMPLES, family.policy, family.coalesces)
@@ -90,7 +93,12 @@ def compared(case: Case) -> dict[str, Any]:
     """Both makespans; where they differ, the least and the most of the simulation nearby."""
     model = float(run(case.jobs, case.together, case.cache, [case.offsets_s]).makespan_s[0])
     simulation = simulated_s(case, case.offsets_s)
-    found = {"model_s": model, "simulation_s": simulation, "error": model / simulation - 1.0, "jump": False}
+    found: dict[str, Any] = {
+        "model_s": model,
+        "simulation_s": simulation,
+        "error": model / simulation - 1.0,
+        "jump": False,
+    }
     if abs(model / simulation - 1.0) > GOAL:
         late = int(case.offsets_s[1] > 0)
         around = [simulation]
@@ -110,10 +118,15 @@ def row_of(family: Family, cases: Sequence[dict[str, Any]]) -> list[str]:
     beyond = [case for case in cases if abs(case["error"]) > GOAL]
     rest = [abs(case["error"]) for case in beyond if not case["jump"]]
     return [
-        family.name, str(len(cases)), f"{statistics.fmean(errors):.1%}", f"{statistics.median(errors):.1%}",
-        str(len(cases) - len(beyond)), str(len(beyond) - len(rest)), str(len(rest)),
+        family.name,
+        str(len(cases)),
+        f"{statistics.fmean(errors):.1%}",
+        f"{statistics.median(errors):.1%}",
+        str(len(cases) - len(beyond)),
+        str(len(beyond) - len(rest)),
+        str(len(rest)),
         f"{max(rest):.1%}" if rest else "-",
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:
@@ -134,14 +147,18 @@ def main() -> int:
     where = machine()
     head = ["pairs", "starts", "mean error", "median", f"within {GOAL:.0%}", "at a jump", "beyond", "largest of these"]
     lines = [
-        "# The fluid model against a simulation of every sample", "",
+        "# The fluid model against a simulation of every sample",
+        "",
         f"Random starts of two jobs with {SAMPLES:,} samples each; makespans. At a jump: the simulation itself passes "
-        "from one side of the model to the other within 2 % of the makespan.", "",
-        f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "from one side of the model to the other within 2 % of the makespan.",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
         *(f"| {' | '.join(row_of(family, found[family.name]))} |" for family in FAMILIES),
-        "", f"{where['date']}, python {where['python']}, numpy {where['numpy']}; seed {given.seed}: "
-        "`python benchmarks/fluid.py`.",
-    ]  # fmt: skip
+        "",
+        f"{where['date']}, python {where['python']}, numpy {where['numpy']}; seed {given.seed}: "
+        "`python -m benchmarks.rigs.fluid`.",
+    ]
     text = "\n".join(lines) + "\n"
     print(text)
     given.output.mkdir(parents=True, exist_ok=True)

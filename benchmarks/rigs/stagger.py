@@ -1,4 +1,4 @@
-"""How near predicted makespans of staggered jobs come to real ones: `python benchmarks/stagger.py`.
+"""How near predicted makespans of staggered jobs come to real ones: `python -m benchmarks.rigs.stagger`.
 
 Makes pictures, serves them with nginx at a limited rate, and for every pair of jobs: calibrates, predicts the makespan
 over offsets in both orders, then really runs the pair at a grid of offsets (0 to 1.2 cold epochs of the first), several
@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import stagger_report
-
+from benchmarks.rigs import stagger_report
+from benchmarks.rigs.local_server import LocalServer
 from precision_time.cli.progress import Progress
 from precision_time.errors import IngestError
 from precision_time.ingest.model.fluid import run
@@ -33,11 +33,10 @@ from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
 from precision_time.ingest.stagger.processes import hosts
 from precision_time.ingest.stagger.staggered_run import run_jobs
 from precision_time.ingest.stagger.staggering import stagger
-from precision_time.ingest.storage.local_server import LocalServer
 from precision_time.ingest.storage.pictures import Recipe, make
 
-RESULTS = Path(__file__).parent / "results"
-ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[2]
 SAMPLES, SIZE, REQUESTS_PER_S = 800, 160, 200
 """Pictures of 16 kB, so that a cold epoch of a job that only reads takes four seconds."""
 GRID = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
@@ -76,27 +75,29 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
     """The pair as a jobs file says it."""
     cache = folder / "cache"
     capacity = None if pair.share is None else pair.share * SAMPLES * bytes_per_sample
-    arguments = {"root": url, "cache": str(cache)}
+    arguments: dict[str, Any] = {"root": url, "cache": str(cache)}
     if capacity is not None:
         arguments["cache_mib"] = capacity / 2**20
     words = [
         {
-            "name": name, "run": "python:examples/stagger/train.py:train", "epochs": epochs,
+            "name": name,
+            "run": "python:examples/stagger/train.py:train",
+            "epochs": epochs,
             "arguments": {**arguments, **dict(kind), "seed": 0 if pair.same_order else number},
         }
-        for number, (name, kind, epochs) in enumerate(
-            zip("ab", (pair.first, pair.second), pair.epochs, strict=True)
-        )
-    ]  # fmt: skip
+        for number, (name, kind, epochs) in enumerate(zip("ab", (pair.first, pair.second), pair.epochs, strict=True))
+    ]
     return jobs_of(
         {
-            "samples": SAMPLES, "bytes_per_sample": bytes_per_sample, "jobs": words,
+            "samples": SAMPLES,
+            "bytes_per_sample": bytes_per_sample,
+            "jobs": words,
             "cache": {"reset": {"folder": str(cache)}, **({"capacity": capacity} if capacity else {})},
             "order": "same" if pair.same_order else "independent",
             "calibration": {"samples": 240, "repeats": 3},
         },
         ROOT,
-    )  # fmt: skip
+    )
 
 
 def lanes(found: Calibration, grid: Sequence[float]) -> list[tuple[tuple[int, int], float, tuple[float, float]]]:
@@ -113,7 +114,7 @@ def lanes(found: Calibration, grid: Sequence[float]) -> list[tuple[tuple[int, in
 
 
 def evaluate(
-    pair: Pair, url: str, folder: Path, bytes_per_sample: float, repeats: int, grid: Sequence[float], duels: int
+    pair: Pair, url: str, folder: Path, bytes_per_sample: float, repeats: int, grid: Sequence[float], turns: int
 ) -> Any:
     """Calibrate, predict, run; everything about one pair as plain values."""
     file = jobs_file(pair, url, folder, bytes_per_sample)
@@ -131,21 +132,27 @@ def evaluate(
     measured = measure(file, starts, folder, repeats)
     rows = [
         {
-            "name": name, "offsets_s": list(starts[name]), "predicted_s": float(predicted.makespan_s[at]),
+            "name": name,
+            "offsets_s": list(starts[name]),
+            "predicted_s": float(predicted.makespan_s[at]),
             "predicted_finish_s": [float(s) for s in predicted.finish_s[at]],
             "measured_s": [each["makespan_s"] for each in measured[name]],
             "finish_s": [each["finish_s"] for each in measured[name]],
             "first_epoch_s": [each["first_epoch_s"] for each in measured[name]],
         }
         for at, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     return {
-        "pair": pair.name, "words": dataclasses.asdict(pair), "rows": rows, "model_s": model_s,
-        "staggering": answer.to_dict(), "duel": duel(file, rows, folder, duels),
-    }  # fmt: skip
+        "pair": pair.name,
+        "words": dataclasses.asdict(pair),
+        "rows": rows,
+        "model_s": model_s,
+        "staggering": answer.to_dict(),
+        "paired_runs": paired_runs(file, rows, folder, turns),
+    }
 
 
-def duel(file: JobsFile, rows: Sequence[Mapping[str, Any]], folder: Path, turns: int) -> dict[str, Any] | None:
+def paired_runs(file: JobsFile, rows: Sequence[Mapping[str, Any]], folder: Path, turns: int) -> dict[str, Any] | None:
     """The chosen start against the one that was least in the grid, turn by turn: new runs, so that the rival's luck in
     the grid does not count, and side by side in time, so that the machine's drift does not."""
     chosen = next(row for row in rows if row["name"] == "best")
@@ -153,11 +160,15 @@ def duel(file: JobsFile, rows: Sequence[Mapping[str, Any]], folder: Path, turns:
     if not turns or not others:
         return None
     rival = min(others, key=lambda row: statistics.median(row["measured_s"]))
-    starts = {"duel: chosen": tuple(chosen["offsets_s"]), "duel: rival": tuple(rival["offsets_s"])}
+    starts = {"paired: chosen": tuple(chosen["offsets_s"]), "paired: rival": tuple(rival["offsets_s"])}
     found = measure(file, starts, folder, turns)
     times = {name: [each["makespan_s"] for each in runs] for name, runs in found.items()}
-    return {"rival": rival["name"], "rival_offsets_s": rival["offsets_s"], "chosen_s": times["duel: chosen"],
-            "rival_s": times["duel: rival"]}  # fmt: skip
+    return {
+        "rival": rival["name"],
+        "rival_offsets_s": rival["offsets_s"],
+        "chosen_s": times["paired: chosen"],
+        "rival_s": times["paired: rival"],
+    }
 
 
 def measure(
@@ -204,7 +215,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("out/stagger-evaluation"), help="what was measured")
     parser.add_argument("--repeats", type=int, default=2, help="runs of every point")
-    parser.add_argument("--duels", type=int, default=5, help="runs of the chosen start against the best of the grid")
+    parser.add_argument(
+        "--paired-runs", type=int, default=5, help="runs of the chosen start against the best of the grid"
+    )
     parser.add_argument("--pairs", default="", help="numbers of pairs, from 1, with commas (default: all)")
     parser.add_argument("--points", default="", help="offsets in cold epochs, with commas (default: each pair's own)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the report goes")
@@ -219,14 +232,19 @@ def main() -> int:
                 place = given.folder / f"pair-{number + 1}"
                 place.mkdir(parents=True, exist_ok=True)
                 pair = PAIRS[number]
-                found.append(evaluate(pair, url, place, size, given.repeats, points or pair.grid, given.duels))
+                found.append(evaluate(pair, url, place, size, given.repeats, points or pair.grid, given.paired_runs))
     except IngestError as error:
         print(f"stagger: {error}", file=sys.stderr)
         return 2
     content = {
-        "date": datetime.date.today().isoformat(), "machine": machine(), "versions": versions(),
-        "samples": SAMPLES, "bytes_per_sample": size, "requests_per_s": REQUESTS_PER_S, "pairs": found,
-    }  # fmt: skip
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": versions(),
+        "samples": SAMPLES,
+        "bytes_per_sample": size,
+        "requests_per_s": REQUESTS_PER_S,
+        "pairs": found,
+    }
     given.output.mkdir(parents=True, exist_ok=True)
     (given.output / "stagger.json").write_text(json.dumps(content, indent=1) + "\n")
     (given.output / "stagger.md").write_text(stagger_report.text(content))

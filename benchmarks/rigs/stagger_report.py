@@ -1,4 +1,4 @@
-"""The report of benchmarks/stagger.py: a table, the errors, and a picture of curves with measured points."""
+"""The report of benchmarks/rigs/stagger.py: a table, the errors, and a picture of curves with measured points."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ def apparent_regret(pair: Mapping[str, Any]) -> float:
     The least of many noisy figures is too low, so this is too high.
     """
     least = min(statistics.median(row["measured_s"]) for row in pair["rows"])
-    return statistics.median(row_named(pair, "best")["measured_s"]) / least - 1.0
+    return float(statistics.median(row_named(pair, "best")["measured_s"]) / least - 1.0)
 
 
 def regret(pair: Mapping[str, Any]) -> tuple[float, float]:
     """The same without that bias, from runs of both made for this, in turns; and its standard error."""
-    duel = pair.get("duel")
-    if not duel:
+    paired = pair.get("paired_runs")
+    if not paired:
         return apparent_regret(pair), math.nan
-    ratios = [chosen / rival for chosen, rival in zip(duel["chosen_s"], duel["rival_s"], strict=True)]
+    ratios: list[float] = [chosen / rival for chosen, rival in zip(paired["chosen_s"], paired["rival_s"], strict=True)]
     error = statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.nan
     return statistics.fmean(ratios) - 1.0, error
 
 
 def noise(pair: Mapping[str, Any]) -> float:
     """How much repeats of one point differ: median of (largest - smallest) / median."""
-    return statistics.median(
-        (max(row["measured_s"]) - min(row["measured_s"])) / statistics.median(row["measured_s"]) for row in pair["rows"]
-    )
+    rows = [row["measured_s"] for row in pair["rows"]]
+    return float(statistics.median((max(row) - min(row)) / statistics.median(row) for row in rows))
 
 
 def text(content: Mapping[str, Any]) -> str:
@@ -56,7 +55,7 @@ def text(content: Mapping[str, Any]) -> str:
     every = [error for pair in pairs for error in errors(grid_rows(pair))]
     size = [abs(error) for error in every]
     runs = sum(len(row["measured_s"]) for pair in pairs for row in pair["rows"])
-    runs += sum(2 * len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel"))
+    runs += sum(2 * len(pair["paired_runs"]["chosen_s"]) for pair in pairs if pair.get("paired_runs"))
     lines = [
         "# Staggered jobs: predicted against really run",
         "",
@@ -80,15 +79,22 @@ def text(content: Mapping[str, Any]) -> str:
         ]
         together = statistics.median(row_named(pair, "01:0")["measured_s"])
         cells = [
-            pair["pair"], str(len(found)), f"{statistics.fmean(map(abs, found)):.1%}", f"{max(map(abs, found)):.1%}",
-            f"{statistics.fmean(found):+.1%}", f"{noise(pair):.1%}", chosen, f"{best['predicted_s']:.1f} s",
+            pair["pair"],
+            str(len(found)),
+            f"{statistics.fmean(map(abs, found)):.1%}",
+            f"{max(map(abs, found)):.1%}",
+            f"{statistics.fmean(found):+.1%}",
+            f"{noise(pair):.1%}",
+            chosen,
+            f"{best['predicted_s']:.1f} s",
             f"{statistics.median(best['measured_s']):.1f} s",
-            f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})", f"{together:.1f} s",
+            f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})",
+            f"{together:.1f} s",
             f"{min(waits):.1f} s" if waits else "-",
             f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
             f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
             f"{pair['staggering']['calibration_share_of_makespan']:.0%} of a makespan",
-        ]  # fmt: skip
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
@@ -109,19 +115,23 @@ def text(content: Mapping[str, Any]) -> str:
         for row, error in zip(pair["rows"], errors(pair["rows"]), strict=True):
             order, _, share = row["name"].partition(":")
             cells = [
-                pair["pair"], "ab"[int(order[0])] if share else row["name"], share or "-",
+                pair["pair"],
+                "ab"[int(order[0])] if share else row["name"],
+                share or "-",
                 f"{max(row['offsets_s']):.2f} s",
-                f"{row['predicted_s']:.2f} s", f"{statistics.median(row['measured_s']):.2f} s", f"{error:+.1%}",
+                f"{row['predicted_s']:.2f} s",
+                f"{statistics.median(row['measured_s']):.2f} s",
+                f"{error:+.1%}",
                 ", ".join(f"{s:.2f}" for s in row["measured_s"]),
-            ]  # fmt: skip
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python benchmarks/stagger.py`."]
+    lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python -m benchmarks.rigs.stagger`."]
     return "\n".join(lines) + "\n"
 
 
 def _turns(pairs: Sequence[Mapping[str, Any]]) -> str:
-    counts = sorted({len(pair["duel"]["chosen_s"]) for pair in pairs if pair.get("duel")})
+    counts = sorted({len(pair["paired_runs"]["chosen_s"]) for pair in pairs if pair.get("paired_runs")})
     return " to ".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1]))) or "no"
 
 

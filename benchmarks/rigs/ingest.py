@@ -1,4 +1,4 @@
-"""Speed of the model of co-located jobs, a curve of 100 start offsets: `python benchmarks/ingest.py`.
+"""Speed of the model of co-located jobs, a curve of 100 start offsets: `python -m benchmarks.rigs.ingest`.
 
 Processor and wall seconds, each the median of several in one process, after one that is not counted. Writes
 benchmarks/results/ingest.json and ingest.md. Leave the machine alone meanwhile: on a busy one only the processor
@@ -14,14 +14,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from speed import RESULTS, human, machine
-
+from benchmarks.speed import RESULTS, human, machine
 from precision_time.ingest.model.curve import stagger_curve
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Together
@@ -30,9 +27,10 @@ POINTS = 100
 PAIRS = {
     "deep queues": [JobRates("a", 10_000, 3, 0.001, 0.004), JobRates("b", 10_000, 3, 0.002, 0.004)],
     "one without prefetch": [
-        JobRates("a", 10_000, 5, 0.001, 0.004, overlap=0.5), JobRates("b", 10_000, 2, 0.003, 0.006, overlap=0.0),
+        JobRates("a", 10_000, 5, 0.001, 0.004, overlap=0.5),
+        JobRates("b", 10_000, 2, 0.003, 0.006, overlap=0.0),
     ],
-}  # fmt: skip
+}
 CACHES = {
     "holds all": SharedCache(),
     "half, no eviction": SharedCache(5000, "no-eviction"),
@@ -81,17 +79,22 @@ def main() -> int:
     given = parser.parse_args()
     rows, where, load = measured(given.repeats), machine(), os.getloadavg()[0]
     lines = [
-        "# Speed of the model of co-located jobs", "",
+        "# Speed of the model of co-located jobs",
+        "",
         f"A curve is {POINTS} offsets of two jobs in one order of starts (goal: < 50 ms); `stagger_curve` is both "
-        "orders of starts, the plain ways, a search between the points and, with LRU, the same without eviction.", "",
+        "orders of starts, the plain ways, a search between the points and, with LRU, the same without eviction.",
+        "",
         "| jobs | samples | cache | curve, processor | curve, wall | stagger_curve, processor | stagger_curve, wall |",
         "|---|---|---|---|---|---|---|",
-        *(f"| {row['jobs']} | {row['order']} | {row['cache']} | {human(row['curve']['processor_s'])} | "
-          f"{human(row['curve']['wall_s'])} | {human(row['best']['processor_s'])} | {human(row['best']['wall_s'])} |"
-          for row in rows),
-        "", f"{where['date']}, {where['cpu']}, load {load:.1f}; python {where['python']}, numpy {where['numpy']}; "
-        f"median of {given.repeats}: `python benchmarks/ingest.py`.",
-    ]  # fmt: skip
+        *(
+            f"| {row['jobs']} | {row['order']} | {row['cache']} | {human(row['curve']['processor_s'])} | "
+            f"{human(row['curve']['wall_s'])} | {human(row['best']['processor_s'])} | {human(row['best']['wall_s'])} |"
+            for row in rows
+        ),
+        "",
+        f"{where['date']}, {where['cpu']}, load {load:.1f}; python {where['python']}, numpy {where['numpy']}; "
+        f"median of {given.repeats}: `python -m benchmarks.rigs.ingest`.",
+    ]
     text = "\n".join(lines) + "\n"
     print(text)
     content = {"machine": where, "load": load, "points": POINTS, "repeats": given.repeats, "rows": rows}

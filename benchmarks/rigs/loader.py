@@ -1,4 +1,6 @@
-"""Loader-bound training, predicted and measured: `python benchmarks/loader.py`. Needs nginx; takes about ten minutes.
+"""Loader-bound training, predicted and measured: `python -m benchmarks.rigs.loader`.
+
+Needs nginx; takes about ten minutes.
 
 Real PyTorch training (examples/stagger/train.py) on real JPEG files from nginx with a limited rate, through the file
 cache. What predicts: the storage probe, the preparation probe, and steps of the optimizer on batches in memory, taken
@@ -32,18 +34,18 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.rigs.local_server import LocalServer
 from precision_time.hardware.storage import Storage
 from precision_time.ingest.pipeline.formats import WORKER_START_S
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.ingest.storage.index import read_index
-from precision_time.ingest.storage.local_server import LocalServer
 from precision_time.ingest.storage.pictures import Recipe, make
 from precision_time.ingest.storage.preparation_probe import PreparationProbe, probe_preparation
 from precision_time.ingest.storage.reading import CROPPED
 from precision_time.ingest.storage.storage_probe import probe_storage
 
-RESULTS = Path(__file__).parent / "results"
-EXAMPLE = Path(__file__).parent.parent / "examples" / "stagger" / "train.py"
+RESULTS = Path(__file__).parents[1] / "results"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "stagger" / "train.py"
 SIZE, BATCH = 160, 16
 GOAL = 0.10
 DISTURBED = 0.05
@@ -136,10 +138,18 @@ def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, ep
 
     total = sum(read_index(server.url).bytes)
     example().train(
-        progress, root=server.url, cache=str(cache), epochs=epochs, workers=setting.workers, width=setting.width,
-        steps=setting.steps, batch_size=BATCH, cache_policy=setting.policy, prefetch=setting.prefetch,
+        progress,
+        root=server.url,
+        cache=str(cache),
+        epochs=epochs,
+        workers=setting.workers,
+        width=setting.width,
+        steps=setting.steps,
+        batch_size=BATCH,
+        cache_policy=setting.policy,
+        prefetch=setting.prefetch,
         cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
-    )  # fmt: skip
+    )
     return found
 
 
@@ -252,24 +262,26 @@ def run(
         cold, later = predict(loader, middle, train_s, samples)
         first = [epochs[0] for epochs in measured[setting]]
         rest = [epoch for epochs in measured[setting] for epoch in epochs[1:]]
-        rows.append({
-            "setting": asdict(setting),
-            "storage": storages[setting].to_dict(),
-            "prepared": asdict(middle),
-            "train_s": train_s,
-            "binding": loader.binding(train_s, loader.first_miss()),
-            "cold": judged(cold, loader.first_miss(), first),
-            "later": judged(later, loader.later_misses()[0][1], rest),
-            "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
-        })  # fmt: skip
+        rows.append(
+            {
+                "setting": asdict(setting),
+                "storage": storages[setting].to_dict(),
+                "prepared": asdict(middle),
+                "train_s": train_s,
+                "binding": loader.binding(train_s, loader.first_miss()),
+                "cold": judged(cold, loader.first_miss(), first),
+                "later": judged(later, loader.later_misses()[0][1], rest),
+                "epochs": [[asdict(epoch) for epoch in epochs] for epochs in measured[setting]],
+            }
+        )
     return rows
 
 
 def middle_of_probes(found: Sequence[PreparationProbe]) -> PreparationProbe:
     """The median of every figure."""
-    return PreparationProbe(**{
-        word: statistics.median(getattr(one, word) for one in found) for word in asdict(found[0])
-    })  # fmt: skip
+    return PreparationProbe(
+        **{word: statistics.median(getattr(one, word) for one in found) for word in asdict(found[0])}
+    )
 
 
 def middle_of(found: Sequence[Storage]) -> Storage:
@@ -283,9 +295,12 @@ def judged(predicted_s: float, miss: float, epochs: list[Epoch]) -> dict[str, fl
     seconds = statistics.median(epoch.seconds for epoch in epochs)
     missed = statistics.median(epoch.missed for epoch in epochs)
     return {
-        "predicted_s": predicted_s, "measured_s": seconds, "error": predicted_s / seconds - 1,
-        "predicted_miss": miss, "measured_miss": missed,
-    }  # fmt: skip
+        "predicted_s": predicted_s,
+        "measured_s": seconds,
+        "error": predicted_s / seconds - 1,
+        "predicted_miss": miss,
+        "measured_miss": missed,
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -298,8 +313,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         setting = row["setting"]
         cache = "all" if setting["cache"] is None else f"{setting['cache']:.0%} {setting['policy']}"
         cells = [
-            setting["name"], str(setting["workers"]), f"{setting['requests_per_s'] or 'no limit'}", cache,
-        ]  # fmt: skip
+            setting["name"],
+            str(setting["workers"]),
+            f"{setting['requests_per_s'] or 'no limit'}",
+            cache,
+        ]
         for kind in ("cold", "later"):
             found = row[kind]
             cells += [f"{found['predicted_s']:.2f} s, {found['measured_s']:.2f} s", f"{found['error']:+.1%}"]
@@ -332,10 +350,9 @@ def main() -> int:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "others": max(alone.taken),
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("precision-time", "torch", "pillow", "numpy")
-        } | {"python": platform.python_version()},
-    }  # fmt: skip
+        "versions": {name: importlib.metadata.version(name) for name in ("precision-time", "torch", "pillow", "numpy")}
+        | {"python": platform.python_version()},
+    }
     errors = [abs(row[kind]["error"]) for row in rows for kind in ("cold", "later")]
     content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, "rows": rows}
     given.output.mkdir(parents=True, exist_ok=True)
@@ -343,7 +360,7 @@ def main() -> int:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     text = (
         "# Loader-bound jobs: predicted against measured\n\n"
-        f"`python benchmarks/loader.py` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
+        f"`python -m benchmarks.rigs.loader` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
         f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, "
         f"medians of {given.rounds} runs, caches in {given.caches or 'the temporary folder'}; other programs "
         f"took at most {machine['others']:.0%} of the processors meanwhile.\n"
@@ -391,8 +408,11 @@ def _own_ticks(server: LocalServer) -> float:
 
 def _processor() -> str:
     path = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in path.read_text().splitlines() if line.startswith("model name")] \
-        if path.exists() else []  # fmt: skip
+    names = (
+        [line.split(":")[1].strip() for line in path.read_text().splitlines() if line.startswith("model name")]
+        if path.exists()
+        else []
+    )
     return names[0] if names else platform.processor() or platform.machine()
 
 
