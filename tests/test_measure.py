@@ -20,6 +20,7 @@ from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.errors import CatalogError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
+from precision_time.journal import Journal
 from precision_time.measure import calibrate as calibrate_module
 from precision_time.measure import clock, kernel_support, machine, rounds, session, suite, train, worker
 from precision_time.measure.bench import Bench
@@ -37,7 +38,6 @@ from precision_time.measure.calibrate import (
 from precision_time.measure.clock import summary, timed, timed_for
 from precision_time.measure.convolutions import conv_benches
 from precision_time.measure.hosts import host_costs
-from precision_time.measure.journal import Journal
 from precision_time.measure.kernel_support import UnsupportedError
 from precision_time.measure.launch import launch
 from precision_time.measure.point import COLUMNS, Point, largest_work

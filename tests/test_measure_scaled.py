@@ -12,8 +12,8 @@ from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.tracer import Tracer
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
+from precision_time.journal import Journal
 from precision_time.measure import measurement, scaled, suite
-from precision_time.measure.journal import Journal
 from precision_time.measure.measurement import data_card
 from precision_time.measure.point import largest_work
 from precision_time.measure.products import Limits

@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
 from precision_time.cli.main import main
-from precision_time.errors import MeasureError
+from precision_time.errors import DataError
 from precision_time.job import Job
+from precision_time.journal import Journal, read
 from precision_time.measure import measurement, optimizers, session, suite, whole_steps
 from precision_time.measure.calibrate import Machine, journal_of
 from precision_time.measure.clock import Timed
 from precision_time.measure.conditions import conditions
-from precision_time.measure.journal import Journal, read
 from precision_time.measure.measurement import data_card, measure, measure_task, plan_of, write_tables
 from precision_time.measure.point import Point
 from precision_time.measure.products import Limits
@@ -210,46 +210,7 @@ def test_what_ships_is_what_recording_gives() -> None:
     assert len(missing) <= 0.1 * len(found), missing[:5]
 
 
-# --- the journal ----------------------------------------------------------------------------------------------------
-
 HEADER = {"machine": "a", "torch": "1"}
-
-
-def test_a_journal_continues_where_it_ended(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    Journal(path, HEADER).add("one", {"points": []})
-    again = Journal(path, HEADER)
-    assert "one" in again
-    again.add("two", {"refused": "no"})
-    assert list(read(path)[1]) == ["one", "two"]
-
-
-def test_the_line_under_way_is_lost_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    Journal(path, HEADER).add("one", {"points": []})
-    with path.open("a", encoding="utf-8") as file:
-        file.write('{"label": "two", "poi')
-    again = Journal(path, HEADER)
-    assert list(again.records) == ["one"]
-    again.add("three", {})
-    assert list(read(path)[1]) == ["one", "three"]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('{"header": {"format": 1, "machine": "b", "torch": "1"}}\n', "was begun with machine 'b', but this is 'a'"),
-        ("hello\n", "is no journal"),
-        ('{"label": "one"}\n', "is no journal"),
-        ('{"header"', "it has no header"),
-    ],
-)
-def test_a_journal_of_something_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(MeasureError, match=why):
-        Journal(path, HEADER)
-    assert path.read_text(encoding="utf-8") == text
 
 
 def test_a_point_survives_its_journal() -> None:
@@ -512,5 +473,5 @@ def test_bad_words_are_one_sentence(words: list[str], why: str, capsys: pytest.C
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("", encoding="utf-8")
-    with pytest.raises(MeasureError, match="is a file; name a folder"):
+    with pytest.raises(DataError, match="is a file; name a folder"):
         measure(Machine("cpu", 1, 1), tmp_path / "x", 5.0)

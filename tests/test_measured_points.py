@@ -22,8 +22,8 @@ from precision_time.fit.measured_parameters import FEWEST, fit_own
 from precision_time.fit.measured_points import OwnFolder, OwnGroup, read_folder, read_folders, update_work
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
+from precision_time.journal import Journal, read
 from precision_time.measure.clock import Timed
-from precision_time.measure.journal import Journal, read
 from precision_time.measure.measurement import JOURNAL, write_tables
 from precision_time.measure.point import Point
 from precision_time.timing import constants, parameters

@@ -122,8 +122,8 @@ def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_profile_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's own task, in this process, with a clock that says the budget is spent after two operators."""
+    from precision_time.journal import read
     from precision_time.measure import profile, session
-    from precision_time.measure.journal import read
 
     (tmp_path / "net.py").write_text(MODEL)
     job = Job(str(tmp_path / "net.py") + ":make_job", batch_size=4)

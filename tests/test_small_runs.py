@@ -26,9 +26,9 @@ torch = pytest.importorskip("torch")
 from precision_time.cli.main import main  # noqa: E402
 from precision_time.errors import MeasureError, PredictorError  # noqa: E402
 from precision_time.job.datasets import find_dataset  # noqa: E402
+from precision_time.journal import Journal, read  # noqa: E402
 from precision_time.measure import kernel_support, small_runs  # noqa: E402
 from precision_time.measure.calibrate import Machine  # noqa: E402
-from precision_time.measure.journal import Journal, read  # noqa: E402
 from precision_time.measure.runs_table import CARD, TABLE, drift_of, write_table  # noqa: E402
 from precision_time.measure.small_runs import (  # noqa: E402
     LONG_PASS_S,

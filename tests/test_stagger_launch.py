@@ -17,9 +17,9 @@ from precision_time.errors import DataError, IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.host import Counter
 from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
-from precision_time.ingest.stagger.journal import Journal, key_of
 from precision_time.ingest.stagger.processes import Host, hosts, watch
 from precision_time.ingest.stagger.staggered_run import earlier_runs, run_jobs
+from precision_time.ingest.stagger.windows_journal import key_of, open_journal
 from precision_time.ingest.stagger.windows_plan import Launch, Launcher
 
 FUNCTION = """
@@ -214,7 +214,7 @@ def test_the_other_job_is_not_harmed(folder: Path) -> None:
     assert "job 'a' died in the staggered run, with exit code 1" in str(caught.value)
     assert "job 'b' ran on to its end" in str(caught.value)
     assert earlier_runs(file, folder / "out") == []
-    (entry,) = Journal(folder / "out")._found.values()
+    (entry,) = open_journal(folder / "out").records.values()
     assert entry["codes"] == {"a": 1, "b": 0}
     assert entry["traces"]["run"][1]["samples"][-1] == 20
 
@@ -262,16 +262,10 @@ def _wait_for(path: Path) -> str:
     raise AssertionError(f"{path} was not written")
 
 
-def test_a_broken_journal_line_is_passed_over(tmp_path: Path) -> None:
-    Journal(tmp_path).put("a", {"n": 1})
-    with (tmp_path / "journal.jsonl").open("a") as file:
-        file.write('{"key": "b", "n"')
-    again = Journal(tmp_path)
-    assert again.get("a") is not None
-    assert again.get("b") is None
-    again.put("c", {"n": 3})
-    assert Journal(tmp_path).get("c") is not None
-    assert Journal(tmp_path, fresh=True).get("a") is None
+def test_a_journal_is_continued_or_begun_again(tmp_path: Path) -> None:
+    open_journal(tmp_path / "kept").add("a", {"n": 1})
+    assert open_journal(tmp_path / "kept").get("a") == {"n": 1}
+    assert open_journal(tmp_path / "kept", fresh=True).get("a") is None
 
 
 def test_what_changes_a_key(folder: Path) -> None:
@@ -346,5 +340,5 @@ def test_a_script_that_was_edited_is_measured_again(folder: Path) -> None:
 def test_a_folder_that_cannot_be_made(folder: Path) -> None:
     (folder / "windows").write_text("not a folder")
     launcher = Launcher(file_of(folder, python_job(), python_job("b")), folder)
-    with pytest.raises(DataError, match=r"windows' cannot be used: file exists; give another one"):
+    with pytest.raises(DataError, match=r"windows' is a file; name a folder"):
         launcher.run("cold", [Launch(0, 8, 0, 1)])

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precision_time.errors import DataError, MeasureError
-from precision_time.measure.journal import read as read_journal
+from precision_time.errors import DataError
+from precision_time.journal import read as read_journal
 
 JOURNAL = "journal.jsonl"
 TABLES = ("operators.parquet", "operators.csv")
@@ -39,7 +39,7 @@ def content(folder: Path) -> tuple[str, Sequence[Record], Sequence[Record], Path
         updates = folder / "updates.csv"
         others = [_numbers(row) for row in _rows(updates)] if updates.is_file() else []
         return device, [_point_of(row) for row in _rows(table)], others, table
-    except (MeasureError, KeyError, TypeError, ValueError, IndexError, OSError) as error:
+    except (DataError, KeyError, TypeError, ValueError, IndexError, OSError) as error:
         raise DataError(
             f"{said}: {table.name} and its README.md are not what `precision-time measure` writes "
             f"({type(error).__name__}); check --measured"

@@ -17,9 +17,9 @@ import torch
 
 from precision_time.job.file import write_whole
 from precision_time.job.job import Job
+from precision_time.journal import Journal, Record, read
 from precision_time.measure.calibrate import Machine, dtypes_of, measure_interference, portable_fields
 from precision_time.measure.hosts import graph_launch_us, host_costs
-from precision_time.measure.journal import Journal, Record, made_folder, read
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import header
 from precision_time.measure.optimizers import update_tasks
@@ -29,6 +29,7 @@ from precision_time.measure.suite import Task, bench_task, family_tasks, interle
 from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
 from precision_time.measure.whole_steps import gpu_name, step_tasks
 from precision_time.measure.zoo_operators import zoo_benches
+from precision_time.report.write import make_folder
 
 KINDS = ("operators", "updates", "steps", "host", "ranks")
 """Single operators, optimizer updates, training steps, host costs, effects of several busy ranks."""
@@ -87,9 +88,9 @@ def measure(
 ) -> Measured:
     """Measure for about `budget_s` seconds, continuing the folder's journal, and write the folder's tables.
 
-    Raises `MeasureError` if the folder cannot be used or was begun on another machine.
+    Raises `DataError` if the folder cannot be used or was begun on another machine.
     """
-    target = made_folder(folder)
+    target = make_folder(folder)
     path = target / JOURNAL
     task = {
         "task": "measure",

@@ -14,8 +14,8 @@ import torch
 
 from precision_time.capture.training_step import training_step
 from precision_time.job.job import Job
+from precision_time.journal import Record
 from precision_time.measure.clock import summary
-from precision_time.measure.journal import Record
 from precision_time.measure.lamb import Lamb
 from precision_time.measure.suite import Task
 from precision_time.measure.train import OPTIMIZERS

@@ -17,10 +17,10 @@ import torch
 from precision_time.capture.graph import OpSignature
 from precision_time.capture.training_step import resolve
 from precision_time.job.job import Job
+from precision_time.journal import Journal, Record
 from precision_time.layered_prediction import is_layered
 from precision_time.measure.bench import tf32_allowed
 from precision_time.measure.clock import timed
-from precision_time.measure.journal import Journal, Record
 from precision_time.measure.launch import Report
 from precision_time.measure.machine import header
 from precision_time.measure.point import Point

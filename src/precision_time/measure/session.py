@@ -10,10 +10,10 @@ import torch
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.job.job import Job
+from precision_time.journal import Journal, Record
 from precision_time.measure.clock import timed
 from precision_time.measure.conditions import conditions
 from precision_time.measure.hosts import host_costs
-from precision_time.measure.journal import Journal, Record
 from precision_time.measure.launch import Report, no_report
 from precision_time.measure.machine import header
 from precision_time.measure.point import Point

@@ -23,14 +23,15 @@ from torch.utils.data.distributed import DistributedSampler
 from precision_time.errors import MeasureError, PrecisionTimeError, nearest
 from precision_time.job.job import Job
 from precision_time.job.run import Run
+from precision_time.journal import Journal, Record, read
 from precision_time.measure.calibrate import Machine, calibrate, write
 from precision_time.measure.conditions import conditions
-from precision_time.measure.journal import Journal, Record, made_folder, read
 from precision_time.measure.kernel_support import UnsupportedError
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import description, header
 from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
 from precision_time.measure.train import Trainer, settings, wait
+from precision_time.report.write import make_folder
 from precision_time.zoo.tables.small import ENTRIES
 
 JOURNAL = "journal.jsonl"
@@ -141,10 +142,10 @@ def collect(
 
     The budget includes a calibration of this machine (a device file, so that the passes can be predicted), unless the
     folder has one. A configuration that the device cannot run is recorded as refused, and the others go on. Raises
-    `MeasureError` if the folder cannot be used or was begun on another machine.
+    `DataError` if the folder cannot be used or was begun on another machine.
     """
     end = time.monotonic() + budget_s
-    target = made_folder(folder)
+    target = make_folder(folder)
     workers = sorted({1, here.ranks})
     wanted = configurations(networks, workers, here.device_type, quick)
     turns = 1 if quick else TURNS

@@ -10,10 +10,10 @@ import torch
 
 from precision_time.errors import MeasureError
 from precision_time.job.job import Job
+from precision_time.journal import Record
 from precision_time.measure.bench import Bench, tf32_allowed
 from precision_time.measure.clock import timed
 from precision_time.measure.convolutions import conv_benches
-from precision_time.measure.journal import Record
 from precision_time.measure.point import Point
 from precision_time.measure.products import Limits, attention_benches, matmul_benches
 from precision_time.measure.replay import replay_benches

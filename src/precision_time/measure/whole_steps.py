@@ -11,7 +11,7 @@ import torch
 from precision_time.errors import CatalogError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
-from precision_time.measure.journal import Record
+from precision_time.journal import Record
 from precision_time.measure.suite import Task
 from precision_time.measure.train import OPTIMIZERS, train_task
 from precision_time.zoo.catalog import ENTRIES

@@ -1,4 +1,4 @@
-"""Output files: written whole or not at all, and never over an input."""
+"""Output files and folders: checked before the work, written whole or not at all, and never over an input."""
 
 from __future__ import annotations
 
@@ -38,6 +38,44 @@ def write_whole(path: str | Path, content: bytes | str, inputs: Iterable[str | P
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"file {str(path)!r} cannot be written: {reason}; give another path") from None
+
+
+def check_file(name: str, path: str | Path) -> None:
+    """Raise `DataError` unless `path` is a file, or a new name in a folder that can be written to.
+
+    `name` is the flag or field that the error names.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise DataError(f"{name} {str(path)!r} is a folder; name a file in it")
+    _check_parent(name, target)
+    if not os.access(target.parent, os.W_OK):
+        raise DataError(f"{name} {str(path)!r}: the folder {str(target.parent)!r} cannot be written to; name another")
+
+
+def check_folder(name: str, path: str | Path) -> None:
+    """Raise `DataError` where `path` is there and no folder."""
+    if Path(path).exists() and not Path(path).is_dir():
+        raise DataError(f"{name} {str(path)!r} is a file; name a folder")
+
+
+def make_folder(path: str | Path, name: str = "output", parents: bool = False) -> Path:
+    """The folder, made where it is not there yet, with its `parents` or not. Raises `DataError` where it cannot be."""
+    folder = Path(path)
+    check_folder(name, folder)
+    if not parents:
+        _check_parent(name, folder)
+    try:
+        folder.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"{name} {str(path)!r} cannot be made: {reason}; give another folder") from None
+    return folder
+
+
+def _check_parent(name: str, path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"{name} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
 
 
 def compact_json(content: Mapping[str, Any]) -> str:

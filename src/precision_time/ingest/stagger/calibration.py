@@ -13,9 +13,9 @@ import numpy as np
 from precision_time.ingest.model.rates import JobRates, SharedCache, Together
 from precision_time.ingest.stagger.inversion import Found, Seen, SeenPair, bound, invert
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.journal import Journal
 from precision_time.ingest.stagger.sample_rates import Pace, by_pace, by_subsets, weighed_over_epochs
 from precision_time.ingest.stagger.windows import Rate
+from precision_time.ingest.stagger.windows_journal import open_journal
 from precision_time.ingest.stagger.windows_plan import Launcher, Report, Windows
 
 UNQUIET = 0.08
@@ -104,7 +104,7 @@ def calibrate(
     file: JobsFile, folder: str | Path, fresh: bool = False, report: Report = lambda what, done, total: None
 ) -> Calibration:
     """Measure what has not been measured before. `folder` keeps the measurements; `fresh` measures all again."""
-    journal = Journal(Path(folder), fresh)
+    journal = open_journal(folder, fresh)
     launcher = Launcher(file, Path(folder))
     windows = Windows(file, journal, launcher, report)
     jobs = len(file.jobs)

@@ -12,10 +12,12 @@ from typing import Any
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.journal import Journal, key_of, made
 from precision_time.ingest.stagger.processes import POLL_S, Host, Running, Trace, hosts
 from precision_time.ingest.stagger.windows import reached_s
+from precision_time.ingest.stagger.windows_journal import key_of, open_journal
 from precision_time.ingest.stagger.windows_plan import batch_of
+from precision_time.journal import Journal
+from precision_time.report.write import make_folder
 
 Tick = Callable[[float, Sequence[int]], None]
 
@@ -60,8 +62,8 @@ def run_jobs(
         raise IngestError(
             f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
         )
-    journal = Journal(Path(folder))
-    place = made(Path(folder) / "runs")
+    journal = open_journal(folder)
+    place = make_folder(Path(folder) / "runs", "folder", parents=True)
     begun: dict[int, Running] = {}
     with contextlib.nullcontext(on) if on else hosts(file) as up:
         if not keep_cache:
@@ -95,7 +97,7 @@ def run_jobs(
     dead = [one for one in begun.values() if one.code != 0]
     if dead:
         others = [one for one in begun.values() if one.code == 0]
-        rest = "".join(f"; job {one.job.name!r} ran on to its end, kept in {str(journal.folder)!r}" for one in others)
+        rest = "".join(f"; job {one.job.name!r} ran on to its end, kept in {str(folder)!r}" for one in others)
         error = dead[0].silence(_patience(file)) if dead[0].stopped else dead[0].death("in the staggered run")
         raise IngestError(f"{error}{rest}")
     for job, one in begun.items():
@@ -142,7 +144,7 @@ def _keep(file: JobsFile, journal: Journal, found: Measured, begun: dict[int, Ru
     base = key_of(file, list(file.jobs), _window(file))
     while journal.get(f"{base}-{number}") is not None:
         number += 1
-    journal.put(
+    journal.add(
         f"{base}-{number}",
         {
             "window": _window(file),
@@ -157,7 +159,7 @@ def _keep(file: JobsFile, journal: Journal, found: Measured, begun: dict[int, Ru
 
 def earlier_runs(file: JobsFile, folder: str | Path) -> list[Measured]:
     """Whole runs of these jobs that the folder's journal keeps."""
-    journal = Journal(Path(folder))
+    journal = open_journal(folder)
     base = key_of(file, list(file.jobs), _window(file))
     found, number = [], 0
     while (entry := journal.get(f"{base}-{number}")) is not None:

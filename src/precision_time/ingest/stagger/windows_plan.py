@@ -18,9 +18,11 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.journal import Journal, key_of, made
 from precision_time.ingest.stagger.processes import Host, Running, Trace, watch
 from precision_time.ingest.stagger.windows import FEWEST_LINES, reached_s
+from precision_time.ingest.stagger.windows_journal import key_of
+from precision_time.journal import Journal
+from precision_time.report.write import make_folder
 
 Report = Callable[[str, int, int], None]
 _FEWEST_BATCHES = 6
@@ -60,7 +62,7 @@ class Launcher:
         self, name: str, launches: Sequence[Launch], until: Callable[[Sequence[Running]], bool] = lambda _: False
     ) -> list[Trace]:
         """Start them at one moment; traces when all have ended, or `until` held."""
-        folder = made(self.folder / "windows")
+        folder = make_folder(self.folder / "windows", "folder", parents=True)
         places = [folder / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
         running: list[Running] = []
         try:
@@ -100,7 +102,7 @@ class Windows:
             self.launcher.host(jobs[0])
             cache_state.empty(self.file)
             traces = measure()
-            entry = self.journal.put(
+            entry = self.journal.add(
                 key,
                 {
                     "window": window,

@@ -1,0 +1,117 @@
+"""An append-only journal of measurements: JSON lines in a file, so that interrupted work continues where it ended.
+
+The first line holds the header: the conditions under which all records are made, for example the machine. Every other
+line is one record with its label. Each is on the disk before `add` returns; a last line that a crash cut short is
+dropped when the journal is opened again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import DataError
+
+FORMAT = 1
+Record = dict[str, Any]
+
+
+class Journal:
+    """Records by label, kept in the file at `path`, or in memory alone without one.
+
+    A file that is there is continued; the last record of a label counts. `fresh` leaves the records of the file unread.
+    Raises `DataError` where the file cannot be used, is no journal, or was begun under another `header`.
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, header: Mapping[str, Any] | None = None, fresh: bool = False
+    ) -> None:
+        self.records: dict[str, Record] = {}
+        self._path = None if path is None else Path(path)
+        if self._path is None:
+            return
+        header = {"format": FORMAT, **(header or {})}
+        try:
+            if self._path.exists() and self._path.stat().st_size:
+                self._continue(self._path, header)
+            else:
+                self._append(self._path, {"header": header})
+        except OSError as error:
+            raise _unusable(self._path, error) from None
+        if fresh:
+            self.records = {}
+
+    def get(self, label: str) -> Record | None:
+        """The last record of this label, or None."""
+        return self.records.get(label)
+
+    def add(self, label: str, record: Mapping[str, Any]) -> Record:
+        """Keep a record; it is on the disk when this returns."""
+        kept = dict(record)
+        if self._path is not None:
+            self._append(self._path, {"label": label, **kept})
+        self.records[label] = kept
+        return kept
+
+    def __contains__(self, label: str) -> bool:
+        return label in self.records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def _continue(self, path: Path, expected: Mapping[str, Any]) -> None:
+        header, self.records, complete_bytes = read(path)
+        for key, value in expected.items():
+            if header.get(key) != value:
+                raise DataError(
+                    f"{path} was begun with {key} {header.get(key)!r}, but this is {value!r}; "
+                    "continue it there, delete it, or name another output"
+                )
+        if complete_bytes < path.stat().st_size:
+            with path.open("r+b") as file:
+                file.truncate(complete_bytes)
+
+    @staticmethod
+    def _append(path: Path, content: Mapping[str, Any]) -> None:
+        line = json.dumps(content)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read(path: str | Path) -> tuple[Record, dict[str, Record], int]:
+    """Header, records by label, and the number of bytes in complete lines. Raises `DataError` if it is no journal."""
+    header: Record = {}
+    records: dict[str, Record] = {}
+    complete_bytes = 0
+    try:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file):
+                if not line.endswith(b"\n"):
+                    break
+                content = json.loads(line)
+                complete_bytes += len(line)
+                if number == 0:
+                    header = content["header"]
+                else:
+                    records[content.pop("label")] = content
+    except OSError as error:
+        raise _unusable(path, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_journal(path, type(error).__name__) from error
+    if not header:
+        raise _no_journal(path, "it has no header")
+    return header, records, complete_bytes
+
+
+def _unusable(path: str | Path, error: OSError) -> DataError:
+    reason = (error.strerror or str(error)).lower()
+    return DataError(f"journal {str(path)!r} cannot be used: {reason}; name another output")
+
+
+def _no_journal(path: str | Path, reason: str) -> DataError:
+    return DataError(f"{path} is no journal of measurements ({reason}); delete it, or name another output")
