@@ -15,6 +15,7 @@ from precision_time.cli.main import main
 from precision_time.cli.parser import build_parser, flags_of
 from precision_time.errors import MissingPeakError
 from precision_time.job import Job
+from precision_time.zoo.catalog import ENTRIES
 
 JOB_FLAGS = [
     "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
@@ -27,7 +28,7 @@ JOB_FLAGS = [
     "--price",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
-ON_TOP = ["--anchor", "--import", "--help", "--json"]
+ON_TOP = ["--anchor", "--import", "--cluster", "--help", "--json"]
 EVALUATE_FLAGS = [
     "--help", "--html", "--csv", "--anchors", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model",
     "--framework", "--json",
@@ -249,6 +250,11 @@ def test_help_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(capsys.readouterr().out) > 10
     assert main(["gpus", "H100", "--json"]) == 0
     assert all("h100" in gpu["name"] for gpu in json.loads(capsys.readouterr().out))
+
+
+def test_zoo_lists_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == sorted(ENTRIES)
 
 
 def test_completion(capsys: pytest.CaptureFixture[str]) -> None:

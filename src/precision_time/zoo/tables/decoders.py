@@ -67,7 +67,9 @@ NEMOTRON: Mapping[str, Any] = {
 GPT2: Mapping[str, Any] = {**GPT, "act": "gelu_tanh", "vocab": 50257, "dropout": 0.1, "max_positions": 1024}
 
 
-def _shape(layers: int, hidden: int, heads: int, kv_heads: int | None = None, ffn: int | None = None) -> dict[str, Any]:
+def decoder_shape(
+    layers: int, hidden: int, heads: int, kv_heads: int | None = None, ffn: int | None = None
+) -> dict[str, Any]:
     return {
         "layers": layers,
         "hidden": hidden,
@@ -78,7 +80,7 @@ def _shape(layers: int, hidden: int, heads: int, kv_heads: int | None = None, ff
     }
 
 
-def _entry(
+def decoder_entry(
     name: str,
     family: str,
     config: Mapping[str, Any],
@@ -106,12 +108,12 @@ def _entry(
 
 def _gpt2(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:
     source = f"transformers GPT2LMHeadModel, {name}"
-    return _entry(name, "gpt", {**GPT2, **shape}, 1024, parameters, source, batch_size=8)
+    return decoder_entry(name, "gpt", {**GPT2, **shape}, 1024, parameters, source, batch_size=8)
 
 
 def _llama(name: str, shape: dict[str, Any], vocab: int, theta: float, seq_len: int, parameters: int) -> ZooEntry:
     config = {**LLAMA, **shape, "vocab": vocab, "rope_theta": theta}
-    return _entry(name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config")
+    return decoder_entry(name, "llama", config, seq_len, parameters, "transformers LlamaForCausalLM, published config")
 
 
 def _experts(experts: int, topk: int, width: int, shared: int = 0, dense_layers: int = 0) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def _experts(experts: int, topk: int, width: int, shared: int = 0, dense_layers:
 
 
 def _large(name: str, family: str, config: Mapping[str, Any], seq_len: int, parameters: int, source: str) -> ZooEntry:
-    entry = _entry(name, family, {**LLAMA, **config}, seq_len, parameters, source)
+    entry = decoder_entry(name, family, {**LLAMA, **config}, seq_len, parameters, source)
     return replace(entry, symbols=(BATCH, SEQ), ships_math=False)
 
 
@@ -151,19 +153,19 @@ GPT_OSS: Mapping[str, Any] = {
     "attn_sink": "learned",
 }
 LLM_FOUNDRY = "llm-foundry throughput table, sequence length 2048"
-LLAMA3_8B = _shape(32, 4096, 32, 8, 14336)
-LLAMA3_70B = _shape(80, 8192, 64, 8, 28672)
+LLAMA3_8B = decoder_shape(32, 4096, 32, 8, 14336)
+LLAMA3_70B = decoder_shape(80, 8192, 64, 8, 28672)
 LLAMA3_COUNTS = (8_030_261_248, 70_553_706_496, 405_853_388_800)
 
 ENTRIES: tuple[ZooEntry, ...] = (
     # Defaults of the user-defined GPT are those of GPT-2 small with a vocabulary padded to a multiple of 128.
-    _entry("gpt", "gpt", {**GPT, **_shape(12, 768, 12), "vocab": 50304}, 1024, batch_size=8),
-    _gpt2("gpt2", _shape(12, 768, 12), 124_439_808),
-    _gpt2("gpt2-medium", _shape(24, 1024, 16), 354_823_168),
-    _gpt2("gpt2-large", _shape(36, 1280, 20), 774_030_080),
-    _gpt2("gpt2-xl", _shape(48, 1600, 25), 1_557_611_200),
+    decoder_entry("gpt", "gpt", {**GPT, **decoder_shape(12, 768, 12), "vocab": 50304}, 1024, batch_size=8),
+    _gpt2("gpt2", decoder_shape(12, 768, 12), 124_439_808),
+    _gpt2("gpt2-medium", decoder_shape(24, 1024, 16), 354_823_168),
+    _gpt2("gpt2-large", decoder_shape(36, 1280, 20), 774_030_080),
+    _gpt2("gpt2-xl", decoder_shape(48, 1600, 25), 1_557_611_200),
     *(
-        _entry(f"mpt-{size}", "mpt", {**GPT, **_shape(*shape), "vocab": 50368}, 2048, count, LLM_FOUNDRY)
+        decoder_entry(f"mpt-{size}", "mpt", {**GPT, **decoder_shape(*shape), "vocab": 50368}, 2048, count, LLM_FOUNDRY)
         for size, shape, count in (
             ("125m", (12, 768, 12), 125_311_488),
             ("350m", (24, 1024, 16), 355_985_408),
@@ -176,30 +178,30 @@ ENTRIES: tuple[ZooEntry, ...] = (
             ("70b", (80, 8192, 64), 64_862_437_376),
         )
     ),
-    _entry("gpt3-5b", "gpt", {**GPT, **_shape(24, 4096, 32), "vocab": 51200}, 2048),
-    _entry("gpt3-20b", "gpt", {**GPT, **_shape(44, 6144, 48), "vocab": 51200}, 2048),
-    _entry(
+    decoder_entry("gpt3-5b", "gpt", {**GPT, **decoder_shape(24, 4096, 32), "vocab": 51200}, 2048),
+    decoder_entry("gpt3-20b", "gpt", {**GPT, **decoder_shape(44, 6144, 48), "vocab": 51200}, 2048),
+    decoder_entry(
         "gpt3-175b",
         "gpt",
-        {**GPT, **_shape(96, 12288, 96), "vocab": 51200},
+        {**GPT, **decoder_shape(96, 12288, 96), "vocab": 51200},
         2048,
         174_600_000_000,
         "arXiv:2005.14165 table D.1 (rounded to 0.1 billion; vocabulary 50257)",
     ),
-    _llama("llama2-7b", _shape(32, 4096, 32, 32, 11008), 32000, 1e4, 4096, 6_738_415_616),
-    _llama("llama2-13b", _shape(40, 5120, 40, 40, 13824), 32000, 1e4, 4096, 13_015_864_320),
-    _llama("llama2-70b", _shape(80, 8192, 64, 8, 28672), 32000, 1e4, 4096, 68_976_648_192),
+    _llama("llama2-7b", decoder_shape(32, 4096, 32, 32, 11008), 32000, 1e4, 4096, 6_738_415_616),
+    _llama("llama2-13b", decoder_shape(40, 5120, 40, 40, 13824), 32000, 1e4, 4096, 13_015_864_320),
+    _llama("llama2-70b", decoder_shape(80, 8192, 64, 8, 28672), 32000, 1e4, 4096, 68_976_648_192),
     _llama("llama3-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
     _llama("llama3-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
     _llama("llama3.1-8b", LLAMA3_8B, 128256, 5e5, 8192, LLAMA3_COUNTS[0]),
     _llama("llama3.1-70b", LLAMA3_70B, 128256, 5e5, 8192, LLAMA3_COUNTS[1]),
-    _llama("llama3.1-405b", _shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2]),
+    _llama("llama3.1-405b", decoder_shape(126, 16384, 128, 8, 53248), 128256, 5e5, 8192, LLAMA3_COUNTS[2]),
     # The adapted layers are those of MLPerf's reference: query, key and value in one projection, and the output.
     _large(
         "llama2-70b-lora",
         "llama",
         {
-            **_shape(80, 8192, 64, 8, 28672),
+            **decoder_shape(80, 8192, 64, 8, 28672),
             "vocab": 32000,
             "rope_theta": 1e4,
             **LORA,
@@ -208,15 +210,15 @@ ENTRIES: tuple[ZooEntry, ...] = (
         69_021_212_672,
         "MLPerf training reference, llama2_70b_lora: 68,976,648,192 frozen and 44,564,480 trained",
     ),
-    _mixtral("mixtral-8x7b", _shape(32, 4096, 32, 8, 14336), 46_702_792_704),
-    _mixtral("mixtral-8x22b", _shape(56, 6144, 48, 8, 16384), 140_620_634_112),
-    _qwen3("qwen3-30b-a3b", _shape(48, 2048, 32, 4, 6144), 768, 30_532_122_624),
-    _qwen3("qwen3-235b-a22b", _shape(94, 4096, 64, 4, 12288), 1536, 235_093_634_560),
+    _mixtral("mixtral-8x7b", decoder_shape(32, 4096, 32, 8, 14336), 46_702_792_704),
+    _mixtral("mixtral-8x22b", decoder_shape(56, 6144, 48, 8, 16384), 140_620_634_112),
+    _qwen3("qwen3-30b-a3b", decoder_shape(48, 2048, 32, 4, 6144), 768, 30_532_122_624),
+    _qwen3("qwen3-235b-a22b", decoder_shape(94, 4096, 64, 4, 12288), 1536, 235_093_634_560),
     _large(
         "gpt-oss-120b",
         "gpt-oss",
         {
-            **_shape(36, 2880, 64, 8, 2880),
+            **decoder_shape(36, 2880, 64, 8, 2880),
             **_experts(128, 4, 2880),
             "head_dim": 64,
             "vocab": 201088,
@@ -230,7 +232,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
     _large(
         "deepseek-v3",
         "deepseek",
-        {**_shape(61, 7168, 128, ffn=18432), **_experts(256, 8, 2048, 2048, 3), **MLA, "vocab": 129280},
+        {**decoder_shape(61, 7168, 128, ffn=18432), **_experts(256, 8, 2048, 2048, 3), **MLA, "vocab": 129280},
         4096,
         671_026_404_352,
         "transformers DeepseekV3ForCausalLM, published config, without the router's correction of 14,848 numbers",
@@ -239,7 +241,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         "kimi-k2",
         "deepseek",
         {
-            **_shape(61, 7168, 64, ffn=18432),
+            **decoder_shape(61, 7168, 64, ffn=18432),
             **_experts(384, 8, 2048, 2048, 1),
             **MLA,
             "vocab": 163840,
@@ -254,7 +256,7 @@ ENTRIES: tuple[ZooEntry, ...] = (
         "nemotron-3-nano",
         "nemotron-h",
         {
-            **_shape(52, 2688, 32, 2, 1856),
+            **decoder_shape(52, 2688, 32, 2, 1856),
             **_experts(128, 6, 1856, 3712),
             "pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
             "mamba_heads": 64,
@@ -271,12 +273,12 @@ ENTRIES: tuple[ZooEntry, ...] = (
         31_600_000_000,
         "arXiv:2512.20848 (31.6 billion, rounded)",
     ),
-    _entry("nemotron-8b", "nemotron", {**NEMOTRON, **_shape(32, 4096, 32)}, 4096),
-    _entry("nemotron-22b", "nemotron", {**NEMOTRON, **_shape(40, 6144, 48)}, 4096),
-    _entry(
+    decoder_entry("nemotron-8b", "nemotron", {**NEMOTRON, **decoder_shape(32, 4096, 32)}, 4096),
+    decoder_entry("nemotron-22b", "nemotron", {**NEMOTRON, **decoder_shape(40, 6144, 48)}, 4096),
+    decoder_entry(
         "nemotron-340b",
         "nemotron",
-        {**NEMOTRON, **_shape(96, 18432, 96, 8)},
+        {**NEMOTRON, **decoder_shape(96, 18432, 96, 8)},
         4096,
         341_000_000_000,
         "Nemotron-4 340B report: 331.6 billion + 9.4 billion embedding parameters (rounded)",
