@@ -1,42 +1,46 @@
-"""Work shared out over processes: what many predictions are made with. The answers are those of one process."""
+"""Worker processes: a pool that shares out predictions, and modules of this package run as processes of their own."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing.connection import wait
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pooled(
-    work: Callable[[Given], Found], chunks: Sequence[Given], workers: int
-) -> Generator[tuple[int, Found], None, None]:
-    """Positions of chunks with what `work` makes of them, as they are done.
+    work: Callable[[Argument], Result], chunks: Sequence[Argument], workers: int
+) -> Generator[tuple[int, Result], None, None]:
+    """(index, `work(chunks[index])`) of every chunk as it is done by a pool of `workers` processes.
 
-    Ends early, with nothing said of the others, where there can be no pool or it breaks (a worker killed for memory).
+    Ends early, without the remaining chunks, where no pool can be made or it breaks (a worker killed for memory).
     """
     others = set(multiprocessing.active_children())
     try:
-        # spawn: a fork would copy the threads' locks of whoever calls us
+        # spawn: a fork would copy the locks of the caller's threads
         pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     except (OSError, NotImplementedError, ImportError):  # no semaphores here
         return
     try:
-        with _interrupts_held():  # Ctrl-C is for us; workers inherit the mask and are ended below
+        with _interrupts_held():  # workers inherit the mask, so Ctrl-C reaches only this process, which ends them below
             futures = {pool.submit(work, chunk): index for index, chunk in enumerate(chunks)}
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -50,8 +54,42 @@ def pooled(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def start_module(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start `python -m module ARGUMENTS`; it imports this very package, from whatever folder it is started.
+
+    `environment` is added to that of this process, `options` are those of `subprocess.Popen`.
+    """
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **(environment or {})}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=variables, **options)
+
+
+def end_process(process: subprocess.Popen[bytes], patience_s: float = 0.0) -> None:
+    """Close the pipes of a process, give it `patience_s` seconds to exit, then kill it; it is gone on return."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+        return
+    process.kill()
+    process.wait()
+
+
+def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among the lines that a process wrote; other lines, which libraries may print, are skipped."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            content = json.loads(line)
+            if isinstance(content, dict):
+                yield content
+
+
 def _end_with_parent() -> None:
-    """A worker whose parent is killed would wait for work for ever."""
+    """End this worker when its parent process ends, even if that was killed; otherwise it would wait for work."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -62,7 +100,7 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import MeasureError
+from precision_time.processes import end_process, json_objects, start_module
 
 Report = Callable[[int, int], None]
 """Called with the number of finished items and their total."""
+_MALLOC_THRESHOLDS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 _KEPT_BYTES = str(1 << 40)
 """More than any heap, so that the GNU C library keeps freed memory. By default it may return memory to the system and
 fault it in again in the next step: about 4 us per page on a virtual machine, a tenth of a small step."""
@@ -53,11 +55,7 @@ def launch(
                     process.wait(_EXIT_TIMEOUT_S)
         finally:
             for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
+                end_process(process)
         last_lines = [_last_line(file) for file in errors]
     if result is None:
         code = processes[0].returncode
@@ -72,7 +70,6 @@ def _start(
     task: Mapping[str, Any], rank: int, ranks: int, threads: int, folder: str, errors: Any
 ) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "RANK": str(rank),
@@ -82,15 +79,14 @@ def _start(
         "PYTHONUNBUFFERED": "1",
     }
     if sys.platform.startswith("linux"):
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        environment.setdefault("MALLOC_TRIM_THRESHOLD_", _KEPT_BYTES)
-        environment.setdefault("MALLOC_MMAP_THRESHOLD_", _KEPT_BYTES)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "precision_time.measure.worker"],
+        defaults = {"GLOO_SOCKET_IFNAME": "lo"} | dict.fromkeys(_MALLOC_THRESHOLDS, _KEPT_BYTES)
+        environment |= {name: value for name, value in defaults.items() if name not in os.environ}
+    process = start_module(
+        "precision_time.measure.worker",
+        environment=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
         stderr=errors,
-        env=environment,
     )
     assert process.stdin is not None  # asked for above
     with contextlib.suppress(BrokenPipeError):
@@ -116,13 +112,11 @@ def _listen(processes: list[subprocess.Popen[bytes]], end: float, report: Report
     stdout = processes[0].stdout
     assert stdout is not None  # rank 0 has a pipe
     result: dict[str, Any] | None = None
-    for line in stdout:
-        with contextlib.suppress(json.JSONDecodeError):
-            message = json.loads(line)
-            if isinstance(message, dict) and "progress" in message:
-                report(*message["progress"])
-            elif isinstance(message, dict) and ("result" in message or "error" in message):
-                result = message
+    for message in json_objects(stdout):
+        if "progress" in message:
+            report(*message["progress"])
+        elif "result" in message or "error" in message:
+            result = message
     return result
 
 

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.progress import VARIABLE
 from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobWords
+from precision_time.processes import end_process, json_objects, start_module
 
 POLL_S = 0.02
 _SHOWN_LINES = 3
@@ -166,14 +166,12 @@ class Host:
 
     def __init__(self, file: JobsFile, job: JobWords) -> None:
         self.job, self._folder = job, file.folder
-        paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "precision_time.ingest.stagger.host"],
+        self._process = start_module(
+            "precision_time.ingest.stagger.host",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=file.folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # Ctrl-C is for us; we end it
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the host
         )
         self._heard = b""
         if job.is_python:
@@ -227,15 +225,7 @@ class Host:
 
     def close(self) -> None:
         """End the host, and with it whatever it runs."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_process(self._process, 5.0)
 
     def _ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None  # asked for above
@@ -255,11 +245,7 @@ class Host:
             if not data:
                 return
             *lines, self._heard = (self._heard + data).split(b"\n")
-            for line in lines:
-                with contextlib.suppress(json.JSONDecodeError):
-                    answer = json.loads(line)
-                    if isinstance(answer, dict):
-                        yield answer
+            yield from json_objects(lines)
             patience_s = 0.0
 
 

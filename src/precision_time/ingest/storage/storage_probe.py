@@ -25,6 +25,7 @@ from precision_time.errors import IngestError
 from precision_time.hardware.storage import Storage
 from precision_time.ingest.storage.index import Index, files_of, local_path
 from precision_time.ingest.storage.probe_reader import Order, Reads
+from precision_time.processes import end_process, start_module
 
 BUDGET_S = 20.0
 LEAST_BUDGET_S = 4.0
@@ -266,19 +267,14 @@ class _Readers:
 
     def __enter__(self) -> _Readers:
         # Not multiprocessing's: that runs the caller's main module once more in every process.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         for _ in range(self._most):
             ours, theirs = Pipe()
             with theirs:
-                command = [sys.executable, "-m", "precision_time.ingest.storage.probe_reader", self._root]
-                self._processes.append(
-                    subprocess.Popen(
-                        [*command, "local" if self._local else "remote", str(theirs.fileno())],
-                        pass_fds=[theirs.fileno()],
-                        stdin=subprocess.DEVNULL,
-                        env=environment,
-                    )
-                )
+                arguments = (self._root, "local" if self._local else "remote", str(theirs.fileno()))
+                module = "precision_time.ingest.storage.probe_reader"
+                options: dict[str, Any] = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL}
+                self._processes.append(start_module(module, *arguments, environment=environment, **options))
             self._pipes.append(ours)
         return self
 
@@ -288,11 +284,7 @@ class _Readers:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:  # they end when their pipe does
-            try:
-                process.wait(timeout=0.1 if kind else 5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, 0.1 if kind else 5.0)
 
     def ready(self, report: _Steps) -> None:
         """All have read once: processes run, connections are open."""
