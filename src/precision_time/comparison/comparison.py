@@ -39,6 +39,12 @@ class Row:
         per_step = self.estimate.samples_per_s * self.estimate.step.p50
         return max(1, round(per_step / self.job.layout_spec.dp / self.job.grad_accum))
 
+    def speed_up_over(self, base: Row | None) -> float | None:
+        """Samples per second over those of `base`; None where either has no estimate."""
+        if base is None or base.estimate is None or self.estimate is None or base.estimate.samples_per_s <= 0:
+            return None
+        return self.estimate.samples_per_s / base.estimate.samples_per_s
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -58,7 +64,7 @@ class Comparison:
 
     def speed_up(self, row: Row) -> float | None:
         """Samples per second over those of the baseline; None where either has no estimate."""
-        return speed_up_over(self.baseline, row)
+        return row.speed_up_over(self.baseline)
 
     def explanations(self) -> list[str]:
         """Sentences read off the breakdowns: why a precision is faster or not, and which rows do not fit in memory."""
@@ -76,7 +82,7 @@ class Comparison:
                     "job": row.job.to_dict(),
                     "estimate": None if row.estimate is None else row.estimate.to_dict(),
                     "error": row.error,
-                    "speed_up": speed_up_over(base, row),
+                    "speed_up": row.speed_up_over(base),
                 }
                 for row in self.rows
             ],
@@ -93,13 +99,6 @@ class Comparison:
         from precision_time.comparison.table import render
 
         return render(self)
-
-
-def speed_up_over(base: Row | None, row: Row) -> float | None:
-    """Samples per second of `row` over those of `base`; None where either has no estimate."""
-    if base is None or base.estimate is None or row.estimate is None or base.estimate.samples_per_s <= 0:
-        return None
-    return row.estimate.samples_per_s / base.estimate.samples_per_s
 
 
 def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:

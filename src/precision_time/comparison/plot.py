@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.comparison.comparison import speed_up_over
 from precision_time.comparison.table import breakdown_table, row_names, summary_table, title
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.estimate.text import TERM_LABELS
@@ -43,7 +42,7 @@ def _draw(comparison: Comparison) -> Any:
         if row.estimate is None:
             axes.text(0, index, " no estimate", va="center", color="#666666", style="italic")
         else:
-            _bar(axes, index, row.estimate, factor / scale, speed_up_over(base, row))
+            _bar(axes, index, row.estimate, factor / scale, row.speed_up_over(base))
     axes.set_yticks(range(len(rows)), [name.replace(", ", "\n", 1) for name in row_names(rows)], fontsize=9)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(rows) - 0.5, -0.5)

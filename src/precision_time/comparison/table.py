@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from precision_time.comparison.comparison import speed_up_over
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.estimate.text import interval_text
 from precision_time.report.table import Table
@@ -91,7 +90,7 @@ def _estimate_cells(row: Row, base: Row | None, epochs: bool) -> list[str]:
     estimate = row.estimate
     if estimate is None or base is None:
         return ["no estimate", "-", "-", "-"] + (["-"] if epochs else [])
-    speed_up = speed_up_over(base, row)
+    speed_up = row.speed_up_over(base)
     cells = [
         interval_text(estimate.step),
         f"{estimate.samples_per_s:,.{min(2, digits_for(estimate.samples_per_s))}f}",

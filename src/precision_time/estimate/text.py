@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.units import (
     byte_unit_for,
@@ -16,6 +16,9 @@ from precision_time.units import (
     rounded_parts,
     unit_for,
 )
+
+if TYPE_CHECKING:
+    from precision_time.estimate.estimate import Estimate
 
 TERM_LABELS = {
     "forward": "forward",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from precision_time.estimate.text import interval_text
-from precision_time.evaluation.evaluation import Evaluation
 from precision_time.evaluation.order import Order, precision_order
 from precision_time.evaluation.rows import JudgedRow, statistics
 from precision_time.measurements.row import Row
 from precision_time.report.errors import ALL_FIELDS, ErrorStatistics, labels, percent
 from precision_time.report.table import Table
 from precision_time.units import human_seconds
+
+if TYPE_CHECKING:
+    from precision_time.evaluation.evaluation import Evaluation
 
 TITLES = {
     "precision": "by precision",
