@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from precision_time import predict
-from precision_time.anchors.anchor import JobDescriptor
-from precision_time.errors import DataError
-from precision_time.estimate.interval import Interval
-from precision_time.fit import folds
 from precision_time.fit.board.__main__ import BEGIN, END, fill_markers, main
 from precision_time.fit.board.anchored import anchored_by_one
 from precision_time.fit.board.facts import Facts, parameters_digest
 from precision_time.fit.board.page import page, readme_table, targets
 from precision_time.fit.board.residuals import KNOWN, NOT_UNDERSTOOD, why
 from precision_time.fit.board.runs import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin
+
+from precision_time import predict
+from precision_time.anchors.anchor import JobDescriptor
+from precision_time.errors import DataError
+from precision_time.estimate.interval import Interval
+from precision_time.fit import folds
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_validate, spread_for, with_intervals

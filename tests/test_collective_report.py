@@ -19,7 +19,6 @@ from precision_time.timing.collectives import Constants, fitted
 pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 
-from precision_time.fit.collective_cases import NVLINK, PCIE, Array, Case, table_cases
 from precision_time.fit.collective_judging import (
     CLOCK_GHZ,
     GENERATIONS,
@@ -35,6 +34,8 @@ from precision_time.fit.collective_judging import (
     types,
 )
 from precision_time.fit.collective_report import BEGIN, END, section, written
+
+from precision_time.fit.collective_cases import NVLINK, PCIE, Array, Case, table_cases
 from precision_time.fit.collectives import log_errors, main
 
 REPO = Path(__file__).parents[1]

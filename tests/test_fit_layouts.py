@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from precision_time.fit.layout_report import filled
 
 from precision_time.errors import DataError
-from precision_time.fit.layout_report import filled
 from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, spread, usual
 from precision_time.timing.constants import shipped
 from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -18,7 +19,8 @@ DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
 VERIFY_PRECISIONS = "fp32,amp-bf16"
 
 _FILE_FLAGS = (
-    "device", "trace", "plot", "table", "html", "csv", "output", "save", "shared", "measured", "imported", "trained",
+    "device", "trace", "plot", "table", "html", "csv", "output", "save", "tables", "measured", "imported",
+    "trained",
     "real_runs", "jobs", "folder",
     "cluster",
 )  # fmt: skip
@@ -85,9 +87,9 @@ _USAGE = {
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
-    "train": "[PREDICTOR ...] [--shared DIR] [--real-runs FOLDER] [--output FOLDER]",
+    "train": "[PREDICTOR ...] [--tables DIR] [--real-runs FOLDER] [--output FOLDER]",
     "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
-    "fit": "[STAGE ...] --shared DIR [--measured FOLDER] [--report]",
+    "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",
     "gpus": "[TEXT] [--prices] [--device FILE] [--json]",
 }
@@ -194,15 +196,16 @@ def build_parser(for_completion: bool = False) -> Parser:
     for command in (calibrate, measure):
         _add_job_flags(command, ("precision",), for_completion, (*_NOT_FOR_VERIFY, "gpus", "device"), crossed)
     fit = made["fit"]
-    fit.add_argument("stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors (default: all)")
-    fit.add_argument("--shared", metavar="DIR", help="folder with data/kernels and data/published")
+    fit.add_argument("stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors, layouts "
+                     "(default: all)")  # fmt: skip
+    _add_tables_flag(fit)
     fit.add_argument("--measured", metavar="FOLDER", action="append", help="folder that `measure` filled on a catalog "
                      "GPU, for stage kernels; may be repeated")  # fmt: skip
-    fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors)")
+    fit.add_argument("--report", action="store_true", help="only judge held out, write nothing (steps, anchors, "
+                     "layouts)")  # fmt: skip
     train = made["train"]
     train.add_argument("name", nargs="*", metavar="PREDICTOR", help="default: all")
-    tables = "folder with published/measurements.csv (default: data/ of the repository)"
-    train.add_argument("--shared", metavar="DIR", help=tables)
+    _add_tables_flag(train)
     own_runs = "real runs that `runs` has made (default: data/small_networks of the repository)"
     train.add_argument("--real-runs", metavar="FOLDER", help=own_runs)
     train.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
@@ -249,6 +252,22 @@ def _add_job_flags(
             choices=flag.choices or None if for_completion else None,
             help=text.replace("%", "%%"),
         )
+
+
+class _OldName(argparse.Action):
+    """A flag under its former name: sets the same value and prints a note."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        print(f"note: {option} is now --{self.dest}", file=sys.stderr)
+
+
+def _add_tables_flag(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--tables", metavar="DIR", help="folder with published/, kernels/ and cloud-configurations/ "
+                         "(default: data/ of the repository)")  # fmt: skip
+    command.add_argument("--shared", dest="tables", action=_OldName, help=argparse.SUPPRESS)
 
 
 def _add_evaluate_flags(parser: argparse.ArgumentParser) -> None:

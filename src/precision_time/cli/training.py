@@ -25,7 +25,7 @@ def train(options: Namespace) -> str:
     folder = Path(options.output or "trained")
     check_folder("--output", folder)
     with Progress("predictors") as progress:
-        cards = train_all(options.name, folder, options.shared, options.real_runs, progress)
+        cards = train_all(options.name, folder, options.tables, options.real_runs, progress)
     if options.json:
         return json.dumps(cards, indent=2)
     rows = [[name, str(c["rows"]), _duration(c["measured_s"]), _duration(c["training_s"])] for name, c in cards.items()]

@@ -9,8 +9,8 @@ from functools import cache
 
 from precision_time.timing.parameters import read_data
 
-HELD_OUT = "python -m precision_time.fit.steps --shared DIR --report, docs/accuracy.md"
-HELD_OUT_LAYOUTS = "python -m precision_time.fit.layouts --shared DIR --judge, docs/large-models.md"
+HELD_OUT = "precision-time fit steps --report, benchmarks/results/accuracy.md"
+HELD_OUT_LAYOUTS = "precision-time fit layouts --report, benchmarks/results/large-models.md"
 
 STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
 

@@ -1,16 +1,13 @@
-"""Published rows as anchors: the base that ships, how far errors of similar jobs go together, what anchors are worth.
+"""Fits the published anchors: what a measured job says about similar jobs.
 
-    python -m precision_time.fit.anchors --shared DIR            fit, write anchors/data/, print the table
-    python -m precision_time.fit.anchors --shared DIR --report   only judge
-
-The covariance is fitted to errors that are held out by model family, and judged by families it was not fitted to.
+Reads `data/published/measurements.csv`, writes `anchors/data/published.json`: the rows with what this version predicts
+for them, and the standard deviations of the errors that similar jobs share. These are fitted to errors held out by
+model family. Prints what anchors are worth, every row judged by a covariance fitted without its family.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,26 +21,25 @@ from precision_time.anchors.base import COLUMNS, row_of_anchor
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, JobColumns, effect_matrices
 from precision_time.anchors.posterior import Anchors
 from precision_time.estimate.correction import INFORMED, Correction
-from precision_time.fit.board.facts import parameters_digest
 from precision_time.fit.cases import cases
-from precision_time.fit.evaluation.text import percent
 from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
-from precision_time.fit.provenance import provenance
-from precision_time.fit.steps import TABLE
-from precision_time.job.file import compact_json
+from precision_time.fit.provenance import parameters_digest, provenance
+from precision_time.measurements.repository import STEPS
 from precision_time.measurements.table import read_table
-from precision_time.text_table import format_table
+from precision_time.report.errors import ErrorStatistics, labels, percent
+from precision_time.report.table import Table
+from precision_time.report.write import compact_json, write_whole
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
 
-OUTPUT = Path(__file__).parent.parent / "anchors" / "data"
+OUTPUT = Path(__file__).parent.parent / "anchors" / "data" / "published.json"
 LIKELY_EFFECT = 0.05
 LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
-"""Medians of the log-normal priors: with ten effects and nine families, data alone would settle some at zero."""
+"""Medians of the log-normal priors: with ten effects and nine families, data alone would put some at zero."""
 PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.5
 _LARGEST = {"host": 0.1}
-"""Of an effect, 0.6 for any other: host costs are known that well, and a job that hardly waits for its host must not
-learn from those that do that its kernels are slow."""
+"""Upper bound of an effect's standard deviation, 0.6 for any other: host costs are known that well, and anchors that
+wait for their host must not slow the kernels of a job that does not."""
 
 
 def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
@@ -58,7 +54,7 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
     likely = np.log([*([LIKELY_EFFECT] * len(EFFECTS)), *(LIKELY_NOISE[t] for t in TRUSTS)])
     width = np.array([*([PRIOR_WIDTH] * len(EFFECTS)), *([NOISE_WIDTH] * len(TRUSTS))])
 
-    def unlikely(theta: Array) -> float:
+    def negative_log_posterior(theta: Array) -> float:
         variance = np.exp(2.0 * theta)
         total = 0.5 * float((((theta - likely) / width) ** 2).sum())
         for matrices, own, residual in blocks:
@@ -68,15 +64,15 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
         return total
 
     bounds = [(np.log(1e-3), np.log(_LARGEST.get(name, 0.6))) for name in (*EFFECTS, *TRUSTS)]
-    found = np.exp(minimize(unlikely, likely, method="L-BFGS-B", bounds=bounds).x)
+    deviations = np.exp(minimize(negative_log_posterior, likely, method="L-BFGS-B", bounds=bounds).x).tolist()
     return Covariance(
-        {e: round(float(v), 4) for e, v in zip(EFFECTS, found, strict=False)},
-        {t: round(float(v), 4) for t, v in zip(TRUSTS, found[len(EFFECTS) :], strict=True)},
+        {e: round(v, 4) for e, v in zip(EFFECTS, deviations, strict=False)},
+        {t: round(v, 4) for t, v in zip(TRUSTS, deviations[len(EFFECTS) :], strict=True)},
     )
 
 
-def covariances(anchors: Sequence[Anchor]) -> dict[str, Covariance]:
-    """For every family the covariance that the other families give."""
+def covariances_without(anchors: Sequence[Anchor]) -> dict[str, Covariance]:
+    """For every model family the covariance fitted to the other families."""
     families = sorted({a.job.family for a in anchors})
     return {name: fit_covariance([a for a in anchors if a.job.family != name]) for name in families}
 
@@ -88,7 +84,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "its model on its architecture": ("model", "arch"),
     "its family": ("family",),
 }
-"""What the anchors of a judged row may not have in common with it: from a job one has run before to a new family."""
+"""Fields that no anchor of a judged row may share with it, from the job itself to a new family."""
 
 
 def usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
@@ -98,15 +94,18 @@ def usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
 
 
 def judge_anchored(
-    anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance], without: Sequence[str]
+    anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance], without: Sequence[str]
 ) -> list[tuple[float, float]]:
-    """Of every anchor: the log error that is left when the others correct it, and the spread that it then has."""
-    by_family = {family: Anchors(anchors, covariance) for family, covariance in found.items()}
+    """Log error and spread of every anchor once the others have corrected it.
+
+    `spreads` are those without anchors, `covariances` those fitted without each family; no anchor that agrees with the
+    row in all fields of `without` corrects it.
+    """
+    by_family = {family: Anchors(anchors, covariance) for family, covariance in covariances.items()}
     judged = []
-    for anchor, bare in zip(anchors, usual, strict=True):
+    for anchor, spread in zip(anchors, spreads, strict=True):
         correction = by_family[anchor.job.family].correction(anchor.job, without)
-        spread = correction.narrowed(bare)
-        judged.append((corrected(anchor.job, correction) - anchor.residual, spread))
+        judged.append((corrected(anchor.job, correction) - anchor.residual, correction.narrowed(spread)))
     return judged
 
 
@@ -120,41 +119,49 @@ ONE: dict[str, Callable[[JobDescriptor, JobDescriptor], bool]] = {
 
 def judge_one(
     anchors: Sequence[Anchor],
-    usual: Sequence[float],
-    found: Mapping[str, Covariance],
+    spreads: Sequence[float],
+    covariances: Mapping[str, Covariance],
     differs: Callable[[JobDescriptor, JobDescriptor], bool],
 ) -> list[tuple[float, float, float]]:
-    """Of every anchor that has any: the mean absolute error, and the nearest one's log error and spread, when a single
-    other row of its model on its GPU corrects it."""
+    """Errors of the rows of trust A and B when one other row of their model on their GPU corrects them.
+
+    For each row: the mean absolute error over all such other rows, and the log error and spread with the one that
+    leaves the narrowest interval. Rows without any such other row are left out.
+    """
     judged = []
-    for anchor, bare in zip(anchors, usual, strict=True):
+    trusted = [(anchor, spread) for anchor, spread in zip(anchors, spreads, strict=True) if anchor.trust in TRUSTED]
+    for anchor, spread in trusted:
         job = anchor.job
-        if anchor.trust not in TRUSTED:
-            continue
-        left = []
-        for other in anchors:
-            alike = (other.job.model, other.job.gpu, other.job.framework) == (job.model, job.gpu, job.framework)
-            if alike and other.trust in TRUSTED and other.job.key != job.key and differs(job, other.job):
-                correction = Anchors([other], found[job.family]).correction(job)
-                left.append((correction.narrowed(bare), corrected(job, correction) - anchor.residual))
-        if left:
-            spread, log_error = min(left)
-            judged.append((float(np.mean([abs(math.expm1(each)) for _, each in left])), log_error, spread))
+        by_one = []
+        for other, _ in trusted:
+            same_model = (other.job.model, other.job.gpu, other.job.framework) == (job.model, job.gpu, job.framework)
+            if same_model and other.job.key != job.key and differs(job, other.job):
+                correction = Anchors([other], covariances[job.family]).correction(job)
+                by_one.append((correction.narrowed(spread), corrected(job, correction) - anchor.residual))
+        if by_one:
+            narrowest, log_error = min(by_one)
+            judged.append((float(np.mean([abs(math.expm1(each)) for _, each in by_one])), log_error, narrowest))
     return judged
 
 
-def table_of_one(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance]) -> str:
-    """Errors where one measured row is all that is known of a family: over all such rows, and with the nearest."""
-    lines = []
-    for name, differs in ONE.items():
-        means, logs, spreads = (np.array(each) for each in zip(*judge_one(anchors, usual, found, differs), strict=True))
-        sizes = np.abs(np.expm1(logs))
-        lines.append([name, f"{len(means)}", percent(float(means.mean())), percent(float(sizes.mean())),
-                      percent(float(np.median(sizes))), percent(float(np.quantile(sizes, 0.9))),
-                      percent(float((np.abs(logs) <= Z90 * spreads).mean()), 0)])  # fmt: skip
-    return format_table(
-        ["one row, differing in", "rows", "MAPE, mean of all", "MAPE, nearest", "median", "P90", "in P10-P90"], lines
+FIELDS = ("n", "mape", "median_ape", "p90_ape", "signed_mean", "coverage_p10_p90")
+
+
+def statistics(judged: Sequence[tuple[float, float]]) -> ErrorStatistics:
+    """Statistics of (log error, spread) pairs."""
+    return ErrorStatistics.of(
+        [math.expm1(log_error) for log_error, _ in judged], [abs(error) <= Z90 * spread for error, spread in judged]
     )
+
+
+def table_of_one(anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
+    """Errors where one measured row is all that is known of a family: over all such rows, and with the nearest."""
+    rows = []
+    for name, differs in ONE.items():
+        judged = judge_one(anchors, spreads, covariances, differs)
+        nearest = statistics([(log_error, spread) for _, log_error, spread in judged])
+        rows.append([name, percent(float(np.mean([mean for mean, _, _ in judged]))), *nearest.cells(FIELDS)])
+    return Table(["one row, differing in", "MAPE, mean of all", *labels(FIELDS)], rows)
 
 
 def corrected(job: JobDescriptor, correction: Correction) -> float:
@@ -163,25 +170,18 @@ def corrected(job: JobDescriptor, correction: Correction) -> float:
     return math.log(sum(share * factor for share, factor in zip(job.shares, factors, strict=True)))
 
 
-def table(anchors: Sequence[Anchor], usual: Sequence[float], found: Mapping[str, Covariance]) -> str:
-    """Errors on the rows of trust A and B, by what the anchors may not have in common with them."""
-    lines = []
-    trusted = np.array([a.trust in TRUSTED for a in anchors])
+def table(anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
+    """Errors on the rows of trust A and B, by the fields that no anchor may share with them."""
+    rows = []
     for name, without in LEFT_OUT.items():
-        logs, spreads = (
-            np.array(each)[trusted] for each in zip(*judge_anchored(anchors, usual, found, without), strict=True)
-        )
-        errors = np.exp(logs) - 1.0
-        sizes, inside = np.abs(errors), np.abs(logs) <= Z90 * spreads
-        cells = [float(sizes.mean()), float(np.median(sizes)), float(np.quantile(sizes, 0.9))]
-        lines.append([name, f"{trusted.sum()}", *map(percent, cells), percent(float(errors.mean()), sign="+"),
-                      percent(float(inside.mean()), 0)])  # fmt: skip
-    return format_table(
-        ["no anchor shares with the row", "rows", "MAPE", "median", "P90", "signed", "in P10-P90"], lines
-    )
+        judged = judge_anchored(anchors, spreads, covariances, without)
+        trusted = [pair for anchor, pair in zip(anchors, judged, strict=True) if anchor.trust in TRUSTED]
+        rows.append([name, *statistics(trusted).cells(FIELDS)])
+    return Table(["no anchor shares with the row", *labels(FIELDS)], rows)
 
 
 def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) -> dict[str, Any]:
+    """What `anchors/data/published.json` holds."""
     return {
         "provenance": {**provenance("anchors", source, len(anchors)), "parameters": parameters_digest()},
         "covariance": {"effects": dict(covariance.effects), "noise": dict(covariance.noise)},
@@ -190,30 +190,19 @@ def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) ->
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m precision_time.fit.anchors", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--shared", type=Path, required=True, help=f"folder with {TABLE.as_posix()}")
-    parser.add_argument("--report", action="store_true", help="judge only, write nothing")
-    given = parser.parse_args(arguments)
-    source = given.shared / TABLE
+def run(tables: Path, judge_only: bool = False) -> None:
+    """Fit the anchors to the steps below `tables`, print their worth held out, and write them unless `judge_only`."""
+    source = tables / STEPS
     rows = read_table(source).rows
-    everything = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
+    traced = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
-    judged = cross_validate(everything, FOLDS["model family"])
-    held_out, usual = [j.anchor for j in judged], usual_spreads(judged)
-    by_family = covariances(held_out)
-    print(table(held_out, usual, by_family), table_of_one(held_out, usual, by_family), sep="\n\n")
-    if not given.report:
-        own = [j.anchor for j in judge(everything, shipped(), "none")]
-        content = document(own, fit_covariance(held_out), source)
-        OUTPUT.mkdir(exist_ok=True)
-        shutil.copyfile(source, OUTPUT / "published.csv")
-        (OUTPUT / "published.json").write_text(compact_json(content) + "\n", encoding="utf-8")
-        print(f"written: {len(own)} anchors", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    judged = cross_validate(traced, FOLDS["model family"])
+    held_out, spreads = [j.anchor for j in judged], usual_spreads(judged)
+    by_family = covariances_without(held_out)
+    print(table(held_out, spreads, by_family), table_of_one(held_out, spreads, by_family), sep="\n\n")
+    if not judge_only:
+        shipped_anchors = [j.anchor for j in judge(traced, shipped(), "none")]
+        content = document(shipped_anchors, fit_covariance(held_out), source)
+        OUTPUT.parent.mkdir(exist_ok=True)
+        write_whole(OUTPUT, compact_json(content) + "\n")
+        print(f"{len(shipped_anchors)} anchors -> {OUTPUT}", file=sys.stderr)

@@ -1,22 +1,18 @@
-"""Fits the constants of `timing/collectives.py` to measured collectives.
+"""Fits the constants of `timing/collectives.py` and the bandwidths of fabrics to measured collectives.
 
-    python -m precision_time.fit.collectives --shared DIR [--report docs/collectives.md] [--out collectives.json]
-
-DIR/data holds `kernels/aic_nccl.parquet` and `published/collectives.csv`. Three steps: the shared constants with
-the NVLink fabrics, then PCIe, then the network of p5.48xlarge. Errors are stored, also those on GPU types and link
-generations left out of the fit (`collective_judging.py`), and written between the marks of the report. The
-bandwidths found belong into `hardware/data/fabrics.yaml` (a test compares the two). About six minutes.
+Reads `data/kernels/aic_nccl.parquet` and `data/published/collectives.csv`, writes `timing/data/collectives.json`. Three
+steps: the shared constants with the NVLink fabrics, then PCIe, then the network of p5.48xlarge. Then every link
+generation is left out in turn: those errors set the spread of fabrics that nobody measured. The bandwidths found belong
+into `hardware/data/fabrics.yaml` (a test compares the two). About four minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.errors import DataError
 from precision_time.fit.collective_cases import (
     NVLINK,
     PCIE,
@@ -34,37 +30,31 @@ from precision_time.fit.collective_cases import (
     efa_cases,
     large_cases,
     table_cases,
-    unnamed_cases,
 )
-from precision_time.fit.collective_judging import (
+from precision_time.fit.held_out_fabrics import (
     LINK_GB_PER_S,
-    Fitted,
-    Judged,
-    figures,
-    generations,
+    ConstantsAndFabrics,
     held_out,
-    judged,
-    misses,
-    peaks,
-    split,
-    types,
+    link_generations,
 )
-from precision_time.fit.collective_report import section, written
 from precision_time.fit.provenance import sha256
 from precision_time.hardware import fabric
 from precision_time.hardware.fabric import Fabric, Group
+from precision_time.report.write import write_whole
 from precision_time.timing.collectives import Constants, Fit, collective_seconds
 
-OUT = Path(__file__).parents[1] / "timing" / "data" / "collectives.json"
+OUTPUT = Path(__file__).parents[1] / "timing" / "data" / "collectives.json"
+TABLES = ("kernels/aic_nccl.parquet", "published/collectives.csv")
+"""Below the data folder."""
 
 # Hops of PCIe over those of NVLink, and of the network (the tree's, which small messages between nodes take):
 # NCCL src/graph/tuning.cc.
 PCIE_HOP_RATIO = {"LL": 1.0 / 0.6, "LL128": 2.5 / 1.9, "Simple": 5.7 / 3.4}
 NETWORK_HOP_US = {"LL": 5.0, "LL128": 8.5, "Simple": 14.0}
-# ---------------------------------------------------------------- model under fit
 
 
 def as_fit(constants: Constants) -> Fit:
+    """Constants without a spread, as `collective_seconds` takes them."""
     return Fit(constants, {}, 0.0, 0.0)
 
 
@@ -205,16 +195,13 @@ def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping
     return network(value), value["peer"]
 
 
-# ---------------------------------------------------------------- errors
-
-
 class FitInside:
     """Constants and fabrics inside a node, from cases that may lack some. Equal NVLink cases are fitted once."""
 
     def __init__(self) -> None:
         self.done: dict[frozenset[str], tuple[dict[str, float], dict[str, Fabric]]] = {}
 
-    def __call__(self, cases: Sequence[Case]) -> Fitted:
+    def __call__(self, cases: Sequence[Case]) -> ConstantsAndFabrics:
         near = [case for case in cases if case.fabric in NVLINK.values()]
         key = frozenset(case.gpu for case in near)
         if key not in self.done:
@@ -224,120 +211,95 @@ class FitInside:
         return constants, fabrics | fit_pcie([case for case in cases if case.fabric in PCIE.values()], constants)
 
 
-def efa_held_out(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> list[Judged]:
-    """p5.48xlarge as if its network were unmeasured: the efficiency of InfiniBand, NCCL's own hops."""
-    blind = replace(fabric("efa-100"), efficiency=fabric("infiniband-400").efficiency, hop_us=None, latency_scale=1.0)
-    return judged(cases, log_errors(cases, constants_from(shared), fabrics, blind))
-
-
-def unnamed(published: pd.DataFrame, constants: Constants, fabrics: Mapping[str, Fabric]) -> list[Judged]:
-    """The nameless system as A100 nodes with four 200 Gb ports, read off its largest messages: shape and latency."""
-    cases = unnamed_cases(published)
-    return judged(cases, log_errors(cases, constants, fabrics, fabric("infiniband-200"), ports=4))
-
-
-def within_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> list[Judged]:
-    """Each number of GPUs left out of the fit of the network."""
-    found: list[Judged] = []
-    for ranks in sorted({case.ranks for case in cases}):
-        mine = [case for case in cases if case.ranks == ranks]
-        network, peer = fit_efa([case for case in cases if case.ranks != ranks], shared, fabrics)
-        found += judged(mine, log_errors(mine, constants_from(shared, peer), fabrics, network))
-    return found
-
-
 def rms(errors: Sequence[Array]) -> float:
     return float(np.sqrt(np.mean(np.concatenate(list(errors)) ** 2)))
 
 
-def run(shared_folder: Path) -> dict[str, Any]:
-    data = shared_folder / "data"
-    files = [data / "kernels" / "aic_nccl.parquet", data / "published" / "collectives.csv"]
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file} does not exist; give the folder that holds data/kernels and data/published.")
-    table, published = pd.read_parquet(files[0]), pd.read_csv(files[1])
+@dataclass(frozen=True, slots=True, eq=False)
+class Cases:
+    """Measured collectives by what is fitted to them: `small` messages on NVLink, `large` ones, PCIe, EFA."""
 
-    small, large = table_cases(table, NVLINK), large_cases(published)
-    pcie_cases, far_cases = table_cases(table, PCIE), efa_cases(published)
-    fit = FitInside()
-    _, fabrics = fit([*small, *large, *pcie_cases])
-    shared = fit.done[frozenset(NVLINK)][0]
-    efa, peer_share = fit_efa(far_cases, shared, fabrics)
-    constants = constants_from(shared, peer_share)
+    small: list[Case]
+    large: list[Case]
+    pcie: list[Case]
+    efa: list[Case]
 
-    one_node = [*small, *pcie_cases]
-    seen = judged(one_node, log_errors(one_node, constants, fabrics))
-    far = judged(far_cases, log_errors(far_cases, constants, fabrics, efa))
-    everything = [*small, *large, *pcie_cases]
-    by_type = held_out(everything, types(), fit, log_errors)
-    by_link = held_out(everything, generations(), fit, log_errors)
-    all_types = [part for parts in by_type.values() for part in parts]
-    all_links = [part for parts in by_link.values() for part in parts]
-    most: dict[str, int] = {}
-    for case in one_node:
-        most[case.fabric] = max(case.ranks, most.get(case.fabric, 0))
+    @classmethod
+    def read(cls, tables: Path) -> Cases:
+        """Raises `DataError` where a table is missing."""
+        for name in TABLES:
+            if not (tables / name).is_file():
+                raise DataError(f"{tables / name} does not exist; name the folder data/ of a clone of the repository")
+        table, published = pd.read_parquet(tables / TABLES[0]), pd.read_csv(tables / TABLES[1])
+        return cls(table_cases(table, NVLINK), large_cases(published), table_cases(table, PCIE), efa_cases(published))
+
+    @property
+    def one_node(self) -> list[Case]:
+        """All cases inside a node."""
+        return [*self.small, *self.large, *self.pcie]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedCollectives:
+    """`shared`: parameters of the NVLink fit by name; `fabrics` inside a node; `network` of p5.48xlarge."""
+
+    constants: Constants
+    shared: dict[str, float]
+    fabrics: dict[str, Fabric]
+    network: Fabric
+
+
+def fit_collectives(cases: Cases, inside: FitInside) -> FittedCollectives:
+    """Constants, fabrics and network from all cases."""
+    _, fabrics = inside(cases.one_node)
+    shared = inside.done[frozenset(NVLINK)][0]
+    network, peer_share = fit_efa(cases.efa, shared, fabrics)
+    return FittedCollectives(constants_from(shared, peer_share), shared, fabrics, network)
+
+
+def document(tables: Path) -> dict[str, Any]:
+    """What `timing/data/collectives.json` holds, fitted to the tables below `tables`."""
+    cases, inside = Cases.read(tables), FitInside()
+    fitted = fit_collectives(cases, inside)
+    seen = [
+        *log_errors([*cases.small, *cases.pcie], fitted.constants, fitted.fabrics),
+        *log_errors(cases.efa, fitted.constants, fitted.fabrics, fitted.network),
+    ]
+    unseen = held_out(cases.one_node, link_generations(), inside, log_errors)
+    most_gpus: dict[str, int] = {}
+    for case in (*cases.small, *cases.pcie):
+        most_gpus[case.fabric] = max(case.ranks, most_gpus.get(case.fabric, 0))
     return {
-        "constants": _rounded(asdict(constants)),
+        "constants": _rounded(asdict(fitted.constants)),
         "fabrics": {
-            **{n: {**_figures(f), "measured_gpus": most[n]} for n, f in sorted(fabrics.items())},
-            efa.name: {
-                "measured_gpus": max(case.ranks for case in far_cases),
-                "efficiency": round(efa.efficiency, 3),
-                "hop_us": _rounded(dict(efa.hop_us or {})),
+            **{n: {**_figures(f), "measured_gpus": most_gpus[n]} for n, f in sorted(fitted.fabrics.items())},
+            fitted.network.name: {
+                "measured_gpus": max(case.ranks for case in cases.efa),
+                "efficiency": round(fitted.network.efficiency, 3),
+                "hop_us": _rounded(dict(fitted.network.hop_us or {})),
             },
         },
         "log_std": {
-            "learned": round(rms([part.errors for part in [*seen, *far]]), 3),
-            "assumed": round(rms([part.errors for part in all_links]), 3),
-        },
-        "errors": {
-            "in_sample": {**_every_way(seen), "by_large_gpu": split(_large(large, constants, fabrics), _gpu)},
-            "gpu_type_left_out": {**_every_way(all_types), "misses": misses(split(all_types, _gpu))},
-            "link_left_out": {**_every_way(all_links), "misses": misses(split(all_links, _gpu))},
-            "p5_efa_in_sample": _every_way(far),
-            "p5_efa_ranks_left_out": _every_way(within_efa(far_cases, shared, fabrics)),
-            "p5_efa_left_out": _every_way(efa_held_out(far_cases, shared, fabrics)),
-            "unnamed_4_nodes": {"all": figures(unnamed(published, constants, fabrics))},
-            "peaks": peaks(published, efa.efficiency),
+            "learned": round(rms(seen), 3),
+            "assumed": round(rms([part.errors for parts in unseen.values() for part in parts]), 3),
         },
         "provenance": {
-            "command": "python -m precision_time.fit.collectives --shared DIR --report docs/collectives.md",
+            "command": "precision-time fit collectives",
             "date": datetime.date.today().isoformat(),
-            "files": [
-                {"name": f.name, "sha256": sha256(f), "rows": len(rows)}
-                for f, rows in zip(files, (table, published), strict=True)
-            ],
-            "points_fitted": sum(len(c.nbytes) for c in [*small, *large, *pcie_cases, *far_cases]),
+            "files": [{"name": Path(name).name, "sha256": sha256(tables / name)} for name in TABLES],
+            "points_fitted": sum(len(case.nbytes) for case in [*cases.one_node, *cases.efa]),
             "measured_by": "aiconfigurator (Apache-2.0, NVIDIA), Azure AI-benchmarking-guide,"
-            " stas00/ml-engineering, crazyguitar/aws-gpu-communication-benchmark; see the data's own README",
+            " stas00/ml-engineering, crazyguitar/aws-gpu-communication-benchmark; see data/README.md",
         },
     }
 
 
-def _gpu(case: Case) -> str:
-    return case.gpu
-
-
-def _large(cases: Sequence[Case], constants: Constants, fabrics: Mapping[str, Fabric]) -> list[Judged]:
-    return judged(cases, log_errors(cases, constants, fabrics))
-
-
-def _every_way(parts: Sequence[Judged]) -> dict[str, Any]:
-    return {
-        "all": figures(parts),
-        "by_gpu": split(parts, _gpu),
-        "by_collective": split(parts, lambda case: case.collective),
-        "by_ranks": split(sorted(parts, key=lambda part: part.case.ranks), lambda case: case.ranks),
-    }
-
-
-def _figures(found: Fabric) -> dict[str, Any]:
-    table = {str(n): round(rate / 1e9, 1) for n, rate in found.bus_bytes_per_s_by_gpus.items()}
+def _figures(fabric: Fabric) -> dict[str, Any]:
+    table = {str(n): round(rate / 1e9, 1) for n, rate in fabric.bus_bytes_per_s_by_gpus.items()}
     figures: dict[str, Any] = {"bus_gb_per_s": table if len(table) > 1 else next(iter(table.values()))}
-    if found.nvls_bytes_per_s:
-        figures["nvls_gb_per_s"] = round(found.nvls_bytes_per_s / 1e9, 1)
-    return {**figures, "latency_scale": round(found.latency_scale, 3)}
+    if fabric.nvls_bytes_per_s:
+        figures["nvls_gb_per_s"] = round(fabric.nvls_bytes_per_s / 1e9, 1)
+    return {**figures, "latency_scale": round(fabric.latency_scale, 3)}
 
 
 def _rounded(value: Any) -> Any:
@@ -346,32 +308,9 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}")
 
 
-def as_json(document: Mapping[str, Any]) -> str:
-    """Indented, with the figures of one class of errors on one line."""
-    text = json.dumps(document, indent=1) + "\n"
-    return re.sub(r'\{\s+("n": [^{}]*?)\s+\}', lambda found: "{" + " ".join(found[1].split()) + "}", text)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m precision_time.fit.collectives", description=__doc__)
-    parser.add_argument("--shared", type=Path, required=True, help="folder that holds data/kernels and data/published")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--report", type=Path, help="page whose marked part to write, docs/collectives.md")
-    options = parser.parse_args(arguments)
-    try:
-        page = options.report.read_text(encoding="utf-8") if options.report else None
-        document = run(options.shared)
-        text = section(document)
-        new_page = None if page is None else written(page, text, str(options.report))
-    except (OSError, PrecisionTimeError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
-    options.out.write_text(as_json(document), encoding="utf-8")
-    if new_page is not None:
-        options.report.write_text(new_page, encoding="utf-8")
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def run(tables: Path, output: Path = OUTPUT) -> None:
+    """Fit the tables below `tables` and write the parameters to `output`."""
+    content = document(tables)
+    write_whole(output, json.dumps(content, indent=1) + "\n")
+    points = content["provenance"]["points_fitted"]
+    print(f"{points:,} points, {len(content['fabrics'])} fabrics -> {output}", file=sys.stderr)

@@ -16,8 +16,8 @@ from precision_time.estimate.assemble import assemble, process_bytes, spread_ter
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.memory import memory
 from precision_time.estimate.spread import widening
+from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case, run
-from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.factors import fit
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
@@ -128,7 +128,7 @@ def spread_for(judged: Sequence[HeldOut], coverage: float = 0.8) -> float:
     )
 
 
-def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[Judged]:
+def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[JudgedRow]:
     """The rows in the order of the table; the base spread of each comes from the rows of the other folds only.
 
     With a `base`, this one holds for all.
@@ -136,7 +136,7 @@ def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list
     names = {j.fold for j in judged}
     bases = {n: spread_for([j for j in judged if j.fold != n] or judged) if base is None else base for n in names}
     return [
-        Judged(
+        JudgedRow(
             j.row, Interval.around(j.predicted_s, float(np.hypot(bases[j.fold], j.widening))), j.breakdown, j.fits,
             seen=False,
         )

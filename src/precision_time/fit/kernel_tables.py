@@ -1,15 +1,16 @@
-"""Reads the published kernel tables into plain arrays: one `Rows` per curve, dtype class and device.
+"""Reads the kernel tables of `data/kernels/` into plain arrays: one `Rows` per curve, dtype class and device.
 
-The tables and their defects are described in the README beside them. Every choice of rows is made here:
-what is at the timing floor, flagged, or too small to matter for training is left out, and the rest is
-thinned to a sample that is uniform in the logarithm of the work.
+`data/kernels/reduce.py` has left out what is at the timing floor, flagged or too small to matter for training. What
+fits twice into the level-2 cache is left out here, and the rest is thinned to a sample that is uniform in the logarithm
+of the work.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from precision_time.timing.work import (
     memory_work,
 )
 
+GPUS = Path(__file__).parents[1] / "hardware" / "data" / "gpus.csv"
 SEED = 20261121
 TABLES = ("neusight.parquet", "aic_gemm.parquet", "aic_attention.parquet")
 _PEAKS = {
@@ -37,26 +39,15 @@ _PEAKS = {
 }  # fmt: skip
 _ARCH = {"Blackwell Ultra": "blackwell", "Xe2": "xe2", "TPU": "tpu"}
 
-# Operands read and written by the elementwise micro-benchmarks, in elements per point.
-_ELEMENTWISE = {
-    "add": 3,
-    "mul": 3,
-    "div": 3,
-    "addu": 2,
-    "mulu": 2,
-    "divu": 2,
-    "relu": 2,
-    "tanh": 2,
-    "gelu": 2,
-}
-_FLASH = ("flash_att", "fa3", "fa4", "flash_attn", "trtllm_mha", "flashinfer")
+_OPERANDS = {"add": 3, "mul": 3, "div": 3, "addu": 2, "mulu": 2, "divu": 2, "relu": 2, "tanh": 2, "gelu": 2}
+"""Elements that an elementwise operator reads and writes for each point; `...u` have a scalar second operand."""
+FEWEST_ROWS = 40
+"""A curve of a device with fewer fp32 rows is not fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured kernels of one curve and dtype class on one device. `exact`: graph replays without any
-    overhead.
-    """
+    """Measured kernels of one curve and dtype class on one device. `exact`: graph replays, without call overhead."""
 
     curve: str
     kind: str
@@ -70,8 +61,8 @@ class Rows:
         return len(self.works)
 
 
-def read_gpus(path: Path) -> dict[str, Gpu]:
-    """The devices of the kernel tables, by the name these use."""
+def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
+    """The devices of the kernel tables, by the name that these tables use."""
     gpus: dict[str, Gpu] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -105,10 +96,10 @@ def thin(table: pd.DataFrame, size: Any, count: int, bins: int = 24) -> pd.DataF
     return table.iloc[np.sort(chosen)]
 
 
-def read_rows(directory: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    """All usable rows of the three tables in `directory`."""
+def read_rows(directory: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator[Rows]:
+    """The rows of the three tables in `directory`, at most `per_set` for each curve, dtype class and device."""
     yield from _neusight(directory / TABLES[0], gpus, per_set)
-    yield from _gemm(directory / TABLES[1], gpus, per_set)
+    yield from read_products(directory / TABLES[1], gpus, per_set)
     yield from _attention(directory / TABLES[2], gpus, per_set)
 
 
@@ -116,53 +107,32 @@ def _seconds(table: pd.DataFrame) -> Array:
     return np.asarray(table["latency_us"], dtype=np.float64) * 1e-6
 
 
-def _neusight(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    columns = [
-        "gpu",
-        "op",
-        "phase",
-        "dtype",
-        "origin",
-        "b",
-        "m",
-        "n",
-        "k",
-        "h",
-        "c_in",
-        "c_out",
-        "ksize",
-        "img",
-        "latency_us",
-        "flag",
-    ]
-    table = pd.read_parquet(path, columns=columns)
-    table = table[(table.origin == "microbench") & (table.phase == "fwd") & (table.dtype == "fp32") & (table.flag == 0)]
-    table = table.drop(columns=["dtype", "origin", "phase", "flag"])
-    for name, rows in table.groupby("gpu"):
-        gpu = gpus[str(name)]
-        for part in (
-            _products,
-            _convolutions,
-            _elementwise,
-            _rows_of("softmax", "softmax"),
-            _rows_of("ln", "layer_norm"),
-        ):
-            found = part(rows, gpu, per_set)
-            if found is not None and len(found) >= 40:
-                yield found
+def _neusight(path: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator[Rows]:
+    """fp32 kernels, each timed alone by PyTorch, so that every time holds a call overhead."""
+    readers: tuple[Callable[[pd.DataFrame, Gpu, int], Rows | None], ...] = (
+        _products,
+        _convolutions,
+        _elementwise,
+        partial(_row_wise, op="softmax", family="softmax"),
+        partial(_row_wise, op="ln", family="layer_norm"),
+    )
+    for name, table in pd.read_parquet(path).groupby("gpu"):
+        for reader in readers:
+            rows = reader(table, gpus[str(name)], per_set)
+            if rows is not None and len(rows) >= FEWEST_ROWS:
+                yield rows
 
 
 def _products(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
     rows = table[table.op.isin(["bmm", "linear"])]
-    rows = rows[(rows.m >= 16) & (rows.n >= 16) & (rows.k >= 16)]
     rows = thin(rows, rows.b.astype(float) * rows.m * rows.n * rows.k, per_set)
-    sizes = rows[["b", "m", "n", "k"]].to_numpy(dtype=int)
-    works = [matmul_work(int(b), int(m), int(n), int(k), "fp32", 4) for b, m, n, k in sizes]
+    sizes = rows[["b", "m", "n", "k"]].to_numpy(dtype=int).tolist()
+    works = [matmul_work(b, m, n, k, "fp32", 4) for b, m, n, k in sizes]
     return Rows(MATMUL, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
 def _convolutions(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
-    rows = table[(table.op == "conv") & (table.c_in >= 3) & (table.b >= 12)]  # training batches
+    rows = table[table.op == "conv"]
     if rows.empty:
         return None
     rows = thin(rows, rows.b.astype(float) * rows.c_in * rows.c_out * rows.img * rows.img, per_set)
@@ -174,87 +144,52 @@ def _convolutions(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
 
 
 def _elementwise(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
-    rows = table[table.op.isin(_ELEMENTWISE)]
+    rows = table[table.op.isin(_OPERANDS)]
     count = rows.b.astype(float) * rows.h.astype(float)
-    traffic = 4.0 * count * rows.op.map(_ELEMENTWISE).astype(float)
+    traffic = 4.0 * count * rows.op.map(_OPERANDS).astype(float)
     rows = rows.assign(traffic=traffic)[traffic > 2.0 * float(gpu.l2_bytes or 0)]
     rows = thin(rows, rows.traffic, per_set)
     works = [memory_work("pointwise", 0.75 * t, 0.25 * t) for t in rows.traffic.tolist()]
     return Rows("pointwise", "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
-def _rows_of(op: str, family: str) -> Any:
-    def read(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
-        rows = table[table.op == op]
-        traffic = 8.0 * rows.b.astype(float) * rows.h.astype(float)
-        rows = rows.assign(traffic=traffic)[(traffic > 2.0 * float(gpu.l2_bytes or 0)) & (rows.h >= 64)]
-        rows = thin(rows, rows.traffic, per_set)
-        sizes = rows[["b", "h"]].to_numpy(dtype=float).tolist()
-        works = [memory_work(family, 4 * b * h, 4 * b * h, variant="fwd", rows=b, cols=h) for b, h in sizes]
-        return Rows(family, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
-
-    return read
+def _row_wise(table: pd.DataFrame, gpu: Gpu, per_set: int, op: str, family: str) -> Rows | None:
+    rows = table[table.op == op]
+    traffic = 8.0 * rows.b.astype(float) * rows.h.astype(float)
+    rows = rows.assign(traffic=traffic)[traffic > 2.0 * float(gpu.l2_bytes or 0)]
+    rows = thin(rows, rows.traffic, per_set)
+    sizes = rows[["b", "h"]].to_numpy(dtype=float).tolist()
+    works = [memory_work(family, 4 * b * h, 4 * b * h, variant="fwd", rows=b, cols=h) for b, h in sizes]
+    return Rows(family, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
-def _gemm(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    """bf16 and fp8 products of the newest versions; frameworks that call torch linear, median over
-    frameworks.
+def read_products(path: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator[Rows]:
+    """bf16 and fp8 products of serving frameworks that call torch's linear layer, median over the frameworks.
 
     The fp8 rows quantise their activations inside the timed call: that traffic is the work's serial bytes.
     """
-    columns = ["gpu", "dtype", "framework", "latest", "m", "n", "k", "latency_us", "flag"]
-    table = pd.read_parquet(path, columns=columns, filters=[("dtype", "in", ["bf16", "fp8"]), ("latest", "==", True)])
-    table = table[(table.flag == 0) & table.framework.isin(["vllm", "sglang"]) & table.gpu.isin(gpus)]
-    table = table[(table.m >= 32) & (table.n >= 32) & (table.k >= 32)]
-    for (name, dtype), rows in table.groupby(["gpu", "dtype"], observed=True):
-        gpu = gpus[str(name)]
-        if dtype not in gpu.peaks:
+    for (name, dtype), rows in pd.read_parquet(path).groupby(["gpu", "dtype"]):
+        gpu = gpus.get(str(name))
+        if gpu is None or dtype not in gpu.peaks:
             continue
-        rows = rows.groupby(["m", "n", "k"], as_index=False).latency_us.median()
         rows = thin(rows, rows.m.astype(float) * rows.n * rows.k, per_set)
         works = []
         for m, n, k in rows[["m", "n", "k"]].to_numpy(dtype=int).tolist():
             if dtype == "bf16":
                 works.append(matmul_work(1, m, n, k, "bf16", 2))
             else:
-                works.append(_quantised(matmul_work(1, m, n, k, "fp8", 1, 2), 3.0 * m * k))
+                works.append(replace(matmul_work(1, m, n, k, "fp8", 1, 2), launches=2, serial_bytes=3.0 * m * k))
         yield Rows(MATMUL, "half" if dtype == "bf16" else "fp8", gpu, works, _seconds(rows), True, TABLES[1])
 
 
-def _quantised(work: Work, traffic: float) -> Work:
-    return Work(
-        work.family, work.math, work.dtype, work.flops, work.floor_flops, work.bytes_read, work.bytes_written,
-        launches=2, shape=work.shape, serial_bytes=traffic,
-    )  # fmt: skip
-
-
-def _attention(path: Path, gpus: dict[str, Gpu], per_set: int) -> Iterator[Rows]:
-    """bf16 forward attention of flash-type kernels, newest version of each framework, median over
-    frameworks.
-    """
-    table = pd.read_parquet(path, filters=[("dtype", "==", "bf16"), ("flag", "==", 0), ("window", "==", 0)])
-    table = table[table.kernel.str.contains("|".join(_FLASH)) & table.gpu.isin(gpus)]
-    table = table[~table.gpu.isin(["Arc-Pro-B60"]) & (table.head_dim <= 256) & (table.seq >= 64)]
-    version = table.version.map(lambda text: tuple(int("".join(filter(str.isdigit, p)) or 0) for p in text.split(".")))
-    newest = version.groupby([table.gpu, table.op, table.framework]).transform("max")
-    table = table[version == newest]
+def _attention(path: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator[Rows]:
+    """bf16 forward attention of flash-type kernels, median over frameworks and kernels."""
     keys = ["op", "b", "seq", "num_heads", "n_kv", "head_dim"]
-    for name, rows in table.groupby("gpu"):
-        rows = rows.groupby(keys, as_index=False).latency_us.median()
+    for name, table in pd.read_parquet(path).groupby("gpu"):
+        rows = table.groupby(keys, as_index=False).latency_us.median()
         rows = thin(rows, rows.b.astype(float) * rows.seq**2.0 * rows.num_heads * rows.head_dim, per_set)
-        works = []
-        for op, b, seq, heads, kv, dim in rows[keys].itertuples(index=False):
-            works.append(
-                attention_work(
-                    int(b),
-                    int(heads),
-                    int(kv),
-                    int(seq),
-                    int(seq),
-                    int(dim),
-                    "bf16",
-                    2,
-                    causal=op == "context",
-                )
-            )
+        works = [
+            attention_work(b, heads, kv, seq, seq, dim, "bf16", 2, causal=op == "context")
+            for op, b, seq, heads, kv, dim in rows[keys].itertuples(index=False)
+        ]
         yield Rows("attention", "half", gpus[str(name)], works, _seconds(rows), False, TABLES[2])

@@ -21,7 +21,7 @@ from precision_time.timing.operators import WorkOptions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutCase:
-    """A row with its program and cluster."""
+    """A measured row with its program and cluster."""
 
     row: Row
     program: LayeredProgram
@@ -30,12 +30,12 @@ class LayoutCase:
     execution: str
 
     def widening(self, constants: StepConstants) -> float:
-        """What the job itself adds to the spread of log(step)."""
+        """What the job itself adds to the standard deviation of log(step), in quadrature."""
         timed = time_layers(self.program, self.cluster, self.options, self.execution, constants)
         return widening(spread_terms(timed, simulate_layers(timed), self.cluster.gpu.arch))
 
     def seconds(self, constants: StepConstants) -> float:
-        """Its step with these constants."""
+        """Predicted seconds of the step with these constants."""
         timed = time_layers(self.program, self.cluster, self.options, self.execution, constants)
         return simulate_layers(timed).step_s
 

@@ -1,15 +1,17 @@
-"""Where fitted parameters come from, as the files that hold them say it."""
+"""Provenance of fitted parameters, stored in the files that hold them."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content, read in pieces."""
+    """Checksum of a file, read in blocks of 1 MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -17,12 +19,34 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def provenance(module: str, table: Path, rows: int) -> dict[str, Any]:
-    """The command that makes the file again, the measured table and how many of its rows were fitted, the date."""
+def provenance(stage: str, table: Path, rows: int) -> dict[str, Any]:
+    """The command that writes the file, the measured table and how many of its rows were fitted, the date."""
     return {
-        "command": f"python -m precision_time.fit.{module} --shared DIR",
+        "command": f"precision-time fit {stage}",
         "table": table.name,
         "sha256": sha256(table),
         "rows": rows,
         "date": datetime.date.today().isoformat(),
     }
+
+
+_ABOUT = ("provenance", "about", "made")
+"""Keys of a parameter file that say where its numbers came from."""
+_OF_LAYOUTS = frozenset({"layout_scales.json", "overlap.json"})
+"""Parameters that no data-parallel step depends on."""
+
+
+def parameters_digest() -> str:
+    """First 16 hexadecimal digits of SHA-256 over the parameters that the time of a data-parallel step depends on.
+
+    Provenance and dates are left out.
+    """
+    digest = hashlib.sha256()
+    files = [f for f in (resources.files("precision_time.timing") / "data").iterdir() if f.name.endswith(".json")]
+    for file in sorted(files, key=lambda f: f.name):
+        if file.name in _OF_LAYOUTS:
+            continue
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content = {k: v for k, v in content.items() if k not in _ABOUT}
+        digest.update(json.dumps([file.name, content], sort_keys=True).encode())
+    return digest.hexdigest()[:16]

@@ -1,14 +1,11 @@
-"""A few factors between kernels and whole steps, fitted to published training steps.
+"""Fits the factors between kernels and whole steps to published training steps (`data/published/measurements.csv`).
 
-    python -m precision_time.fit.steps --shared DIR             fit, write timing/data/step_scales.json, print the table
-    python -m precision_time.fit.steps --shared DIR --report    only judge: every row held out by family, GPU, precision
-
-The board (`precision_time.fit.board`) makes docs/accuracy.md of the same folds.
+Writes `timing/data/step_scales.json`: the factors, what the rows leave open of them, and the width of the interval,
+which comes from the rows held out by model family. Prints the errors held out by family, GPU and precision.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +15,6 @@ import numpy as np
 
 from precision_time.evaluation.rows import statistics
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.evaluation.text import percent
 from precision_time.fit.factors import BENT, PRIOR, Fitted, fit
 from precision_time.fit.folds import (
     FOLDS,
@@ -32,32 +28,35 @@ from precision_time.fit.folds import (
 )
 from precision_time.fit.provenance import provenance
 from precision_time.fit.row_correlation import OWN, SHARED
-from precision_time.job.file import compact_json
 from precision_time.measurements.digest import digests_of
+from precision_time.measurements.repository import STEPS
 from precision_time.measurements.table import read_table
-from precision_time.text_table import format_table
+from precision_time.report.errors import labels
+from precision_time.report.table import Table
+from precision_time.report.write import compact_json, write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUP_PRIOR
 
-TABLE = Path("data") / "published" / "measurements.csv"
-"""The measured steps, below the shared folder."""
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / "step_scales.json"
 
 
-def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Sequence[Case]) -> dict[str, Any]:
-    parameters, constants, openness = found.parameters, found.constants, found.openness
+def document(fitted: Fitted, judged: Sequence[HeldOut], source: Path, cases: Sequence[Case]) -> dict[str, Any]:
+    """What `step_scales.json` holds: `fitted` to `cases` of the table `source`; `judged` sets the interval's width."""
+    parameters, constants, openness = fitted.parameters, fitted.constants, fitted.openness
     scales = constants.scales
     values, vectors = np.linalg.eigh(openness.covariance)
     half = vectors * np.sqrt(np.maximum(values, 0.0))
     return {
         "provenance": {
-            **provenance("steps", source, len(fitted)),
-            "row_digests": digests_of(case.row.digest for case in fitted),
+            **provenance("steps", source, len(cases)),
+            "row_digests": digests_of(case.row.digest for case in cases),
             "prior_standard_deviations": {**GROUP_PRIOR, **PRIOR},
             "shared_errors": SHARED,
             "own_errors": OWN,
         },
-        "parameters": {name: round(float(value), 4) for name, value in zip(parameters.names, found.theta, strict=True)},
+        "parameters": {
+            name: round(float(value), 4) for name, value in zip(parameters.names, fitted.theta, strict=True)
+        },
         "scales": {key: round(value, 4) for key, value in sorted(scales.items())},
         "execution": {k: round(v, 4) for k, v in constants.execution.items()},
         **{part: {k: round(v, 4) for k, v in getattr(constants, part).items()} for part in BENT},
@@ -70,35 +69,29 @@ def document(found: Fitted, judged: Sequence[HeldOut], source: Path, fitted: Seq
     }
 
 
-def summary(runs: Mapping[str, Sequence[HeldOut]]) -> str:
-    """One line of errors on the rows of trust A and B for each run."""
-    lines = []
+FIELDS = ("n", "mape", "median_ape", "signed_mean", "p90_ape", "coverage_p10_p90")
+
+
+def summary(runs: Mapping[str, Sequence[HeldOut]]) -> Table:
+    """One row of errors for each run, of the rows of trust A and B."""
+    rows = []
     for name, held_out in runs.items():
-        found = statistics([j for j in with_intervals(held_out) if j.row.trust in TRUSTED])
-        sizes = [percent(v) for v in (found.mape, found.median_ape)]
-        sizes += [percent(found.signed_mean, sign="+"), percent(found.p90_ape), percent(found.coverage_p10_p90, 0)]
-        lines.append([name, f"{found.n:,}", *sizes])
-    return format_table(["rows of trust A and B", "rows", "MAPE", "median", "signed", "P90", "in P10-P90"], lines)
+        judged = [j for j in with_intervals(held_out) if j.row.trust in TRUSTED]
+        rows.append([name, *statistics(judged).cells(FIELDS)])
+    return Table(["rows of trust A and B", *labels(FIELDS)], rows)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m precision_time.fit.steps", description=__doc__.splitlines()[0])
-    parser.add_argument("--shared", type=Path, required=True, help=f"folder with {TABLE.as_posix()}")
-    parser.add_argument("--report", action="store_true", help="judge only, write nothing")
-    given = parser.parse_args(arguments)
-    rows = read_table(given.shared / TABLE).rows
-    everything = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
+def run(tables: Path, judge_only: bool = False) -> None:
+    """Fit the published steps below `tables`, print the errors held out, and write the factors unless `judge_only`."""
+    source = tables / STEPS
+    rows = read_table(source).rows
+    traced = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
-    runs = {f"held out by {name}": cross_validate(everything, fold) for name, fold in FOLDS.items()}
-    plain = [j for c in everything for j in judge([c], StepConstants(), c.row.family)]
+    runs = {f"held out by {name}": cross_validate(traced, fold) for name, fold in FOLDS.items()}
+    plain = [j for case in traced for j in judge([case], StepConstants(), case.row.family)]
     print(summary({"without factors": plain, **runs}))
-    if not given.report:
-        found = fit(everything)
-        content = document(found, runs["held out by model family"], given.shared / TABLE, everything)
-        OUTPUT.write_text(compact_json(content) + "\n", encoding="utf-8")
-        print(f"written: {OUTPUT.name}, {len(found.theta)} factors from {len(everything)} rows", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if not judge_only:
+        fitted = fit(traced)
+        content = document(fitted, runs["held out by model family"], source, traced)
+        write_whole(OUTPUT, compact_json(content) + "\n")
+        print(f"{len(fitted.theta)} factors from {len(traced)} rows -> {OUTPUT}", file=sys.stderr)

@@ -71,7 +71,7 @@ def train(
     rows = _rows({kind for name in names for kind in LEARNS_FROM[name]}, tables, runs)
     if lacking := [name for name in names if not rows[LEARNS_FROM[name][0]]]:
         raise PredictorError(
-            f"{', '.join(lacking)}: trained on published rows; name the folder that has {STEPS} with --shared"
+            f"{', '.join(lacking)}: trained on published rows; name the folder that has {STEPS} with --tables"
         )
     cards: dict[str, dict[str, object]] = {}
     for done, name in enumerate(names):
@@ -84,7 +84,7 @@ def _rows(kinds: set[str], tables: str | None, runs: str | None) -> dict[str, Se
     """The measured jobs of each kind. Raises a `PredictorError` where a named folder, or the real runs, are missing."""
     data = data_folder(tables)
     if tables is not None and (data is None or not (data / STEPS).is_file()):
-        raise PredictorError(f"shared {tables!r} has no {STEPS}; name the folder that has")
+        raise PredictorError(f"folder {tables!r} has no {STEPS}; name the folder that has")
     published = published_jobs(data / STEPS) if data is not None and PUBLISHED in kinds else ()
     return {RUNS: read_runs(runs) if RUNS in kinds else (), PUBLISHED: published}
 

@@ -1,4 +1,4 @@
-"""What a board is made of: the published rows as each fold, and each blind twin, judged them."""
+"""Published training steps, judged by every fold and by every twin that is blind to precision."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_time.fit.board.anchored import anchored, anchored_by_one
-from precision_time.fit.board.facts import Facts
+from benchmarks.accuracy.facts import Facts
+from benchmarks.accuracy.step_anchors import anchored, anchored_by_one
+from precision_time.evaluation.evaluation import Evaluation, Unpredicted
+from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.evaluation.accuracy import Judged
-from precision_time.fit.evaluation.evaluation import Evaluation, Unpredicted
 from precision_time.fit.folds import FOLDS, TRUSTED, HeldOut, cross_validate, judge, with_intervals
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table
@@ -18,31 +18,31 @@ from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.parameters import read_data
 
 AWARE = "model family"
-"""The fold of the headline."""
+"""The run of the headline figures: held out by model family."""
 PLAIN = "without factors"
 ANCHORED = "anchored"
-"""The headline's rows, each corrected by the others of its family, those of the same job left out."""
+"""The rows of the headline, each corrected by the other rows of its family except those of the same job."""
 ONE_ROW = "one measured row"
-"""Those of them whose model was measured on their GPU in another way too, each corrected by the nearest such row."""
+"""Rows whose model was measured on their GPU in another configuration too, each corrected by the nearest such row."""
 TWINS = ("fp32", "amp-fp16")
-"""The one precision that a blind twin takes every job to run in: the oldest, and the most frequent of the table."""
+"""The precision that a blind twin assumes for every job: the oldest one, and the most frequent of the table."""
 ASSUMED = f"taken as {TWINS[0]}"
-"""What `evaluate --blind fp32` says: blind too, but with the shipped factors."""
+"""The prediction of `evaluate --blind fp32`: blind too, but with the shipped factors."""
 
 Runs = dict[str, list[HeldOut]]
 
 
 def twin(precision: str) -> str:
-    """Name of the run of the twin that takes every job to run in this precision."""
+    """Name of the run of the twin that assumes this precision for every job."""
     return f"blind as {precision}"
 
 
 @dataclass(frozen=True)
 class Board:
-    """What the page is written from: the rows as each run judged them, in the order of the table."""
+    """The rows as each run judged them, in the order of the table."""
 
     facts: Facts
-    runs: Mapping[str, Sequence[Judged]]
+    runs: Mapping[str, Sequence[JudgedRow]]
     unexpressed: tuple[Evaluation, ...]
 
     def trusted(self, run: str) -> Evaluation:
@@ -58,43 +58,44 @@ class Board:
 
     @functools.cached_property
     def best_twin(self) -> str:
-        """The run of the refitted twin that is less far off: what "the blind twin" means where there is one figure."""
+        """The refitted twin with the smaller mean error: "the blind twin" where a page shows one figure."""
         return min(map(twin, TWINS), key=lambda name: self.trusted(name).overall.mape or 0.0)
 
 
-def judge_all(rows: Sequence[Row], say: Callable[[str], None] = lambda text: None) -> Runs:
+def judge_all(rows: Sequence[Row], progress: Callable[[str], None] = lambda text: None) -> Runs:
     """Every run of the board. The twins are refitted in their blindness and judged by the same folds."""
 
     def traced(precision: str | None = None) -> list[Case]:
-        what = f"tracing as {precision}" if precision else "tracing"
-        return cases(rows, lambda done: say(f"{what} {done}/{len(rows)}"), precision)
+        action = f"tracing as {precision}" if precision else "tracing"
+        return cases(rows, lambda done: progress(f"{action} {done}/{len(rows)}"), precision)
 
-    def plainly(found: Sequence[Case], constants: StepConstants) -> list[HeldOut]:
+    def without_refit(traced_cases: Sequence[Case], constants: StepConstants) -> list[HeldOut]:
         # nothing is fitted, so nothing is held out but the spread
-        return [j for case in found for j in judge([case], constants, FOLDS[AWARE](case.row))]
+        return [j for case in traced_cases for j in judge([case], constants, FOLDS[AWARE](case.row))]
 
-    def held_out(run: str, found: Sequence[Case], fold: Callable[[Row], str]) -> list[HeldOut]:
-        return cross_validate(found, fold, lambda name: say(f"{run}: without {name}"))
+    def held_out(run: str, traced_cases: Sequence[Case], fold: Callable[[Row], str]) -> list[HeldOut]:
+        return cross_validate(traced_cases, fold, lambda name: progress(f"{run}: without {name}"))
 
     everything = traced()
     runs = {name: held_out(name, everything, fold) for name, fold in FOLDS.items()}
-    runs[PLAIN] = plainly(everything, StepConstants())
+    runs[PLAIN] = without_refit(everything, StepConstants())
     for precision in TWINS:
         blind = traced(precision)
         runs[twin(precision)] = held_out(twin(precision), blind, FOLDS[AWARE])
         if precision == TWINS[0]:
-            runs[ASSUMED] = plainly(blind, shipped())
+            runs[ASSUMED] = without_refit(blind, shipped())
     return runs
 
 
-def settled(runs: Runs) -> dict[str, list[Judged]]:
-    """The rows with their intervals; those of factors as shipped are as wide as shipped."""
+def judged_runs(runs: Runs) -> dict[str, list[JudgedRow]]:
+    """The rows with their intervals; predictions with the shipped factors have intervals of the shipped width."""
     shipped_base = float(read_data("step_scales.json")["interval"]["log_spread"])
     return {name: with_intervals(judged, shipped_base if name == ASSUMED else None) for name, judged in runs.items()}
 
 
 def board(facts: Facts, runs: Runs, tables: Sequence[Table]) -> Board:
-    judged = {**settled(runs), ANCHORED: anchored(runs[AWARE]), ONE_ROW: anchored_by_one(runs[AWARE])}
+    """All runs with intervals and anchors, and the rows of `tables` that cannot be expressed as a job."""
+    judged = {**judged_runs(runs), ANCHORED: anchored(runs[AWARE]), ONE_ROW: anchored_by_one(runs[AWARE])}
     unexpressed = tuple(
         Evaluation(t.path.name, (), tuple(Unpredicted(row, row.reason) for row in t.rows if row.job is None))
         for t in tables

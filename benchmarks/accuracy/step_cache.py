@@ -1,7 +1,4 @@
-"""The judged rows of a board on disk, so that its pages can be written again without judging.
-
-It names measurements of third parties row by row, so it is for the user's own disk and never for the repository.
-"""
+"""The judged rows of the steps on disk, so that the pages can be written again without judging."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.facts import Facts
+from benchmarks.accuracy.steps import Runs, judged_runs
 from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
-from precision_time.fit.board.facts import Facts
-from precision_time.fit.board.runs import Runs, settled
-from precision_time.fit.evaluation.accuracy import Judged
+from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.folds import HeldOut
-from precision_time.job.file import write_whole
 from precision_time.measurements.row import Row
+from precision_time.report.write import write_whole
 
 
 def write_runs(path: Path, facts: Facts, runs: Runs) -> None:
     """Every row of every run: id, line, fold, seconds with P10 and P90, error, terms."""
-    judged = settled(runs)
+    judged = judged_runs(runs)
     content = {
         "facts": dataclasses.asdict(facts),
         "runs": {name: _rows(held_out, judged[name]) for name, held_out in runs.items()},
@@ -30,7 +27,7 @@ def write_runs(path: Path, facts: Facts, runs: Runs) -> None:
     write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def _rows(held_out: Sequence[HeldOut], judged: Sequence[Judged]) -> list[dict[str, object]]:
+def _rows(held_out: Sequence[HeldOut], judged: Sequence[JudgedRow]) -> list[dict[str, object]]:
     steps = {j.row.line: j.step for j in judged}
     return [
         {
@@ -44,14 +41,15 @@ def _rows(held_out: Sequence[HeldOut], judged: Sequence[Judged]) -> list[dict[st
 
 
 def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Runs]:
-    """What `write_runs` wrote of the same table and parameters; `facts` are today's."""
+    """Facts and runs that `write_runs` wrote. Raises `DataError` where they are of other tables or parameters than
+    `facts`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        then = Facts(**content["facts"])
-        stale = next((name for name in ("sha256", "parameters") if getattr(then, name) != getattr(facts, name)), None)
+        stored = Facts(**content["facts"])
+        stale = next((name for name in ("sha256", "parameters") if getattr(stored, name) != getattr(facts, name)), None)
         if stale:
-            what = {"sha256": "another table", "parameters": "other timing parameters"}[stale]
-            raise DataError(f"{path.name} was judged with {what}; leave out --from and judge again")
+            reason = {"sha256": "another table", "parameters": "other timing parameters"}[stale]
+            raise DataError(f"{path.name} was judged with {reason}; leave out --from and judge again")
         by_line = {row.line: row for row in rows}
         runs = {
             name: [
@@ -71,5 +69,5 @@ def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Run
     except OSError as error:
         raise DataError(f"{str(path)!r} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except (ValueError, KeyError, TypeError):
-        raise DataError(f"{str(path)!r} is no file that --json wrote; leave out --from and judge again") from None
-    return then, runs
+        raise DataError(f"{str(path)!r} is not a file that --json wrote; leave out --from and judge again") from None
+    return stored, runs

@@ -1,24 +1,24 @@
-"""What is known about rows far off: the words of docs/fit.md, "What the residuals say", looked up and never made up."""
+"""Known reasons for large errors, by model family (README.md of this folder explains how they were found)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from precision_time.fit.evaluation.accuracy import Judged
+from precision_time.evaluation.rows import JudgedRow
 
 NOT_UNDERSTOOD = "not understood"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An explanation and the rows that it is about: a family, perhaps on certain GPUs, and on one side."""
+    """An explanation and its rows: those of a family, perhaps on certain GPUs, predicted too slow or too fast."""
 
     family: str
     too_slow: bool
-    words: str
+    text: str
     gpus: tuple[str, ...] = ()
 
-    def explains(self, judged: Judged) -> bool:
+    def explains(self, judged: JudgedRow) -> bool:
         row = judged.row
         return (
             self.family == row.family
@@ -62,9 +62,9 @@ KNOWN = (
         gpus=("rtx-3090", "rtx-a6000"),
     ),
 )  # fmt: skip
-"""The first that fits counts."""
+"""The first that applies is shown."""
 
 
-def why(judged: Judged) -> str:
-    """Why the row is off, where that is known."""
-    return next((known.words for known in KNOWN if known.explains(judged)), NOT_UNDERSTOOD)
+def why(judged: JudgedRow) -> str:
+    """The known reason for the error of the row."""
+    return next((known.text for known in KNOWN if known.explains(judged)), NOT_UNDERSTOOD)
