@@ -29,7 +29,7 @@ from precision_time.measurements.table import read_table
 from precision_time.prediction import Anchoring
 from precision_time.timing.parameters import read_data
 
-BASE = Path(__file__).parent.parent / "src" / "precision_time" / "anchors" / "data"
+TABLE = Path(__file__).parent.parent / "data" / "published" / "measurements.csv"
 NO_ANCHORS = Anchoring(use=False)
 DESCRIPTOR = JobDescriptor(
     family="bert", model="bert 1 seq=2", gpu="g", arch="a", maths="fp32", precision="fp32", framework="pytorch",
@@ -296,7 +296,7 @@ def test_a_correction_in_plain_values() -> None:
 
 
 def test_evaluate_never_lets_a_job_anchor_itself(tmp_path: Path) -> None:
-    lines = (BASE / "published.csv").read_text(encoding="utf-8").splitlines()
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if ",ncf," in line][:4]
     path = tmp_path / "t.csv"
     path.write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
@@ -320,8 +320,8 @@ def test_evaluate_never_lets_a_job_anchor_itself(tmp_path: Path) -> None:
 
 
 def test_the_base_is_what_this_version_predicts() -> None:
-    """A sample of the shipped rows, predicted again: run `python -m precision_time.fit.anchors` where this fails."""
-    rows = {row.id: row for row in read_table(BASE / "published.csv").rows}
+    """A sample of the shipped rows, predicted again: run `precision-time fit anchors` where this fails."""
+    rows = {row.id: row for row in read_table(TABLE).rows}
     every = list(published())
     assert sorted(rows) == sorted(a.id for a in every)
     shipped_by_model: dict[str, Anchor] = {}

@@ -81,8 +81,10 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
-    assert flags_of(parser, "fit") == ["--help", "--shared", "--measured", "--report", "--json"]
-    assert sorted(flags_of(parser, "train")) == sorted(["--help", "--shared", "--real-runs", "--output", "--json"])
+    assert flags_of(parser, "fit") == ["--help", "--tables", "--shared", "--measured", "--report", "--json"]
+    assert sorted(flags_of(parser, "train")) == sorted(
+        ["--help", "--tables", "--shared", "--real-runs", "--output", "--json"]
+    )
     assert flags_of(parser, "reproduce") == ["--help", "--json"]  # moved to the repository
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--prices", "--json"]
@@ -149,7 +151,8 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     import subprocess
     from types import SimpleNamespace
 
-    tables = tmp_path / "data" / "published"
+    data = tmp_path / "data"
+    tables = data / "published"
     tables.mkdir(parents=True)
     for name in ("measurements.csv", "measurements_llm.csv"):
         (tables / name).write_text("", encoding="utf-8")
@@ -161,11 +164,12 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
         return SimpleNamespace(returncode=next(ends))
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert main(["fit", "--report", "--shared", str(tmp_path)]) == 0
+    assert main(["fit", "--report", "--tables", str(tmp_path)]) == 0
     assert ran == [
-        ["-m", f"precision_time.fit.{s}", "--shared", str(tmp_path), "--report"] for s in ("steps", "anchors")
-    ] + [["-m", "precision_time.fit.layouts", "--shared", str(tmp_path), "--judge"]]
-    assert main(["fit", "steps", "anchors", "--shared", str(tmp_path)]) == 2
+        ["-m", "precision_time.fit", stage, "--tables", str(data), "--report"]
+        for stage in ("steps", "anchors", "layouts")
+    ]
+    assert main(["fit", "steps", "anchors", "--tables", str(data)]) == 2
     assert len(ran) == 4, "a stage that fails ends the fit"
 
 
@@ -217,10 +221,9 @@ WRONG = [
     ("stagger none.yaml", "jobs file 'none.yaml' cannot be read: no such file"),
     ("stagger none.yaml --offset soon", "flag --offset is 'soon'; give seconds of at least 0"),
     ("stagger none.yaml --runs", "flag '--runs' is unknown; nearest: --run"),
-    ("fit", "give it with --shared DIR"),
-    ("fit stepps --shared x", "stage 'stepps' is unknown; nearest: steps"),
-    ("fit kernels --report --shared x", "--report goes with steps, anchors"),
-    ("fit steps --shared nowhere", "has no data/published/measurements.csv, which stage steps reads"),
+    ("fit stepps", "stage 'stepps' is unknown; nearest: steps"),
+    ("fit kernels --report", "--report goes with steps, anchors"),
+    ("fit steps --tables nowhere", "folder 'nowhere' has none of published, kernels"),
 ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,6 @@ from precision_time.timing.collectives import (
 )
 
 REPO = Path(__file__).parents[1]
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or REPO.parent / "shared")
 JSON = REPO / "src" / "precision_time" / "timing" / "data" / "collectives.json"
 
 CLUSTERS = [
@@ -251,9 +249,7 @@ def test_constants_carry_their_provenance() -> None:
 
 
 def test_multi_node_rows_of_p5() -> None:
-    path = SHARED / "data" / "published" / "collectives.csv"
-    if not path.is_file():
-        pytest.skip("shared data not present (set PRECISION_TIME_SHARED)")
+    path = REPO / "data" / "published" / "collectives.csv"
     ratios = []
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):

@@ -313,26 +313,3 @@ def test_the_cost_of_quantising_inside_a_timed_call_is_told_from_the_product() -
     found = fit_curve([Rows("matmul", "fp8", H200, plain, seconds(WITHOUT, *slower, gpu=H200), True, "made up")])
     assert found["quantising"] == pytest.approx(2.5, rel=0.1)
     assert "quantising" not in found["values"]
-
-
-def test_targets_are_counted_over_lines_and_over_rows() -> None:
-    """Products: medians 4, 6 and 30 % over lines give 6 %, over the 6 rows (4 4 6 30 30 30) 18 %: not met."""
-    pytest.importorskip("scipy")
-    pytest.importorskip("pandas")
-    from precision_time.fit.kernel_evaluation import CASES, Line, targets
-    from precision_time.fit.kernel_report import page
-
-    def line(curve: str, gpu: str, *errors: float) -> Line:
-        return Line(curve, "half", gpu, len(errors), dict.fromkeys(CASES, np.array(errors)))
-
-    lines = [line("matmul", "one", 0.04, 0.04), line("attention", "two", 0.06), line("matmul", "three", 0.3, 0.3, 0.3),
-             line("softmax", "one", 0.1, 0.2, 0.12)]  # fmt: skip
-    profiled, unseen, rest, rest_unseen = targets(lines)
-    assert (profiled["over lines"], profiled["over rows"], profiled["met"]) == (0.06, 0.18, False)
-    assert profiled["missed"] == [("matmul half three", 0.3)]
-    assert (unseen["limit"], unseen["met"]) == (0.15, False)
-    assert (rest["over lines"], rest["over rows"], rest["met"], rest["missed"]) == (0.12, 0.12, True, [])
-    assert rest_unseen["met"]
-    text = page(lines, {"table.parquet": {"sha256": "0" * 64}}, "make it")
-    assert "matmul half three (30.0)" in text
-    assert "not met" in text

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import statistics
 from functools import cache
 from pathlib import Path
@@ -24,15 +23,12 @@ from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
 from precision_time.timing.work import attention_work, matmul_work
 
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or Path(__file__).parents[1].parent / "shared")
+DATA = Path(__file__).parents[1] / "data"
 
 
 @cache
 def published() -> tuple[Row, ...]:
-    path = SHARED / "data" / "published" / "measurements.csv"
-    if not path.is_file():
-        pytest.skip("shared data not present (set PRECISION_TIME_SHARED)")
-    return read_table(path).rows
+    return read_table(DATA / "published" / "measurements.csv").rows
 
 
 def the_row(start: str) -> Row:
@@ -108,22 +104,19 @@ def test_equal_jobs_on_other_machines(slow: str, fast: str, pairs: int) -> None:
 
 
 def kernel_table(name: str, **equal: Any) -> Any:
-    path = SHARED / "data" / "kernels" / name
-    if not path.is_file():
-        pytest.skip("kernel tables not present (set PRECISION_TIME_SHARED)")
     pandas = pytest.importorskip("pandas")
-    return pandas.read_parquet(path, filters=[(column, "==", value) for column, value in equal.items()])
+    return pandas.read_parquet(
+        DATA / "kernels" / name, filters=[(column, "==", value) for column, value in equal.items()]
+    )
 
 
 @pytest.mark.parametrize(("gpu", "name"), [("a100-80gb-sxm", "A100-SXM4-80GB"), ("h100-80gb-sxm", "H100-SXM-80GB")])
 def test_long_reductions_of_the_kernel_table(gpu: str, name: str) -> None:
     """Products as small as a weight gradient's with 16,384 steps and more along k, where whole tiles would fill a few
     multiprocessors."""
-    rows = kernel_table("aic_gemm.parquet", gpu=name, dtype="bf16", latest=True, flag=0)
-    rows = rows[rows.framework.isin(["vllm", "sglang"]) & (rows.k >= 16384) & (rows.m >= 64) & (rows.n >= 64)]
-    rows = (
-        rows[rows.m.astype(float) * rows.n <= 1024 * 512].groupby(["m", "n", "k"], as_index=False).latency_us.median()
-    )
+    rows = kernel_table("aic_gemm.parquet", gpu=name, dtype="bf16")
+    rows = rows[(rows.k >= 16384) & (rows.m >= 64) & (rows.n >= 64)]
+    rows = rows[rows.m.astype(float) * rows.n <= 1024 * 512]
     shapes = rows[["m", "n", "k"]].to_numpy(dtype=int).tolist()
     assert len(shapes) > 200
     kernels = [matmul_work(1, m, n, k, "bf16", 2) for m, n, k in shapes]
@@ -145,8 +138,8 @@ def test_long_reductions_of_the_kernel_table(gpu: str, name: str) -> None:
 )
 def test_attention_of_the_kernel_table_by_length_head_size_and_mask(op: str, kernel: str, sizes: tuple[int]) -> None:
     """One flash kernel on an H100; every length and head size on its own, causal and full."""
-    rows = kernel_table("aic_attention.parquet", gpu="H100-SXM-80GB", dtype="bf16", op=op, kernel=kernel, window=0)
-    rows = rows[(rows.flag == 0) & (rows.b * rows.seq**2.0 * rows.num_heads * rows.head_dim > 3e9)]
+    rows = kernel_table("aic_attention.parquet", gpu="H100-SXM-80GB", op=op, kernel=kernel)
+    rows = rows[rows.b * rows.seq**2.0 * rows.num_heads * rows.head_dim > 3e9]
     h100 = cluster("h100-80gb-sxm", 1).gpu
     for size in sizes:
         for length, allowed in ((1024, 0.2), (4096, 0.1), (16384, 0.1)):

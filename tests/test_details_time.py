@@ -6,9 +6,7 @@ docs/details.md lists the details; which operators run is in test_details.py, pu
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,6 @@ from precision_time.timing.operators import WorkOptions, works
 from precision_time.timing.program_times import TimedProgram, time_program
 from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
 
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or Path(__file__).parents[1].parent / "shared")
 MODEL = KernelModel(scales={})
 US = 1e-6
 V100, A100 = cluster("v100-16gb-sxm", 1).gpu, cluster("a100-80gb-sxm", 1).gpu

@@ -1,20 +1,16 @@
-"""The factors of large-model steps: what solves them, what they do, and that pages say what the data file holds."""
+"""The factors of large-model steps: what solves them, and what they do."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from precision_time.fit.layout_report import filled
 
-from precision_time.errors import DataError
 from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, spread, usual
 from precision_time.timing.constants import shipped
 from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs
 
-ROOT = Path(__file__).parent.parent
 DOCUMENT = json.loads(OUTPUT.read_text(encoding="utf-8"))
 
 
@@ -80,21 +76,3 @@ def test_host_and_device_share_a_pass():
 def test_shipped_costs_are_those_of_the_file():
     assert shipped().layouts == shipped_layout_costs()
     assert shipped_layout_costs().host == DOCUMENT["costs"]["host"]
-
-
-def test_pages_say_what_the_file_holds():
-    for name in ("docs/large-models.md", "README.md"):
-        page = (ROOT / name).read_text(encoding="utf-8")
-        assert filled(page, DOCUMENT) == page, f"python -m precision_time.fit.layouts --shared DIR --report {name}"
-
-
-def test_goals_are_met_held_out_by_model():
-    for group in DOCUMENT["errors"]["groups"]:
-        if group["goal"] and group["trust"] == "A, B":
-            goal = float(group["goal"].split()[0]) / 100
-            assert group["runs"]["held out by model"]["mape"] <= goal, group["title"]
-
-
-def test_a_page_without_markers_is_refused():
-    with pytest.raises(DataError, match="layouts:begin"):
-        filled("no markers", DOCUMENT)

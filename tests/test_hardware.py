@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from precision_time.errors import CatalogError, DataError, MissingPeakError
 from precision_time.hardware import Gpu, cluster, default_catalog, fabric, gpu, load_device_file, node
 
 REPO = Path(__file__).parents[1]
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED") or REPO.parent / "shared")
 ALL_GPUS = list(default_catalog().gpus.values())
 
 
@@ -270,20 +268,9 @@ def test_import_is_light() -> None:
         assert heavy not in loaded
 
 
-def test_our_table_is_the_shared_one() -> None:
-    shared = SHARED / "data" / "gpus.csv"
-    if not shared.is_file():
-        pytest.skip("shared data not present (set PRECISION_TIME_SHARED)")
-    ours = REPO / "src" / "precision_time" / "hardware" / "data" / "gpus.csv"
-    assert ours.read_text() == shared.read_text()
-
-
 @pytest.mark.parametrize("table", ["measurements.csv", "measurements_llm.csv"])
 def test_every_measured_job_has_a_cluster(table: str) -> None:
-    path = SHARED / "data" / "published" / table
-    if not path.is_file():
-        pytest.skip("shared data not present (set PRECISION_TIME_SHARED)")
-    with path.open(newline="") as lines:
+    with (REPO / "data" / "published" / table).open(newline="") as lines:
         for row in csv.DictReader(lines):
             nodes = int(row["nodes"]) if row["nodes"] else None
             assert cluster(row["gpu"], int(row["gpus"]), row["system"], nodes).gpus == int(row["gpus"])

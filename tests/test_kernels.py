@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -243,18 +242,13 @@ def test_fitted_sets_carry_their_provenance() -> None:
             assert set(found["file"].split(" + ")) <= set(files)
 
 
-def _shared() -> Path:
-    return Path(os.environ.get("PRECISION_TIME_SHARED", Path(__file__).parents[1].parent / "shared"))
-
-
-@pytest.mark.skipif(not (_shared() / "data" / "kernels").is_dir(), reason="kernel tables are not here")
 def test_close_to_the_kernel_tables() -> None:
     pytest.importorskip("pandas")
-    from precision_time.fit.kernel_tables import TABLES, _gemm, read_gpus
+    from precision_time.fit.kernel_tables import TABLES, read_gpus, read_products
 
-    gpus = read_gpus(_shared() / "data" / "gpus.csv")
+    gpus = read_gpus()
     wanted = {name: gpus[name] for name in ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM", "B200-SXM")}
-    for rows in _gemm(_shared() / "data" / "kernels" / TABLES[1], wanted, 400):
+    for rows in read_products(Path(__file__).parents[1] / "data" / "kernels" / TABLES[1], wanted, 400):
         if rows.kind == "half":
             error = np.abs(MODEL.seconds(rows.works, rows.gpu).seconds / rows.seconds - 1)
             assert np.median(error) < 0.10, rows.gpu.kernel_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,7 @@ from precision_time.layout.layers import core_attention, layered_program  # noqa
 from precision_time.layout.local_bytes import local_bytes  # noqa: E402
 from precision_time.measurements.table import read_table  # noqa: E402
 
-SHARED = Path(os.environ.get("PRECISION_TIME_SHARED", Path(__file__).parent.parent.parent / "shared"))
-LLM = SHARED / "data" / "published" / "measurements_llm.csv"
+LLM = Path(__file__).parent.parent / "data" / "published" / "measurements_llm.csv"
 S, B, H, A = 1024, 2, 1024, 16
 
 
@@ -301,7 +299,6 @@ def test_stages_in_words() -> None:
 # --- jobs that really ran
 
 
-@pytest.mark.skipif(not LLM.is_file(), reason="the published tables are not part of the repository")
 def test_published_jobs_fit_their_gpus() -> None:
     """But those that kept activations on the host, or of whose recomputation nothing is known."""
     cells = {line.split(",", 1)[0]: line for line in LLM.read_text(encoding="utf-8").splitlines()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -582,15 +583,17 @@ def test_a_folder_with_too_little_changes_nothing(tmp_path: Path) -> None:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def _shared(path: Path) -> Path:
-    """Where the stages find what they ask for first."""
+def _tables(path: Path) -> Path:
+    """A data folder with the files that the stages check first."""
     for name in ("kernels/aic_gemm.parquet", "published/measurements.csv"):
         (path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (path / "data" / name).write_text("", encoding="utf-8")
-    return path
+    return path / "data"
 
 
-def test_the_command_hands_the_folders_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_hands_the_folders_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import subprocess
     from types import SimpleNamespace
 
@@ -599,9 +602,13 @@ def test_the_command_hands_the_folders_on(tmp_path: Path, monkeypatch: pytest.Mo
     path = folder_of(tmp_path / "h200", {"a": {"points": [_relu(np.random.default_rng(0))]}})
     ran: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda words, **_: ran.append(words[3:]) or SimpleNamespace(returncode=0))
-    shared = str(_shared(tmp_path))
-    assert main(["fit", "kernels", "steps", "--shared", shared, "--measured", str(path)]) == 0
-    assert ran == [["--shared", shared, "--measured", str(path)], ["--shared", shared]]
+    tables = str(_tables(tmp_path))
+    assert main(["fit", "kernels", "steps", "--tables", tables, "--measured", str(path)]) == 0
+    assert ran == [["kernels", "--tables", tables, "--measured", str(path)], ["steps", "--tables", tables]]
+    ran.clear()
+    assert main(["fit", "steps", "--shared", str(tmp_path)]) == 0
+    assert ran == [["steps", "--tables", tables]]
+    assert "note: --shared is now --tables" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -615,7 +622,7 @@ def test_the_command_hands_the_folders_on(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_wrong_word_is_one_line(words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from precision_time.cli.main import main
 
-    assert main([*words.split(), "--shared", str(_shared(tmp_path))]) == 2
+    assert main([*words.split(), "--tables", str(_tables(tmp_path))]) == 2
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
@@ -624,14 +631,15 @@ def test_a_wrong_word_is_one_line(words: str, says: str, tmp_path: Path, capsys:
 def test_the_script_refuses_alike_and_never_drops_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from precision_time.fit.kernels import main
+    from precision_time.fit.__main__ import main
+    from precision_time.fit.kernels import check_kept
 
-    assert main(["--shared", str(tmp_path), "--measured", str(tmp_path)]) == 2
+    assert main(["kernels", "--tables", str(tmp_path), "--measured", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     out = tmp_path / "kernels.json"
     out.write_text(json.dumps({"measured": {"h200/journal.jsonl": {}}}), encoding="utf-8")
-    assert main(["--shared", str(tmp_path), "--out", str(out)]) == 2
-    assert "holds sets fitted to h200/journal.jsonl, which this fit would drop" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"holds sets fitted to h200/journal\.jsonl, which this fit would drop"):
+        check_kept(out, [])
 
 
 def test_the_script_writes_our_sets_beside_those_of_the_tables(
@@ -642,13 +650,13 @@ def test_the_script_writes_our_sets_beside_those_of_the_tables(
 
     for name, instead in (
         ("read_folders", lambda _: [folder]), ("read_gpus", lambda _: {}), ("read_rows", lambda *_: []),
-        ("fit_sets", lambda _: SETS), ("evaluate", lambda *_: []), ("sha256", lambda _: "0" * 64),
+        ("fit_sets", lambda _: SETS), ("sha256", lambda _: "0" * 64),
     ):  # fmt: skip
         monkeypatch.setattr(kernels, name, instead)
     out = tmp_path / "kernels.json"
-    assert kernels.main(["--shared", str(tmp_path), "--out", str(out), "--measured", "h200"]) == 0
+    kernels.run(tmp_path, ["h200"], output=out)
     printed = capsys.readouterr()
-    assert "| conv.fwd.nhwc | half | H200-SXM |" in printed.out
+    assert re.search(r"^conv\.fwd\.nhwc +half +H200-SXM ", printed.out, re.MULTILINE)
     assert "now refit the whole-step factors" in printed.err
     written = json.loads(out.read_text(encoding="utf-8"))
     assert written["sets"] == SETS

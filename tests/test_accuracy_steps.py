@@ -1,4 +1,4 @@
-"""The board: folds that never see what they judge, a twin that is blind, computed targets, pages that are current.
+"""Training steps judged held out: folds that never see what they judge, a blind twin, targets, current pages.
 
 The jobs are of shipped models and their times are invented.
 """
@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from precision_time.fit.board.__main__ import BEGIN, END, fill_markers, main
-from precision_time.fit.board.anchored import anchored_by_one
-from precision_time.fit.board.facts import Facts, parameters_digest
-from precision_time.fit.board.page import page, readme_table, targets
-from precision_time.fit.board.residuals import KNOWN, NOT_UNDERSTOOD, why
-from precision_time.fit.board.runs import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin
 
+from benchmarks.accuracy.__main__ import main
+from benchmarks.accuracy.facts import Facts
+from benchmarks.accuracy.residuals import KNOWN, NOT_UNDERSTOOD, why
+from benchmarks.accuracy.step_anchors import anchored_by_one
+from benchmarks.accuracy.step_page import page, readme_table
+from benchmarks.accuracy.step_targets import targets
+from benchmarks.accuracy.steps import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin
 from precision_time import predict
 from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Interval
+from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit import folds
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.evaluation.accuracy import Judged
 from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_validate, spread_for, with_intervals
+from precision_time.fit.provenance import parameters_digest
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.prediction import Anchoring
@@ -50,17 +52,17 @@ OTHER = "l-fsdp,lab@1,A,pytorch,bert-large,4,8,a100-80gb-sxm,fp32,0.3,warp"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("shared") / "data" / "published"
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables") / "data" / "published"
     folder.mkdir(parents=True)
     (folder / "measurements.csv").write_text("\n".join([HEAD, *ROWS]) + "\n", encoding="utf-8")
     (folder / "measurements_llm.csv").write_text(f"{HEAD},parallelism\n{OTHER}\n", encoding="utf-8")
-    return folder.parent.parent
+    return folder.parent
 
 
 @pytest.fixture(scope="module")
-def rows(shared: Path) -> tuple[Row, ...]:
-    return read_table(shared / "data" / "published" / "measurements.csv").rows
+def rows(tables: Path) -> tuple[Row, ...]:
+    return read_table(tables / "published" / "measurements.csv").rows
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +161,10 @@ def test_judging_is_what_predict_says(traced: list[Case]) -> None:
 # --- the page
 
 
-def settled(row: Row, ratio: float, inside: bool = True) -> Judged:
+def settled(row: Row, ratio: float, inside: bool = True) -> JudgedRow:
     seconds = ratio * row.measured_s
     width = 10.0 if inside else 1.001
-    return Judged(row, Interval(seconds / width, seconds, seconds * width), {"forward": seconds}, True, False)
+    return JudgedRow(row, Interval(seconds / width, seconds, seconds * width), {"forward": seconds}, True, False)
 
 
 def a_board(rows: Sequence[Row], aware: float = 1.1, blind: float = 1.5, inside: bool = True) -> Board:
@@ -176,19 +178,19 @@ def a_board(rows: Sequence[Row], aware: float = 1.1, blind: float = 1.5, inside:
 def test_targets_are_computed(rows: tuple[Row, ...]) -> None:
     met = [t.met for t in targets(a_board(rows, inside=True))]
     # 10 % is more than 9.8, all in one direction, and an interval that holds all is too wide
-    assert met == [False, True, False, True, False, True, False, True, True, True]
+    assert met == [False, True, False, True, False, False, True, True, True, True]
     met = [t.met for t in targets(a_board(rows, aware=1.17, blind=1.17))]
-    assert met == [False, False, False, True, False, True, False, False, True, True]
+    assert met == [False, False, False, True, False, False, True, False, True, True]
     met = [t.met for t in targets(a_board(rows, aware=1.3, inside=False))]
-    assert met == [False, False, False, False, False, True, False, True, True, True]
+    assert met == [False, False, False, False, False, False, True, True, True, True]
     reached = [t.reached for t in targets(a_board(rows))]
     assert reached[0] == "10.0%"
-    assert reached[2] == "10.0% and -"  # both families have kin
+    assert reached[2] == "10.0% and -"  # both families have related ones
     assert reached[7] == "5.0 times as fp32, 5.0 times as amp-fp16"
     mixed = a_board(rows)
     mixed.runs[AWARE][:] = [settled(row, 1.1, inside=row.id != "r-amp") for row in rows]  # type: ignore[index]
-    assert targets(mixed)[6] == replace(targets(mixed)[6], met=True)
-    assert targets(mixed)[6].reached == "80%; by precision from 50% (amp-fp16) to 100% (tf32)"
+    assert targets(mixed)[5].met
+    assert targets(mixed)[5].reached == "80%; by precision from 50% (amp-fp16) to 100% (tf32)"
 
 
 def test_one_measured_row_corrects_the_others_of_its_model(rows: tuple[Row, ...]) -> None:
@@ -207,8 +209,8 @@ def test_one_measured_row_corrects_the_others_of_its_model(rows: tuple[Row, ...]
 
 
 def test_the_page_says_how_many_and_of_what(rows: tuple[Row, ...]) -> None:
-    text = page(a_board(rows), "images/accuracy.png")
-    assert "**5 rows are off by 10.0% on average" in text
+    text = page(a_board(rows), "accuracy.png")
+    assert "**The mean error of 5 rows is 10.0%" in text.replace("\n", " ")
     assert "5.0 times as much" in text
     for words in ("2026-01-02", "numpy 2", "ab" * 32, "cd" * 8, "6 rows: 3 of trust A, 2 of trust B, 1 of trust C"):
         assert words in text.replace("\n", " ")
@@ -216,42 +218,30 @@ def test_the_page_says_how_many_and_of_what(rows: tuple[Row, ...]) -> None:
     assert "| tensorflow2 | 1 | 10.0% |" in text
     assert "b-tf" not in text  # of trust C: apart, and no candidate for the worst
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "-", "!"))) <= 120
-    small = readme_table(a_board(rows), "docs/accuracy.md")
+    small = readme_table(a_board(rows), "benchmarks/results/accuracy.md")
     assert "| all | 5 | 10.0% | 10.0% | 10.0% | 100% | 50.0% |" in small
     assert "2 of 2 pairs" in small
 
 
 def test_no_explanation_is_made_up(rows: tuple[Row, ...]) -> None:
     slow, fast = settled(replace(rows[0], family="waveglow"), 2.0), settled(replace(rows[0], family="waveglow"), 0.5)
-    assert why(fast) == KNOWN[0].words
+    assert why(fast) == KNOWN[0].text
     assert why(slow) == why(settled(rows[0], 2.0)) == NOT_UNDERSTOOD
     assert "Ampere" in why(settled(replace(rows[0], gpu="rtx-3090"), 1.4))
 
 
-def test_markers_are_filled_again_and_again(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
-    fill_markers(readme, "new\n")
-    once = readme.read_text(encoding="utf-8")
-    assert once == f"above\n{BEGIN}\nnew\n{END}\nbelow\n"
-    fill_markers(readme, "new\n")
-    assert readme.read_text(encoding="utf-8") == once
-    readme.write_text(f"{END} {BEGIN}", encoding="utf-8")
-    with pytest.raises(DataError, match="has no <!-- accuracy:begin --> with"):
-        fill_markers(readme, "new")
-
-
 def test_the_command_judges_once_and_renders_again(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    (tmp_path / "README.md").write_text(f"{BEGIN}{END}", encoding="utf-8")
-    given = ["--shared", str(shared), "--output", str(tmp_path / "docs" / "accuracy.md")]
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- accuracy:begin --><!-- accuracy:end -->", encoding="utf-8")
+    given = ["steps", "--tables", str(tables), "--results", str(tmp_path)]
     kept = tmp_path / "rows.json"
-    assert main([*given, "--readme", str(tmp_path / "README.md"), "--json", str(kept)]) == 0
-    text = (tmp_path / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    assert (tmp_path / "docs" / "images" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-    assert "[docs/accuracy.md](docs/accuracy.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert main([*given, "--readme", str(readme), "--json", str(kept)]) == 0
+    text = (tmp_path / "accuracy.md").read_text(encoding="utf-8")
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "[benchmarks/results/accuracy.md]" in readme.read_text(encoding="utf-8")
     assert "`measurements_llm.csv`: 1 row cannot be expressed as a job yet" in text
     assert "| layout 'warp' is unknown" in text
     assert parameters_digest() in text
@@ -263,7 +253,7 @@ def test_the_command_judges_once_and_renders_again(
     assert one["error"] == pytest.approx(one["predicted_s"] / 0.12 - 1)
     assert one["p10_s"] < one["predicted_s"] < one["p90_s"]
     assert main([*given, "--from", str(kept)]) == 0
-    assert (tmp_path / "docs" / "accuracy.md").read_text(encoding="utf-8") == text
+    assert (tmp_path / "accuracy.md").read_text(encoding="utf-8") == text
 
     content["facts"]["parameters"] = "others"
     kept.write_text(json.dumps(content), encoding="utf-8")
@@ -271,22 +261,22 @@ def test_the_command_judges_once_and_renders_again(
     assert "was judged with other timing parameters" in capsys.readouterr().err
     kept.write_text("{}", encoding="utf-8")
     assert main([*given, "--from", str(kept)]) == 2
-    assert "is no file that --json wrote" in capsys.readouterr().err
+    assert "is not a file that --json wrote" in capsys.readouterr().err
 
 
 # --- the pages in the repository
 
 
 def test_the_board_in_the_repository_is_current() -> None:
-    """Judged with the parameters that ship, to the table that they were fitted to; README says the same."""
-    text = " ".join((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").split())
+    """JudgedRow with the parameters that ship, to the table that they were fitted to; README says the same."""
+    text = " ".join((ROOT / "benchmarks" / "results" / "accuracy.md").read_text(encoding="utf-8").split())
     scales = ROOT / "src" / "precision_time" / "timing" / "data" / "step_scales.json"
     provenance = json.loads(scales.read_text(encoding="utf-8"))["provenance"]
-    stale = "docs/accuracy.md is stale: python -m precision_time.fit.board --shared DIR --readme README.md"
+    stale = "benchmarks/results/accuracy.md is stale: python -m benchmarks.accuracy steps"
     assert f"Timing parameters: `{parameters_digest()}`" in text, stale
     assert f"`{provenance['table']}` (sha256 `{provenance['sha256']}`), {provenance['rows']} rows" in text, stale
-    block = (ROOT / "README.md").read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- accuracy:begin -->")[2]
     found = re.search(r"^\| all \| (\d+) \| ([\d.]+%) \| ([\d.]+%)", block, re.MULTILINE)
     assert found is not None, stale
     n, mape, median = found.groups()
-    assert f"{n} rows are off by {mape} on average, half of them by less than {median}" in text, stale
+    assert f"The mean error of {n} rows is {mape}, the median {median}" in text, stale
