@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --ed
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stagger test lint typecheck unit docs-check picture benchmark reproduce clean
+.PHONY: help demo demo-stagger test lint typecheck unit docs-check picture benchmark fit board reproduce clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r name what; \
@@ -41,6 +41,12 @@ picture: .venv/.demo  ## draw docs/images/compare.png again
 
 benchmark: .venv/.dev  ## measure speed and memory into benchmarks/results (about ten minutes)
 	$(BIN)/python benchmarks/speed.py
+
+fit: .venv/.dev  ## fit all shipped parameters to the tables of data/ (about an hour)
+	$(BIN)/precision-time fit
+
+board: .venv/.dev  ## judge the parameters held out: benchmarks/results/ and the tables of README.md (about half an hour)
+	$(BIN)/python -m benchmarks.accuracy
 
 reproduce: .venv/.dev  ## train and judge the published predictors: out/reproduction and benchmarks/results/reproduce.md (about an hour)
 	$(BIN)/python -m benchmarks.papers

@@ -477,8 +477,9 @@ def report(result: Mapping[str, Any]) -> str:
         "",
         f"error = predicted / measured - 1; MAPE and median of its size, signed: its mean. {OURS}: `predict` as "
         f"shipped, P50, never corrected by the job itself; {result['seen']} of its {result['predicted']} predicted "
-        f"rows were in the fit of its {len(FACTORS)} factors of layouts (held out: docs/large-models.md). {UNFITTED}: "
-        f"with these factors as they were before any row was seen, which is the fair figure beside another tool. "
+        f"rows were in the fit of its {len(FACTORS)} factors of layouts (held out: "
+        f"benchmarks/results/large-models.md). {UNFITTED}: with these factors as they were before any row was seen, "
+        f"which is the fair figure beside another tool. "
         f"{TEXTBOOK}: 6 N D / ({MFU} x dense peak x GPUs), dense models only; the share {MFU} is fixed, not fitted, "
         f"and recomputation is not counted.",
         "",

@@ -649,7 +649,7 @@ def test_the_script_writes_our_sets_beside_those_of_the_tables(
     from precision_time.fit import kernels
 
     for name, instead in (
-        ("read_folders", lambda _: [folder]), ("read_gpus", lambda _: {}), ("read_rows", lambda *_: []),
+        ("read_folders", lambda _: [folder]), ("read_gpus", dict), ("read_rows", lambda *_: []),
         ("fit_sets", lambda _: SETS), ("sha256", lambda _: "0" * 64),
     ):  # fmt: skip
         monkeypatch.setattr(kernels, name, instead)

@@ -54,8 +54,9 @@ _TEXT = """\
 # Errors of large-model steps
 
 Written by `make board`; do not edit. The shipped factors ({date}) are fitted to {rows} rows of trust A and B of
-`data/published/{table}`; {judged} rows are judged. [benchmarks/accuracy](../accuracy/README.md#large-models) explains
-what misses and which choices were made with these rows in view.
+`data/published/{table}`; {judged} rows are judged.
+[benchmarks/accuracy](../accuracy/README.md#large-models) explains what misses and which choices were made with these
+rows in view.
 
 ## Mean error (signed mean) of the step, by how the rows were held out
 
@@ -117,5 +118,5 @@ def _factors_table(costs: Mapping[str, Any]) -> str:
             values |= {f"{name}.{key}": float(v) for key, v in value.items()}
         else:
             values[name] = float(value)
-    rows = [[factor.name, f"{values[factor.name]:.2f}", f"{factor.usual:g}", factor.why] for factor in FACTORS]
-    return Table(["factor", "fitted", "usual", "why"], rows).markdown()
+    rows = [[factor.name, factor.why, f"{values[factor.name]:.2f}", f"{factor.usual:g}"] for factor in FACTORS]
+    return Table(["factor", "why", "fitted", "usual"], rows, left=2).markdown()

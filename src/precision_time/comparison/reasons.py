@@ -17,7 +17,8 @@ _PARTNERS = ("fp32", "tf32", "fp64")
 SLOWER, HARDLY = 0.98, 1.15
 """Speed-ups below which a row is called slower, or hardly faster: chosen."""
 RESOLUTION = 0.10
-"""Predictions are off by about 10 % on average (docs/accuracy.md), so closer speed-ups cannot be told apart."""
+"""Predictions are off by about 10 % on average (benchmarks/results/accuracy.md), so closer speed-ups are
+not told apart."""
 MOST_REASONS = {"slower": 4, "hardly": 4, "faster": 2}
 """Most reasons that a sentence gives."""
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

@@ -10,7 +10,7 @@ chunks pays latency per chunk and bandwidth per byte, and the best chunk size le
 geometric mean. It is why bus bandwidth still grows from 16 MB to 1 GB.
 
 Structure: NCCL src/graph/tuning.cc. Constants: `data/collectives.json`, written by
-`python -m precision_time.fit.collectives SHARED_DATA`. Fabrics: `hardware/data/fabrics.yaml`.
+`precision-time fit collectives`. Fabrics: `hardware/data/fabrics.yaml`.
 `nbytes` is what nccl-tests calls the size: the whole buffer (all-gather: the gathered output; reduce-scatter:
 the input; all-to-all: what each rank holds). One number or an array; the result has its shape.
 """

@@ -1,6 +1,6 @@
 """What whole steps of large models say beyond kernels and collectives: how fast a framework launches, overlap's cost.
 
-`data/layout_scales.json` is written by `python -m precision_time.fit.layouts`. Everything here is at its neutral value
+`data/layout_scales.json` is written by `precision-time fit layouts`. Everything here is at its neutral value
 without that file.
 """
 
