@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from precision_time.ingest.model.contention import Contention
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 FITS = SharedCache()
 BUDGET = settings(max_examples=12, deadline=None)
 
 
-def makespan(jobs: list[JobRates], together: Together, offsets: list[float], cache: SharedCache = FITS) -> float:
-    return float(run(jobs, together, cache, [offsets]).makespan_s[0])
+def makespan(jobs: list[JobRates], slowdowns: Slowdowns, offsets: list[float], cache: SharedCache = FITS) -> float:
+    return float(run(jobs, slowdowns, cache, [offsets]).makespan_s[0])
 
 
 shares = st.floats(0.0, 1.0)
@@ -42,13 +42,13 @@ def jobs_of(draw: st.DrawFn, name: str) -> JobRates:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[JobRates], Together, SharedCache]:
+def cases(draw: st.DrawFn) -> tuple[list[JobRates], Slowdowns, SharedCache]:
     first, second = draw(jobs_of("a")), draw(jobs_of("b"))
-    together = Together.alike(
+    slowdowns = Slowdowns.uniform(
         2, draw(st.floats(1.0, 3.0)), draw(st.sampled_from([1.0, 1.4])), same_order=draw(st.booleans())
     )
     capacity = draw(st.sampled_from([None, None, 300.0, 800.0]))
-    return [first, replace(second, cached=first.cached)], together, SharedCache(capacity, draw(policies))
+    return [first, replace(second, cached=first.cached)], slowdowns, SharedCache(capacity, draw(policies))
 
 
 # ---- by hand
@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn) -> tuple[list[JobRates], Together, SharedCache]:
 
 def test_one_job_is_a_cold_epoch_and_hot_ones() -> None:
     job = JobRates("a", 1000, 3.5, 0.001, 0.004, start_up_s=2.0, end_s=0.5)
-    out = run([job], Together.alike(1), FITS, [[0.0], [10.0]])
+    out = run([job], Slowdowns.uniform(1), FITS, [[0.0], [10.0]])
     assert out.makespan_s.tolist() == pytest.approx([2 + 4 + 2.5 + 0.5, 10 + 2 + 4 + 2.5 + 0.5])
     assert out.first_epoch_s[:, 0].tolist() == pytest.approx([4, 4])
     assert out.stall_s[:, 0].tolist() == pytest.approx([3, 3])
@@ -65,24 +65,24 @@ def test_one_job_is_a_cold_epoch_and_hot_ones() -> None:
 def test_one_job_with_a_cache_that_stays() -> None:
     # First epoch 4 s; then 60 % of misses, 2.4 ms a sample.
     job = JobRates("a", 1000, 3, 0.001, 0.004)
-    assert makespan([job], Together.alike(1), [0.0], SharedCache(400, "no-eviction")) == pytest.approx(4 + 2 * 2.4)
+    assert makespan([job], Slowdowns.uniform(1), [0.0], SharedCache(400, "no-eviction")) == pytest.approx(4 + 2 * 2.4)
     none = SharedCache(0, "no-eviction")
-    assert makespan([job], Together.alike(1), [0.0], none) == pytest.approx(12)
-    assert makespan([job], Together.alike(1), [0.0], SharedCache(0, "lru")) == pytest.approx(12)
+    assert makespan([job], Slowdowns.uniform(1), [0.0], none) == pytest.approx(12)
+    assert makespan([job], Slowdowns.uniform(1), [0.0], SharedCache(0, "lru")) == pytest.approx(12)
 
 
 def test_two_that_keep_the_storage_busy_read_every_sample_once() -> None:
     # Preparation is quick, so the storage is busy until all is read: (1 - x)^2 = 1 - t / (N storage), for eta = 1.
     jobs = [JobRates(name, 1000, 1, 1e-6, 0.004) for name in "ab"]
-    assert makespan(jobs, Together.alike(2, 2.0), [0, 0]) == pytest.approx(4.0, rel=4e-3)
-    assert makespan(jobs, Together.alike(2, 2 / 0.8), [0, 0]) == pytest.approx(5.0, rel=4e-3)
+    assert makespan(jobs, Slowdowns.uniform(2, 2.0), [0, 0]) == pytest.approx(4.0, rel=4e-3)
+    assert makespan(jobs, Slowdowns.uniform(2, 2 / 0.8), [0, 0]) == pytest.approx(5.0, rel=4e-3)
     apart = [replace(job, parts={job.name: 1.0}) for job in jobs]
-    assert makespan(apart, Together.alike(2, 2.0), [0, 0]) == pytest.approx(8.0)
+    assert makespan(apart, Slowdowns.uniform(2, 2.0), [0, 0]) == pytest.approx(8.0)
 
 
 def test_the_second_after_the_first_epoch_finds_everything() -> None:
     jobs = [JobRates("a", 1000, 3, 0.001, 0.004), JobRates("b", 1000, 2, 0.002, 0.004, start_up_s=1.0)]
-    out = run(jobs, Together.alike(2, 3.0), FITS, [[0.0, 3.0]])
+    out = run(jobs, Slowdowns.uniform(2, 3.0), FITS, [[0.0, 3.0]])
     assert out.finish_s[0].tolist() == pytest.approx([6.0, 8.0])
     assert out.stall_s[0, 1] == pytest.approx(0.0, abs=1e-9)
 
@@ -90,12 +90,12 @@ def test_the_second_after_the_first_epoch_finds_everything() -> None:
 def test_sharing_an_accelerator() -> None:
     # Both hot: half speed each until the shorter has done its 2 s of work at 4 s; the other has 1 s left.
     jobs = [JobRates("a", 1000, 2, 0.001, 0.0), JobRates("b", 1000, 3, 0.001, 0.0)]
-    assert makespan(jobs, Together.alike(2, 1.0, 2.0), [0, 0]) == pytest.approx(5.0)
+    assert makespan(jobs, Slowdowns.uniform(2, 1.0, 2.0), [0, 0]) == pytest.approx(5.0)
     # While b starts up it presses too, if told so: 1 s of a's work takes 2 s.
     late = [jobs[0], replace(jobs[1], start_up_s=2.0)]
     offsets = [[0.0, 0.0]]
-    plain = run(late, Together.alike(2, 1.0, 2.0), FITS, offsets)
-    pressed = run(late, Together.alike(2, 1.0, 2.0), FITS, offsets, start_up_presses=True)
+    plain = run(late, Slowdowns.uniform(2, 1.0, 2.0), FITS, offsets)
+    pressed = run(late, Slowdowns.uniform(2, 1.0, 2.0), FITS, offsets, count_start_up=True)
     assert plain.finish_s[0, 0] == pytest.approx(2.0)
     assert pressed.finish_s[0, 0] == pytest.approx(4.0)
     assert pressed.finish_s[0, 1] == pytest.approx(2 + 2 + 2)
@@ -103,38 +103,38 @@ def test_sharing_an_accelerator() -> None:
 
 def test_one_order() -> None:
     jobs = [JobRates("a", 1000, 2, 0.001, 0.004), JobRates("b", 1000, 2, 0.002, 0.004)]
-    together = Together.alike(2, 2.0, same_order=True)
+    slowdowns = Slowdowns.uniform(2, 2.0, same_order=True)
     # b catches up and then both go at the pace of the storage, which reads each sample once.
-    out = run(jobs, together, FITS, [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    out = run(jobs, slowdowns, FITS, [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     assert out.first_epoch_s.tolist() == [pytest.approx(v) for v in ([4, 4], [4, 3], [3, 4])]
     assert out.makespan_s.tolist() == pytest.approx([6, 6, 6])
     # b starts after the data before it are gone from a small cache: both read all, each at half the storage.
     small = SharedCache(300, "lru")
-    assert makespan(jobs, together, [0.0, 2.0], small) == pytest.approx(2 + 14)
+    assert makespan(jobs, slowdowns, [0.0, 2.0], small) == pytest.approx(2 + 14)
 
 
 def test_one_order_before_a_cache_that_does_not_coalesce() -> None:
     jobs = [JobRates("a", 1000, 3, 0.001, 0.005), JobRates("b", 1000, 3, 0.002, 0.005)]
-    together = Together.alike(2, 2.0, 1.0, same_order=True)
+    slowdowns = Slowdowns.uniform(2, 2.0, 1.0, same_order=True)
     late = [0.0, 0.75, 1.5, 2.25, 3.0, 3.5]
-    out = run(jobs, together, SharedCache(coalesces=False), [[0.0, s] for s in late])
+    out = run(jobs, slowdowns, SharedCache(coalesces=False), [[0.0, s] for s in late])
     # Side by side both read all, each at half the storage: 10 s, then 4 s of the slower's hot epochs.
     assert out.first_epoch_s[0].tolist() == pytest.approx([10, 10])
     # Until the second, at 2 ms a sample, has caught up with the first, at 5 ms, that has gone s / 5 ms ahead: s = 1.5
     # at 2.5 s, half an epoch done; the rest takes 5 s. From 3 s on it does not catch up.
     assert out.first_epoch_s[2].tolist() == pytest.approx([7.5, 6])
     assert out.makespan_s.tolist() == pytest.approx([14 - 5 / 3 * s for s in late[:5]] + [9.5], rel=1e-4)
-    waits = run(jobs, together, SharedCache(), [[0.0, s] for s in late])
+    waits = run(jobs, slowdowns, SharedCache(), [[0.0, s] for s in late])
     assert waits.makespan_s.tolist() == pytest.approx([9, 9, 9, 9, 9, 9.5])
 
 
 def test_side_by_side_without_waiting_both_read_or_the_faster_goes_ahead() -> None:
-    together = Together.alike(2, 2.0, same_order=True)
+    slowdowns = Slowdowns.uniform(2, 2.0, same_order=True)
     # b takes 8 ms a sample whatever it reads, and half the storage; a reads all with the other half, in 8 ms too. A
     # b that needs 9 ms falls behind, finds what a reads, and leaves it the storage.
     for hot_s, ends_s in ((0.008, [8.0, 8.0]), (0.009, [4.0, 9.0])):
         jobs = [JobRates("a", 1000, 1, 0.001, 0.004), JobRates("b", 1000, 1, hot_s, 0.004)]
-        out = run(jobs, together, SharedCache(coalesces=False), [[0.0, 0.0]])
+        out = run(jobs, slowdowns, SharedCache(coalesces=False), [[0.0, 0.0]])
         # Both read the first of 64 blocks before they are apart.
         assert out.finish_s[0].tolist() == pytest.approx(ends_s, rel=1 / 64)
 
@@ -144,12 +144,12 @@ def test_side_by_side_without_waiting_both_read_or_the_faster_goes_ahead() -> No
 
 def test_one_gets_of_the_storage_what_the_other_leaves() -> None:
     jobs = [JobRates("a", 1, 1, 1e-6, 1.0), JobRates("b", 1, 1, 4.0, 1.0)]
-    time, _, reading = Contention(jobs, Together.alike(2, 2.0)).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))
+    time, _, reading = Contention(jobs, Slowdowns.uniform(2, 2.0)).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))
     # b reads 1 s of every 4 s; beside a that takes it 2 s.
     assert time[:, 0].tolist() == pytest.approx([4 / 3, 4.0], rel=1e-4)
     assert reading[:, 0].tolist() == pytest.approx([1.0, 0.5], rel=1e-4)
     jobs = [JobRates(name, 1, 1, 1e-6, 1.0) for name in "abc"]
-    time, _, _ = Contention(jobs, Together.alike(3, 2.0)).solve(np.ones((3, 1)), np.ones((3, 1), dtype=bool))
+    time, _, _ = Contention(jobs, Slowdowns.uniform(3, 2.0)).solve(np.ones((3, 1)), np.ones((3, 1), dtype=bool))
     assert time[:, 0].tolist() == pytest.approx([3, 3, 3])
 
 
@@ -169,7 +169,7 @@ def test_the_fixed_point_is_met_and_continuous_in_the_misses(
     jobs = [JobRates("a", 1, 1, 1.0, ratio, overlap), JobRates("b", 1, 1, 1.5, 1.2 * ratio, overlap)]
     miss = np.stack([np.linspace(0, 1, 801), np.linspace(0, 1, 801)])
     running = np.ones_like(miss, dtype=bool)
-    contention = Contention(jobs, Together.alike(2, storage, hot), tolerance=1e-9)
+    contention = Contention(jobs, Slowdowns.uniform(2, storage, hot), tolerance=1e-9)
     time, training, reading = contention.solve(miss, running)
     again = contention.seconds(miss, *contention.stretched(reading, training, None))
     assert np.abs(again / time - 1).max() < 1e-6
@@ -184,7 +184,7 @@ def test_the_fixed_point_is_met_and_continuous_in_the_misses(
 
 def test_misses_are_what_is_not_cached_of_what_is_not_read() -> None:
     jobs = [JobRates("a", 1000, 2, 0.001, 0.004), JobRates("b", 1000, 2, 0.002, 0.004, 0.0)]
-    told = run(jobs, Together.alike(2, 2.2, 1.1), FITS, [[0.0, 1.0]], trajectory=True, step=1 / 400).trajectory
+    told = run(jobs, Slowdowns.uniform(2, 2.2, 1.1), FITS, [[0.0, 1.0]], trajectory=True, step=1 / 400).trajectory
     assert told is not None
     both = (told.progress > 0).all(axis=1) & (told.progress < 0.98).all(axis=1)
     x, phi = told.progress[both], told.held[both]
@@ -197,22 +197,24 @@ def test_misses_are_what_is_not_cached_of_what_is_not_read() -> None:
 @BUDGET
 @given(cases(), st.floats(0.0, 1.2))
 def test_a_cache_that_holds_all_but_a_trifle_is_one_that_holds_all(
-    case: tuple[list[JobRates], Together, SharedCache], when: float
+    case: tuple[list[JobRates], Slowdowns, SharedCache], when: float
 ) -> None:
-    jobs, together, cache = case
-    if together.same_order and cache.policy == "lru":
+    jobs, slowdowns, cache = case
+    if slowdowns.same_order and cache.policy == "lru":
         return  # a circle of samples that misses the cache by one misses it always
     offsets = [0.0, when * jobs[0].cold_epoch_s]
-    whole = makespan(jobs, together, offsets)
-    assert makespan(jobs, together, offsets, SharedCache(1000, cache.policy)) == pytest.approx(whole)
-    assert makespan(jobs, together, offsets, SharedCache(999.99, cache.policy)) == pytest.approx(whole, rel=5e-3)
+    whole = makespan(jobs, slowdowns, offsets)
+    assert makespan(jobs, slowdowns, offsets, SharedCache(1000, cache.policy)) == pytest.approx(whole)
+    assert makespan(jobs, slowdowns, offsets, SharedCache(999.99, cache.policy)) == pytest.approx(whole, rel=5e-3)
 
 
 @BUDGET
 @given(cases(), st.floats(0.0, 1.2))
-def test_a_smaller_cache_is_never_faster_alone(case: tuple[list[JobRates], Together, SharedCache], when: float) -> None:
+def test_a_smaller_cache_is_never_faster_alone(
+    case: tuple[list[JobRates], Slowdowns, SharedCache], when: float
+) -> None:
     jobs, _, cache = case
-    one, sizes = Together.alike(1), (1000.0, 800.0, 500.0, 100.0, 0.0)
+    one, sizes = Slowdowns.uniform(1), (1000.0, 800.0, 500.0, 100.0, 0.0)
     ends = [makespan(jobs[:1], one, [when], SharedCache(size, cache.policy)) for size in sizes]
     assert all(later >= sooner * (1 - 1e-3) for sooner, later in pairwise(ends))
 
@@ -227,7 +229,7 @@ def test_longer_steps_tell_the_same(capacity: float, cached: float) -> None:
     offsets = np.linspace(0.0, 5.0, 11)
     rows = np.stack([0 * offsets, offsets], axis=1)
     whole, fine = (
-        run(jobs, Together.alike(2, 2.2), SharedCache(capacity), rows, step=step).makespan_s
+        run(jobs, Slowdowns.uniform(2, 2.2), SharedCache(capacity), rows, step=step).makespan_s
         for step in (1 / 8, 1 / 128)
     )
     assert whole == pytest.approx(fine, rel=2.5e-3)
@@ -242,7 +244,7 @@ def test_equal_jobs_gain_nothing_from_a_stagger(overlap: float, epochs: int) -> 
             jobs = [JobRates(name, 1000, epochs, hot * 0.004, 0.004, overlap) for name in "ab"]
             offsets = np.linspace(0.0, 1.2 * jobs[0].cold_epoch_s, 40)
             rows = np.stack([0 * offsets, offsets], axis=1)
-            found = run(jobs, Together.alike(2, storage), SharedCache(), rows).makespan_s
+            found = run(jobs, Slowdowns.uniform(2, storage), SharedCache(), rows).makespan_s
             assert found.min() > found[0] * (1 - 1e-5)
 
 
@@ -251,10 +253,10 @@ def test_equal_jobs_gain_nothing_from_a_stagger(overlap: float, epochs: int) -> 
 
 @BUDGET
 @given(cases(), st.floats(0.0, 2.0))
-def test_floor_orders_and_sums(case: tuple[list[JobRates], Together, SharedCache], when: float) -> None:
-    jobs, together, cache = case
+def test_floor_orders_and_sums(case: tuple[list[JobRates], Slowdowns, SharedCache], when: float) -> None:
+    jobs, slowdowns, cache = case
     s = when * jobs[0].samples * jobs[0].time_s(1.0)
-    out = run(jobs, together, cache, [[0.0, s], [s, 0.0]])
+    out = run(jobs, slowdowns, cache, [[0.0, s], [s, 0.0]])
     for lane, late in ((0, 1), (1, 0)):
         job = jobs[late]
         assert out.makespan_s[lane] >= s + job.epochs * job.hot_epoch_s + job.start_up_s + job.end_s - 1e-9
@@ -264,31 +266,31 @@ def test_floor_orders_and_sums(case: tuple[list[JobRates], Together, SharedCache
             assert ran - out.stall_s[lane, i] >= one.epochs * one.hot_epoch_s * (1 - 1e-3)
             assert -1e-9 <= out.stall_s[lane, i] <= ran
     # A lane is a case of its own.
-    assert run(jobs, together, cache, [[s, 0.0]]).finish_s[0] == pytest.approx(out.finish_s[1], rel=1e-3)
-    swapped = Together.alike(2, together.storage[0][1], together.hot[0][1], together.same_order)
+    assert run(jobs, slowdowns, cache, [[s, 0.0]]).finish_s[0] == pytest.approx(out.finish_s[1], rel=1e-3)
+    swapped = Slowdowns.uniform(2, slowdowns.storage[0][1], slowdowns.hot[0][1], slowdowns.same_order)
     other = run(jobs[::-1], swapped, cache, [[s, 0.0], [0.0, s]])
     assert other.finish_s[:, ::-1] == pytest.approx(out.finish_s, rel=1e-6)
 
 
 @BUDGET
 @given(cases(), st.floats(0.0, 1.5))
-def test_continuous_in_the_offset(case: tuple[list[JobRates], Together, SharedCache], when: float) -> None:
-    jobs, together, cache = case
-    if together.same_order and cache.capacity is not None and cache.policy == "lru":
+def test_continuous_in_the_offset(case: tuple[list[JobRates], Slowdowns, SharedCache], when: float) -> None:
+    jobs, slowdowns, cache = case
+    if slowdowns.same_order and cache.capacity is not None and cache.policy == "lru":
         return  # it jumps: a moment later the data before the second job are gone
-    length = makespan(jobs, together, [0, 0], cache)
+    length = makespan(jobs, slowdowns, [0, 0], cache)
     s = when * jobs[0].samples * jobs[0].time_s(1.0) + np.array([0.0, 1e-5, 1e-4]) * length
-    ends = run(jobs, together, cache, np.stack([np.zeros(3), s], axis=1), step=1 / 64).makespan_s
+    ends = run(jobs, slowdowns, cache, np.stack([np.zeros(3), s], axis=1), step=1 / 64).makespan_s
     assert np.abs(ends - ends[0]).max() < 2e-3 * length
 
 
 @BUDGET
 @given(cases(), st.floats(0.0, 1.0))
-def test_after_the_first_has_ended(case: tuple[list[JobRates], Together, SharedCache], later: float) -> None:
-    jobs, together, _ = case
+def test_after_the_first_has_ended(case: tuple[list[JobRates], Slowdowns, SharedCache], later: float) -> None:
+    jobs, slowdowns, _ = case
     first, second = replace(jobs[0], epochs=max(jobs[0].epochs, 1.0)), jobs[1]
-    s = makespan([first], Together.alike(1), [0.0]) + later
-    assert makespan([first, second], together, [0.0, s]) == pytest.approx(
+    s = makespan([first], Slowdowns.uniform(1), [0.0]) + later
+    assert makespan([first, second], slowdowns, [0.0, s]) == pytest.approx(
         s + second.start_up_s + second.epochs * second.hot_epoch_s + second.end_s
     )
 
@@ -296,24 +298,24 @@ def test_after_the_first_has_ended(case: tuple[list[JobRates], Together, SharedC
 @BUDGET
 @given(cases(), st.floats(0.0, 2.0), st.floats(1.0, 2.0), st.floats(1.0, 2.0))
 def test_with_all_cached_both_at_once_is_best(
-    case: tuple[list[JobRates], Together, SharedCache], when: float, a: float, b: float
+    case: tuple[list[JobRates], Slowdowns, SharedCache], when: float, a: float, b: float
 ) -> None:
     # As long as two do not lose by sharing: their speeds beside each other add up to 1 or more.
     jobs = [replace(job, cached=1.0, start_up_s=0.0, end_s=0.0) for job in case[0]]
-    together = Together(((1.0, a), (b, 1.0)), case[1].storage)
+    slowdowns = Slowdowns(((1.0, a), (b, 1.0)), case[1].storage)
     s = when * jobs[0].hot_epoch_s
-    ends = run(jobs, together, FITS, [[0.0, 0.0], [0.0, s], [s, 0.0]]).makespan_s
+    ends = run(jobs, slowdowns, FITS, [[0.0, 0.0], [0.0, s], [s, 0.0]]).makespan_s
     assert ends[0] <= ends[1:].min() * (1 + 1e-6)
 
 
 @BUDGET
 @given(cases(), st.floats(0.01, 0.9))
 def test_readers_in_one_order_behind_another_miss_nothing(
-    case: tuple[list[JobRates], Together, SharedCache], when: float
+    case: tuple[list[JobRates], Slowdowns, SharedCache], when: float
 ) -> None:
     jobs = [replace(job, cached=0.0) for job in case[0]]
-    together = replace(case[1], same_order=True)
-    told = run(jobs, together, FITS, [[0.0, when * jobs[0].cold_epoch_s]], trajectory=True).trajectory
+    slowdowns = replace(case[1], same_order=True)
+    told = run(jobs, slowdowns, FITS, [[0.0, when * jobs[0].cold_epoch_s]], trajectory=True).trajectory
     assert told is not None
     for i, j in ((0, 1), (1, 0)):
         behind = (told.progress[:, i] < told.progress[:, j] - 1e-8) | (told.progress[:, i] >= 1)
@@ -330,7 +332,7 @@ def test_readers_in_one_order_behind_another_miss_nothing(
 def test_equal_jobs_without_loss_start_together(hot: float, overlap: float, epochs: float, storage: float) -> None:
     jobs = [JobRates(name, 1000, epochs, 0.001 * hot, 0.001, overlap) for name in "ab"]
     offsets = np.linspace(0.0, 1.2 * max(1.0, hot), 25)
-    ends = run(jobs, Together.alike(2, storage), FITS, np.stack([0 * offsets, offsets], axis=1)).makespan_s
+    ends = run(jobs, Slowdowns.uniform(2, storage), FITS, np.stack([0 * offsets, offsets], axis=1)).makespan_s
     assert ends.min() >= ends[0] * (1 - 1e-3)
 
 
@@ -338,7 +340,7 @@ def test_a_loss_or_unequal_jobs_make_a_stagger_pay() -> None:
     def gain(jobs: list[JobRates], storage: float) -> float:
         s = np.linspace(0.0, 1.2, 41)
         rows = np.concatenate([np.stack([0 * s, s], 1), np.stack([s, 0 * s], 1)])
-        ends = run(jobs, Together.alike(2, storage), FITS, rows).makespan_s
+        ends = run(jobs, Slowdowns.uniform(2, storage), FITS, rows).makespan_s
         return float(1 - ends.min() / ends[0])
 
     equal = [JobRates(name, 1000, 2, 0.0002, 0.001) for name in "ab"]

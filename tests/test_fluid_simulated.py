@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.rigs.sample_simulation import simulate
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
-FITS, EVEN, LOSS = SharedCache(), Together.alike(2, 2.0), Together.alike(2, 2 / 0.8)
-ONE_ORDER = Together.alike(2, 2.0, same_order=True)
+FITS, EVEN, LOSS = SharedCache(), Slowdowns.uniform(2, 2.0), Slowdowns.uniform(2, 2 / 0.8)
+ONE_ORDER = Slowdowns.uniform(2, 2.0, same_order=True)
 
 
 def job(
@@ -21,7 +21,7 @@ def job(
 
 
 DEEP, NONE = [job("a", 1.0), job("b", 2.0)], [job("a", 1.0, 0.0), job("b", 2.0, 0.0)]
-CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[float]]]] = {
+CASES: dict[str, tuple[list[JobRates], Slowdowns, SharedCache, Sequence[Sequence[float]]]] = {
     "equal, deep queues": ([job("a", 1.0), job("b", 1.0)], EVEN, FITS, [[0, 0], [0, 4], [0, 7]]),
     "compute-bound": ([job("a", 1.0), job("b", 6.0, epochs=1.5)], EVEN, FITS, [[0, 0], [4, 0]]),
     "a loss": (DEEP, LOSS, FITS, [[0, 0], [0, 4], [4, 0]]),
@@ -32,8 +32,8 @@ CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[
     "half in LRU": (DEEP, EVEN, SharedCache(1000), [[0, 0], [0, 4]]),
     "half in LRU, no prefetch": (NONE, EVEN, SharedCache(1000), [[0, 0], [4, 0]]),
     "nearly all in LRU": (DEEP, EVEN, SharedCache(1800), [[0, 0], [4, 0]]),
-    "three": ([*DEEP, job("c", 3.0, epochs=2)], Together.alike(3, 2.0), FITS, [[0, 0, 0], [5, 0, 2]]),
-    "three, no prefetch": ([*NONE, job("c", 3.0, 0.0, 2)], Together.alike(3, 2.0), FITS, [[0, 0, 0], [5, 0, 2]]),
+    "three": ([*DEEP, job("c", 3.0, epochs=2)], Slowdowns.uniform(3, 2.0), FITS, [[0, 0, 0], [5, 0, 2]]),
+    "three, no prefetch": ([*NONE, job("c", 3.0, 0.0, 2)], Slowdowns.uniform(3, 2.0), FITS, [[0, 0, 0], [5, 0, 2]]),
     "other data": (
         [job("a", 1.0, parts={"x": 1.0}), job("b", 2.0, parts={"y": 1.0})],
         EVEN,
@@ -52,8 +52,8 @@ CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[
         FITS,
         [[0, 0], [0, 4]],
     ),
-    "one accelerator": (DEEP, Together.alike(2, 2.0, 1.6), FITS, [[0, 0], [4, 0]]),
-    "one accelerator, no prefetch": (NONE, Together.alike(2, 2.0, 1.6), FITS, [[0, 0], [4, 0]]),
+    "one accelerator": (DEEP, Slowdowns.uniform(2, 2.0, 1.6), FITS, [[0, 0], [4, 0]]),
+    "one accelerator, no prefetch": (NONE, Slowdowns.uniform(2, 2.0, 1.6), FITS, [[0, 0], [4, 0]]),
     "partly cached": ([job("a", 2.0, cached=0.5), job("b", 2.0, cached=0.5)], EVEN, FITS, [[0, 0], [0, 4]]),
     "partly cached, LRU": (
         [job("a", 2.0, cached=0.4), job("b", 2.0, cached=0.4)],
@@ -82,10 +82,10 @@ CASES: dict[str, tuple[list[JobRates], Together, SharedCache, Sequence[Sequence[
 
 @pytest.mark.parametrize("name", CASES)
 def test_makespan_as_simulated(name: str) -> None:
-    jobs, together, cache, offsets = CASES[name]
-    predicted = run(jobs, together, cache, offsets)
+    jobs, slowdowns, cache, offsets = CASES[name]
+    predicted = run(jobs, slowdowns, cache, offsets)
     for lane, row in enumerate(offsets):
-        simulated = simulate(jobs, together, cache, row)
+        simulated = simulate(jobs, slowdowns, cache, row)
         assert predicted.makespan_s[lane] == pytest.approx(max(one.finish for one in simulated), rel=0.03)
         for i, one in enumerate(simulated):
             assert predicted.finish_s[lane, i] == pytest.approx(one.finish, rel=0.04)
@@ -94,8 +94,8 @@ def test_makespan_as_simulated(name: str) -> None:
 def test_beyond_the_edge_all_is_lost() -> None:
     """How far behind the second begins decides: makespans jump from 17 s to 32 s, at 0.4 s of offset in the model and
     at 0.55 s in the simulation, whose queue reads on 36 samples (0.15 s) ahead of training."""
-    jobs, together, cache, _ = CASES["one order, on the edge"]
+    jobs, slowdowns, cache, _ = CASES["one order, on the edge"]
     offsets = [[0, 0.3], [0, 0.7]]
-    near, far = (max(one.finish for one in simulate(jobs, together, cache, row)) for row in offsets)
+    near, far = (max(one.finish for one in simulate(jobs, slowdowns, cache, row)) for row in offsets)
     assert far > 1.8 * near
-    assert run(jobs, together, cache, offsets).makespan_s == pytest.approx([near, far], rel=0.03)
+    assert run(jobs, slowdowns, cache, offsets).makespan_s == pytest.approx([near, far], rel=0.03)

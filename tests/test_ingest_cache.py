@@ -9,7 +9,7 @@ import pytest
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits, sequential_lru_hits
 
 SAMPLES, EPOCHS = 2000, 8
@@ -58,10 +58,10 @@ def test_one_job_of_the_fluid_model_comes_to_them(share: float) -> None:
         ends = [
             run(
                 [JobRates("job", SAMPLES, epochs, 0.001, 0.003, overlap=0.0)],
-                Together.alike(1, same_order=same_order),
+                Slowdowns.uniform(1, same_order=same_order),
                 SharedCache(share * SAMPLES, policy),
                 [[0.0]],
-                step=1 / 200,
+                step=1 / 64,
             ).makespan_s[0]
             for epochs in (6, 7)
         ]

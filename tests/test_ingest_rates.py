@@ -11,7 +11,7 @@ import pytest
 from precision_time.errors import IngestError
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.parts import Parts
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 JOB = JobRates("a", 1000, 2, 0.001, 0.004)
 
@@ -39,9 +39,9 @@ def test_a_job_that_cannot_be(name: str, value: Any) -> None:
 
 def test_together_and_cache_that_cannot_be() -> None:
     with pytest.raises(IngestError, match=r"hot\[0\]\[1\]"):
-        Together(((1, 0.5), (1, 1)), ((1, 1), (1, 1)))
+        Slowdowns(((1, 0.5), (1, 1)), ((1, 1), (1, 1)))
     with pytest.raises(IngestError, match="square"):
-        Together(((1, 1),), ((1, 1), (1, 1)))
+        Slowdowns(((1, 1),), ((1, 1), (1, 1)))
     with pytest.raises(IngestError, match="lru"):
         SharedCache(10, "lur")
     with pytest.raises(IngestError, match="capacity"):
@@ -71,14 +71,14 @@ def test_parts_whose_sizes_disagree() -> None:
 
 
 def test_runs_that_cannot_be() -> None:
-    two, table = [JOB, replace(JOB, name="b")], Together.alike(2)
+    two, table = [JOB, replace(JOB, name="b")], Slowdowns.uniform(2)
     for offsets in ([[0.0]], [0.0, 1.0], [[0.0, -1.0]], [[0.0, float("nan")]]):
         with pytest.raises(IngestError, match="offsets_s"):
             run(two, table, SharedCache(), offsets)  # type: ignore[arg-type]
     with pytest.raises(IngestError, match="one row for each job"):
-        run(two, Together.alike(3), SharedCache(), [[0.0, 0.0]])
+        run(two, Slowdowns.uniform(3), SharedCache(), [[0.0, 0.0]])
     with pytest.raises(IngestError, match="trajectory"):
         run(two, table, SharedCache(), [[0.0, 0.0]] * 2, trajectory=True)
     partly = [replace(JOB, parts={"x": 1.0}), replace(JOB, samples=2000, parts={"x": 0.5, "y": 0.5})]
     with pytest.raises(IngestError, match="same_order"):
-        run(partly, Together.alike(2, same_order=True), SharedCache(), [[0.0, 0.0]])
+        run(partly, Slowdowns.uniform(2, same_order=True), SharedCache(), [[0.0, 0.0]])

@@ -27,7 +27,7 @@ from precision_time.ingest.pipeline.loader import (
     WORKERS,
     Loader,
 )
-from precision_time.ingest.pipeline.predicted import job_rates, together
+from precision_time.ingest.pipeline.predicted import job_rates, slowdowns_of
 
 NFS = Storage("nfs", bytes_per_s=1e9, stream_bytes_per_s=400e6, latency_s=1e-3, shared=True)
 IMAGENET = Loader(
@@ -415,14 +415,14 @@ def test_rates_and_how_two_jobs_slow_each_other() -> None:
     assert rates.storage_s == pytest.approx(110e3 / 1e9)
     assert rates.overlap == 1.0  # workers and queue hide reads up to the server's rate
     assert rates.samples == 1_281_167
-    both = together([IMAGENET, IMAGENET], [TRAIN, TRAIN], [rates, rates])
+    both = slowdowns_of([IMAGENET, IMAGENET], [TRAIN, TRAIN], [rates, rates])
     assert both.storage == ((1.0, pytest.approx(2.0)), (pytest.approx(2.0), 1.0))
     assert both.hot == ((1.0, 1.0), (1.0, 1.0))  # 2 x 6.1 core-seconds in 0.14 s: 88 of 120 cores
     lossy = replace(IMAGENET, storage=replace(NFS, reader_efficiency=0.8))
-    assert together([lossy, lossy], [TRAIN, TRAIN], [rates, rates]).storage[0][1] == pytest.approx(2.5)
+    assert slowdowns_of([lossy, lossy], [TRAIN, TRAIN], [rates, rates]).storage[0][1] == pytest.approx(2.5)
     slow = replace(IMAGENET, prepare_s=10e-3)  # 20.5 core-seconds and 120 cores: 0.32 s a step, with 64 of them busy
     rates = job_rates("slow", slow, TRAIN)
-    crowd = together([slow, slow], [TRAIN, TRAIN], [rates, rates])
+    crowd = slowdowns_of([slow, slow], [TRAIN, TRAIN], [rates, rates])
     assert crowd.hot[0][1] == pytest.approx(2 * 64 / 120)
     # its workers need 256 x 11.275 ms / 8 = 0.361 s for a step of misses, so the server is busy for 62 % of it
     assert crowd.storage[0][1] == pytest.approx(2 * 0.22528 / 0.3608)

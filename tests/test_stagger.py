@@ -15,14 +15,14 @@ import pytest
 
 from precision_time.cli.main import main
 from precision_time.errors import IngestError
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 from precision_time.ingest.stagger.calibration import Calibration, calibrate
-from precision_time.ingest.stagger.inversion import Seen, SeenPair
+from precision_time.ingest.stagger.inversion import PairRates, SoloRates
 from precision_time.ingest.stagger.jobs_file import jobs_of
 from precision_time.ingest.stagger.staggered_run import Measured, run_jobs
 from precision_time.ingest.stagger.staggering import Staggering, stagger
-from precision_time.ingest.stagger.staggering_text import measured_text, sparkline, start_words, text
-from precision_time.ingest.stagger.windows import Rate
+from precision_time.ingest.stagger.staggering_text import describe_start, measured_text, sparkline, text
+from precision_time.ingest.stagger.trace_rates import Rate
 
 SAMPLES, PER_S = 240, 150
 JOB = Path(__file__).parent / "stagger_job.py"
@@ -159,8 +159,8 @@ def test_commands_that_cannot_read_a_subset(url: str, tmp_path: Path) -> None:
     given = json.loads(write(tmp_path, *jobs).read_text())
     given["calibration"] = {"window_s": 0.6}
     found = calibrate(jobs_of(given, tmp_path), tmp_path / "out")
-    assert [seen.cold.seconds for seen in found.seen] == pytest.approx([1 / PER_S] * 2, rel=0.5)
-    assert found.seen[1].hot.seconds == pytest.approx(0.002, rel=0.6)
+    assert [seen.cold.seconds for seen in found.solo] == pytest.approx([1 / PER_S] * 2, rel=0.5)
+    assert found.solo[1].hot.seconds == pytest.approx(0.002, rel=0.6)
     assert any("took a full first epoch" in note for note in found.notes)
     assert any("cannot read a half-cached subset" in note for note in found.notes)
     answer = stagger(found)
@@ -173,13 +173,13 @@ def calibration(error: float = 0.0, jobs: int = 2, capacity: float | None = None
         JobRates(name, 1000, epochs, hot_s=hot, storage_s=0.01)
         for name, epochs, hot in (("a", 2, 0.001), ("b", 4, 0.009), ("c", 1, 0.004))[:jobs]
     )
-    effects = Together.alike(jobs, storage=storage)  # 4: it hates two readers, so that staggering pays
+    effects = Slowdowns.uniform(jobs, storage=storage)  # 4: it hates two readers, so that staggering pays
 
     def rate(seconds: float) -> Rate:
         return Rate(seconds, error * seconds)
 
-    seen = tuple(Seen(j.name, rate(j.time_s(1.0)), rate(j.hot_s), None) for j in rates)
-    pair = SeenPair((rate(0.04), rate(0.04)), (rate(0.001), rate(0.009)))
+    seen = tuple(SoloRates(j.name, rate(j.time_s(1.0)), rate(j.hot_s), None) for j in rates)
+    pair = PairRates((rate(0.04), rate(0.04)), (rate(0.001), rate(0.009)))
     chance = np.random.default_rng(0)
     draws = tuple(
         (
@@ -256,8 +256,8 @@ def test_a_cache_that_is_too_small_brings_the_no_eviction_cache_up() -> None:
 
 def test_words_of_the_answer() -> None:
     answer: Staggering = stagger(calibration(), offset_s=2.5)
-    assert start_words(answer, answer.together) == "all together"
-    assert start_words(answer, answer.launch) in ("a first, b 2.500 s later", "a first, b 2.50 s later",
+    assert describe_start(answer, answer.together) == "all together"
+    assert describe_start(answer, answer.launch) in ("a first, b 2.500 s later", "a first, b 2.50 s later",
                                                   "b first, a 2.50 s later")  # fmt: skip
     measured = Measured(answer.launch.offsets_s, answer.launch.finish_s, (None, None))
     assert measured_text(answer, measured).count("+0.0%") == 3
@@ -265,6 +265,7 @@ def test_words_of_the_answer() -> None:
     assert sparkline(np.array([2.0, 2.0])) == "▁▁"
 
 
+@pytest.mark.slow
 @needs_nginx
 def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/stagger/train.py: real JPEG pictures, a real DataLoader with workers, a real file cache."""
@@ -289,5 +290,5 @@ def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.Monkey
         answer = stagger(found)
         measured = run_jobs(file, answer.launch.offsets_s, tmp_path / "out")
     assert [job.storage_s for job in found.jobs] == pytest.approx([0.01, 0.01], rel=0.4)
-    assert found.together.storage[0][1] == pytest.approx(2.0, rel=0.5)
+    assert found.slowdowns.storage[0][1] == pytest.approx(2.0, rel=0.5)
     assert answer.launch.makespan_s == pytest.approx(measured.makespan_s, rel=0.8)

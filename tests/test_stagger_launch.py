@@ -15,12 +15,12 @@ import pytest
 import precision_time
 from precision_time.errors import DataError, IngestError
 from precision_time.ingest.stagger import cache_state
+from precision_time.ingest.stagger.calibration_windows import Launch, Launcher
 from precision_time.ingest.stagger.host import Counter
 from precision_time.ingest.stagger.jobs_file import JobsFile, jobs_of
 from precision_time.ingest.stagger.processes import Host, hosts, watch
 from precision_time.ingest.stagger.staggered_run import earlier_runs, run_jobs
 from precision_time.ingest.stagger.windows_journal import key_of, open_journal
-from precision_time.ingest.stagger.windows_plan import Launch, Launcher
 
 FUNCTION = """
 import os, subprocess, sys, time
@@ -325,7 +325,7 @@ def test_a_host_that_is_gone(folder: Path) -> None:
 def test_a_job_that_stops_early_has_not_ended_well(folder: Path) -> None:
     (folder / "loop.py").write_text(LOOP.replace("11", "6"))
     command = {"name": "b", "run": f"{sys.executable} loop.py", "progress": r"done (?P<samples>\d+)"}
-    says = r"job 'b' ended with exit code 0 and told of 20 samples .* where 2 epochs have 40"
+    says = r"job 'b' ended with exit code 0 and reported 20 samples .* where 2 epochs have 40"
     with pytest.raises(IngestError, match=says):
         run_jobs(file_of(folder, python_job(), {**command, "epochs": 2}), [0.0, 0.0], folder / "kept")
 

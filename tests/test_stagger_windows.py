@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention
-from precision_time.ingest.model.rates import JobRates, Together
-from precision_time.ingest.stagger.inversion import FAIR, Seen, SeenPair, invert
+from precision_time.ingest.model.rates import JobRates, Slowdowns
+from precision_time.ingest.stagger.calibration_windows import hot_epochs
+from precision_time.ingest.stagger.inversion import FAIR, PairRates, SoloRates, invert
 from precision_time.ingest.stagger.processes import Trace
-from precision_time.ingest.stagger.windows import Rate, alone, combined, slope, together, typical
-from precision_time.ingest.stagger.windows_plan import hot_epochs
+from precision_time.ingest.stagger.trace_rates import Rate, combined, concurrent_rates, read_solo, slope, typical
 
 
 def trace(seconds: list[float], batch: int = 4, ended_s: float | None = None, launched_s: float = 0.0) -> Trace:
@@ -27,7 +27,7 @@ def test_a_steady_job_by_hand() -> None:
     # pause of 1 s, and 0.5 s to end
     first = [3.0, 5.0, 7.0, 9.0, 11.0]
     second = [12.4, 12.8, 13.2, 13.6, 14.0]
-    found = alone(trace(first + second, ended_s=14.5), samples=20)
+    found = read_solo(trace(first + second, ended_s=14.5), samples=20)
     assert found.first.seconds == pytest.approx(0.5)
     assert [hot.seconds for hot in found.hots] == pytest.approx([0.1])
     assert found.fill_s == pytest.approx(11.0 - 20 * 0.5)
@@ -51,7 +51,7 @@ def test_two_workers_with_half_a_batch_at_the_end_by_hand() -> None:
     # 240 samples in batches of 32 at 200 a second: the slope over all eight lines is 4.6 ms, 8 % too little
     seconds = np.array([0.32, 0.32, 0.64, 0.64, 0.96, 0.96, 1.2, 1.2])
     samples = np.array([32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 240.0])
-    found = alone(Trace("a", seconds, samples, None, 0.0), 240)
+    found = read_solo(Trace("a", seconds, samples, None, 0.0), 240)
     assert found.first.seconds == pytest.approx(0.005)
     assert found.fill_s == pytest.approx(0.0, abs=1e-9)
 
@@ -65,8 +65,8 @@ def test_lines_at_odd_times_are_not_taken_for_bursts() -> None:
 def test_windows_that_say_nothing_say_so() -> None:
     with pytest.raises(IngestError, match=r"told only 3 times .* raise calibration.samples"):
         slope(trace([1.0, 2.0, 3.0]))
-    with pytest.raises(IngestError, match=r"asked for whole epochs of 40 samples and told of 20"):
-        alone(trace([1.0, 2.0, 3.0, 4.0, 5.0]), samples=40)
+    with pytest.raises(IngestError, match=r"asked for whole epochs of 40 samples and reported 20, not"):
+        read_solo(trace([1.0, 2.0, 3.0, 4.0, 5.0]), samples=40)
 
 
 def test_repeats_shrink_the_error() -> None:
@@ -93,7 +93,7 @@ def test_together_counts_only_the_time_in_which_both_are_at_work() -> None:
     # a: alone until b starts at 10 s and after b has ended at 20 s one batch a second, beside b one every 2 s
     a = trace([*np.arange(1.0, 11.0), *np.arange(12.0, 21.0, 2.0), *np.arange(21.0, 30.0)])
     b = trace(list(np.arange(1.0, 11.0)), launched_s=9.0)
-    found = together([a, b], "a window")
+    found = concurrent_rates([a, b], "a window")
     assert found[0].seconds == pytest.approx(0.5)
     assert found[1].seconds == pytest.approx(0.25)
 
@@ -102,13 +102,13 @@ seconds = st.floats(0.002, 0.05)
 stretch = st.floats(1.0, 4.0)
 
 
-def seen_of(jobs: list[JobRates], effects: Together) -> tuple[list[Seen], dict[tuple[int, int], SeenPair]]:
+def seen_of(jobs: list[JobRates], effects: Slowdowns) -> tuple[list[SoloRates], dict[tuple[int, int], PairRates]]:
     """Windows without noise, by the model's own equations."""
-    alone_seen = [Seen(j.name, *(Rate(j.time_s(m), 1e-9) for m in (1.0, 0.0, 0.5))) for j in jobs]
+    alone_seen = [SoloRates(j.name, *(Rate(j.time_s(m), 1e-9) for m in (1.0, 0.0, 0.5))) for j in jobs]
     running = np.ones((2, 1), dtype=bool)
     times = [Contention(jobs, effects, 1e-12).solve(np.full((2, 1), m), running)[0][:, 0] for m in (1.0, 0.0)]
     cold, hot = ((Rate(float(t[0]), 1e-9), Rate(float(t[1]), 1e-9)) for t in times)
-    return alone_seen, {(0, 1): SeenPair(cold, hot)}
+    return alone_seen, {(0, 1): PairRates(cold, hot)}
 
 
 @settings(max_examples=150)
@@ -123,7 +123,7 @@ def test_the_inversion_finds_what_the_model_was_given(
     stretches: tuple[float, float],
     overlap: tuple[float, float],
 ) -> None:
-    effects = Together(((1.0, hots[0]), (hots[1], 1.0)), ((1.0, stretches[0]), (stretches[1], 1.0)))
+    effects = Slowdowns(((1.0, hots[0]), (hots[1], 1.0)), ((1.0, stretches[0]), (stretches[1], 1.0)))
     jobs = [
         JobRates(name, 100, 1, hot_s=h, storage_s=s, overlap=o)
         for name, h, s, o in zip("ab", hot, storage, overlap, strict=True)
@@ -142,7 +142,7 @@ def test_the_inversion_finds_what_the_model_was_given(
         # Where both slow each other's work and reads, two sets of stretches may give one and the same window; either
         # gives what was seen. The next test has them alone, and there they are told exactly.
         again = [dataclasses.replace(j, storage_s=s) for j, s in zip(jobs, found.storage_s, strict=True)]
-        told = seen_of(again, Together(found.hot, found.storage))[1][0, 1]
+        told = seen_of(again, Slowdowns(found.hot, found.storage))[1][0, 1]
         for one, other in zip(told.cold, pairs[0, 1].cold, strict=True):
             assert one.seconds == pytest.approx(other.seconds, rel=0.05)
     # whatever was assumed where windows tell nothing, jobs alone run as they were seen to
@@ -156,7 +156,7 @@ def test_the_inversion_finds_what_the_model_was_given(
 def test_two_jobs_that_wait_for_the_storage_tell_both_stretches(
     storage: tuple[float, float], stretches: tuple[float, float]
 ) -> None:
-    effects = Together(((1.0, 1.0), (1.0, 1.0)), ((1.0, stretches[0]), (stretches[1], 1.0)))
+    effects = Slowdowns(((1.0, 1.0), (1.0, 1.0)), ((1.0, stretches[0]), (stretches[1], 1.0)))
     jobs = [JobRates(name, 100, 1, hot_s=0.001, storage_s=s) for name, s in zip("ab", storage, strict=True)]
     found = invert(*seen_of(jobs, effects))
     assert found.storage[0][1] == pytest.approx(stretches[0], rel=1e-3)
@@ -165,10 +165,10 @@ def test_two_jobs_that_wait_for_the_storage_tell_both_stretches(
 
 def test_a_job_that_does_not_wait_borrows_the_storage_by_bytes() -> None:
     seen = [
-        Seen("reader", Rate(0.010, 1e-5), Rate(0.002, 1e-5), Rate(0.006, 1e-5), bytes_per_sample=1000),
-        Seen("thinker", Rate(0.030, 1e-5), Rate(0.030, 1e-5), Rate(0.030, 1e-5), bytes_per_sample=500),
+        SoloRates("reader", Rate(0.010, 1e-5), Rate(0.002, 1e-5), Rate(0.006, 1e-5), bytes_per_sample=1000),
+        SoloRates("thinker", Rate(0.030, 1e-5), Rate(0.030, 1e-5), Rate(0.030, 1e-5), bytes_per_sample=500),
     ]
-    pair = SeenPair((Rate(0.0125, 1e-5), Rate(0.030, 1e-5)), (Rate(0.002, 1e-5), Rate(0.030, 1e-5)))
+    pair = PairRates((Rate(0.0125, 1e-5), Rate(0.030, 1e-5)), (Rate(0.002, 1e-5), Rate(0.030, 1e-5)))
     found = invert(seen, {(0, 1): pair})
     assert found.storage_s == pytest.approx((0.010, 0.005))
     assert found.overlap[0] == pytest.approx(0.0)  # the mean of cold and hot
@@ -183,7 +183,8 @@ def test_a_job_that_does_not_wait_borrows_the_storage_by_bytes() -> None:
 def test_nobody_waits_for_the_storage() -> None:
     same = Rate(0.01, 1e-5)
     found = invert(
-        [Seen("a", same, same, same), Seen("b", same, same, same)], {(0, 1): SeenPair((same, same), (same, same))}
+        [SoloRates("a", same, same, same), SoloRates("b", same, same, same)],
+        {(0, 1): PairRates((same, same), (same, same))},
     )
     assert found.storage == ((1.0, FAIR), (FAIR, 1.0))
     assert max(found.storage_s) <= 0.005, "together they are as fast, so two readers still keep up"
@@ -195,6 +196,6 @@ def test_a_job_that_counts_other_samples_than_it_was_given() -> None:
     for each in (2, 16):
         told = np.arange(0, 21) * float(each)
         trace = Trace("a", np.arange(0, 21) * 0.1, told, 2.0, 0.0)
-        with pytest.raises(IngestError, match=f"told of {20 * each} in all, not 80; check .* batch_size"):
-            alone(trace, 40, 2)
-    alone(Trace("a", np.arange(0, 21) * 0.1, np.arange(0, 21) * 4.0, 2.0, 0.0), 40, 2)
+        with pytest.raises(IngestError, match=f"reported {20 * each}, not 80; check .* batch_size"):
+            read_solo(trace, 40, 2)
+    read_solo(Trace("a", np.arange(0, 21) * 0.1, np.arange(0, 21) * 4.0, 2.0, 0.0), 40, 2)

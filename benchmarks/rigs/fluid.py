@@ -23,7 +23,7 @@ from benchmarks.rigs.sample_simulation import simulate
 from benchmarks.speed import RESULTS, machine
 from precision_time.cli.progress import Progress
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 SAMPLES, STORAGE_S, GOAL = 2000, 4e-3, 0.03
 NEAR = (-0.02, -0.01, 0.01, 0.02)
@@ -58,7 +58,7 @@ class Case:
     """One start of one pair."""
 
     jobs: tuple[JobRates, JobRates]
-    together: Together
+    slowdowns: Slowdowns
     cache: SharedCache
     offsets_s: tuple[float, float]
 
@@ -81,17 +81,17 @@ def drawn(family: Family, chance: np.random.Generator) -> Case:
     cache = SharedCache(None if share is None else share * SAMPLES, family.policy, family.coalesces)
     late = float(chance.uniform(0.0, 1.2)) * max(job.cold_epoch_s for job in jobs)
     offsets = (0.0, late) if chance.random() < 0.5 else (late, 0.0)
-    return Case((jobs[0], jobs[1]), Together.alike(2, storage, hot, same_order=family.same_order), cache, offsets)
+    return Case((jobs[0], jobs[1]), Slowdowns.uniform(2, storage, hot, same_order=family.same_order), cache, offsets)
 
 
 def simulated_s(case: Case, offsets_s: Sequence[float]) -> float:
     """Makespan."""
-    return float(max(job.finish for job in simulate(case.jobs, case.together, case.cache, offsets_s)))
+    return float(max(job.finish for job in simulate(case.jobs, case.slowdowns, case.cache, offsets_s)))
 
 
 def compared(case: Case) -> dict[str, Any]:
     """Both makespans; where they differ, the least and the most of the simulation nearby."""
-    model = float(run(case.jobs, case.together, case.cache, [case.offsets_s]).makespan_s[0])
+    model = float(run(case.jobs, case.slowdowns, case.cache, [case.offsets_s]).makespan_s[0])
     simulation = simulated_s(case, case.offsets_s)
     found: dict[str, Any] = {
         "model_s": model,

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.speed import RESULTS, human, machine
 from precision_time.ingest.model.curve import stagger_curve
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 POINTS = 100
 PAIRS = {
@@ -57,13 +57,13 @@ def measured(repeats: int) -> list[dict[str, Any]]:
         longest = 1.2 * max(job.cold_epoch_s for job in jobs)
         offsets = np.stack([np.zeros(POINTS), np.linspace(0.0, longest, POINTS)], axis=1)
         for same_order in (False, True):
-            together = Together.alike(2, 2.0, same_order=same_order)
+            slowdowns = Slowdowns.uniform(2, 2.0, same_order=same_order)
             for name, cache in CACHES.items():
 
-                def curve(jobs: list[JobRates] = jobs, t: Together = together, c: SharedCache = cache) -> object:
+                def curve(jobs: list[JobRates] = jobs, t: Slowdowns = slowdowns, c: SharedCache = cache) -> object:
                     return run(jobs, t, c, offsets)  # noqa: B023 - called at once
 
-                def best(jobs: list[JobRates] = jobs, t: Together = together, c: SharedCache = cache) -> object:
+                def best(jobs: list[JobRates] = jobs, t: Slowdowns = slowdowns, c: SharedCache = cache) -> object:
                     return stagger_curve(jobs, t, c, POINTS)
 
                 order = "one order" if same_order else "independent orders"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 WORKERS, QUEUE = 4, 32
 """Few against the samples: what is on its way acts as some more cache, which the fluid model does not have."""
@@ -170,7 +170,7 @@ class Job:
 
 def simulate(
     jobs: Sequence[JobRates],
-    together: Together,
+    slowdowns: Slowdowns,
     cache: SharedCache,
     offsets: Sequence[float],
     seed: int = 0,
@@ -179,7 +179,7 @@ def simulate(
     env = simpy.Environment()
     rng = np.random.default_rng(seed)
     held = Cache(cache.capacity, cache.policy, cache.coalesces)
-    storage, accelerator = Server(env, together.storage), Server(env, together.hot)
+    storage, accelerator = Server(env, slowdowns.storage), Server(env, slowdowns.hot)
     start: dict[str, np.ndarray[Any, Any]] = {}
     at = 0
     for job in jobs:
@@ -190,7 +190,7 @@ def simulate(
     runs = []
     for i, job in enumerate(jobs):
         data = np.concatenate([start[part] for part in job.parts])
-        runs.append(Job(i, job, data, env, held, storage, accelerator, rng, together.same_order))
+        runs.append(Job(i, job, data, env, held, storage, accelerator, rng, slowdowns.same_order))
     for sample in (s for s in range(at) if rng.random() < jobs[0].cached):
         held.add(sample)
     for run, offset in zip(runs, offsets, strict=True):

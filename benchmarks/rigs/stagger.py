@@ -126,7 +126,7 @@ def evaluate(
     plan = lanes(found, grid)
     offsets = [each[2] for each in plan]
     ways = {"best": answer.best.offsets_s, "serial": answer.others[-1].offsets_s}
-    predicted = run(found.jobs, found.together, found.cache, [*offsets, *ways.values()], start_up_presses=True)
+    predicted = run(found.jobs, found.slowdowns, found.cache, [*offsets, *ways.values()], count_start_up=True)
     names = [*(f"{order[0]}{order[1]}:{share:g}" for order, share, _ in plan), *ways]
     starts = dict(zip(names, [*offsets, *ways.values()], strict=True))
     measured = measure(file, starts, folder, repeats)

@@ -74,9 +74,9 @@ def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
 def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:
     """Launch as advised, with a bar over all samples of all jobs."""
     from precision_time.ingest.stagger.staggered_run import run_jobs
-    from precision_time.ingest.stagger.staggering_text import start_words
+    from precision_time.ingest.stagger.staggering_text import describe_start
 
-    print(f"launching: {start_words(answer, answer.launch)}", file=sys.stderr)
+    print(f"launching: {describe_start(answer, answer.launch)}", file=sys.stderr)
     total = sum(job.samples * int(job.epochs) for job in answer.calibration.jobs)
     with Progress("samples") as bar:
         return run_jobs(file, answer.launch.offsets_s, folder, lambda _, samples: bar(sum(samples), total))

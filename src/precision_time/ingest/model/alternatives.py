@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 
 def alone_s(job: JobRates, cache: SharedCache) -> float:
     """Makespan of one job with nobody beside it."""
-    return float(run([job], Together.alike(1), cache, [[0.0]]).makespan_s[0])
+    return float(run([job], Slowdowns.uniform(1), cache, [[0.0]]).makespan_s[0])
 
 
 def first_epoch_s(job: JobRates, cache: SharedCache) -> float:
     """From launch to the end of the first epoch, with nobody beside it."""
-    return job.start_up_s + float(run([job], Together.alike(1), cache, [[0.0]]).first_epoch_s[0, 0])
+    return job.start_up_s + float(run([job], Slowdowns.uniform(1), cache, [[0.0]]).first_epoch_s[0, 0])
 
 
-def shared_preparation_s(jobs: Sequence[JobRates], together: Together, cache: SharedCache) -> float | None:
+def shared_preparation_s(jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache) -> float | None:
     """Makespan when one loader feeds all jobs, started together; None if they do not read the same data.
 
     Every sample is read and prepared once an epoch and all go at the pace of the slowest (Joader, Xu et al., NeurIPS
@@ -34,7 +34,7 @@ def shared_preparation_s(jobs: Sequence[JobRates], together: Together, cache: Sh
     finish, elapsed = 0.0, start
     for epochs in sorted({job.epochs for job in jobs}):
         left = [i for i, job in enumerate(jobs) if job.epochs >= epochs]
-        hot = [jobs[i].hot_s * (1.0 + sum(together.hot[i][j] - 1.0 for j in left if j != i)) for i in left]
+        hot = [jobs[i].hot_s * (1.0 + sum(slowdowns.hot[i][j] - 1.0 for j in left if j != i)) for i in left]
         loader = replace(
             jobs[left[0]],
             hot_s=max(hot),
@@ -51,10 +51,10 @@ def shared_preparation_s(jobs: Sequence[JobRates], together: Together, cache: Sh
 
 
 def no_eviction_s(
-    jobs: Sequence[JobRates], together: Together, cache: SharedCache, offsets_s: Sequence[Sequence[float]]
+    jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache, offsets_s: Sequence[Sequence[float]]
 ) -> float | None:
     """Least makespan over these offsets if the cache never evicts; None if it does not evict now."""
     if cache.policy == "no-eviction" or cache.capacity is None:
         return None
     kept = replace(cache, policy="no-eviction")
-    return float(run(jobs, together, kept, np.asarray(offsets_s)).makespan_s.min())
+    return float(run(jobs, slowdowns, kept, np.asarray(offsets_s)).makespan_s.min())

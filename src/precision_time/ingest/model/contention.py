@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import IngestError
-from precision_time.ingest.model.rates import Array, JobRates, Together
+from precision_time.ingest.model.rates import Array, JobRates, Slowdowns
 
 Flags = NDArray[np.bool_]
 Leaders = NDArray[np.int_]
@@ -36,18 +36,18 @@ GROWN, ABOVE = 1.2, 0.1
 class Contention:
     """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Keeps the last solution to start from."""
 
-    def __init__(self, jobs: Sequence[JobRates], together: Together, tolerance: float = TOLERANCE) -> None:
-        if len(together.hot) != len(jobs):
+    def __init__(self, jobs: Sequence[JobRates], slowdowns: Slowdowns, tolerance: float = TOLERANCE) -> None:
+        if len(slowdowns.hot) != len(jobs):
             raise IngestError(
-                f"Together describes {len(together.hot)} jobs, but {len(jobs)} are given: give one row for each job."
+                f"Together describes {len(slowdowns.hot)} jobs, but {len(jobs)} are given: give one row for each job."
             )
         self._hot = np.array([[job.hot_s] for job in jobs])
         self._storage = np.array([[job.storage_s] for job in jobs])
         self._overlap = np.array([[job.overlap] for job in jobs])
         self._shallow = 1.0 - self._overlap
         self._all_deep = bool((self._overlap == 1).all())
-        self._hot_speed = _Speed(together.hot)
-        self._storage_speed = _Speed(together.storage)
+        self._hot_speed = _Speed(slowdowns.hot)
+        self._storage_speed = _Speed(slowdowns.storage)
         self._tolerance = tolerance
         self._reading: Array | None = None
         self._training: Array | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.model.alternatives import alone_s, first_epoch_s, no_eviction_s, shared_preparation_s
 from precision_time.ingest.model.fluid import run
-from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 
 Evaluate = Callable[[Array, Array], Array]
 
@@ -40,7 +40,7 @@ class Curve:
     offsets_s     [points] from 0 on
     makespan_s    [2, points] row f: job f starts first
     best          over all offsets and both orders, found between the points too
-    together      both at once
+    at_once       both start at once
     wait_epoch    the second starts when the first, alone, has done its first epoch: in each order
     serial        the second starts when the first has ended: in each order
     shared_preparation_s  one loader feeds both, see alternatives.py; None if they read different data
@@ -51,7 +51,7 @@ class Curve:
     offsets_s: Array
     makespan_s: Array
     best: Stagger
-    together: Stagger
+    at_once: Stagger
     wait_epoch: tuple[Stagger, Stagger]
     serial: tuple[Stagger, Stagger]
     shared_preparation_s: float | None
@@ -61,7 +61,7 @@ class Curve:
     def gains(self) -> dict[str, float]:
         """Share of the makespan saved over each plain way to start; the better order of each."""
         others = {
-            "together": self.together.makespan_s,
+            "together": self.at_once.makespan_s,
             "wait_epoch": min(way.makespan_s for way in self.wait_epoch),
             "serial": min(way.makespan_s for way in self.serial),
         }
@@ -70,12 +70,12 @@ class Curve:
 
 def stagger_curve(
     jobs: Sequence[JobRates],
-    together: Together,
+    slowdowns: Slowdowns,
     cache: SharedCache,
     points: int = 100,
     longest: float | None = None,
     *,
-    start_up_presses: bool = False,
+    count_start_up: bool = False,
 ) -> Curve:
     """Predict the makespan of two jobs for `points` offsets up to `longest` seconds, in both orders.
 
@@ -94,7 +94,7 @@ def stagger_curve(
 
     def evaluate(first: Array, offsets: Array) -> Array:
         rows = np.stack([np.where(first == 0, 0.0, offsets), np.where(first == 0, offsets, 0.0)], axis=1)
-        return run(jobs, together, cache, rows, start_up_presses=start_up_presses).makespan_s
+        return run(jobs, slowdowns, cache, rows, count_start_up=count_start_up).makespan_s
 
     offsets = np.linspace(0.0, longest, points)
     plain_first = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
@@ -114,8 +114,8 @@ def stagger_curve(
         ways[0],
         (ways[1], ways[2]),
         (ways[3], ways[4]),
-        shared_preparation_s(jobs, together, cache),
-        no_eviction_s(jobs, together, cache, rows),
+        shared_preparation_s(jobs, slowdowns, cache),
+        no_eviction_s(jobs, slowdowns, cache, rows),
     )
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
-from precision_time.ingest.model.misses import Fits, Lru, NoEviction
+from precision_time.ingest.model.misses import AllCached, Lru, NoEviction
 from precision_time.ingest.model.outcome import Outcome, Trajectory
 from precision_time.ingest.model.parts import Parts
-from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 from precision_time.ingest.model.same_order import simulate
 from precision_time.ingest.model.step_length import CHANGE, CHANGE_LRU, StepLength
 
@@ -32,11 +32,11 @@ STEP = 1 / 8
 
 def run(
     jobs: Sequence[JobRates],
-    together: Together,
+    slowdowns: Slowdowns,
     cache: SharedCache,
     offsets_s: Array | Sequence[Sequence[float]],
     *,
-    start_up_presses: bool = False,
+    count_start_up: bool = False,
     step: float = STEP,
     trajectory: bool = False,
 ) -> Outcome:
@@ -49,13 +49,13 @@ def run(
     Raises IngestError for offsets of another shape or below 0. Jobs of one order are run by same_order.simulate.
     """
     offsets = _checked(jobs, offsets_s, trajectory)
-    if together.same_order:
-        return simulate(jobs, together, cache, offsets, start_up_presses=start_up_presses, trajectory=trajectory)
-    flow = _Flow(jobs, Contention(jobs, together), _misses(Parts.of(jobs), cache, offsets.shape[1]), offsets, step)
-    if start_up_presses:
+    if slowdowns.same_order:
+        return simulate(jobs, slowdowns, cache, offsets, count_start_up=count_start_up, trajectory=trajectory)
+    flow = _Flow(jobs, Contention(jobs, slowdowns), _misses(Parts.of(jobs), cache, offsets.shape[1]), offsets, step)
+    if count_start_up:
         flow.launch = offsets
     if isinstance(flow.cache, Lru) and not trajectory:
-        flow.lone = _Lone(offsets.shape[1])
+        flow.lone = _SoloEpochs(offsets.shape[1])
     rows: list[tuple[Array, Array, Array, Array]] = []
     while flow.going:
         miss = flow.settle()
@@ -74,7 +74,7 @@ class _Flow:
     """All lanes, from step to step. Progress x counts epochs; n is the epoch that a job is in. [jobs, lanes]"""
 
     def __init__(
-        self, jobs: Sequence[JobRates], contention: Contention, cache: Fits, offsets: Array, step: float
+        self, jobs: Sequence[JobRates], contention: Contention, cache: AllCached, offsets: Array, step: float
     ) -> None:
         shape, lanes = offsets.shape, offsets.shape[1]
         self.cache, self._contention = cache, contention
@@ -83,7 +83,7 @@ class _Flow:
         self._samples = np.array([[float(job.samples)] for job in jobs])
         self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
         self.launch: Array | None = None
-        self.lone: _Lone | None = None
+        self.lone: _SoloEpochs | None = None
         self.x, self._n, self.time = np.zeros(shape), np.zeros(shape), np.zeros(lanes)
         self.finish, self.first_epoch, self.stall = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
         cache.accept(self.x, self._n)
@@ -153,13 +153,13 @@ class _Flow:
         before, self._rate = self._rate, self.running / (time * self._samples)
         self._length.adapt(dt, before, self._rate, np.abs(later - self._reading), self._changing)
 
-    def _skip(self, lone: _Lone, here: Flags) -> None:
+    def _skip(self, lone: _SoloEpochs, here: Flags) -> None:
         going, others = self.running & np.isnan(self.finish), (self._begin > self.time).any(axis=0)
         epochs, self.time = lone.skip(self.time, going, here, others, self._goal - self.x, self.stall.sum(axis=0))
         self._goal, self.stall = self._goal - epochs, self.stall + epochs * lone.stall
 
 
-class _Lone:
+class _SoloEpochs:
     """Skips epochs of a job that is alone with an LRU cache: after two, each takes as long as the one before.
 
     By then what others have left in the cache is gone, or the job's own data fit beside it.
@@ -189,11 +189,11 @@ class _Lone:
             return epochs, np.where(ripe, t + epochs.sum(axis=0) * length, t)
 
 
-def _misses(parts: Parts, cache: SharedCache, lanes: int) -> Fits:
+def _misses(parts: Parts, cache: SharedCache, lanes: int) -> AllCached:
     """How misses come about with this cache, in independent orders."""
     capacity = cache.capacity
     if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
-        return Fits(parts)
+        return AllCached(parts)
     return (NoEviction if cache.policy == "no-eviction" else Lru)(parts, capacity, lanes)
 
 

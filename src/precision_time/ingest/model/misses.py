@@ -17,7 +17,7 @@ from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array
 
 
-class Fits:
+class AllCached:
     """The cache holds all that is read: a job misses, in its first epoch, what nobody has read before it.
 
     A sample that i has not read is missed if no other job has read it: m_i = product over the others of (1 - x_j), in
@@ -84,7 +84,7 @@ class Fits:
         """The jobs have come to x."""
 
 
-class NoEviction(Fits):
+class NoEviction(AllCached):
     """The cache is full once and then stays as it is (CoorDL): what was read before that moment is in it.
 
     `frozen` is how far each job was then: a sample is in the cache unless none had touched it.
@@ -123,7 +123,7 @@ AHEAD = np.arange(4)[:, None]
 """Rows of the history that are tried at once for the opening of the window."""
 
 
-class Lru(Fits):
+class Lru(AllCached):
     """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
 
     The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
@@ -199,7 +199,7 @@ class Lru(Fits):
                 break
         low, high = then[:, passed, self._lanes], then[:, passed + 1, self._lanes]
         at_low, at_high = over[passed, self._lanes], over[passed + 1, self._lanes]
-        line = _Line(low, high, x, n)
+        line = _Segment(low, high, x, n)
         # The window may have been moved for a point half a step ahead.
         full = (self._opens > 0) | (at_low >= -1e-9 * capacity)
         # The straight line first, then a step of Newton's: touched falls from low to high.
@@ -234,7 +234,7 @@ class Lru(Fits):
         return np.asarray(cached * np.clip(room / np.maximum(kept, 1e-300), 0.0, 1.0))
 
 
-class _Line:
+class _Segment:
     """_untouched() on the way from `low` (0) to `high` (1), two rows of the history in one epoch of each job."""
 
     def __init__(self, low: Array, high: Array, x: Array, n: Array) -> None:

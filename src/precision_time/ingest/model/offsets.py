@@ -10,7 +10,7 @@ import numpy as np
 
 from precision_time.ingest.model.alternatives import alone_s, first_epoch_s
 from precision_time.ingest.model.fluid import STEP, run
-from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Offsets:
 
 def best_offsets(
     jobs: Sequence[JobRates],
-    together: Together,
+    slowdowns: Slowdowns,
     cache: SharedCache,
     *,
     starts: int = 10,
     rounds: int = 7,
     seed: int = 0,
-    start_up_presses: bool = False,
+    count_start_up: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Offsets:
     """Coordinate descent from several starts at once: all together, orders an epoch or half of it apart, at random.
@@ -49,7 +49,7 @@ def best_offsets(
     longest = max(alone_s(job, cache) for job in jobs)
 
     def makespans(rows: Array, step: float = 2 * STEP) -> Array:
-        return run(jobs, together, cache, rows, start_up_presses=start_up_presses, step=step).makespan_s
+        return run(jobs, slowdowns, cache, rows, count_start_up=count_start_up, step=step).makespan_s
 
     rows = _starts(epochs, longest, starts, np.random.default_rng(seed))
     value = makespans(rows)

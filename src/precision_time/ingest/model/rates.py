@@ -118,7 +118,7 @@ def sample_s(hot: float | Array, storage: float | Array, miss: float | Array, ov
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Slowdowns:
     """How jobs slow each other, pairwise: entry [i][j] is what i suffers while j is busy; 1 is nothing.
 
     While the set B of other jobs is busy, a time of i is multiplied by 1 + sum over j in B of (entry[i][j] - 1). Over a
@@ -149,7 +149,7 @@ class Together:
                         _checked("the jobs together", f"{name}[{i}][{j}]", value, 1.0)
 
     @classmethod
-    def alike(cls, jobs: int, storage: float = 2.0, hot: float = 1.0, same_order: bool = False) -> Together:
+    def uniform(cls, jobs: int, storage: float = 2.0, hot: float = 1.0, same_order: bool = False) -> Slowdowns:
         """All pairs slow each other by the same."""
 
         def table(value: float) -> tuple[tuple[float, ...], ...]:

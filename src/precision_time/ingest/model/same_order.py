@@ -23,7 +23,7 @@ from precision_time.ingest.model.contention import Contention, Flags, Leaders
 from precision_time.ingest.model.misses import limited
 from precision_time.ingest.model.outcome import Outcome, Trajectory
 from precision_time.ingest.model.parts import Parts
-from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Together
+from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 
 BLOCKS, FEWEST, MOST = 3000, 32, 64
 """Blocks of all epochs of all jobs together, and the fewest and most in one epoch. A block is the resolution in time
@@ -36,15 +36,15 @@ TIED = 1e-9
 
 def simulate(
     jobs: Sequence[JobRates],
-    together: Together,
+    slowdowns: Slowdowns,
     cache: SharedCache,
     offsets: Array,
     *,
-    start_up_presses: bool = False,
+    count_start_up: bool = False,
     trajectory: bool = False,
 ) -> Outcome:
     """As fluid.run, for `together.same_order`; `offsets` is [jobs, lanes]."""
-    run = _Simulation(jobs, together, cache, offsets, start_up_presses)
+    run = _Simulation(jobs, slowdowns, cache, offsets, count_start_up)
     rows: list[tuple[Array, Array, Array, Array]] = []
     while run.going:
         miss = run.settle()
@@ -141,17 +141,22 @@ class _Simulation:
     """
 
     def __init__(
-        self, jobs: Sequence[JobRates], together: Together, cache: SharedCache, offsets: Array, start_up_presses: bool
+        self,
+        jobs: Sequence[JobRates],
+        slowdowns: Slowdowns,
+        cache: SharedCache,
+        offsets: Array,
+        count_start_up: bool,
     ) -> None:
         shape = offsets.shape
         self.blocks = _Blocks(Parts.of(jobs), cache, sum(float(job.epochs) for job in jobs), shape[1])
-        self._rates = _Rates(jobs, together, self.blocks.per_epoch, shape[1])
+        self._rates = _Rates(jobs, slowdowns, self.blocks.per_epoch, shape[1])
         self._coalesces = cache.coalesces
         same = (self.blocks.group[:, None] == self.blocks.group) & ~np.eye(len(jobs), dtype=bool)
         self._pairs = [(int(i), int(j)) for i, j in np.argwhere(same)]
         # Of jobs side by side the one leads that takes the least time for a sample it misses.
         self._quickest = [int(i) for i in np.argsort([job.time_s(1.0) for job in jobs], kind="stable")]
-        self._launch = offsets if start_up_presses else None
+        self._launch = offsets if count_start_up else None
         self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
         self._goal = np.array([[float(job.epochs)] for job in jobs]) * self.blocks.per_epoch
         self._self = np.arange(len(jobs))[:, None] + np.zeros(shape, dtype=int)
@@ -273,8 +278,8 @@ class _Rates:
     A state is a job's share of misses, whether it runs or starts up, and who leads it.
     """
 
-    def __init__(self, jobs: Sequence[JobRates], together: Together, per_epoch: int, lanes: int) -> None:
-        self._jobs, self._together = jobs, together
+    def __init__(self, jobs: Sequence[JobRates], slowdowns: Slowdowns, per_epoch: int, lanes: int) -> None:
+        self._jobs, self._together = jobs, slowdowns
         self._samples = np.array([[job.samples / per_epoch] for job in jobs])
         self._known: dict[bytes, Array] = {}
         self._state = np.full((3 * len(jobs), lanes), np.nan)

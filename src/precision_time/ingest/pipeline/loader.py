@@ -176,9 +176,9 @@ class Loader:
                 return busy + self.period_s(miss)
             cores = 0.0 if self.cores is None else self.core_s(miss) / self.cores
             return max(self._alone_s(miss, busy), busy + max(cores, self.copy_s if self.pinned else 0.0))
-        return max(busy, self.period_s(miss), self.together_s(train_s, miss))
+        return max(busy, self.period_s(miss), self.shared_cores_s(train_s, miss))
 
-    def together_s(self, train_s: float, miss: float) -> float:
+    def shared_cores_s(self, train_s: float, miss: float) -> float:
         """On a CPU device: seconds in which its cores both train and load a step."""
         if not self.training_cores or self.cores is None:
             return 0.0
@@ -191,7 +191,7 @@ class Loader:
         """What the loader's time is limited by."""
         parts = self.parts(miss)
         name = max(parts, key=parts.__getitem__)
-        shared = self.together_s(train_s, miss) if self.workers else 0.0
+        shared = self.shared_cores_s(train_s, miss) if self.workers else 0.0
         if shared > max(train_s, parts[name]) + _ENOUGH:
             return TRAINING
         if not self.pinned and max(train_s, parts[name]) < train_s + self.copy_s:
@@ -211,7 +211,7 @@ class Loader:
         worker_s, period_s = self.worker_s(miss), self.period_s(miss)
         group_s = max(worker_s, group * period_s) / self.batches_per_step
         busy = train_s + (0.0 if self.pinned else self.copy_s)
-        batch_s = max(busy, self.together_s(train_s, miss)) / self.batches_per_step
+        batch_s = max(busy, self.shared_cores_s(train_s, miss)) / self.batches_per_step
         rounds = math.ceil(batches / group - _ENOUGH)
         last = batches - (rounds - 1) * group
         last_s = max(worker_s, last * period_s) / self.batches_per_step
@@ -303,7 +303,7 @@ class Loader:
         # Where storage and worker would each keep up, the storage may still rest while its only reader batches.
         rests = count == one.workers == 1 and one._reads_alone and one._fed(late, train_s)._late(train_s, miss)
         cores = None
-        if CORES in late or self.together_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
+        if CORES in late or self.shared_cores_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
             cores = math.ceil(self.core_s(miss) / train_s + (self.training_cores or self.loaders) - _ENOUGH)
         return Remedy(
             workers=count + rests if worker in late or rests or not self.workers else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from precision_time.errors import IngestError
-from precision_time.ingest.model.rates import JobRates, Together
+from precision_time.ingest.model.rates import JobRates, Slowdowns
 from precision_time.ingest.pipeline.loader import Loader
 
 
@@ -28,8 +28,8 @@ def job_rates(
     hot, half, cold = (loader.step_s(train_s, miss) * per_sample for miss in (0.0, 0.5, 1.0))
     storage = cold if cold > hot else _hidden_storage_s(loader)
     one_by_one = (storage + hot) / 2.0
-    together = max(hot, storage / 2.0)
-    gap = one_by_one - together
+    overlapped = max(hot, storage / 2.0)
+    gap = one_by_one - overlapped
     overlap = min(max((one_by_one - half) / gap, 0.0), 1.0) if cold > hot and gap > 0.0 else 1.0
     return JobRates(
         name=name,
@@ -51,7 +51,7 @@ def _hidden_storage_s(loader: Loader) -> float:
     return max(loader.storage_sample_s, (loader.request_s + loader.stream_s + loader.keep_s) / readers) / loader.nodes
 
 
-def together(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequence[JobRates]) -> Together:
+def slowdowns_of(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequence[JobRates]) -> Slowdowns:
     """How such jobs slow each other, by what each takes of cores and of a storage that they share.
 
     Jobs that together ask for less than there is do not notice. Accelerators are taken to be each job's own.
@@ -60,8 +60,10 @@ def together(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequenc
     use = [each.storage_sample_s / each.nodes / rate.storage_s for each, rate in zip(loaders, rates, strict=True)]
     count = range(len(loaders))
     hot = [[1.0 if i == j else max(1.0, hot_use[i] + hot_use[j]) for j in count] for i in count]
-    storage = [[1.0 if i == j else _crowding(loaders[i], loaders[j], use[i] + use[j]) for j in count] for i in count]
-    return Together(hot=tuple(map(tuple, hot)), storage=tuple(map(tuple, storage)))
+    storage = [
+        [1.0 if i == j else _storage_contention(loaders[i], loaders[j], use[i] + use[j]) for j in count] for i in count
+    ]
+    return Slowdowns(hot=tuple(map(tuple, hot)), storage=tuple(map(tuple, storage)))
 
 
 def _cores_share(loader: Loader, train_s: float) -> float:
@@ -72,7 +74,7 @@ def _cores_share(loader: Loader, train_s: float) -> float:
     return busy_s / (loader.cores * loader.step_s(train_s, 0.0))
 
 
-def _crowding(one: Loader, other: Loader, use: float) -> float:
+def _storage_contention(one: Loader, other: Loader, use: float) -> float:
     """By what two readers of a storage are slowed that use such a share of it, each as if alone."""
     if one.storage.name != other.storage.name:
         return 1.0

@@ -10,20 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from precision_time.ingest.model.rates import JobRates, SharedCache, Together
-from precision_time.ingest.stagger.inversion import Found, Seen, SeenPair, bound, invert
+from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
+from precision_time.ingest.stagger.calibration_windows import Launcher, Report, Windows
+from precision_time.ingest.stagger.inversion import PairRates, Parameters, SoloRates, invert, is_storage_bound
 from precision_time.ingest.stagger.jobs_file import JobsFile
-from precision_time.ingest.stagger.sample_rates import Pace, by_pace, by_subsets, weighed_over_epochs
-from precision_time.ingest.stagger.windows import Rate
+from precision_time.ingest.stagger.sample_rates import (
+    MeasuredJob,
+    mean_over_epochs,
+    rates_by_subsets,
+    rates_without_subsets,
+)
+from precision_time.ingest.stagger.trace_rates import Rate
 from precision_time.ingest.stagger.windows_journal import open_journal
-from precision_time.ingest.stagger.windows_plan import Launcher, Report, Windows
 
 UNQUIET = 0.08
 """A standard error of a rate that is still a larger share of it after all repeats is told."""
 DRAWS = 32
 """Sets of parameters drawn within the errors, for the band around a curve."""
 
-Model = tuple[tuple[JobRates, ...], Together]
+Model = tuple[tuple[JobRates, ...], Slowdowns]
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,10 @@ class Calibration:
     """
 
     jobs: tuple[JobRates, ...]
-    together: Together
+    slowdowns: Slowdowns
     cache: SharedCache
-    seen: tuple[Seen, ...]
-    pairs: dict[tuple[int, int], SeenPair]
+    solo: tuple[SoloRates, ...]
+    pairs: dict[tuple[int, int], PairRates]
     draws: tuple[Model, ...]
     cost_s: float
     reused_s: float
@@ -50,7 +55,7 @@ class Calibration:
     @property
     def spread(self) -> float:
         """The largest standard error of a measured rate, as a share of it."""
-        rates = [rate for seen in self.seen for rate in (seen.cold, seen.hot, seen.half) if rate is not None]
+        rates = [rate for solo in self.solo for rate in (solo.cold, solo.hot, solo.half) if rate is not None]
         rates += [rate for pair in self.pairs.values() for rate in (*pair.cold, *pair.hot)]
         return max(rate.spread for rate in rates)
 
@@ -74,16 +79,16 @@ class Calibration:
                         )
                     },
                     "parts": dict(job.parts),
-                    "cold": seen.cold.to_dict(),
-                    "hot": seen.hot.to_dict(),
-                    "half_cached": seen.half.to_dict() if seen.half else None,
+                    "cold": solo.cold.to_dict(),
+                    "hot": solo.hot.to_dict(),
+                    "half_cached": solo.half.to_dict() if solo.half else None,
                 }
-                for job, seen in zip(self.jobs, self.seen, strict=True)
+                for job, solo in zip(self.jobs, self.solo, strict=True)
             ],
             "together": {
-                "hot": [list(row) for row in self.together.hot],
-                "storage": [list(row) for row in self.together.storage],
-                "same_order": self.together.same_order,
+                "hot": [list(row) for row in self.slowdowns.hot],
+                "storage": [list(row) for row in self.slowdowns.storage],
+                "same_order": self.slowdowns.same_order,
             },
             "pairs": [
                 {
@@ -111,7 +116,7 @@ def calibrate(
     steps = jobs + math.comb(jobs, 2)
     done = 0
 
-    def said(what: str) -> None:
+    def announce(what: str) -> None:
         nonlocal done
         report(what, done, steps)
         done += 1
@@ -119,26 +124,30 @@ def calibrate(
     began = time.monotonic()
     launcher.tick = lambda: report(f"{time.monotonic() - began:.0f} s", max(0, done - 1), steps)
     try:
-        measure = by_subsets if file.takes_subsets else by_pace
-        paces, pairs, notes = measure(file, windows, said)
+        measure = rates_by_subsets if file.takes_subsets else rates_without_subsets
+        measured, pairs, notes = measure(file, windows, announce)
     finally:
         launcher.close()
     report("done", steps, steps)
-    return _assembled(file, paces, pairs, windows, notes)
+    return _assembled(file, measured, pairs, windows, notes)
 
 
 def _assembled(
-    file: JobsFile, paces: list[Pace], pairs: dict[tuple[int, int], SeenPair], windows: Windows, notes: list[str]
+    file: JobsFile,
+    measured: list[MeasuredJob],
+    pairs: dict[tuple[int, int], PairRates],
+    windows: Windows,
+    notes: list[str],
 ) -> Calibration:
-    seen = tuple(pace.seen for pace in paces)
-    found = invert(seen, pairs)
-    jobs, effects = _model(file, paces, seen, found)
-    sizes = [one.bytes_per_sample for one in seen if one.bytes_per_sample]
+    solo = tuple(job.rates for job in measured)
+    parameters = invert(solo, pairs)
+    jobs, effects = _model(file, measured, solo, parameters)
+    sizes = [one.bytes_per_sample for one in solo if one.bytes_per_sample]
     held = None
     if file.cache.capacity is not None and sizes:
         held = file.cache.capacity / (sum(sizes) / len(sizes))
-    draws = _draws(file, paces, seen, pairs)
-    weighed = [weighed_over_epochs(words, one) for words, one in zip(file.jobs, seen, strict=True)]
+    draws = _draws(file, measured, solo, pairs)
+    weighed = [mean_over_epochs(spec, one) for spec, one in zip(file.jobs, solo, strict=True)]
     if (worst := max(rate.spread for rate in weighed)) > UNQUIET:
         notes = [
             *notes,
@@ -150,40 +159,43 @@ def _assembled(
         jobs,
         effects,
         cache,
-        seen,
+        solo,
         pairs,
         draws,
         windows.cost_s,
         windows.reused_s,
-        tuple(dict.fromkeys([*notes, *found.notes])),
+        tuple(dict.fromkeys([*notes, *parameters.notes])),
     )
 
 
-def _model(file: JobsFile, paces: list[Pace], seen: tuple[Seen, ...], found: Found) -> Model:
+def _model(file: JobsFile, measured: list[MeasuredJob], solo: tuple[SoloRates, ...], parameters: Parameters) -> Model:
     jobs = tuple(
         JobRates(
-            name=words.name,
-            samples=file.samples_of(words),
-            epochs=words.epochs,
-            hot_s=one.hot.seconds + pace.epoch_s / file.samples_of(words),
-            storage_s=found.storage_s[i],
-            overlap=found.overlap[i],
-            start_up_s=pace.fill_s,
-            end_s=pace.end_s,
-            parts=file.parts_of(words),
+            name=spec.name,
+            samples=file.samples_of(spec),
+            epochs=spec.epochs,
+            hot_s=one.hot.seconds + job.epoch_s / file.samples_of(spec),
+            storage_s=parameters.storage_s[i],
+            overlap=parameters.overlap[i],
+            start_up_s=job.fill_s,
+            end_s=job.end_s,
+            parts=file.parts_of(spec),
             bytes_per_sample=one.bytes_per_sample,
         )
-        for i, (words, pace, one) in enumerate(zip(file.jobs, paces, seen, strict=True))
+        for i, (spec, job, one) in enumerate(zip(file.jobs, measured, solo, strict=True))
     )
-    return jobs, Together(found.hot, found.storage, file.same_order)
+    return jobs, Slowdowns(parameters.hot, parameters.storage, file.same_order)
 
 
 def _draws(
-    file: JobsFile, paces: list[Pace], seen: tuple[Seen, ...], pairs: dict[tuple[int, int], SeenPair]
+    file: JobsFile,
+    measured: list[MeasuredJob],
+    solo: tuple[SoloRates, ...],
+    pairs: dict[tuple[int, int], PairRates],
 ) -> tuple[Model, ...]:
     """The same inversion of rates drawn within their errors. Who waits for the storage stays as it was judged."""
     chance = np.random.default_rng(0)
-    which = [bound(one) for one in seen]
+    storage_bound = [is_storage_bound(one) for one in solo]
 
     def drawn(rate: Rate) -> Rate:
         return replace(rate, seconds=max(0.2 * rate.seconds, chance.normal(rate.seconds, rate.error)))
@@ -192,11 +204,11 @@ def _draws(
     for _ in range(DRAWS):
         some = tuple(
             replace(one, cold=drawn(one.cold), hot=drawn(one.hot), half=drawn(one.half) if one.half else None)
-            for one in seen
+            for one in solo
         )
         two = {
-            key: SeenPair((drawn(pair.cold[0]), drawn(pair.cold[1])), (drawn(pair.hot[0]), drawn(pair.hot[1])))
+            key: PairRates((drawn(pair.cold[0]), drawn(pair.cold[1])), (drawn(pair.hot[0]), drawn(pair.hot[1])))
             for key, pair in pairs.items()
         }
-        made.append(_model(file, paces, some, invert(some, two, which)))
+        made.append(_model(file, measured, some, invert(some, two, storage_bound)))
     return tuple(made)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from precision_time.ingest.model.contention import Contention
-from precision_time.ingest.model.rates import JobRates, Together
-from precision_time.ingest.stagger.windows import Rate
+from precision_time.ingest.model.rates import JobRates, Slowdowns
+from precision_time.ingest.stagger.trace_rates import Rate
 
 BOUND = 0.04
 """A cold epoch that is slower than a hot one by less than this, or by less than twice the error, shows no storage."""
@@ -33,7 +33,7 @@ _UNSURE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SoloRates:
     """Rates of one job alone, in seconds per sample, and its sizes.
 
     cold, hot, half   half None: not measured
@@ -48,7 +48,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPair:
+class PairRates:
     """Rates of two jobs that run together, cold and hot; `hot_alone` are those of the same launches alone."""
 
     cold: tuple[Rate, Rate]
@@ -56,7 +56,7 @@ class SeenPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Parameters:
     """Parameters by job and by ordered pair, and what could not be told from the windows."""
 
     storage_s: tuple[float, ...]
@@ -66,13 +66,13 @@ class Found:
     notes: tuple[str, ...] = field(default=())
 
 
-def bound(job: Seen) -> bool:
+def is_storage_bound(job: SoloRates) -> bool:
     """Whether the storage is what a cold epoch of the job waits for."""
     excess = job.cold.seconds - job.hot.seconds
     return excess > max(BOUND * job.hot.seconds, 2 * math.hypot(job.cold.error, job.hot.error))
 
 
-def overlap_of(job: Seen, storage_s: float) -> float | None:
+def overlap_from_half(job: SoloRates, storage_s: float) -> float | None:
     """From the time of an epoch of which half is cached; None where it makes no difference that could be seen."""
     if job.half is None:
         return None
@@ -84,16 +84,16 @@ def overlap_of(job: Seen, storage_s: float) -> float | None:
 
 
 def invert(
-    jobs: Sequence[Seen], pairs: Mapping[tuple[int, int], SeenPair], which: Sequence[bool] | None = None
-) -> Found:
+    jobs: Sequence[SoloRates], pairs: Mapping[tuple[int, int], PairRates], storage_bound: Sequence[bool] | None = None
+) -> Parameters:
     """Parameters that give these rates. `which`: jobs that count as bound, where the caller knows."""
     notes: list[str] = []
-    is_bound = [bound(job) for job in jobs] if which is None else list(which)
-    storage_s = [_storage_s(i, jobs, is_bound, pairs, notes) for i in range(len(jobs))]
+    storage_bound = [is_storage_bound(job) for job in jobs] if storage_bound is None else list(storage_bound)
+    storage_s = [_storage_s(i, jobs, storage_bound, pairs, notes) for i in range(len(jobs))]
     overlap = []
     for i, job in enumerate(jobs):
-        told = overlap_of(job, storage_s[i]) if is_bound[i] else None
-        if told is None and is_bound[i]:
+        told = overlap_from_half(job, storage_s[i]) if storage_bound[i] else None
+        if told is None and storage_bound[i]:
             notes.append(
                 f"how far {job.name} reads ahead was not seen"
                 + (": half cached, both extremes are as fast" if job.half else ": it cannot read a half-cached subset")
@@ -106,17 +106,23 @@ def invert(
         for a, (me, other) in enumerate(((i, j), (j, i))):
             hot[me][other] = min(MOST, max(1.0, seen.hot[a].seconds / jobs[me].hot.seconds))
         storage[i][j], storage[j][i] = _stretches((i, j), jobs, storage_s, hot, seen, notes)
-    return Found(tuple(storage_s), tuple(overlap), tuple(map(tuple, hot)), tuple(map(tuple, storage)), tuple(notes))
+    return Parameters(
+        tuple(storage_s), tuple(overlap), tuple(map(tuple, hot)), tuple(map(tuple, storage)), tuple(notes)
+    )
 
 
 def _storage_s(
-    i: int, jobs: Sequence[Seen], is_bound: Sequence[bool], pairs: Mapping[tuple[int, int], SeenPair], notes: list[str]
+    i: int,
+    jobs: Sequence[SoloRates],
+    storage_bound: Sequence[bool],
+    pairs: Mapping[tuple[int, int], PairRates],
+    notes: list[str],
 ) -> float:
     """Seconds that the storage needs for a sample of job i: its cold pace, or that of a job that waits for it."""
-    if is_bound[i]:
+    if storage_bound[i]:
         return jobs[i].cold.seconds
     job = jobs[i]
-    others = [jobs[j] for j in range(len(jobs)) if is_bound[j]]
+    others = [jobs[j] for j in range(len(jobs)) if storage_bound[j]]
     if others:
         other = min(others, key=lambda seen: seen.cold.seconds)
         weights = (job.bytes_per_sample, other.bytes_per_sample)
@@ -127,19 +133,19 @@ def _storage_s(
         )
         return min(scale * other.cold.seconds, job.cold.seconds)
     # Nobody waits for the storage alone. Two may, together: then each has its share of it, and gets t / 2 by itself.
-    together = [pair.cold[key.index(i)].seconds for key, pair in pairs.items() if i in key]
+    slowdowns = [pair.cold[key.index(i)].seconds for key, pair in pairs.items() if i in key]
     notes.append(
         f"no job waits for the storage alone, so its time for a sample of {job.name} is only bounded from above"
     )
-    return min([job.hot.seconds, *(t / FAIR for t in together)])
+    return min([job.hot.seconds, *(t / FAIR for t in slowdowns)])
 
 
 def _stretches(
     key: tuple[int, int],
-    jobs: Sequence[Seen],
+    jobs: Sequence[SoloRates],
     storage_s: Sequence[float],
     hot: Sequence[Sequence[float]],
-    seen: SeenPair,
+    seen: PairRates,
     notes: list[str],
 ) -> tuple[float, float]:
     """storage[i][j] and storage[j][i] of one pair."""
@@ -163,7 +169,7 @@ def _stretches(
         pair = [
             JobRates(jobs[k].name, 1, 1, hot_s=h, storage_s=s) for k, h, s in zip(key, alone_hot, mine, strict=True)
         ]
-        effects = Together(((1.0, stretch_hot[0]), (stretch_hot[1], 1.0)), ((1.0, first), (second, 1.0)))
+        effects = Slowdowns(((1.0, stretch_hot[0]), (stretch_hot[1], 1.0)), ((1.0, first), (second, 1.0)))
         told = Contention(pair, effects).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))[0][:, 0]
         return max(abs(float(told[a]) / times[a] - 1.0) for a in (0, 1)), waits, found
 

@@ -135,7 +135,7 @@ def _pattern(field_name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWords:
+class CacheSpec:
     """`cache:` of the file. `reset` empties it, `warm` fills it; capacity in bytes."""
 
     _: KW_ONLY
@@ -154,7 +154,7 @@ class CacheWords:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationWords:
+class CalibrationSpec:
     """`calibration:` of the file: how long windows are."""
 
     _: KW_ONLY
@@ -170,7 +170,7 @@ class CalibrationWords:
 
 
 @dataclass(frozen=True, slots=True)
-class JobWords:
+class JobSpec:
     """One of `jobs:`. `run` is a shell command or python:FILE:FUNCTION, relative to the folder of the file."""
 
     _: KW_ONLY
@@ -234,17 +234,17 @@ class JobWords:
 class JobsFile:
     """The whole file. `folder` is where it lies: paths and commands start there."""
 
-    jobs: tuple[JobWords, ...]
-    cache: CacheWords
-    calibration: CalibrationWords
+    jobs: tuple[JobSpec, ...]
+    cache: CacheSpec
+    calibration: CalibrationSpec
     order: str
     folder: Path
 
-    def samples_of(self, job: JobWords) -> int:
+    def samples_of(self, job: JobSpec) -> int:
         assert job.samples is not None  # filled in when the file is read
         return job.samples
 
-    def parts_of(self, job: JobWords) -> Mapping[str, float]:
+    def parts_of(self, job: JobSpec) -> Mapping[str, float]:
         assert job.data is not None  # filled in when the file is read
         return job.data
 
@@ -289,13 +289,13 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
         "samples": optional(count)("samples", given.get("samples")),
         "bytes_per_sample": optional(size_in_bytes)("bytes_per_sample", given.get("bytes_per_sample")),
     }
-    jobs = tuple(_job(index, words, defaults, folder) for index, words in enumerate(listed))
+    jobs = tuple(_job(index, spec, defaults, folder) for index, spec in enumerate(listed))
     names = [job.name for job in jobs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise JobError(f"two jobs are called {twice[0]!r}; give them different names")
     cache_words = _section(given, "cache", ("reset", "capacity", "policy", "warm", "coalesces"))
     calibration = _section(given, "calibration", ("samples", "window_s", "repeats", "patience_s"))
-    cache = _named("cache", CacheWords, {"reset": "page_cache", **cache_words})
+    cache = _named("cache", CacheSpec, {"reset": "page_cache", **cache_words})
     if cache.capacity is not None and "folder" not in cache.reset:
         unknown = [job.name for job in jobs if job.bytes_per_sample is None]
         if unknown:
@@ -308,28 +308,28 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     return JobsFile(
         jobs,
         cache,
-        _named("calibration", CalibrationWords, calibration),
+        _named("calibration", CalibrationSpec, calibration),
         word(ORDERS)("order", given.get("order", "independent")),
         folder,
     )
 
 
-def _job(index: int, words: Any, defaults: Mapping[str, Any], folder: Path) -> JobWords:
+def _job(index: int, spec: Any, defaults: Mapping[str, Any], folder: Path) -> JobSpec:
     where = f"jobs[{index}]"
-    if not isinstance(words, Mapping):
-        raise JobError(f"{where} must be a mapping, not {show(words)}; for example {{name: a, run: python train.py}}")
-    given = {**{k: v for k, v in defaults.items() if v is not None}, **known_fields(words, _JOB, where)}
+    if not isinstance(spec, Mapping):
+        raise JobError(f"{where} must be a mapping, not {show(spec)}; for example {{name: a, run: python train.py}}")
+    given = {**{k: v for k, v in defaults.items() if v is not None}, **known_fields(spec, _JOB, where)}
     given.setdefault("name", f"job-{index + 1}")
     for needed in ("run", "samples"):
         if needed not in given:
             raise JobError(f"{where} has no {needed}; add {needed}: {'600' if needed == 'samples' else 'COMMAND'}")
-    job: JobWords = _named(where, JobWords, given)
+    job: JobSpec = _named(where, JobSpec, given)
     if job.is_python and not (folder / job.python_function[0]).is_file():
         raise JobError(f"{where}.run names the file {job.python_function[0]!r}, which is not there; check the path")
     return job
 
 
-def _spared(cache: Path, jobs: tuple[JobWords, ...], folder: Path) -> None:
+def _spared(cache: Path, jobs: tuple[JobSpec, ...], folder: Path) -> None:
     """The cache will be emptied, so nothing may lie there that a job cannot fetch again."""
     if cache.exists() and not cache.is_dir():
         raise JobError(f"cache.reset.folder {str(cache)!r} is a file; name the folder of the cache")
@@ -348,16 +348,16 @@ def _spared(cache: Path, jobs: tuple[JobWords, ...], folder: Path) -> None:
 
 
 def _section(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> dict[str, Any]:
-    words = given.get(name, {})
-    if not isinstance(words, Mapping):
-        raise JobError(f"{name} must be a mapping of {', '.join(known)}, not {show(words)}")
-    return known_fields(words, known, name)
+    spec = given.get(name, {})
+    if not isinstance(spec, Mapping):
+        raise JobError(f"{name} must be a mapping of {', '.join(known)}, not {show(spec)}")
+    return known_fields(spec, known, name)
 
 
-def _named(where: str, noun: Any, words: Mapping[str, Any]) -> Any:
+def _named(where: str, noun: Any, spec: Mapping[str, Any]) -> Any:
     """The noun of these words; its errors say in which section they are."""
     try:
-        return noun(**words)
+        return noun(**spec)
     except JobError as error:
         field = re.match(r"\w*", str(error))
         begins = field is not None and field[0] in {item.name for item in dataclasses.fields(noun)}

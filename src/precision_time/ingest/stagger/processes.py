@@ -18,7 +18,7 @@ import numpy as np
 
 from precision_time.errors import IngestError
 from precision_time.ingest.progress import VARIABLE
-from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobWords
+from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobSpec
 from precision_time.processes import end_process, json_objects, start_module
 
 POLL_S = 0.02
@@ -137,7 +137,7 @@ class Running:
         code = self.code or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return IngestError(
-            f"job {self.job.name!r} died {while_doing}, {how}{self.last_words()}; correct the job and call again, "
+            f"job {self.job.name!r} died {while_doing}, {how}{self.log_tail()}; correct the job and call again, "
             "what was measured before is kept"
         )
 
@@ -151,9 +151,9 @@ class Running:
             why = f"give a pattern of its log lines as progress, or append lines to the file that ${VARIABLE} names"
         ended = self.over and not self.stopped
         what = f"ended after {seconds:.3g} s and told no progress" if ended else f"told no progress in {seconds:.3g} s"
-        return IngestError(f"job {self.job.name!r} {what}: {why}{self.last_words()}")
+        return IngestError(f"job {self.job.name!r} {what}: {why}{self.log_tail()}")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
             if lines:
@@ -164,7 +164,7 @@ class Running:
 class Host:
     """The process that starts one job, again and again (host.py)."""
 
-    def __init__(self, file: JobsFile, job: JobWords) -> None:
+    def __init__(self, file: JobsFile, job: JobSpec) -> None:
         self.job, self._folder = job, file.folder
         self._process = start_module(
             "precision_time.ingest.stagger.host",

@@ -10,22 +10,22 @@ from itertools import combinations
 import numpy as np
 
 from precision_time.errors import IngestError
-from precision_time.ingest.stagger.inversion import Seen, SeenPair, bound
-from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
+from precision_time.ingest.stagger.calibration_windows import Windows, batch_of, pair_sizes
+from precision_time.ingest.stagger.inversion import PairRates, SoloRates, is_storage_bound
+from precision_time.ingest.stagger.jobs_file import JobsFile, JobSpec
 from precision_time.ingest.stagger.processes import Trace
-from precision_time.ingest.stagger.windows import (
+from precision_time.ingest.stagger.trace_rates import (
     FEWEST_LINES,
-    Alone,
     Rate,
-    alone,
+    SoloTrace,
     combined,
+    concurrent_rates,
     reached_s,
+    read_solo,
     slope,
-    together,
     typical,
     whole_epoch,
 )
-from precision_time.ingest.stagger.windows_plan import Windows, batch_of, pair_sizes
 
 STEADY = 0.04
 """Windows are repeated until no rate has a larger standard error, as a share of it ..."""
@@ -33,15 +33,15 @@ MOST_REPEATS = 3
 """... but not more often than this."""
 _FEWEST_BATCHES = 8
 
-Paces = tuple[list["Pace"], dict[tuple[int, int], SeenPair], list[str]]
+MeasuredRates = tuple[list["MeasuredJob"], dict[tuple[int, int], PairRates], list[str]]
 """Of every job, of every pair, and notes."""
 
 
 @dataclass
-class Pace:
+class MeasuredJob:
     """One job as its repeated windows show it."""
 
-    seen: Seen
+    rates: SoloRates
     fill_s: float = 0.0
     epoch_s: float = 0.0
     end_s: float = 0.0
@@ -49,28 +49,28 @@ class Pace:
     samples: int = 0
 
 
-def by_subsets(file: JobsFile, windows: Windows, said: Callable[[str], None]) -> Paces:
-    """Jobs that can be told what to read: each a subset of its own. `said` is told what comes next."""
+def rates_by_subsets(file: JobsFile, windows: Windows, announce: Callable[[str], None]) -> MeasuredRates:
+    """Jobs that can be told what to read: each a subset of its own. `announce` is called with what is measured next."""
     notes: list[str] = []
-    paces: list[Pace] = []
-    for job, words in enumerate(file.jobs):
-        said(f"{words.name} alone")
-        n = _fitting(file, _size(file, windows, job, notes), words.bytes_per_sample, notes)
+    measured_jobs: list[MeasuredJob] = []
+    for job, spec in enumerate(file.jobs):
+        announce(f"{spec.name} alone")
+        n = _fitting(file, _size(file, windows, job, notes), spec.bytes_per_sample, notes)
         while True:
-            made, weighed = _subset_alone(file, windows, job, n)
-            size = words.bytes_per_sample
+            measured_job, weighed = _subset_alone(file, windows, job, n)
+            size = spec.bytes_per_sample
             if size is None and weighed:
                 size = weighed / (3 * (n // 2))  # all that the two launches have read
             fits = _fitting(file, n, size, notes)
             if fits == n:
                 break
             n = fits
-        paces.append(replace(made, seen=replace(made.seen, bytes_per_sample=size), samples=n))
-    pairs: dict[tuple[int, int], SeenPair] = {}
+        measured_jobs.append(replace(measured_job, rates=replace(measured_job.rates, bytes_per_sample=size), samples=n))
+    pairs: dict[tuple[int, int], PairRates] = {}
     for pair in combinations(range(len(file.jobs)), 2):
-        said(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
-        pairs[pair] = _subset_pair(file, windows, pair, paces, notes)
-    return paces, pairs, notes
+        announce(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
+        pairs[pair] = _subset_pair(file, windows, pair, measured_jobs, notes)
+    return measured_jobs, pairs, notes
 
 
 def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
@@ -88,8 +88,8 @@ def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
             notes.append(f"calibration.samples {asked} is more than two thirds of the data; {most} were used")
         return min(asked, most)
     trace = windows.whole_cold((job,), 0, shorter=4.0)[0]
-    batch, pace = batch_of(trace), slope(trace).seconds
-    tenth = min(file.samples_of(file.jobs[job]) // 10, file.calibration.window_s / 2 / pace)
+    batch, measured = batch_of(trace), slope(trace).seconds
+    tenth = min(file.samples_of(file.jobs[job]) // 10, file.calibration.window_s / 2 / measured)
     return min(most, math.ceil(max(_FEWEST_BATCHES, tenth / batch)) * int(batch))
 
 
@@ -109,44 +109,39 @@ def _fitting(file: JobsFile, n: int, size: float | None, notes: list[str]) -> in
     return most
 
 
-def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[Pace, float | None]:
-    colds: list[Alone] = []
-    halves: list[Alone] = []
-    rates: list[Rate] = []
+def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[MeasuredJob, float | None]:
+    colds: list[SoloTrace] = []
+    halves: list[SoloTrace] = []
+    half_rates: list[Rate] = []
     while True:
         traces, weighed = windows.subset_alone(job, n, len(colds))
         cold, half = traces["cold"][0], traces["half"][0]
         batch = batch_of(cold)
-        colds.append(alone(cold, n, 2))
-        halves.append(alone(half, n))
-        rates.append(
-            whole_epoch(
-                half,
-                n - n % batch if cold.samples[-1] < 2 * n else n,
-                colds[-1].fill_s,
-                batch * colds[-1].first.seconds,
-            )
-        )
-        seen = Seen(
+        colds.append(read_solo(cold, n, 2))
+        halves.append(read_solo(half, n))
+        last = colds[-1]
+        read = n - n % batch if cold.samples[-1] < 2 * n else n
+        half_rates.append(whole_epoch(half, read, last.fill_s, batch * last.first.seconds))
+        rates = SoloRates(
             file.jobs[job].name,
-            typical([one.first for one in colds]),
-            typical([combined([*one.hots, *other.hots]) for one, other in zip(colds, halves, strict=True)]),
-            typical(rates),
+            typical([each.first for each in colds]),
+            typical([combined([*each.hots, *other.hots]) for each, other in zip(colds, halves, strict=True)]),
+            typical(half_rates),
         )
-        if _enough(file, len(colds), [weighed_over_epochs(file.jobs[job], seen)]):
+        if _enough(file, len(colds), [mean_over_epochs(file.jobs[job], rates)]):
             break
-    if not bound(seen):  # it waits for nothing, so all its windows have measured one and the same pace
-        paces = [*(one.first for one in colds), *(hot for one in (*colds, *halves) for hot in one.hots), *rates]
-        seen = replace(seen, hot=typical(paces))
     both = [*colds, *halves]
+    if not is_storage_bound(rates):  # every window measures the same rate, cold or hot
+        every = [*(each.first for each in colds), *(hot for each in both for hot in each.hots), *half_rates]
+        rates = replace(rates, hot=typical(every))
     fill, epoch, end = (float(np.mean([getattr(o, w) for o in both])) for w in ("fill_s", "epoch_s", "end_s"))
-    return Pace(seen, fill, epoch, end, batch, n), weighed
+    return MeasuredJob(rates, fill, epoch, end, batch, n), weighed
 
 
-def weighed_over_epochs(job: JobWords, seen: Seen) -> Rate:
+def mean_over_epochs(job: JobSpec, rates: SoloRates) -> Rate:
     """The mean time of a sample over all epochs: the error of a hot pace matters little where hot epochs are short."""
     hot = job.epochs - 1
-    return Rate(seen.cold.seconds + hot * seen.hot.seconds, math.hypot(seen.cold.error, hot * seen.hot.error))
+    return Rate(rates.cold.seconds + hot * rates.hot.seconds, math.hypot(rates.cold.error, hot * rates.hot.error))
 
 
 def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
@@ -156,21 +151,25 @@ def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
 
 
 def _subset_pair(
-    file: JobsFile, windows: Windows, pair: tuple[int, int], paces: list[Pace], notes: list[str]
-) -> SeenPair:
-    two = [paces[job] for job in pair]
+    file: JobsFile,
+    windows: Windows,
+    pair: tuple[int, int],
+    measured_jobs: list[MeasuredJob],
+    notes: list[str],
+) -> PairRates:
+    both = [measured_jobs[job] for job in pair]
     most = min(file.samples_of(file.jobs[job]) for job in pair)
     if file.cache.capacity is not None:
-        most = min(most, *(int(file.cache.capacity / (one.seen.bytes_per_sample or 1.0)) for one in two))
+        most = min(most, *(int(file.cache.capacity / (each.rates.bytes_per_sample or 1.0)) for each in both))
     sizes, epochs, hot_s = pair_sizes(
-        (two[0].seen.name, two[1].seen.name),
-        [one.samples for one in two],
-        [one.seen.cold.seconds for one in two],
-        [one.seen.hot.seconds for one in two],
-        [one.batch for one in two],
+        (both[0].rates.name, both[1].rates.name),
+        [each.samples for each in both],
+        [each.rates.cold.seconds for each in both],
+        [each.rates.hot.seconds for each in both],
+        [each.batch for each in both],
         most,
         file.calibration.window_s,
-        max(1.0, 2 * max(one.fill_s for one in two)),
+        max(1.0, 2 * max(each.fill_s for each in both)),
     )
     repeat = 0
     colds: list[list[Rate]] = []
@@ -179,40 +178,42 @@ def _subset_pair(
         traces = windows.subset_pair(pair, sizes, epochs, hot_s, repeat)
         repeat += 1
         try:
-            colds.append(together(traces["cold"], "the cold window of two"))
+            colds.append(concurrent_rates(traces["cold"], "the cold window of two"))
         except IngestError:
             # One began when the other was through: the machine was busy elsewhere.
             if repeat >= MOST_REPEATS:
                 raise
             continue
-        found = _hot_together(traces["hot"], [one.seen for one in two], notes)
+        hot_rates = _hot_concurrent(traces["hot"], [each.rates for each in both], notes)
         # A window over several short epochs has the pause between epochs in it; it is no doing of the other job.
-        pauses = [one.epoch_s / size if e > 1 else 0.0 for one, size, e in zip(two, sizes, epochs, strict=True)]
-        hots.append([replace(r, seconds=max(r.seconds - p, r.seconds / 2)) for r, p in zip(found, pauses, strict=True)])
-        cold = [typical([one[a] for one in colds]) for a in (0, 1)]
-        hot = [typical([one[a] for one in hots]) for a in (0, 1)]
+        pauses = [each.epoch_s / size if e > 1 else 0.0 for each, size, e in zip(both, sizes, epochs, strict=True)]
+        hots.append(
+            [replace(r, seconds=max(r.seconds - p, r.seconds / 2)) for r, p in zip(hot_rates, pauses, strict=True)]
+        )
+        cold = [typical([each[a] for each in colds]) for a in (0, 1)]
+        hot = [typical([each[a] for each in hots]) for a in (0, 1)]
         whole = [
-            weighed_over_epochs(file.jobs[job], replace(one.seen, cold=cold[a], hot=hot[a]))
-            for a, (job, one) in enumerate(zip(pair, two, strict=True))
+            mean_over_epochs(file.jobs[job], replace(each.rates, cold=cold[a], hot=hot[a]))
+            for a, (job, each) in enumerate(zip(pair, both, strict=True))
         ]
         if _enough(file, len(colds), whole):
-            return SeenPair((cold[0], cold[1]), (hot[0], hot[1]))
+            return PairRates((cold[0], cold[1]), (hot[0], hot[1]))
 
 
-def _hot_together(traces: list[Trace], alone_seen: list[Seen], notes: list[str]) -> list[Rate]:
+def _hot_concurrent(traces: list[Trace], alone_rates: list[SoloRates], notes: list[str]) -> list[Rate]:
     """Paces of two hot jobs; those alone where one was through before the other had told enough."""
     try:
-        return together(traces, "the hot window of two")
+        return concurrent_rates(traces, "the hot window of two")
     except IngestError:
-        names = " and ".join(one.name for one in alone_seen)
+        names = " and ".join(each.name for each in alone_rates)
         notes.append(
             f"{names} were not at work together for long enough when all was cached; as if they did not slow "
             "each other then: raise epochs or calibration.samples"
         )
-        return [one.hot for one in alone_seen]
+        return [each.hot for each in alone_rates]
 
 
-def by_pace(file: JobsFile, windows: Windows, said: Callable[[str], None]) -> Paces:
+def rates_without_subsets(file: JobsFile, windows: Windows, announce: Callable[[str], None]) -> MeasuredRates:
     """Jobs that cannot be told what to read: stopped when they have shown their pace."""
     if file.cache.capacity is not None and any(
         file.cache.capacity < (job.bytes_per_sample or math.inf) * file.samples_of(job) for job in file.jobs
@@ -223,7 +224,7 @@ def by_pace(file: JobsFile, windows: Windows, said: Callable[[str], None]) -> Pa
         )
     everyone = tuple(range(len(file.jobs)))
     notes = []
-    said("all data cached")
+    announce("all data cached")
     hot = windows.whole_hot(everyone, 0)
     if file.cache.warm is None:
         spent = sum(float(t[0].seconds[-1]) for name, t in hot.items() if name.startswith("first-"))
@@ -231,30 +232,30 @@ def by_pace(file: JobsFile, windows: Windows, said: Callable[[str], None]) -> Pa
             f"hot windows took a full first epoch, {spent:.0f} s, because the jobs cannot read a subset and "
             "there is no cache.warm command"
         )
-    paces = []
+    measured_jobs = []
     for job in everyone:
-        said(f"{file.jobs[job].name} alone")
+        announce(f"{file.jobs[job].name} alone")
         colds: list[Trace] = []
         while not colds or not _enough(file, len(colds), [typical([slope(t) for t in colds])]):
             colds.append(windows.whole_cold((job,), len(colds))[0])
         first = [(slope(t), t) for t in colds]
         fill = [reached_s(t, t.samples[-1]) - float(t.samples[-1]) * rate.seconds for rate, t in first]
-        seen = Seen(
+        rates = SoloRates(
             file.jobs[job].name,
             typical([rate for rate, _ in first]),
             slope(hot[str(job)][0]),
             bytes_per_sample=file.jobs[job].bytes_per_sample,
         )
-        paces.append(Pace(seen, max(0.0, float(np.mean(fill))), 0.0, 0.0, batch_of(colds[0])))
+        measured_jobs.append(MeasuredJob(rates, max(0.0, float(np.mean(fill))), 0.0, 0.0, batch_of(colds[0])))
     pairs = {}
     for pair in combinations(everyone, 2):
-        said(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
-        cold = together(windows.whole_cold(pair, 0), "the cold window of two")
-        found = _hot_together(hot[f"{pair[0]}-{pair[1]}"], [paces[job].seen for job in pair], notes)
-        pairs[pair] = SeenPair((cold[0], cold[1]), (found[0], found[1]))
+        announce(f"{file.jobs[pair[0]].name} beside {file.jobs[pair[1]].name}")
+        cold = concurrent_rates(windows.whole_cold(pair, 0), "the cold window of two")
+        hot_rates = _hot_concurrent(hot[f"{pair[0]}-{pair[1]}"], [measured_jobs[job].rates for job in pair], notes)
+        pairs[pair] = PairRates((cold[0], cold[1]), (hot_rates[0], hot_rates[1]))
     if file.same_order and len(everyone) > 1:
         notes.append(
             "jobs of one order that cannot read disjoint subsets find each other's samples in the cold window of two, "
             "so what they do to each other's reads is underestimated"
         )
-    return paces, pairs, notes
+    return measured_jobs, pairs, notes

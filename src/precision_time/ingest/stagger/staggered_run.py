@@ -11,11 +11,11 @@ from typing import Any
 
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
+from precision_time.ingest.stagger.calibration_windows import batch_of
 from precision_time.ingest.stagger.jobs_file import JobsFile
 from precision_time.ingest.stagger.processes import POLL_S, Host, Running, Trace, hosts
-from precision_time.ingest.stagger.windows import reached_s
+from precision_time.ingest.stagger.trace_rates import reached_s
 from precision_time.ingest.stagger.windows_journal import key_of, open_journal
-from precision_time.ingest.stagger.windows_plan import batch_of
 from precision_time.journal import Journal
 from precision_time.report.write import make_folder
 
@@ -76,8 +76,8 @@ def run_jobs(
                 now = time.monotonic() - start
                 while waiting and offsets_s[waiting[0]] <= now:
                     job = waiting.pop(0)
-                    words = file.jobs[job]
-                    begun[job] = up[job].launch(file.samples_of(words), 0, words.epochs, place / words.name)
+                    spec = file.jobs[job]
+                    begun[job] = up[job].launch(file.samples_of(spec), 0, spec.epochs, place / spec.name)
                 for one in begun.values():
                     one.update()
                     if not one.over and time.monotonic() - max(one.last_s, one.launched_s) > _patience(file):
@@ -101,14 +101,14 @@ def run_jobs(
         error = dead[0].silence(_patience(file)) if dead[0].stopped else dead[0].death("in the staggered run")
         raise IngestError(f"{error}{rest}")
     for job, one in begun.items():
-        words = file.jobs[job]
-        told, whole = one.samples, words.epochs * file.samples_of(words)
+        spec = file.jobs[job]
+        told, whole = one.samples, spec.epochs * file.samples_of(spec)
         batch = batch_of(one.trace()) if told > 0 else 0.0
-        if not whole - words.epochs * batch <= told <= whole + 0.5:
+        if not whole - spec.epochs * batch <= told <= whole + 0.5:
             raise IngestError(
-                f"job {words.name!r} ended with exit code 0 and told of {told} samples in the staggered run, where "
-                f"{words.epochs} epochs have {whole}; check that it reads all of them, and samples and batch_size of "
-                f"the file{one.last_words()}"
+                f"job {spec.name!r} ended with exit code 0 and reported {told} samples in the staggered run, where "
+                f"{spec.epochs} epochs have {whole}; check that it reads all of them, and samples and batch_size of "
+                f"the file{one.log_tail()}"
             )
     return found
 
@@ -125,8 +125,8 @@ def _measured(file: JobsFile, offsets_s: Sequence[float], begun: dict[int, Runni
         for job in range(len(file.jobs))
     ]
     epochs = [
-        reached_s(traces[job], file.samples_of(words)) if job in traces and _has_epoch(file, traces[job], job) else None
-        for job, words in enumerate(file.jobs)
+        reached_s(traces[job], file.samples_of(spec)) if job in traces and _has_epoch(file, traces[job], job) else None
+        for job, spec in enumerate(file.jobs)
     ]
     return Measured(tuple(offsets_s), tuple(finish), tuple(epochs), tuple(traces[job] for job in sorted(traces)))
 

@@ -32,7 +32,7 @@ SMALL = 0.02
 LEVEL = 1e-3
 """Of offsets that are as good as this share, the smallest is chosen: it leaves most room for what goes wrong."""
 MOST_ORDERS_JOBS = 5
-PRESSES = True
+COUNT_START_UP = True
 """A job that starts up (imports, compiles) slows the others' preparation as one does that trains."""
 
 
@@ -139,80 +139,86 @@ class Staggering:
         }
 
 
-def stagger(found: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None) -> Staggering:
+def stagger(
+    calibration: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None
+) -> Staggering:
     """Predict from a calibration. `offset_s` is asked about (and launched) instead of the best."""
-    if len(found.jobs) < 2:
+    if len(calibration.jobs) < 2:
         raise IngestError("one job alone has nobody to be staggered against; list at least two jobs")
-    if len(found.jobs) > 2 and offset_s is not None:
+    if len(calibration.jobs) > 2 and offset_s is not None:
         raise IngestError("one offset says little of more than two jobs; leave --offset out")
-    answer = _of_two(found, points, orders, offset_s) if len(found.jobs) == 2 else _of_many(found)
+    answer = _of_two(calibration, points, orders, offset_s) if len(calibration.jobs) == 2 else _of_many(calibration)
     together, best = answer.together, answer.best
-    gains = [_makespan(m, found.cache, together) - _makespan(m, found.cache, best) for m in _draws(found)]
+    gains = [
+        _makespan(m, calibration.cache, together) - _makespan(m, calibration.cache, best) for m in _draws(calibration)
+    ]
     answer = replace(answer, gain_error_s=float(np.std(gains)) if gains else 0.0)
     return answer if answer.sure else replace(answer, advised=together)
 
 
-def _of_two(found: Calibration, points: int, orders: str, offset_s: float | None) -> Staggering:
-    jobs, cache = found.jobs, found.cache
+def _of_two(calibration: Calibration, points: int, orders: str, offset_s: float | None) -> Staggering:
+    jobs, cache = calibration.jobs, calibration.cache
     longest = REACH * max(job.start_up_s + job.cold_epoch_s for job in jobs)
-    both = stagger_curve(jobs, found.together, cache, points, longest, start_up_presses=PRESSES)
+    both = stagger_curve(jobs, calibration.slowdowns, cache, points, longest, count_start_up=COUNT_START_UP)
     allowed = {"both": (0, 1), "given": (0,), "reversed": (1,)}[orders]
-    curves = tuple(_curve(found, first, both) for first in allowed)
+    curves = tuple(_curve(calibration, first, both) for first in allowed)
     if orders == "both":
         offsets = both.best.offsets_s
     else:
         curve = curves[0]
         offsets = _offsets(allowed[0], float(curve.offsets_s[curve.best]))
-    others = [_way("together", found, (0.0, 0.0))]
+    others = [_way("together", calibration, (0.0, 0.0))]
     for name, ways in (("after a full first epoch", both.wait_epoch), ("one after the other", both.serial)):
         least = min((way for way in ways if way.first in allowed), key=lambda way: way.makespan_s)
-        others.append(_way(name, found, least.offsets_s))
-    best = _way("staggered", found, offsets)
+        others.append(_way(name, calibration, least.offsets_s))
+    best = _way("staggered", calibration, offsets)
     chosen = None
     if offset_s is not None:
-        chosen = min((_way("chosen", found, _offsets(f, offset_s)) for f in allowed), key=lambda way: way.makespan_s)
+        chosen = min(
+            (_way("chosen", calibration, _offsets(f, offset_s)) for f in allowed), key=lambda way: way.makespan_s
+        )
     alternatives = []
     # The first is only bounded from above: a bound that is no better than starting together says nothing.
     if both.shared_preparation_s is not None and both.shared_preparation_s < others[0].makespan_s:
         alternatives.append(Way("shared preparation, at most", (), both.shared_preparation_s))
-    if both.no_eviction_s is not None and _too_small(found):
+    if both.no_eviction_s is not None and _too_small(calibration):
         alternatives.append(Way("no-eviction cache, at its best offset", (), both.no_eviction_s))
-    return Staggering(found, curves, best, best, 0.0, tuple(others), tuple(alternatives), chosen)
+    return Staggering(calibration, curves, best, best, 0.0, tuple(others), tuple(alternatives), chosen)
 
 
-def _of_many(found: Calibration) -> Staggering:
-    jobs, cache = found.jobs, found.cache
-    offsets = best_offsets(jobs, found.together, cache, start_up_presses=PRESSES)
-    best = _way("staggered", found, offsets.offsets_s)
-    others = [_way("together", found, (0.0,) * len(jobs))]
+def _of_many(calibration: Calibration) -> Staggering:
+    jobs, cache = calibration.jobs, calibration.cache
+    offsets = best_offsets(jobs, calibration.slowdowns, cache, count_start_up=COUNT_START_UP)
+    best = _way("staggered", calibration, offsets.offsets_s)
+    others = [_way("together", calibration, (0.0,) * len(jobs))]
     orders = list(permutations(range(len(jobs)))) if len(jobs) <= MOST_ORDERS_JOBS else [tuple(range(len(jobs)))]
     for name, whole in (("after a full first epoch", False), ("one after the other", True)):
-        made = [_way(name, found, _chain(found, order, whole)) for order in orders]
+        made = [_way(name, calibration, _chain(calibration, order, whole)) for order in orders]
         others.append(min(made, key=lambda way: way.makespan_s))
     alternatives = []
-    shared = shared_preparation_s(jobs, found.together, cache)
+    shared = shared_preparation_s(jobs, calibration.slowdowns, cache)
     if shared is not None and shared < others[0].makespan_s:
         alternatives.append(Way("shared preparation, at most", (), shared))
-    return Staggering(found, (), best, best, 0.0, tuple(others), tuple(alternatives))
+    return Staggering(calibration, (), best, best, 0.0, tuple(others), tuple(alternatives))
 
 
-def _chain(found: Calibration, order: Sequence[int], whole: bool) -> tuple[float, ...]:
+def _chain(calibration: Calibration, order: Sequence[int], whole: bool) -> tuple[float, ...]:
     """Each starts when the one before has done its first epoch, or all: with what the earlier ones have cached."""
     offsets, at = [0.0] * len(order), 0.0
     for job in order:
         offsets[job] = at
-        words = found.jobs[job]
-        first = words.cold_epoch_s if at == 0 else words.hot_epoch_s
-        at += words.start_up_s + first + ((words.epochs - 1) * words.hot_epoch_s + words.end_s if whole else 0.0)
+        rates = calibration.jobs[job]
+        first = rates.cold_epoch_s if at == 0 else rates.hot_epoch_s
+        at += rates.start_up_s + first + ((rates.epochs - 1) * rates.hot_epoch_s + rates.end_s if whole else 0.0)
     return tuple(offsets)
 
 
 def _run(model: Model, cache: SharedCache, offsets: Array | Sequence[Sequence[float]]) -> Outcome:
-    return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), start_up_presses=PRESSES)
+    return run(model[0], model[1], cache, np.asarray(offsets, dtype=float), count_start_up=COUNT_START_UP)
 
 
-def _way(name: str, found: Calibration, offsets: tuple[float, ...]) -> Way:
-    outcome = _run((found.jobs, found.together), found.cache, [offsets])
+def _way(name: str, calibration: Calibration, offsets: tuple[float, ...]) -> Way:
+    outcome = _run((calibration.jobs, calibration.slowdowns), calibration.cache, [offsets])
     return Way(name, offsets, float(outcome.makespan_s[0]), tuple(float(s) for s in outcome.finish_s[0]))
 
 
@@ -225,17 +231,17 @@ def _offsets(first: int, offset_s: float) -> tuple[float, float]:
     return (0.0, offset_s) if first == 0 else (offset_s, 0.0)
 
 
-def _curve(found: Calibration, first: int, both: BothOrders) -> Curve:
+def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
     """One order, with the band that the errors of the measured rates leave."""
     offsets, makespan = both.offsets_s, both.makespan_s[first]
     order = (first, 1 - first)
-    draws = _draws(found)
+    draws = _draws(calibration)
     if not draws:
         return Curve(order, offsets, makespan, makespan, makespan)
     points = len(offsets)
     some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
     lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
-    drawn = np.array([_run(model, found.cache, lanes).makespan_s for model in draws])
+    drawn = np.array([_run(model, calibration.cache, lanes).makespan_s for model in draws])
     # What the draws do to the curve, put on the curve itself: between the points it has no noise of its own.
     low, high = (
         np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
@@ -243,10 +249,12 @@ def _curve(found: Calibration, first: int, both: BothOrders) -> Curve:
     return Curve(order, offsets, makespan, np.minimum(low, makespan), np.maximum(high, makespan))
 
 
-def _draws(found: Calibration) -> tuple[Model, ...]:
+def _draws(calibration: Calibration) -> tuple[Model, ...]:
     """Fewer of a cache that is too small: its share of hits is an equation to solve at every step."""
-    return found.draws[:FEW_DRAWS] if _too_small(found) else found.draws
+    return calibration.draws[:FEW_DRAWS] if _too_small(calibration) else calibration.draws
 
 
-def _too_small(found: Calibration) -> bool:
-    return found.cache.capacity is not None and found.cache.capacity < max(job.samples for job in found.jobs)
+def _too_small(calibration: Calibration) -> bool:
+    return calibration.cache.capacity is not None and calibration.cache.capacity < max(
+        job.samples for job in calibration.jobs
+    )

@@ -53,7 +53,7 @@ def _calibration(answer: Staggering) -> str:
     share = found.cost_s / answer.together.makespan_s
     earlier = f" ({clock(found.reused_s)} of it earlier)" if found.reused_s else ""
     rows = []
-    for job, seen in zip(found.jobs, found.seen, strict=True):
+    for job, seen in zip(found.jobs, found.solo, strict=True):
         rate = 1000.0
         rows.append(
             [
@@ -75,7 +75,7 @@ def _calibration(answer: Staggering) -> str:
 
 
 def _pair(answer: Staggering, i: int, j: int) -> str:
-    names, effect = answer.names, answer.calibration.together
+    names, effect = answer.names, answer.calibration.slowdowns
     return (
         f"{names[i]} beside {names[j]}: reads take {effect.storage[i][j]:.2f} and {effect.storage[j][i]:.2f} times as "
         f"long, hot samples {effect.hot[i][j]:.2f} and {effect.hot[j][i]:.2f} times"
@@ -116,7 +116,7 @@ def _curve(answer: Staggering, curve: Curve) -> str:
     )
 
 
-def start_words(answer: Staggering, way: Way) -> str:
+def describe_start(answer: Staggering, way: Way) -> str:
     """ "vit first, resnet 12.3 s later"."""
     if not any(way.offsets_s):
         return "all together"
@@ -130,7 +130,7 @@ def _advice(answer: Staggering) -> str:
     clock = _clock(answer)
     best, together = answer.best, answer.together
     share = answer.gain_s / together.makespan_s
-    line = f"best: {start_words(answer, best)}: {clock(best.makespan_s)}"
+    line = f"best: {describe_start(answer, best)}: {clock(best.makespan_s)}"
     if answer.sure:
         line += f", {share:.1%} less than together ({clock(together.makespan_s)})"
     elif answer.gain_s <= 0:
@@ -141,7 +141,7 @@ def _advice(answer: Staggering) -> str:
             f"(± {clock(2 * answer.gain_error_s)} measured, {SMALL:.0%} of the model); start them together"
         )
     if answer.chosen:
-        line += f"\nasked for: {start_words(answer, answer.chosen)}: {clock(answer.chosen.makespan_s)}"
+        line += f"\nasked for: {describe_start(answer, answer.chosen)}: {clock(answer.chosen.makespan_s)}"
     return line
 
 
@@ -155,7 +155,7 @@ def _ways(answer: Staggering) -> str:
         rows.append(
             [
                 name,
-                start_words(answer, way) if way.offsets_s else "one loader",
+                describe_start(answer, way) if way.offsets_s else "one loader",
                 clock(way.makespan_s),
                 "" if way is answer.best else f"{gain:.1%}",
             ]
@@ -179,4 +179,4 @@ def measured_text(answer: Staggering, found: Measured) -> str:
 
     rows = [row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, found.finish_s, strict=True)]
     rows.append(row("makespan", way.makespan_s, found.makespan_s))
-    return f"run: {start_words(answer, way)}\n\n" + format_table(["", "predicted", "measured", "error"], rows)
+    return f"run: {describe_start(answer, way)}\n\n" + format_table(["", "predicted", "measured", "error"], rows)

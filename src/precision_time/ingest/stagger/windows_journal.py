@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precision_time.ingest.stagger.jobs_file import JobsFile, JobWords
+from precision_time.ingest.stagger.jobs_file import JobsFile, JobSpec
 from precision_time.journal import Journal
 from precision_time.report.write import make_folder
 
@@ -25,7 +25,7 @@ def open_journal(folder: str | Path, fresh: bool = False) -> Journal:
     return Journal(make_folder(folder, "folder", parents=True) / NAME, fresh=fresh)
 
 
-def key_of(file: JobsFile, jobs: list[JobWords], window: Mapping[str, Any]) -> str:
+def key_of(file: JobsFile, jobs: list[JobSpec], window: Mapping[str, Any]) -> str:
     """Changes with the machine, the jobs that run in the window, what they read, the cache and the window itself."""
     content = {
         "machine": [platform.node(), platform.machine(), os.cpu_count()],
@@ -41,7 +41,7 @@ def key_of(file: JobsFile, jobs: list[JobWords], window: Mapping[str, Any]) -> s
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _job(file: JobsFile, job: JobWords) -> dict[str, Any]:
+def _job(file: JobsFile, job: JobSpec) -> dict[str, Any]:
     """All that decides how it runs: not its name, nor how many epochs it is to run in the end."""
     code = ""
     named = [job.python_function[0]] if job.is_python else [w for w in job.run.split() if w.endswith(SCRIPTS)]

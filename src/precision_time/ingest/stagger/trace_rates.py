@@ -69,7 +69,7 @@ def slope(
     end_s: float = math.inf,
     first: float = 0.0,
     last: float = math.inf,
-    what: str = "a window",
+    window: str = "a window",
 ) -> Rate:
     """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
     inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
@@ -78,7 +78,7 @@ def slope(
     lines = len(seconds)
     if lines < FEWEST_LINES or samples[-1] <= samples[0]:
         raise IngestError(
-            f"job {trace.job!r} told only {lines} times in {what}, and a rate needs {FEWEST_LINES}; "
+            f"job {trace.job!r} told only {lines} times in {window}, and a rate needs {FEWEST_LINES}; "
             "raise calibration.samples or calibration.window_s, or tell progress after every batch"
         )
     if ends.sum() >= _FEWEST_BURSTS:
@@ -87,7 +87,7 @@ def slope(
     spread = float(centred @ centred)
     found = float(centred @ seconds) / spread
     if found <= 0:
-        raise IngestError(f"job {trace.job!r} told progress that takes no time in {what}; check what it counts")
+        raise IngestError(f"job {trace.job!r} told progress that takes no time in {window}; check what it counts")
     residual = seconds - seconds.mean() - found * centred
     # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are, and
     # those of one burst tell no more than its end.
@@ -123,7 +123,7 @@ def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SoloTrace:
     """One launch of a job alone on a subset: a first epoch in some state of the cache, then hot ones.
 
     first           seconds per sample of the first epoch
@@ -140,39 +140,39 @@ class Alone:
     end_s: float
 
 
-def alone(trace: Trace, samples: int, epochs: int | None = None) -> Alone:
+def read_solo(trace: Trace, samples: int, epochs: int | None = None) -> SoloTrace:
     """Read a launch of so many epochs (None: as many as it told of) of so many samples. The last batch of an epoch may
     be dropped by the job."""
-    told = trace.samples[-1] if len(trace.samples) else 0.0
+    samples_done = trace.samples[-1] if len(trace.samples) else 0.0
     batch = float(np.max(np.diff(trace.samples, prepend=0.0))) if len(trace.samples) else 1.0
-    epochs = epochs or max(1, round(told / samples))
-    each = told / epochs
+    epochs = epochs or max(1, round(samples_done / samples))
+    each = samples_done / epochs
     if not samples - batch <= each <= samples + 0.5:
         raise IngestError(
-            f"job {trace.job!r} was asked for whole epochs of {samples} samples and told of {told:g} in all, not "
+            f"job {trace.job!r} was asked for whole epochs of {samples} samples and reported {samples_done:g}, not "
             f"{epochs * samples}; check samples of the file, batch_size of the job, and that it reads what it is "
             "told to"
         )
-    first = slope(trace, last=each + 0.5, what="the first epoch of a window")
+    first = slope(trace, last=each + 0.5, window="the first epoch of a window")
     fill = reached_s(trace, each) - each * first.seconds
     hots, gaps = [], []
     for epoch in range(1, epochs):
-        found = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, what="a hot epoch of a window")
+        found = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, window="a hot epoch of a window")
         hots.append(found)
         gaps.append(reached_s(trace, (epoch + 1) * each) - reached_s(trace, epoch * each) - each * found.seconds)
     end = (trace.ended_s if trace.ended_s is not None else float(trace.seconds[-1])) - float(trace.seconds[-1])
-    return Alone(first, tuple(hots), max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
+    return SoloTrace(first, tuple(hots), max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
 
 
-def together(traces: Sequence[Trace], what: str) -> list[Rate]:
+def concurrent_rates(traces: Sequence[Trace], window: str) -> list[Rate]:
     """Rates in the time in which all of several jobs, launched at about one time, were at work."""
-    begin = max(t.launched_s + _first_s(t, what) for t in traces)
+    begin = max(t.launched_s + _first_s(t, window) for t in traces)
     end = min(t.launched_s + float(t.seconds[-1]) for t in traces)
-    return [slope(t, begin - t.launched_s, end - t.launched_s, what=what) for t in traces]
+    return [slope(t, begin - t.launched_s, end - t.launched_s, window=window) for t in traces]
 
 
-def _first_s(trace: Trace, what: str) -> float:
+def _first_s(trace: Trace, window: str) -> float:
     done = np.flatnonzero(trace.samples > 0)
     if not len(done):
-        raise IngestError(f"job {trace.job!r} told nothing in {what}; raise calibration.window_s")
+        raise IngestError(f"job {trace.job!r} told nothing in {window}; raise calibration.window_s")
     return float(trace.seconds[done[0]])

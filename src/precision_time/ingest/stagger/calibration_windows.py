@@ -19,7 +19,7 @@ from precision_time.errors import IngestError
 from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.jobs_file import JobsFile
 from precision_time.ingest.stagger.processes import Host, Running, Trace, watch
-from precision_time.ingest.stagger.windows import FEWEST_LINES, reached_s
+from precision_time.ingest.stagger.trace_rates import FEWEST_LINES, reached_s
 from precision_time.ingest.stagger.windows_journal import key_of
 from precision_time.journal import Journal
 from precision_time.report.write import make_folder
@@ -53,7 +53,7 @@ class Launcher:
     def host(self, job: int) -> Host:
         """That of a job. All are begun with the first, so that they import beside each other, and not in a window."""
         if not self._hosts:
-            self._hosts = {number: Host(self.file, words) for number, words in enumerate(self.file.jobs)}
+            self._hosts = {number: Host(self.file, spec) for number, spec in enumerate(self.file.jobs)}
             for host in self._hosts.values():
                 host.ready()
         return self._hosts[job]
@@ -132,8 +132,8 @@ class Windows:
 
         def measure() -> dict[str, list[Trace]]:
             cold = self.launcher.run("cold", [Launch(job, samples, 0, 2)])
-            words = self.file.jobs[job]
-            hot_samples = (words.epochs - 1) * self.file.samples_of(words)
+            spec = self.file.jobs[job]
+            hot_samples = (spec.epochs - 1) * self.file.samples_of(spec)
             epochs = 1 + hot_epochs(cold[0], samples, hot_samples, self.file.calibration.window_s)
             return {"cold": cold, "half": self.launcher.run("half", [Launch(job, samples, samples // 2, epochs)])}
 
