@@ -69,6 +69,7 @@ def write(folder: Path, *jobs: dict[str, Any], **words: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @needs_nginx
 def test_from_calibration_to_a_measured_run(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -148,6 +149,7 @@ def test_an_empty_data_set_or_one_that_is_smaller_than_said(url: str, tmp_path: 
         calibrate(jobs_of(given, tmp_path), tmp_path / "out")
 
 
+@pytest.mark.slow
 @needs_nginx
 def test_commands_that_cannot_read_a_subset(url: str, tmp_path: Path) -> None:
     """Windows of seconds from an empty cache; hot ones after a full first epoch, whose cost is said."""
