@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import replace
@@ -41,6 +42,15 @@ def prepared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Preparat
     return probe_preparation(str(folder), 16, tmp_path_factory.mktemp("cache"), budget_s=3.0)
 
 
+def test_the_probe_gives_every_time(prepared: PreparationProbe) -> None:
+    positive = ("inline_s", "worker_s", "hit_s", "keep_s", "read_core_s", "inline_end_s", "worker_end_s")
+    assert all(0 < getattr(prepared, name) < math.inf for name in positive)
+    assert all(0 <= getattr(prepared, name) < math.inf for name in ("batch_s", "handoff_s", "receive_s", "start_s"))
+    assert "decode_ms" in str(prepared)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: PreparationProbe) -> None:
     pictures = Pictures(str(folder))
     content = [pictures.read(number) for number in range(64)]
@@ -48,22 +58,20 @@ def test_a_worker_costs_what_decoding_costs_and_more(folder: Path, prepared: Pre
     for one in content:
         decode(one)
     alone_s = (time.perf_counter() - begun) / len(content)
-    # Within factors that a busy machine leaves: decoding is most of it, and batching and handing over come on top.
+    # Decoding is most of it; batching and handing over come on top.
     assert alone_s / 2 < prepared.inline_s < 5 * alone_s
     assert alone_s / 2 < prepared.worker_s < 15 * alone_s
-    assert 0 <= prepared.batch_s < 16 * prepared.worker_s
-    assert prepared.hit_s > 0
-    assert prepared.keep_s > 0  # files are made, and none of them at a hit
-    assert 0 < prepared.read_core_s < 0.1
-    assert 0 < prepared.inline_end_s < 16 * prepared.inline_s
-    assert 0 < prepared.worker_end_s < 16 * prepared.worker_s
-    assert prepared.handoff_s >= 0
-    assert 0 <= prepared.receive_s < 0.1
-    assert 0 <= prepared.start_s < 2
-    assert "decode_ms" in str(prepared)
+    assert prepared.batch_s < 16 * prepared.worker_s
+    assert prepared.read_core_s < 0.1
+    assert prepared.inline_end_s < 16 * prepared.inline_s
+    assert prepared.worker_end_s < 16 * prepared.worker_s
+    assert prepared.receive_s < 0.1
+    assert prepared.start_s < 2
 
 
 @needs_nginx
+@pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_cold_epoch_is_predicted_from_the_probes(
     folder: Path, tmp_path: Path, prepared: PreparationProbe, workers: int

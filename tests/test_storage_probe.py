@@ -37,6 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_nginx
+@pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 def test_the_stated_limits_are_found(folder: Path) -> None:
     with LocalServer(folder, requests_per_s=150, stream_requests_per_s=60) as server:
         found = probe_storage(server.url, 6.0, readers=(1, 2, 4))
