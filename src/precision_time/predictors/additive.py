@@ -157,30 +157,32 @@ class Additive:
         """Write `additive.json`: devices, cost and profiled points."""
         folder.mkdir(parents=True, exist_ok=True)
         cost = self.cost()
-        said = {
+        content = {
             "format": FORMAT, "name": self.name, "devices": sorted(self._devices), **self._more(),
             "cost": [cost.runs, cost.measured_s, cost.fit_s], "profile": self._profile.to_json(),
         }  # fmt: skip
-        write_whole(folder / FILE, (json.dumps(said, indent=1) + "\n").encode())
+        write_whole(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Additive:
         """What `save` wrote; `DataError` where it cannot be read."""
         path = folder / FILE
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            if (said["format"], said["name"]) != (FORMAT, cls.name):
-                raise DataError(f"{path} holds predictor {said['name']} in format {said['format']}, not {cls.name}")
-            found = cls()
-            found._devices = frozenset(said["devices"])
-            found._cost = Cost(*said["cost"])
-            found._profile = OperatorProfile.from_json(said["profile"])
-            found._restore(said)
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if (content["format"], content["name"]) != (FORMAT, cls.name):
+                raise DataError(
+                    f"{path} holds predictor {content['name']} in format {content['format']}, not {cls.name}"
+                )
+            predictor = cls()
+            predictor._devices = frozenset(content["devices"])
+            predictor._cost = Cost(*content["cost"])
+            predictor._profile = OperatorProfile.from_json(content["profile"])
+            predictor._restore(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path} is no saved {cls.name} predictor ({type(error).__name__}); save it again"
             ) from error
-        return found
+        return predictor
 
     def cost(self) -> Cost:
         """Operators whose measured times it uses, and the seconds that measuring them took.
@@ -194,19 +196,19 @@ class Additive:
         return self._cost
 
     def _profiled(self, jobs: Sequence[Job]) -> OperatorProfile:
-        """Operators profiled now, or found beside the device file of a job; else none."""
+        """Operators profiled now, or profiles beside the device file of a job; else none."""
         if self._budget_s > 0.0:
             here = device_at_hand()
-            own = [job for job in jobs if device_key(_where(job).gpu) == here]
-            if not own:
+            here_jobs = [job for job in jobs if device_key(_where(job).gpu) == here]
+            if not here_jobs:
                 raise PredictorError(
                     f"additive has a budget of {self._budget_s:g} s to profile operators on {here}, but no job is on "
                     "it; give jobs with a device file that `calibrate` wrote here, or leave the budget out"
                 )
-            return profile_operators(own, self._budget_s, self._journal, self._report, self._ranks, self._threads)
+            return profile_operators(here_jobs, self._budget_s, self._journal, self._report, self._ranks, self._threads)
         files = {Path(job.device).with_name(BESIDE) for job in jobs if job.device} if self._beside else set()
-        found = [OperatorProfile.read(path) for path in sorted(files) if path.is_file()]
-        return next((profile for profile in found if profile.device in self._devices), OperatorProfile())
+        profiles = [OperatorProfile.read(path) for path in sorted(files) if path.is_file()]
+        return next((profile for profile in profiles if profile.device in self._devices), OperatorProfile())
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
         """What the jobs decide beside their devices."""
@@ -218,7 +220,7 @@ class Additive:
     def _more(self) -> dict[str, Any]:
         return {}
 
-    def _restore(self, said: Mapping[str, Any]) -> None:
+    def _restore(self, content: Mapping[str, Any]) -> None:
         """Read back what `_more` wrote."""
 
     def _timed(self, job: Job, cluster: Cluster) -> tuple[LocalStep, TimedSignatures, WorkOptions]:
@@ -229,7 +231,7 @@ class Additive:
 
     def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:
         """Operators that the jobs' device files measured in their own shapes, and roughly the seconds that took."""
-        found: dict[Any, float] = {}
+        seconds_of: dict[Any, float] = {}
         for job in jobs:
             cluster = _where(job)
             if cluster.gpu.calibration is None or self._profile.device == device_key(cluster.gpu):
@@ -237,8 +239,8 @@ class Additive:
             local, timed, options = self._timed(job, cluster)
             runs = np.sum(local.calls, axis=0) > 0
             for index in np.flatnonzero(runs & (timed.source_s[:, _MEASURED] > 0.0)):
-                found[device_key(cluster.gpu), local.kinds[index], options] = float(timed.kind_s[index])
-        return len(found), _spent(found.values())
+                seconds_of[device_key(cluster.gpu), local.kinds[index], options] = float(timed.kind_s[index])
+        return len(seconds_of), _spent(seconds_of.values())
 
 
 class BlindAdditive(Additive):
@@ -267,8 +269,8 @@ class BlindAdditive(Additive):
     def _more(self) -> dict[str, Any]:
         return {"precision": self.precision}
 
-    def _restore(self, said: Mapping[str, Any]) -> None:
-        self.precision = str(said["precision"])
+    def _restore(self, content: Mapping[str, Any]) -> None:
+        self.precision = str(content["precision"])
 
 
 def calibration_seconds(jobs: Iterable[Job]) -> float:
@@ -297,32 +299,32 @@ def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorPr
     profiled = np.zeros(len(seconds), dtype=np.bool_)
     if len(profile):
         for index, kind in enumerate(timed.kinds):
-            found = profile.time(kind, options)
-            if found is not None:
-                seconds[index], spread[index], profiled[index] = found.seconds, found.spread, True
+            point = profile.time(kind, options)
+            if point is not None:
+                seconds[index], spread[index], profiled[index] = point.seconds, point.spread, True
     seconds[timed.works.is_cast] = 0.0
     return seconds, spread, profiled
 
 
 def _shares(timed: TimedSignatures, calls: Any, profiled: Any, weights: Any) -> dict[str, float]:
     """How much of T_comp comes from which source, largest first."""
-    whole = float(weights.sum()) or 1.0
-    found = {"profiled": float(weights[profiled].sum())}
+    total = float(weights.sum()) or 1.0
+    seconds = {"profiled": float(weights[profiled].sum())}
     rest = np.where(profiled | timed.works.is_cast, 0.0, calls)
     for index, name in enumerate(SOURCES):
-        found[name] = float(rest @ timed.source_s[:, index])
-    return {name: s / whole for name, s in sorted(found.items(), key=lambda pair: -pair[1]) if s > 0.0}
+        seconds[name] = float(rest @ timed.source_s[:, index])
+    return {name: s / total for name, s in sorted(seconds.items(), key=lambda pair: -pair[1]) if s > 0.0}
 
 
 def _notes(job: Job, added: Added, profile: OperatorProfile) -> list[str]:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in added.shares.items())
-    said = [f"operators' times: {shares}"]
+    notes = [f"operators' times: {shares}"]
     if not {"profiled", "measured", "interpolated"} & set(added.shares):
-        said.append(f"{job.gpu} is not at hand: kernel curves stand in for a profile")
+        notes.append(f"{job.gpu} is not at hand: kernel curves stand in for a profile")
     layout = job.layout_spec
     if layout.pp > 1 and job.grad_accum > 1:
-        said.append(
+        notes.append(
             f"the published pipeline term is (pp - 1) = {layout.pp - 1} times the compute; with {job.grad_accum} "
             f"micro-batches a pipeline idles {layout.pp - 1}/{job.grad_accum} of it"
         )
-    return said
+    return notes

@@ -61,16 +61,16 @@ def local_step(job: Job, device_type: str) -> LocalStep:
                 f"layout {name}={getattr(layout, name)} is not in the additive model, which knows dp, tp and pp; "
                 f"set {name} to 1 or use predictor simulator"
             )
-    words = {key: value for key, value in job.to_dict().items() if key not in _NEITHER_TIME_NOR_SHAPE}
+    fields = {key: value for key, value in job.to_dict().items() if key not in _NEITHER_TIME_NOR_SHAPE}
     path = Path(job.model.partition(".py")[0] + ".py")
-    changed = path.stat().st_mtime_ns if ".py" in job.model and path.is_file() else 0
-    return _remembered(json.dumps(words, sort_keys=True), device_type, changed)
+    changed_ns = path.stat().st_mtime_ns if ".py" in job.model and path.is_file() else 0
+    return _remembered(json.dumps(fields, sort_keys=True), device_type, changed_ns)
 
 
 @lru_cache(maxsize=512)
-def _remembered(words: str, device_type: str, _changed_ns: int) -> LocalStep:
+def _remembered(fields: str, device_type: str, _changed_ns: int) -> LocalStep:
     """The same model file traced once until it changes."""
-    job = Job.from_dict(json.loads(words))
+    job = Job.from_dict(json.loads(fields))
     if not is_layered(job):
         step = training_step(job, None, device_type)
         ranks = job.layout_spec.dp
@@ -102,8 +102,8 @@ def _of_layers(program: LayeredProgram) -> LocalStep:
 
 def _calls(segment: Segment, kinds: OpSignatures) -> Counts:
     """How often each kind runs in the passes of the model itself."""
-    found = segment.kind[segment.phase <= Phase.BACKWARD]
-    return np.where(_sweeps(kinds), 0.0, np.bincount(found, minlength=len(kinds)))
+    chosen = segment.kind[segment.phase <= Phase.BACKWARD]
+    return np.where(_sweeps(kinds), 0.0, np.bincount(chosen, minlength=len(kinds)))
 
 
 @lru_cache(maxsize=64)
@@ -127,15 +127,15 @@ def _stage_calls(program: LayeredProgram, stage: Stage) -> Counts:
 
 
 def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
-    found: dict[str, float] = {}
+    sent: dict[str, float] = {}
     for unit, times, again in _units(program, stage):
         for exchanges, count in (
             (unit.forward_collectives, times), (unit.backward_collectives, times), (unit.recompute_collectives, again),
         ):  # fmt: skip
             for each in exchanges:
                 if each.group == TENSOR:
-                    found[each.collective] = found.get(each.collective, 0.0) + each.nbytes * each.times * count
-    return tuple((name, nbytes * program.micro_batches) for name, nbytes in found.items())
+                    sent[each.collective] = sent.get(each.collective, 0.0) + each.nbytes * each.times * count
+    return tuple((name, nbytes * program.micro_batches) for name, nbytes in sent.items())
 
 
 def _stage_data(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:

@@ -1,6 +1,6 @@
-"""What a predictor sees of jobs: all there is, or, for its precision-blind twin, one precision alone.
+"""Precision-blind twins: a predictor that takes every job to run in one precision.
 
-A twin is its predictor with `Blind` before it: `class BlindLine(Blind, Line)`.
+A twin is its predictor with `Blind` before it: `class BlindSimulator(Blind, Simulator)`.
 """
 
 from __future__ import annotations
@@ -16,58 +16,67 @@ from precision_time.predictors.interface import MeasuredJob
 from precision_time.timing.kernels import compute_peak
 
 
-class Seeing:
-    """Hooks of a predictor that sees the precision; `_own` is what beside a predictor's own words is saved."""
+class PrecisionAware:
+    """Methods of a predictor that `Blind` overrides: here jobs are taken in their own precision."""
 
     name: str
     aware = True
 
-    def _seen(self, job: Job) -> Job:
+    def _view(self, job: Job) -> Job:
+        """The job whose features are taken."""
         return job
 
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+    def _training_rows(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+        """The measured jobs that the predictor is fitted to."""
         return measured
 
-    def _own(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
+        """Arguments of the constructor, for the saved file."""
         return {}
 
     @classmethod
-    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of the constructor from what was saved."""
+    def _arguments(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of the constructor, from the saved file."""
         return {}
 
     @classmethod
     def _from(cls, content: dict[str, Any]) -> Self:
-        return cls(**cls._words(content))
+        return cls(**cls._arguments(content))
 
 
-class Blind(Seeing):
-    """With the dtype frozen: every job is one in `precision`, and those measured in it alone teach; with `everything`,
-    all do, as if they had run in it."""
+class Blind(PrecisionAware):
+    """Takes every job in `precision`.
+
+    It is fitted to the jobs measured in that precision, or with `everything` to all jobs as if they had run in it.
+    """
 
     aware = False
 
-    def __init__(self, precision: str = "fp32", everything: bool = False, **words: Any) -> None:
-        super().__init__(**words)
+    def __init__(self, precision: str = "fp32", everything: bool = False, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.precision = parse_precision(precision).label
         self.everything = everything
 
-    def _seen(self, job: Job) -> Job:
-        return frozen(job, self.precision)
+    def _view(self, job: Job) -> Job:
+        return in_precision(job, self.precision)
 
-    def _taught(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
-        return measured if self.everything else only(measured, self.precision, self.name)
+    def _training_rows(self, measured: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+        return measured if self.everything else measured_in(measured, self.precision, self.name)
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "precision": self.precision, "everything": self.everything}
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "precision": self.precision, "everything": self.everything}
 
     @classmethod
-    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._words(content), "precision": content["precision"], "everything": content["everything"]}
+    def _arguments(cls, content: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **super()._arguments(content),
+            "precision": content["precision"],
+            "everything": content["everything"],
+        }
 
 
-def frozen(job: Job, precision: str) -> Job:
-    """The job as one sees it who takes all jobs to run in `precision`, or in fp32 where the GPU has no unit for it."""
+def in_precision(job: Job, precision: str) -> Job:
+    """The job in `precision`, or in fp32 where its GPU has no unit for that precision."""
     try:
         compute_peak(catalog_of(job).gpu(job.gpu), parse_precision(precision).math, "")
     except MissingPeakError:
@@ -75,10 +84,10 @@ def frozen(job: Job, precision: str) -> Job:
     return job.replace(precision=precision, communication_dtype=None)
 
 
-def only(measured: Sequence[MeasuredJob], precision: str, name: str) -> list[MeasuredJob]:
+def measured_in(measured: Sequence[MeasuredJob], precision: str, name: str) -> list[MeasuredJob]:
     """The jobs measured in one precision; `PredictorError` where there are none."""
-    found = [each for each in measured if each.precision == precision]
-    if not found:
-        have = ", ".join(sorted({each.precision for each in measured})) or "none"
-        raise PredictorError(f"{name}: no measured job ran in precision {precision!r}; measured ones: {have}")
-    return found
+    chosen = [each for each in measured if each.precision == precision]
+    if not chosen:
+        others = ", ".join(sorted({each.precision for each in measured})) or "none"
+        raise PredictorError(f"{name}: no measured job ran in precision {precision!r}; measured ones: {others}")
+    return chosen

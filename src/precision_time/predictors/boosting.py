@@ -1,12 +1,12 @@
-"""Precision-aware hierarchical gradient boosting: compute, communication, and what the two make together.
+"""Precision-aware hierarchical gradient boosting: models of compute, of communication, and of their overlap.
 
-    compute        rooflines over fitted utilisations, and trees for what these leave of log(seconds)
-    communication  trees for log(1 + share of compute that several ranks add)
-    aggregator     trees on out-of-fold outputs of both: how far the sum is off, by precision and room to overlap
+    compute        rooflines over fitted utilisations, and trees for the residuals of log(seconds)
+    communication  trees for log(1 + communication / compute)
+    aggregator     trees on out-of-fold outputs of both, for the residual of their sum by precision and overlap
 
-Rows of one GPU show compute alone. What rows of several take beyond the compute predicted for them, out of fold, is
-the target of communication; once it is known it is taken off those rows, and compute is fitted again to all. Folds of
-this inner cross-validation keep a job in all its precisions and batches together.
+Rows of one GPU contain compute alone. The target of communication is the time of rows of several GPUs beyond the
+compute predicted for them out of fold. It is then subtracted from those rows, and compute is fitted again to all rows.
+The folds of this inner cross-validation keep a job with all its precisions and batches in one fold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from precision_time.errors import PredictorError
 from precision_time.job.file import compact_json
 from precision_time.job.job import Job
-from precision_time.predictors.blind import Blind, Seeing
+from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, Feature, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
@@ -38,10 +38,10 @@ WIDTHS = (0.15, 0.25, 0.4)
 """Prior widths of a kernel family's utilisation to choose from: by leaving out families of the training rows alone."""
 INNER_FOLDS = 4
 FEWEST_OF_ONE_GPU = 30
-"""Rows of one GPU from which compute is first learned; with fewer, all rows are, as if communication were hidden."""
+"""With fewer rows of one GPU compute is first fitted to all rows, as if all communication were hidden."""
 FEWEST_OF_SEVERAL = 8
 SMALL_LEAVES, SMALL_ROUNDS = 4, 100
-"""Communication and the aggregator have less to say than compute, and fewer rows to learn it from."""
+"""Trees of communication and aggregator are smaller: they have fewer rows and explain less of the time."""
 FILE = "boosting.json"
 _ADDED = Feature("communication", "1", 1, "predicted communication over predicted compute", lambda facts: 0.0)
 AGGREGATED = (_ADDED, *OVERLAP)
@@ -56,7 +56,7 @@ class Compute:
 
     @classmethod
     def fit(cls, rows: Rows, log_s: Array, width: float, setting: Setting, seed: int) -> Compute:
-        rooflines = fit_rooflines(rows.facts, np.exp(log_s), rows.alike, width)
+        rooflines = fit_rooflines(rows.facts, np.exp(log_s), rows.experiments, width)
         left = log_s - _log_rooflines(rooflines, rows.facts)
         return cls(rooflines, Trees.fit(COMPUTE, matrix(rows.facts, COMPUTE), left, rows.weights, setting, seed))
 
@@ -72,7 +72,7 @@ class Communication:
 
     @classmethod
     def fit(cls, rows: Rows, compute: Array, setting: Setting, seed: int) -> Communication:
-        """`compute` is the log of what compute alone is predicted to take."""
+        """`compute` is the predicted log seconds of compute alone."""
         columns = matrix(rows.facts, COMMUNICATION)
         return cls(Trees.fit(COMMUNICATION, columns, rows.log_s - compute, rows.weights, setting, seed))
 
@@ -84,7 +84,7 @@ class Communication:
 
 @dataclass(frozen=True, eq=False)
 class Aggregator:
-    """What compute and communication make together, as a factor on their sum; of several ranks alone."""
+    """Predicts the factor of overlap on the sum of compute and communication, for jobs of several ranks."""
 
     trees: Trees
 
@@ -109,14 +109,14 @@ def _log_rooflines(rooflines: Rooflines, facts: Sequence[Facts]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a fit leaves: the models, the prior width of the rooflines, and what the training rows tell of intervals."""
+    """The result of a fit: models, prior width of the rooflines, interval widths, and what is known from training."""
 
     compute: Compute
-    communication: Communication | None
-    aggregator: Aggregator | None
     width: float
     radii: Radii
     known: Known
+    communication: Communication | None = None
+    aggregator: Aggregator | None = None
 
     def log_parts(self, facts: Sequence[Facts]) -> tuple[Array, Array, Array]:
         """log seconds of compute; log factors of communication and of the aggregator."""
@@ -127,8 +127,8 @@ class Learned:
         return compute, added, self.aggregator.log_factor(facts, added)
 
 
-class Boosting(Seeing, Predictor):
-    """`progress(done, of)` may be given to hear how far a fit is."""
+class Boosting(PrecisionAware, Predictor):
+    """The predictor. `progress(done, of)` is called as a fit goes on."""
 
     name = "boosting"
 
@@ -142,49 +142,55 @@ class Boosting(Seeing, Predictor):
         self._cost = Cost(0, 0.0, 0.0)
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
-        """Raises `PredictorError` for fewer jobs than can teach (`rows.FEWEST`)."""
+        """Raises `PredictorError` for too few jobs (`rows.FEWEST`)."""
         start = time.perf_counter()
         self._learned = None
-        taught = self._taught(measured)
-        rows = Rows.of(merged(taught), self._seen, self.name)
+        taught = self._training_rows(measured)
+        rows = Rows.of(merged(taught), self._view, self.name)
         self._learned = self._learn(rows)
         self._cost = Cost(len(taught), sum(m.cost_s for m in taught), time.perf_counter() - start)
 
     def _learn(self, rows: Rows) -> Learned:
         width = choose_width(rows)
         self._progress(1, 5)
-        small = replace(self.setting, leaves=SMALL_LEAVES, rounds=min(SMALL_ROUNDS, self.setting.rounds))
         several = rows.several
         if several.sum() < FEWEST_OF_SEVERAL:
             rows = rows.pick(np.flatnonzero(~several))
             compute = self._compute_out_of_fold(rows, rows.log_s, width, rows.job_folds(INNER_FOLDS, self.seed))
-            return self._learned_of(rows, rows.log_s, width, rows.log_s - compute, None, None)
+            return self._learned_of(rows, rows.log_s, width, rows.log_s - compute)
         folds = rows.job_folds(INNER_FOLDS, self.seed)
-
-        def added_of(compute: Array) -> Array:
-            def held_out(training: Indices, judged: Indices) -> Array:
-                training = training[several[training]]
-                if not len(training):
-                    return np.zeros(len(judged))
-                fitted = Communication.fit(rows.pick(training), compute[training], small, self.seed)
-                return fitted.log_factor(rows.pick(judged).facts)
-
-            return out_of_fold(folds, held_out)
-
         alone = ~several
         if alone.sum() < FEWEST_OF_ONE_GPU or len(set(folds[alone])) < 2:
             alone = np.ones(len(rows), dtype=np.bool_)
         compute = self._compute_out_of_fold(rows, rows.log_s, width, folds, alone)
         self._progress(2, 5)
-        target = rows.log_s - added_of(compute)
+        target = rows.log_s - self._added_out_of_fold(rows, compute, folds)
         compute = self._compute_out_of_fold(rows, target, width, folds)
-        added = added_of(compute)
+        added = self._added_out_of_fold(rows, compute, folds)
         self._progress(3, 5)
         at = np.flatnonzero(several)
-        communication = Communication.fit(rows.pick(at), compute[at], small, self.seed)
-        aggregator = Aggregator.fit(rows.pick(at), compute[at], added[at], small, self.seed)
+        communication = Communication.fit(rows.pick(at), compute[at], self._small, self.seed)
+        aggregator = Aggregator.fit(rows.pick(at), compute[at], added[at], self._small, self.seed)
         self._progress(4, 5)
-        return self._learned_of(rows, target, width, rows.log_s - compute - added, communication, aggregator)
+        learned = self._learned_of(rows, target, width, rows.log_s - compute - added)
+        return replace(learned, communication=communication, aggregator=aggregator)
+
+    @property
+    def _small(self) -> Setting:
+        return replace(self.setting, leaves=SMALL_LEAVES, rounds=min(SMALL_ROUNDS, self.setting.rounds))
+
+    def _added_out_of_fold(self, rows: Rows, compute: Array, folds: Indices) -> Array:
+        """Log factor of communication of every row, by models fitted to the rows of several GPUs in other folds."""
+        several = rows.several
+
+        def held_out(training: Indices, judged: Indices) -> Array:
+            training = training[several[training]]
+            if not len(training):
+                return np.zeros(len(judged))
+            fitted = Communication.fit(rows.pick(training), compute[training], self._small, self.seed)
+            return fitted.log_factor(rows.pick(judged).facts)
+
+        return out_of_fold(folds, held_out)
 
     def _compute_out_of_fold(
         self, rows: Rows, target: Array, width: float, folds: Indices, usable: NDArray[np.bool_] | None = None
@@ -198,30 +204,30 @@ class Boosting(Seeing, Predictor):
 
         return out_of_fold(folds, held_out)
 
-    def _learned_of(
-        self, rows: Rows, target: Array, width: float, errors: Array, communication: Communication | None,
-        aggregator: Aggregator | None,
-    ) -> Learned:  # fmt: skip
-        """The models of all rows; `target` is the log of what compute took, `errors` are those of held-out rows."""
-        strange = self._compute_out_of_fold(rows, target, width, rows.family_folds())
-        kin = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
-        radii = Radii.of(errors, target - kin, target - strange, rows.families)
+    def _learned_of(self, rows: Rows, target: Array, width: float, errors: Array) -> Learned:
+        """The compute model of all rows and the interval widths.
+
+        `target` is log seconds of compute, `errors` are those of held-out rows of other jobs.
+        """
+        new_family = self._compute_out_of_fold(rows, target, width, rows.family_folds())
+        same_family = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
+        radii = Radii.of(errors, target - same_family, target - new_family, rows.families)
         final = Compute.fit(rows, target, width, self.setting, self.seed)
         self._progress(5, 5)
-        return Learned(final, communication, aggregator, width, radii, rows.known)
+        return Learned(final, width, radii, rows.known)
 
     def predict(self, job: Job) -> Forecast:
         learned = self.learned
-        facts = facts_of(self._seen(job))
+        facts = facts_of(self._view(job))
         if facts.ranks > 1 and learned.communication is None:
             raise PredictorError(
-                f"{self.name} was trained on jobs of one GPU, so it knows nothing of gpus {facts.ranks}; "
+                f"{self.name} was trained on jobs of one GPU, so it cannot predict gpus {facts.ranks}; "
                 f"fit it on {FEWEST_OF_SEVERAL} jobs of several GPUs too, or set gpus to 1"
             )
         seconds = float(np.exp(sum(part[0] for part in learned.log_parts([facts])))) * steps_of(job)
-        kinship, notes = learned.known.kinship(job, facts, self.aware)
-        wide = float(np.exp(getattr(learned.radii, kinship)))
-        return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
+        familiarity, notes = learned.known.familiarity(job, facts, self.aware)
+        factor = float(np.exp(getattr(learned.radii, familiarity)))
+        return Forecast(seconds, seconds / factor, seconds * factor, notes=notes)
 
     @property
     def learned(self) -> Learned:
@@ -230,12 +236,12 @@ class Boosting(Seeing, Predictor):
         return self._learned
 
     def explain(self, job: Job) -> dict[str, float]:
-        """Seconds of a step: `compute`, what `communication` adds, and what `overlap` takes off or adds."""
-        compute, added, together = (
-            float(np.exp(part[0])) for part in self.learned.log_parts([facts_of(self._seen(job))])
+        """Seconds of a step: `compute`, `communication`, and the correction for `overlap` (of either sign)."""
+        compute, added, overlap = (
+            float(np.exp(part[0])) for part in self.learned.log_parts([facts_of(self._view(job))])
         )
         return {
-            "compute": compute, "communication": compute * (added - 1.0), "overlap": compute * added * (together - 1.0)
+            "compute": compute, "communication": compute * (added - 1.0), "overlap": compute * added * (overlap - 1.0)
         }  # fmt: skip
 
     def cost(self) -> Cost:
@@ -250,7 +256,7 @@ class Boosting(Seeing, Predictor):
             "predictor": self.name, "models": list(models),
             "rooflines": dict(learned.compute.rooflines.theta), "cost": asdict(self._cost),
             "width": learned.width,  "radii": asdict(learned.radii),
-            "known": learned.known.to_dict(), **self._own(),
+            "known": learned.known.to_dict(), **self._settings(),
         }  # fmt: skip
         files = {FILE: compact_json(content) + "\n"}
         for name, trees in models.items():
@@ -260,36 +266,37 @@ class Boosting(Seeing, Predictor):
     @classmethod
     def load(cls, folder: Path) -> Self:
         content = read_json(folder, FILE, cls.name)
-        found = cls._from(content)
-        count, models = found.setting.seeds, content["models"]
+        predictor = cls._from(content)
+        count, models = predictor.setting.seeds, content["models"]
         compute = Compute(Rooflines(content["rooflines"]), Trees.read(folder, "compute", COMPUTE, count))
         communication = aggregator = None
         if "communication" in models:
             communication = Communication(Trees.read(folder, "communication", COMMUNICATION, count))
             aggregator = Aggregator(Trees.read(folder, "aggregator", AGGREGATED, count))
         known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
-        found._learned = Learned(compute, communication, aggregator, content["width"], Radii(**content["radii"]), known)
-        found._cost = Cost(**content["cost"])
-        return found
+        radii = Radii(**content["radii"])
+        predictor._learned = Learned(compute, content["width"], radii, known, communication, aggregator)
+        predictor._cost = Cost(**content["cost"])
+        return predictor
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "seed": self.seed, "setting": asdict(self.setting)}
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "seed": self.seed, "setting": asdict(self.setting)}
 
     @classmethod
-    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._words(content), "seed": content["seed"], "setting": Setting(**content["setting"])}
+    def _arguments(cls, content: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._arguments(content), "seed": content["seed"], "setting": Setting(**content["setting"])}
 
 
 class BlindBoosting(Blind, Boosting):
-    """The features of every job are those of one precision."""
+    """The precision-blind twin: the features of every job are those of one precision."""
 
     name = "boosting-blind"
 
 
 def choose_width(rows: Rows) -> float:
-    """The prior width that predicts families of the training rows best that are left out.
+    """The prior width with the least mean error on families of the training rows that are left out.
 
-    Judged by rooflines alone, on rows of one GPU where there are enough.
+    Errors are those of the rooflines alone, on rows of one GPU where there are enough.
     """
     alone = np.flatnonzero(~rows.several)
     if len(alone) >= FEWEST_OF_ONE_GPU:
@@ -299,7 +306,7 @@ def choose_width(rows: Rows) -> float:
     def off(width: float) -> float:
         def held_out(training: Indices, judged: Indices) -> Array:
             some = rows.pick(training)
-            fitted = fit_rooflines(some.facts, np.exp(some.log_s), some.alike, width)
+            fitted = fit_rooflines(some.facts, np.exp(some.log_s), some.experiments, width)
             return _log_rooflines(fitted, rows.pick(judged).facts)
 
         return float(np.average(np.abs(rows.log_s - out_of_fold(folds, held_out)), weights=rows.weights))

@@ -206,8 +206,8 @@ def _along(trials: Trials, here: Trial, axis: int, runs: int) -> Trial:
     """The best trial among those that differ from `here` in one coordinate at most, as far as the runs go."""
     place = trials.table.coordinates[here.index]
     for index, other in enumerate(trials.table.coordinates):
-        alike = all(a == b for i, (a, b) in enumerate(zip(place, other, strict=True)) if i != axis)
-        if alike and (index in trials.done or len(trials.done) < runs):
+        same_otherwise = all(a == b for i, (a, b) in enumerate(zip(place, other, strict=True)) if i != axis)
+        if same_otherwise and (index in trials.done or len(trials.done) < runs):
             trial = trials.run(index)
             if (not trial.feasible, trial.cost) < (not here.feasible, here.cost):
                 here = trial

@@ -66,13 +66,13 @@ def point_of(job: Job) -> Point:
 
 
 def job_key(job: Job, by: Sequence[str] | None = None) -> tuple[tuple[str, Hashable], ...]:
-    """What shares one model: all that is said of the job but its scale, or only the fields named."""
-    said = job.to_dict()
-    said["layout"] = job.layout_spec.text(with_dp=False)
-    said["dataset"] = job.run.dataset or ""
-    said["dataset_size"] = data_set_size(job) or 0
-    names = sorted(said.keys() - set(_SCALE) | {"layout"}) if by is None else by
-    return tuple((name, _plain(said.get(name))) for name in names)
+    """What shares one model: all that is fields of the job but its scale, or only the fields named."""
+    fields = job.to_dict()
+    fields["layout"] = job.layout_spec.text(with_dp=False)
+    fields["dataset"] = job.run.dataset or ""
+    fields["dataset_size"] = data_set_size(job) or 0
+    names = sorted(fields.keys() - set(_SCALE) | {"layout"}) if by is None else by
+    return tuple((name, _plain(fields.get(name))) for name in names)
 
 
 def _plain(value: Any) -> Hashable:
@@ -132,8 +132,8 @@ def _nnls(rows: FloatArray, times: FloatArray, relative: bool) -> FloatArray:
     # Columns of equal size: the solution is the same, and the solver's tolerance fits all of them.
     sizes = np.linalg.norm(rows * weights[:, None], axis=0)
     sizes[sizes == 0.0] = 1.0
-    found: FloatArray = nnls(rows * weights[:, None] / sizes, times * weights)[0] / sizes
-    return found
+    theta: FloatArray = nnls(rows * weights[:, None] / sizes, times * weights)[0] / sizes
+    return theta
 
 
 def _left_out_spread(rows: FloatArray, times: FloatArray, relative: bool) -> float:
@@ -175,10 +175,10 @@ class Ernest:
 
     def curve(self, job: Job) -> Curve:
         """The fitted curve of a job, or a `PredictorError` that says which runs to make."""
-        found = self._curves.get(job_key(job, self.by))
-        if found is None:
+        curve = self._curves.get(job_key(job, self.by))
+        if curve is None:
             raise PredictorError(self._missing(job))
-        return found
+        return curve
 
     def predict(self, job: Job) -> Forecast:
         curve, point = self.curve(job), point_of(job)
@@ -228,8 +228,8 @@ class Ernest:
         runs = runs_to_make(job)
         if not runs:
             return f"{begin}; make a few runs on parts of the data and on several gpus, and fit them"
-        said = ", ".join(f"samples {samples} on gpus {ranks}" for samples, ranks in runs)
-        return f"{begin}; make these runs and fit them: {said}"
+        wanted = ", ".join(f"samples {samples} on gpus {ranks}" for samples, ranks in runs)
+        return f"{begin}; make these runs and fit them: {wanted}"
 
 
 def runs_to_make(job: Job, budget: float = BUDGET) -> list[tuple[int, int]]:
@@ -254,14 +254,14 @@ def designed(
 
     Candidates are the (s, m) at which the key was measured; rows at one point come together.
     """
-    found: list[MeasuredJob] = []
+    chosen: list[MeasuredJob] = []
     for rows in by_key(measured, by).values():
         at: dict[Point, list[MeasuredJob]] = {}
         for row in rows:
             at.setdefault(point_of(row.job), []).append(row)
         for point in design(list(at), budget=budget, criterion=criterion).runs:
-            found += at[point]
-    return found
+            chosen += at[point]
+    return chosen
 
 
 def _read_curve(entry: Mapping[str, Any]) -> Curve:

@@ -158,10 +158,10 @@ def _solve(rows: FloatArray, costs: FloatArray, budget: float, criterion: str) -
         ) from error
     if weights.value is None:
         raise PredictorError(f"the design of {len(rows)} runs has no solution ({problem.status}); raise the budget")
-    found = np.clip(np.asarray(weights.value, dtype=float), 0.0, 1.0)
+    solution = np.clip(np.asarray(weights.value, dtype=float), 0.0, 1.0)
     # An interior-point solution may pass the budget by its tolerance.
-    over: FloatArray = found * min(1.0, budget / max(float(costs @ found), 1e-300))
-    return over
+    within: FloatArray = solution * min(1.0, budget / max(float(costs @ solution), 1e-300))
+    return within
 
 
 def _spanning(rows: FloatArray, weights: FloatArray, threshold: float) -> list[int]:

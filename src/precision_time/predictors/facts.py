@@ -1,4 +1,4 @@
-"""What a job has to do on its cluster, counted: the raw material of features, without any measured step.
+"""Counts of a job's operations, bytes, kernels and collectives: what features are made of, without any measured step.
 
 Seconds here are physical bounds (operations over dense peak, bytes over bandwidth) or the hand-set costs of a host;
 nothing in this module was fitted to whole training steps.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -42,13 +42,13 @@ CLASSES = ("fp64", "fp32", "tf32", "half", "fp8")
 _FLOATS = ("fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8")
 """Peaks that a training step may come near."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
-_PLAIN = StepConstants()
-"""No factor that was fitted to whole steps."""
+_NO_FACTORS = StepConstants()
+"""Without the factors that were fitted to whole steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """One optimizer step of the busiest rank of a job. Equal to itself alone, so that what follows from it can be kept.
+    """One optimizer step of the busiest rank of a job. Compared and hashed by identity, as a key of caches.
 
     roofs             (group of kernels, dtype class) -> seconds at the roofline: per kernel the larger of operations
                       over dense peak and bytes over memory bandwidth; "helpers" are transposes a library may add
@@ -105,10 +105,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """A job by its words, its run apart: jobs hold tables, so they have no hash of their own. `device` is the state of
-    its device file, which may be calibrated anew."""
+    """A hashable key of a job without its run. `device` is the modification time and size of its device file."""
 
-    words: str
+    fields: str
     device: tuple[int, int] | None
     job: Job = field(compare=False)
 
@@ -119,16 +118,16 @@ class JobKey:
 
 def _state(device: str | None) -> tuple[int, int] | None:
     try:
-        found = os.stat(device) if device else None
-    except OSError:  # whoever reads it says what is wrong
+        stat = os.stat(device) if device else None
+    except OSError:  # reading it raises the error
         return None
-    return None if found is None else (found.st_mtime_ns, found.st_size)
+    return None if stat is None else (stat.st_mtime_ns, stat.st_size)
 
 
 def facts_of(job: Job) -> Facts:
-    """The facts of a job, kept for its next question unless files that may change stand behind it.
+    """The facts of a job, cached by `JobKey` unless its model is a file or a library model that may change.
 
-    Raises what `predict` raises for a job that cannot be.
+    Raises the errors of `predict` for an impossible job.
     """
     if job.schedule:
         raise PredictorError(
@@ -144,101 +143,140 @@ def _kept(key: JobKey) -> Facts:
     return _count(key.job)
 
 
+Runs = Sequence[tuple[Segment, int]]
+"""Segments and how often each runs in a step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One step of the busiest rank: its operators, and the counts that depend on the layout (see `Facts`).
+
+    window  share of the backward passes of a step behind which gradients travel
+    """
+
+    kinds: OpSignatures
+    runs: Runs
+    parameters: float
+    family: str
+    batch: int
+    wire_bytes: float
+    gradient_bytes: float
+    wire_s: float
+    window: float
+    inner_s: float = 0.0
+    bubble: float = 0.0
+
+
 def _count(job: Job) -> Facts:
     precision = job.precision_spec
     cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
-    if is_layered(job):
-        return _layered(job, cluster, options)
-    step = training_step(job, precision, cluster.gpu.device_type)
+    step = _layered_step(job, cluster, options) if is_layered(job) else _data_parallel_step(job, cluster)
+    return _facts(job, step, cluster, options)
+
+
+def _data_parallel_step(job: Job, cluster: Cluster) -> _Step:
+    step = training_step(job, job.precision_spec, cluster.gpu.device_type)
     program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
     runs = (
-        (program.micro, program.micro_steps), (program.accumulate, program.micro_steps - 1),
-        (program.bucket_copies, program.synced_micro_steps), (program.tail, 1),
-    )  # fmt: skip
+        (program.micro, program.micro_steps),
+        (program.accumulate, program.micro_steps - 1),
+        (program.bucket_copies, program.synced_micro_steps),
+        (program.tail, 1),
+    )
     sent = np.array([bucket.nbytes for bucket in program.buckets], dtype=np.float64)
-    wire_s = 0.0
-    if len(sent):
-        wire_s = float(collective("all_reduce", sent, cluster).seconds.sum())
+    wire_s = float(collective("all_reduce", sent, cluster).seconds.sum()) if len(sent) else 0.0
     elements = sum(bucket.elements for bucket in program.buckets)
     synced = program.synced_micro_steps
-    return _facts(
-        job, program.kinds, runs, cluster, options,
+    return _Step(
+        program.kinds,
+        runs,
         parameters=step.parameter_count,
+        family=step.family,
+        batch=step.batch_size,
         wire_bytes=float(sent.sum()) * synced,
         gradient_bytes=float(sent.sum()) / elements if elements else 0.0,
         wire_s=wire_s * synced,
         window=synced / program.micro_steps,
-        batch=step.batch_size,
-        host=host_of(job.execution, machine(cluster), _PLAIN, 1.0),
-        family=step.family,
-    )  # fmt: skip
+    )
 
 
-Runs = Sequence[tuple[Segment, int]]
-"""Segments and how often each runs in a step."""
-
-
-def _facts(
-    job: Job, kinds: OpSignatures, runs: Runs, cluster: Cluster, options: WorkOptions, *, parameters: float,
-    wire_bytes: float, gradient_bytes: float, wire_s: float, window: float, batch: int, host: HostCosts, family: str,
-    inner_s: float = 0.0, bubble: float = 0.0,
-) -> Facts:  # fmt: skip
-    found = kind_works(kinds, options)
-    table, gpu, owner = found.table, cluster.gpu, found.owner
-    phases = _calls(kinds, runs)
-    times = phases.sum(axis=1)[owner]
-    peaks = np.array([compute_peak(gpu, math, kind) for _, _, math, kind in table.classes])
-    best = max(gpu.peaks.get(name, 0.0) for name in _FLOATS) or max(gpu.peaks.values())
-    clock = cluster.node.clock_factor
-    peak = peaks[table.class_of]
-    roof = np.maximum(table.flops / peak, table.bytes / gpu.memory_bytes_per_s) / clock
-    roofs: dict[tuple[str, str], float] = {}
-    flops = dict.fromkeys(CLASSES, 0.0)
-    count = len(table.classes)
-    by_class = np.bincount(table.class_of, weights=roof * times, minlength=count)
-    flops_of = np.bincount(table.class_of, weights=table.flops * times, minlength=count)
-    helper_s = table.serial_bytes / gpu.memory_bytes_per_s / clock
-    helping = np.bincount(table.class_of, weights=helper_s * times, minlength=count)
-    matrix_flops = 0.0
-    for i, (kernel, variant, math, kind) in enumerate(table.classes):
-        group = _GROUP_OF.get(kernel) or _GROUP_OF.get(f"{kernel}.{variant.rpartition('.')[2]}") or kernel
-        roofs[group, kind] = roofs.get((group, kind), 0.0) + float(by_class[i])
-        if helping[i]:
-            roofs[HELPERS, kind] = roofs.get((HELPERS, kind), 0.0) + float(helping[i])
-        flops[kind] += float(flops_of[i])
-        if math not in ("vector", "fp32") and peaks[i] > gpu.peaks.get("fp32", 0.0):
-            matrix_flops += float(flops_of[i] * peaks[i] / best)
-    cast = found.is_cast
-    total = phases.sum(axis=1)
-    unscale = phases[:, Phase.UNSCALE]
-    per_kind = np.bincount(owner, weights=roof, minlength=len(kinds))
+def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Facts:
+    works = kind_works(step.kinds, options)
+    phases = _calls(step.kinds, step.runs)
+    roof_s = _roofline_seconds(works, cluster)
+    total, cast, unscale = phases.sum(axis=1), works.is_cast, phases[:, Phase.UNSCALE]
+    nbytes = total * works.nbytes
+    flops, matrix_flops = _flops(works, total, cluster)
+    host = host_of(job.execution, machine(cluster), _NO_FACTORS, 1.0)
+    per_kind = np.bincount(works.owner, weights=roof_s, minlength=len(step.kinds))
     return Facts(
-        roofs=roofs,
+        roofs=_roofs(works, total, roof_s, cluster),
         flops=flops,
         matrix_flops=matrix_flops,
-        bytes=float((total * found.nbytes).sum()),
-        fp32_bytes=float((total * found.nbytes * _widened(kinds))[~cast].sum()),
-        cast_bytes=float((total * found.nbytes)[cast].sum()),
+        bytes=float(nbytes.sum()),
+        fp32_bytes=float((nbytes * _widened(step.kinds))[~cast].sum()),
+        cast_bytes=float(nbytes[cast].sum()),
         casts=float(total[cast].sum()),
-        scaling_bytes=float((unscale * found.nbytes).sum()),
-        scalings=float((unscale * found.launches).sum()),
-        kernels=float((total * found.launches).sum()),
-        host_s=host.step_s + _host_seconds(host, kinds, found, runs),
-        backward_s=float((phases[:, Phase.BACKWARD] * per_kind).sum()) * window,
-        parameters=float(parameters),
-        wire_bytes=wire_bytes,
-        gradient_bytes=gradient_bytes,
-        wire_s=wire_s,
-        inner_s=inner_s,
-        bubble=bubble,
-        batch=batch,
+        scaling_bytes=float((unscale * works.nbytes).sum()),
+        scalings=float((unscale * works.launches).sum()),
+        kernels=float((total * works.launches).sum()),
+        host_s=host.step_s + _host_seconds(host, step.kinds, works, step.runs),
+        backward_s=float((phases[:, Phase.BACKWARD] * per_kind).sum()) * step.window,
+        parameters=float(step.parameters),
+        wire_bytes=step.wire_bytes,
+        gradient_bytes=step.gradient_bytes,
+        wire_s=step.wire_s,
+        inner_s=step.inner_s,
+        bubble=step.bubble,
+        batch=step.batch,
         micro_steps=job.grad_accum,
         cluster=cluster,
         execution=job.execution,
-        family=family,
+        family=step.family,
     )
+
+
+def _roofline_seconds(works: KindWorks, cluster: Cluster) -> Array:
+    """Seconds of every kernel at the roofline: the larger of operations over peak and bytes over bandwidth."""
+    table, gpu = works.table, cluster.gpu
+    seconds = np.maximum(table.flops / _peaks(works, cluster)[table.class_of], table.bytes / gpu.memory_bytes_per_s)
+    return np.asarray(seconds / cluster.node.clock_factor)
+
+
+def _peaks(works: KindWorks, cluster: Cluster) -> Array:
+    """FLOP/s of every class of kernels."""
+    return np.array([compute_peak(cluster.gpu, math, kind) for _, _, math, kind in works.table.classes])
+
+
+def _flops(works: KindWorks, total: Array, cluster: Cluster) -> tuple[dict[str, float], float]:
+    """FLOP of a step by dtype class; FLOP on matrix units, weighted by their peak over the best peak of the device."""
+    table, gpu, peaks = works.table, cluster.gpu, _peaks(works, cluster)
+    best = max(gpu.peaks.get(name, 0.0) for name in _FLOATS) or max(gpu.peaks.values())
+    counts = np.bincount(table.class_of, weights=table.flops * total[works.owner], minlength=len(table.classes))
+    flops = dict.fromkeys(CLASSES, 0.0)
+    matrix_flops = 0.0
+    for i, (_, _, math, kind) in enumerate(table.classes):
+        flops[kind] += float(counts[i])
+        if math not in ("vector", "fp32") and peaks[i] > gpu.peaks.get("fp32", 0.0):
+            matrix_flops += float(counts[i] * peaks[i] / best)
+    return flops, matrix_flops
+
+
+def _roofs(works: KindWorks, total: Array, roof_s: Array, cluster: Cluster) -> dict[tuple[str, str], float]:
+    """Roofline seconds of a step by (group of kernels, dtype class)."""
+    table, times = works.table, total[works.owner]
+    helper_s = table.serial_bytes / cluster.gpu.memory_bytes_per_s / cluster.node.clock_factor
+    by_class = np.bincount(table.class_of, weights=roof_s * times, minlength=len(table.classes))
+    helpers = np.bincount(table.class_of, weights=helper_s * times, minlength=len(table.classes))
+    roofs: dict[tuple[str, str], float] = {}
+    for i, (kernel, variant, _, kind) in enumerate(table.classes):
+        group = _GROUP_OF.get(kernel) or _GROUP_OF.get(f"{kernel}.{variant.rpartition('.')[2]}") or kernel
+        roofs[group, kind] = roofs.get((group, kind), 0.0) + float(by_class[i])
+        if helpers[i]:
+            roofs[HELPERS, kind] = roofs.get((HELPERS, kind), 0.0) + float(helpers[i])
+    return roofs
 
 
 def _calls(kinds: OpSignatures, runs: Runs) -> Array:
@@ -251,8 +289,8 @@ def _calls(kinds: OpSignatures, runs: Runs) -> Array:
     return total.reshape(len(kinds), width)
 
 
-def _host_seconds(host: HostCosts, kinds: OpSignatures, found: KindWorks, runs: Runs) -> float:
-    per_kind = host.per_kind(kinds, found.launches)
+def _host_seconds(host: HostCosts, kinds: OpSignatures, works: KindWorks, runs: Runs) -> float:
+    per_kind = host.per_kind(kinds, works.launches)
     return float(sum(host.of(segment, per_kind).sum() * times for segment, times in runs if len(segment) and times > 0))
 
 
@@ -270,56 +308,55 @@ def _widened(kinds: OpSignatures) -> Array:
     return factors
 
 
-# --- layouts beyond plain data parallelism
-
-
-def _layered(job: Job, cluster: Cluster, options: WorkOptions) -> Facts:
+def _layered_step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     step, program = program_of(job, job.precision_spec, cluster.gpu.device_type)
-    # Priced to know which stage has the most to do and how long each collective takes; its seconds are not used.
-    timed = time_layers(program, cluster, options, job.execution, _PLAIN)
+    # Timed to know which stage has the most to do and how long each collective takes; the step time is not used.
+    timed = time_layers(program, cluster, options, job.execution, _NO_FACTORS)
     stage = busiest_stage(program, timed.units)
     runs: list[tuple[Segment, int]] = [
-        (stage.tail, 1), (stage.accumulate, program.micro_batches - 1), (stage.copies, program.reductions)
-    ]  # fmt: skip
+        (stage.tail, 1),
+        (stage.accumulate, program.micro_batches - 1),
+        (stage.copies, program.reductions),
+    ]
     inner_s = wire_s = 0.0
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
             unit, data = program.units[index], timed.unit_data[index]
             runs += [(unit.forward, repeat * program.micro_batches), (unit.backward, repeat * program.micro_batches)]
             runs += [(unit.recompute, again * program.micro_batches)]
-            exchanged = _exchange_s(program, cluster, (*unit.forward_collectives, *unit.backward_collectives)) * repeat
-            exchanged += _exchange_s(program, cluster, unit.recompute_collectives) * again
-            inner_s += exchanged * program.micro_batches
+            exchanges = (*unit.forward_collectives, *unit.backward_collectives)
+            collectives_s = _collectives_s(program, cluster, exchanges) * repeat
+            collectives_s += _collectives_s(program, cluster, unit.recompute_collectives) * again
+            inner_s += collectives_s * program.micro_batches
             if program.layout.zero >= 3:
                 wire_s += (2.0 * data.gather_s + data.reduce_s) * repeat * program.micro_batches
-    if program.layout.zero < 3:
+    layout = program.layout
+    if layout.zero < 3:
         data = timed.stage_data[program.stages.index(stage)]
         wire_s = data.gather_s + data.reduce_s * program.reductions
-    layout = program.layout
     waits = (layout.pp - 1) / max(layout.vpp, 1)
-    wire = (stage.dense_trainable + stage.expert_trainable) * program.gradient_bytes * program.reductions
-    return _facts(
-        job, program.kinds, runs, cluster, options,
+    gradient_bytes = program.gradient_bytes if layout.dp > 1 else 0.0
+    return _Step(
+        program.kinds,
+        runs,
         parameters=step.parameter_count,
-        wire_bytes=float(wire) if layout.dp > 1 else 0.0,
-        gradient_bytes=float(program.gradient_bytes) if layout.dp > 1 else 0.0,
+        family=step.family,
+        batch=step.batch_size,
+        wire_bytes=float((stage.dense_trainable + stage.expert_trainable) * gradient_bytes * program.reductions),
+        gradient_bytes=float(gradient_bytes),
         wire_s=wire_s,
         window=program.reductions / program.micro_batches,
-        batch=step.batch_size,
-        host=host_of(job.execution, machine(cluster), _PLAIN, 1.0),
-        family=step.family,
         inner_s=inner_s + 2.0 * timed.send_s * program.micro_batches,
         bubble=waits / (waits + program.micro_batches),
-    )  # fmt: skip
+    )
 
 
-def _exchange_s(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[CollectiveOp]) -> float:
-    return sum(seconds for seconds in _each_exchange(program, cluster, exchanges))
-
-
-def _each_exchange(program: LayeredProgram, cluster: Cluster, exchanges: Sequence[CollectiveOp]) -> Iterator[float]:
-    for each in exchanges:
+def _collectives_s(program: LayeredProgram, cluster: Cluster, collectives: Sequence[CollectiveOp]) -> float:
+    """Seconds of collectives, each alone on its links."""
+    seconds = 0.0
+    for each in collectives:
         size, stride = program.groups.get(each.group, (1, 1))
         if size > 1:
             group = cluster.group(size, stride)
-            yield each.times * float(collective_seconds(each.collective, float(each.nbytes), group).seconds)
+            seconds += each.times * float(collective_seconds(each.collective, float(each.nbytes), group).seconds)
+    return seconds

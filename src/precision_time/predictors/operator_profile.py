@@ -61,10 +61,10 @@ class OperatorProfile:
 
     def time(self, kind: OpSignature, options: WorkOptions) -> Timed | None:
         """Of this very operator; with its operands lying otherwise in memory where the graph does not say how."""
-        found = self._exact.get((kind, options))
-        if found is None and kind.attr(_LAYOUT) is None:
-            found = self._loose.get((kind, options))
-        return found
+        point = self._exact.get((kind, options))
+        if point is None and kind.attr(_LAYOUT) is None:
+            point = self._loose.get((kind, options))
+        return point
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,9 +73,9 @@ class OperatorProfile:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> OperatorProfile:
-        points = tuple(Point.from_json(point) for point in said["points"])
-        return cls(str(said["device"]), points, float(said["spent_s"]), tuple(said["left_out"]))
+    def from_json(cls, content: Mapping[str, Any]) -> OperatorProfile:
+        points = tuple(Point.from_json(point) for point in content["points"])
+        return cls(str(content["device"]), points, float(content["spent_s"]), tuple(content["left_out"]))
 
     def write(self, path: Path) -> None:
         """As compressed JSON, the same bytes for the same profile."""
@@ -98,9 +98,9 @@ class OperatorProfile:
             ) from error
 
 
-def _rounded(said: dict[str, Any]) -> dict[str, Any]:
+def _rounded(record: dict[str, Any]) -> dict[str, Any]:
     """Times to six digits, far below their spread: half the size."""
-    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in said.items()}
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in record.items()}
 
 
 def _anyhow(kind: OpSignature) -> OpSignature:
@@ -127,13 +127,13 @@ def profile_operators(
     from precision_time.measure.profile import spent_s
 
     here = Machine.here(ranks=ranks, threads=threads)
-    words = _distinct(portable_fields(job) for job in jobs)
+    fields = _distinct(portable_fields(job) for job in jobs)
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         path = (journal or Path(folder) / "profile.jsonl").absolute()
         task = {
             "task": "profile",
             "device": here.device_type,
-            "jobs": words,
+            "jobs": fields,
             "budget_s": budget_s,
             "journal": str(path),
         }
@@ -154,10 +154,10 @@ def device_at_hand() -> str:
     return f"{device_name(here)} ({machine.description(here.device_type)})"
 
 
-def _distinct(words: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for each in words:
+def _distinct(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    distinct: list[dict[str, Any]] = []
+    for each in jobs:
         each.pop("run", None)
-        if each not in found:
-            found.append(each)
-    return found
+        if each not in distinct:
+            distinct.append(each)
+    return distinct

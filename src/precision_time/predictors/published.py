@@ -78,9 +78,9 @@ def card_group(measured: MeasuredJob) -> str:
     return "|".join((job.model.lower(), _departs(job.model_config, config), _departs(job.input, sizes), job.gpu))
 
 
-def _departs(words: Mapping[str, Value], usual: Mapping[str, Any]) -> str:
+def _departs(fields: Mapping[str, Value], defaults: Mapping[str, Any]) -> str:
     """Only what is not the named model's own: sources differ in what they spell out."""
-    return format_fields({key: value for key, value in sorted(words.items()) if usual.get(key) != value})
+    return format_fields({key: value for key, value in sorted(fields.items()) if defaults.get(key) != value})
 
 
 def grouped_folds(measured: Sequence[MeasuredJob], group: Group, count: int = 5, seed: int = 0) -> list[int]:

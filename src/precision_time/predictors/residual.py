@@ -57,7 +57,7 @@ class BoostingResidual(Predictor):
         self.simulator, self._fitted_simulator = self._fitted_simulator or Simulator(), None
         if self.simulator.constants is None and self.simulator.can_learn(measured):
             self.simulator.fit(measured)
-        left = rows.log_s - np.log([self.simulator.step_seconds(each.job) for each in rows.measured])
+        errors = rows.log_s - np.log([self.simulator.step_seconds(each.job) for each in rows.measured])
         columns = matrix(rows.facts)
 
         def held_out(target: Array) -> Callable[[Indices, Indices], Array]:
@@ -69,20 +69,20 @@ class BoostingResidual(Predictor):
 
         folds = rows.family_folds()
         moved = self.simulator.moved_without(folds.tolist())
-        strange, left_strange = np.zeros(len(rows)), left.copy()
+        family_learned, family_errors = np.zeros(len(rows)), errors.copy()
         for fold in np.unique(folds):
             judged, training = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            found = left - moved.get(int(fold), 0.0)  # of a simulator fitted without this fold
-            left_strange[judged], strange[judged] = found[judged], held_out(found)(training, judged)
-        self._share = best_share(left_strange, strange, rows.weights)
+            target = errors - moved.get(int(fold), 0.0)  # of a simulator fitted without this fold
+            family_errors[judged], family_learned[judged] = target[judged], held_out(target)(training, judged)
+        self._share = best_share(family_errors, family_learned, rows.weights)
         self._radii = Radii.of(
-            left - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out(left)),
-            left - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out(left)),
-            left_strange - self._share * strange,
+            errors - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out(errors)),
+            errors - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out(errors)),
+            family_errors - self._share * family_learned,
             rows.families,
         )
         self._known = rows.known
-        self._trees = self._grow(columns, left, rows.weights)
+        self._trees = self._grow(columns, errors, rows.weights)
         self._cost = Cost(len(measured), sum(m.cost_s for m in measured), time.perf_counter() - start)
 
     def _grow(self, columns: Array, target: Array, weights: Array) -> Trees:
@@ -94,9 +94,9 @@ class BoostingResidual(Predictor):
         if facts.family not in self._known.families:
             learned *= self._share
         seconds = self.simulator.step_seconds(job) * float(np.exp(learned)) * steps_of(job)
-        kinship, notes = self._known.kinship(job, facts)
-        wide = float(np.exp(getattr(self._radii, kinship)))
-        return Forecast(seconds, seconds / wide, seconds * wide, notes=notes)
+        familiarity, notes = self._known.familiarity(job, facts)
+        factor = float(np.exp(getattr(self._radii, familiarity)))
+        return Forecast(seconds, seconds / factor, seconds * factor, notes=notes)
 
     @property
     def trees(self) -> Trees:
@@ -118,10 +118,10 @@ class BoostingResidual(Predictor):
     @classmethod
     def load(cls, folder: Path) -> BoostingResidual:
         content = read_json(folder, FILE, cls.name)
-        found = cls(Setting(**content["setting"]), content["seed"])
-        found.simulator = Simulator.load(folder)
-        found._trees = Trees.read(folder, "residual", FEATURES, found.setting.seeds)
-        found._share, found._radii = content["share"], Radii(**content["radii"])
-        found._known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
-        found._cost = Cost(**content["cost"])
-        return found
+        predictor = cls(Setting(**content["setting"]), content["seed"])
+        predictor.simulator = Simulator.load(folder)
+        predictor._trees = Trees.read(folder, "residual", FEATURES, predictor.setting.seeds)
+        predictor._share, predictor._radii = content["share"], Radii(**content["radii"])
+        predictor._known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
+        predictor._cost = Cost(**content["cost"])
+        return predictor

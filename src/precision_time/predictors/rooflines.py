@@ -1,12 +1,12 @@
 """Compute time as rooflines over utilisations, fitted to measured steps: what gradient boosting starts from.
 
     device = sum over groups of kernels and dtype classes of exp(theta) x roofline seconds + kernels x launch
-    compute = (device^p + host^p)^(1/p) / (1 - bubble)        p = 1 on a CPU, where the two take turns
+    compute = (device^p + host^p)^(1/p) / (1 - bubble)        p = 1 on a CPU, where they alternate
 
-theta, the log of one over a utilisation, is the sum of a part common to all kernels and of departures by family of
-kernels, group, dtype class and architecture, each shrunk towards zero (partial pooling), so that what few rows say of
-one group moves others little and an unseen architecture or class takes what all share. Fitted by least squares on
-log(seconds) with these priors.
+theta is the log of one over a utilisation. It is the sum of a part common to all kernels and of departures by family
+of kernels, group, dtype class and architecture, each shrunk towards zero (partial pooling). A few rows of one group
+therefore change other groups little, and an unseen architecture or class has the common parts. Fitted by least squares
+on log(seconds) with these priors.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ COMMON, SPREAD_COMMON = math.log(1.4), 1.0
 LEVELS = (1.0, 0.7, 0.7, 0.5)
 """Prior widths of the departures by family, group, class and architecture, over the family's; those below the family
 as step factors have them (`timing.step_factors.parts`)."""
-OWN = 0.10
-"""Standard deviation of a row's own error."""
+ROW_ERROR = 0.10
+"""Standard deviation of the error of a single row."""
 LAUNCH_S = 3e-6
-"""Of a kernel on a busy device, before its factor: 3 to 4 us where nothing else is said."""
+"""Seconds from one kernel to the next on a busy device, before its fitted factor."""
 POWER = 6.0
-"""How sharply the slower of host and device decides: chosen, close to the maximum."""
+"""Exponent p of host and device time: chosen, so that the result is close to the larger of the two."""
 _SCALARS = {":launch": 0.5, ":host": 0.5}
 _ROUNDS = 25
 
@@ -41,9 +41,9 @@ _ROUNDS = 25
 def parts(group: str, kind: str, arch: str) -> tuple[tuple[str, float], ...]:
     """Names of the departures that add up to a theta, with their prior widths over that of a family."""
     family = DEPARTS.get(group, group.partition(".")[0])
-    own = () if family == group else ((f"{group}", LEVELS[1]),)
+    of_group = () if family == group else ((f"{group}", LEVELS[1]),)
     return (
-        (f"{family}*", LEVELS[0]), *own, (f"{group}|{kind}", LEVELS[2]), (f"{group}|{kind}|{arch}", LEVELS[3])
+        (f"{family}*", LEVELS[0]), *of_group, (f"{group}|{kind}", LEVELS[2]), (f"{group}|{kind}|{arch}", LEVELS[3])
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ class Rooflines:
         return self.theta.get(":common", COMMON) + departures
 
     def seconds(self, facts: Facts) -> float:
-        """Compute seconds of a step, were its ranks alone."""
+        """Compute seconds of a step, without communication."""
         theta, arch = self.theta, facts.cluster.gpu.arch
         device = facts.kernels * LAUNCH_S * math.exp(theta.get(":launch", 0.0))
         for (group, kind), seconds in facts.roofs.items():
@@ -74,7 +74,7 @@ class Rooflines:
 
 
 def _power(facts: Facts) -> float:
-    """1, the sum, where host and kernels take turns on the same cores."""
+    """1 (the sum) where host and kernels run on the same cores, one after another."""
     return 1.0 if facts.in_turns else POWER
 
 
@@ -122,30 +122,30 @@ class _Design:
 
 
 def fit_rooflines(
-    jobs: Sequence[Facts], seconds: Sequence[float] | Array, alike: Sequence[str], width: float
+    jobs: Sequence[Facts], seconds: Sequence[float] | Array, experiments: Sequence[str], width: float
 ) -> Rooflines:
-    """The most likely parts; `seconds` are what the jobs' compute took, `width` the prior width of a family.
+    """The most likely parts; `seconds` are the jobs' compute times, `width` is the prior width of a family.
 
-    `alike` names what rows are one experiment of (a model on a GPU): n of them weigh as much as sqrt(n), since they err
-    alike.
+    `experiments` names the experiment of each row (a model on a GPU). Its n rows have correlated errors and together
+    weigh sqrt(n).
     """
     if not jobs:
         return Rooflines()
     design = _Design(jobs, width)
     counts: dict[str, int] = {}
-    for name in alike:
+    for name in experiments:
         counts[name] = counts.get(name, 0) + 1
-    weight = np.array([counts[name] ** -0.5 for name in alike]) / OWN**2
+    weight = np.array([counts[name] ** -0.5 for name in experiments]) / ROW_ERROR**2
     target = np.log(np.asarray(seconds, dtype=np.float64))
     theta, shrink = design.mean.copy(), np.diag(design.prior**-2)
     for _ in range(_ROUNDS):
         predicted, slopes = design.log_seconds(theta)
         residual = target - predicted + slopes @ theta
-        # Rows far off say that the form lacks something; they pull less (Huber's weights at 3 deviations).
-        far = np.minimum(1.0, 3.0 * OWN / np.maximum(np.abs(target - predicted), 1e-9))
+        # Outliers get Huber's weights beyond 3 standard deviations.
+        far = np.minimum(1.0, 3.0 * ROW_ERROR / np.maximum(np.abs(target - predicted), 1e-9))
         normal = slopes.T @ (slopes * (weight * far)[:, None]) + shrink
-        found = np.linalg.solve(normal, slopes.T @ (weight * far * residual) + shrink @ design.mean)
-        change, theta = float(np.abs(found - theta).max()), theta + np.clip(found - theta, -0.5, 0.5)
+        solution = np.linalg.solve(normal, slopes.T @ (weight * far * residual) + shrink @ design.mean)
+        change, theta = float(np.abs(solution - theta).max()), theta + np.clip(solution - theta, -0.5, 0.5)
         if change < 1e-4:
             break
     return Rooflines(dict(zip(design.names, map(float, theta), strict=True)))

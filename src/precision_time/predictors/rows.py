@@ -1,4 +1,4 @@
-"""Measured jobs as regression takes them: facts, log seconds of a step, and who may not meet whom across a fold."""
+"""Measured jobs as rows of a regression: facts, log seconds of a step, and the folds of cross-validation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 FAMILY_FOLDS = 9
-"""Most folds of families inside a fit; each costs a fit of its own."""
+"""Most folds of families inside a fit; each fold needs a fit."""
 FEWEST, FEWEST_GROUPS = 20, 4
-"""Measured jobs, and jobs in another dress counted once, without which nothing is fitted: chosen."""
+"""Fewest measured jobs, and fewest groups of them (`published.job_group`), to fit to: chosen."""
 
 
 def enough(measured: Sequence[MeasuredJob]) -> bool:
-    """Whether trees can be trained on these jobs at all."""
+    """Whether there are enough jobs to train trees."""
     measured = merged(measured)
     return len(measured) >= FEWEST and _groups(measured) >= FEWEST_GROUPS
 
@@ -34,39 +34,44 @@ def _groups(measured: Sequence[MeasuredJob]) -> int:
 
 
 def merged(measured: Sequence[MeasuredJob]) -> list[MeasuredJob]:
-    """The measured jobs, those that differ only in how long they ran as one: all their seconds over all their steps.
+    """The measured jobs, with jobs that differ only in the length of their run as one: total seconds over total steps.
 
     Features are of a step, so several lengths of one job would only repeat a row.
     """
-    found: list[MeasuredJob] = []
+    first_of_group: list[MeasuredJob] = []
     groups: dict[tuple[JobKey, str, str], list[MeasuredJob]] = {}
     for each in measured:
         if each.job.run.samples is None and each.job.run.steps is None and each.job.run.epochs is None:
-            found.append(each)
+            first_of_group.append(each)
             continue
         group = groups.setdefault((JobKey.of(each.job), each.family, each.dataset), [])
         if not group:
-            found.append(each)
+            first_of_group.append(each)
         group.append(each)
-    longer = {
+    mean_step_s = {
         id(group[0]): sum(m.seconds for m in group) / sum(steps_of(m.job) for m in group)
         for group in groups.values() if len(group) > 1
     }  # fmt: skip
-    return [replace(m, seconds=longer[id(m)] * steps_of(m.job)) if id(m) in longer else m for m in found]
+    return [
+        replace(m, seconds=mean_step_s[id(m)] * steps_of(m.job)) if id(m) in mean_step_s else m for m in first_of_group
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """`alike` names the experiment of a row, a model on a GPU; its n rows weigh as sqrt(n), since they err alike."""
+    """`experiments` names the experiment of each row: a model on a GPU.
+
+    The n rows of an experiment have correlated errors, so together they weigh sqrt(n).
+    """
 
     measured: tuple[MeasuredJob, ...]
     facts: tuple[Facts, ...]
     log_s: Array
-    alike: tuple[str, ...]
+    experiments: tuple[str, ...]
 
     @classmethod
-    def of(cls, measured: Sequence[MeasuredJob], seen: Callable[[Job], Job], name: str) -> Rows:
-        """`seen` is a job as the predictor sees it. Raises `PredictorError` where they are too few to learn from."""
+    def of(cls, measured: Sequence[MeasuredJob], view: Callable[[Job], Job], name: str) -> Rows:
+        """`view` gives the job whose facts are taken. Raises `PredictorError` where there are too few jobs."""
         if not enough(measured):
             raise PredictorError(
                 f"{name} cannot be trained on {len(measured)} measured jobs in {_groups(measured)} groups; "
@@ -74,7 +79,7 @@ class Rows:
             )
         return cls(
             tuple(measured),
-            tuple(facts_of(seen(each.job)) for each in measured),
+            tuple(facts_of(view(each.job)) for each in measured),
             np.log([each.seconds / steps_of(each.job) for each in measured]),
             tuple(map(card_group, measured)),
         )
@@ -85,15 +90,15 @@ class Rows:
     def pick(self, at: Indices) -> Rows:
         return Rows(
             tuple(self.measured[i] for i in at), tuple(self.facts[i] for i in at), self.log_s[at],
-            tuple(self.alike[i] for i in at),
+            tuple(self.experiments[i] for i in at),
         )  # fmt: skip
 
     @property
     def weights(self) -> Array:
         counts: dict[str, int] = {}
-        for name in self.alike:
+        for name in self.experiments:
             counts[name] = counts.get(name, 0) + 1
-        return np.array([counts[name] ** -0.5 for name in self.alike])
+        return np.array([counts[name] ** -0.5 for name in self.experiments])
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -108,7 +113,7 @@ class Rows:
     def known(self) -> Known:
         return Known(
             frozenset(self.families),
-            frozenset(self.alike),
+            frozenset(self.experiments),
             frozenset(facts.cluster.gpu.arch for facts in self.facts),
             frozenset(each.precision for each in self.measured),
         )
@@ -122,7 +127,7 @@ class Rows:
         return np.array(grouped_folds(self.measured, job_group, count, seed), dtype=np.intp)
 
     def family_folds(self, most: int = FAMILY_FOLDS) -> NDArray[np.intp]:
-        """A fold for each family, some together where there are more than `most`; of one alone, five of jobs."""
+        """At most `most` folds of whole families; five folds of jobs where there is one family only."""
         count = len(set(self.families))
         if count < 2:
             return self.job_folds(5)
@@ -134,72 +139,79 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the training rows had: families, models on GPUs, architectures and precisions."""
+    """Families, experiments (models on GPUs), architectures and precisions of the training rows."""
 
     families: frozenset[str]
-    alike: frozenset[str]
+    experiments: frozenset[str]
     architectures: frozenset[str]
     precisions: frozenset[str]
 
-    def kinship(self, job: Job, facts: Facts, precision: bool = True) -> tuple[str, tuple[str, ...]]:
-        """Which of `Radii` holds for a job, and what is new about it; a `precision` that does not count is none."""
-        strange = {"family": facts.family not in self.families, "on": facts.cluster.gpu.arch not in self.architectures}
-        strange["in"] = precision and job.precision not in self.precisions
-        words = {
-            "family": f"of family {facts.family}",
-            "on": f"on {facts.cluster.gpu.arch}",
-            "in": f"in {job.precision}",
+    def familiarity(self, job: Job, facts: Facts, precision: bool = True) -> tuple[str, tuple[str, ...]]:
+        """The field of `Radii` that holds for a job, and notes on what is new about it.
+
+        Without `precision` a new precision does not count as new.
+        """
+        new = {
+            f"of family {facts.family}": facts.family not in self.families,
+            f"on {facts.cluster.gpu.arch}": facts.cluster.gpu.arch not in self.architectures,
+            f"in {job.precision}": precision and job.precision not in self.precisions,
         }
-        notes = tuple(
-            f"no measured job {words[what]} was among the training rows" for what, new in strange.items() if new
-        )
+        notes = tuple(f"no measured job {what} was among the training rows" for what, is_new in new.items() if is_new)
         if notes:
-            return "strange", notes
-        return ("same" if card_group(MeasuredJob("", job, 0.0, "")) in self.alike else "kin"), ()
+            return "new_family", notes
+        return (
+            "same_experiment" if card_group(MeasuredJob("", job, 0.0, "")) in self.experiments else "same_family"
+        ), ()
 
     def to_dict(self) -> dict[str, list[str]]:
-        return {name: sorted(getattr(self, name)) for name in ("families", "alike", "architectures", "precisions")}
+        return {
+            name: sorted(getattr(self, name)) for name in ("families", "experiments", "architectures", "precisions")
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Radii:
-    """Half widths of the interval in log seconds, of held-out training rows: `same` of a model and GPU that other rows
-    are of, `kin` of a family and an architecture that others are of, `strange` of a family left out."""
+    """Half widths of the interval in log seconds, from errors on held-out training rows.
 
-    same: float
-    kin: float
-    strange: float
+    same_experiment  for a model on a GPU of which other rows were measured
+    same_family      for a family and an architecture of which others were measured
+    new_family       for a family, an architecture or a precision without training rows
+    """
+
+    same_experiment: float
+    same_family: float
+    new_family: float
 
     @classmethod
-    def of(cls, same: Array, kin: Array, strange: Array, families: Sequence[str]) -> Radii:
-        """Of held-out errors, `families` those of the rows; none narrower than one for a job better known."""
-        widths = np.maximum.accumulate([conformal(same), conformal(kin), conformal_of_groups(strange, families)])
-        return cls(*map(float, widths))
+    def of(cls, same_experiment: Array, same_family: Array, new_family: Array, families: Sequence[str]) -> Radii:
+        """From held-out errors, `families` being those of the rows; a less familiar job never gets a narrower width."""
+        widths = [conformal(same_experiment), conformal(same_family), conformal_of_groups(new_family, families)]
+        return cls(*map(float, np.maximum.accumulate(widths)))
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def best_share(errors: Array, correction: Array, weights: Array) -> float:
-    """The share of a learned correction that leaves the least mean |error| in rows of families that taught it nothing.
+    """The share of a learned correction with the least mean |error| on families that it was not fitted to.
 
-    What trees learn of some families holds for another in part; rows of families left out say how much.
+    A correction learned on some families applies to another family in part only.
     """
-    left = [float(np.average(np.abs(errors - share * correction), weights=weights)) for share in SHARES]
-    return SHARES[int(np.argmin(left))]
+    mean_errors = [float(np.average(np.abs(errors - share * correction), weights=weights)) for share in SHARES]
+    return SHARES[int(np.argmin(mean_errors))]
 
 
 def out_of_fold(folds: Indices, held_out: Callable[[Indices, Indices], Array]) -> Array:
-    """For every row what `held_out(training, judged)` says of it, trained on the other folds alone."""
-    found = np.full(len(folds), np.nan)
+    """For every row the value of `held_out(training, judged)`, which trains on the other folds alone."""
+    values = np.full(len(folds), np.nan)
     for fold in np.unique(folds):
         judged = np.flatnonzero(folds == fold)
-        found[judged] = held_out(np.flatnonzero(folds != fold), judged)
-    return found
+        values[judged] = held_out(np.flatnonzero(folds != fold), judged)
+    return values
 
 
 def conformal(errors: Array, coverage: float = 0.8) -> float:
-    """Half width in log seconds that holds `coverage` of new rows, if these held-out errors are like theirs."""
+    """Half width in log seconds that holds `coverage` of new rows, if their errors are distributed as these."""
     size = np.sort(np.abs(errors[np.isfinite(errors)]))
     if not len(size):
         return 0.0
@@ -207,17 +219,17 @@ def conformal(errors: Array, coverage: float = 0.8) -> float:
 
 
 def conformal_of_groups(errors: Array, groups: Sequence[str], coverage: float = 0.8) -> float:
-    """Half width in log seconds that holds `coverage` of the rows of a new group, if groups are like each other.
+    """Half width in log seconds that holds `coverage` of the rows of a new group, if groups are exchangeable.
 
-    Rows of a group err together, so each group counts once, however many rows it has, and one more, unseen, counts as
-    wider than all (Dunn, Wasserman and Ramdas 2023, hierarchical conformal prediction by pooled distributions). The
-    widest error seen is the answer where so few groups cannot promise as much.
+    Errors within a group are correlated, so each group counts once, however many rows it has, and one unseen group
+    counts as wider than all (Dunn, Wasserman and Ramdas 2023, hierarchical conformal prediction by pooled
+    distributions). Where there are too few groups for this coverage the result is the largest error.
     """
-    usable = np.isfinite(errors)
-    sizes = np.abs(errors[usable])
+    finite = np.isfinite(errors)
+    sizes = np.abs(errors[finite])
     if not len(sizes):
         return 0.0
-    names = [name for name, usual in zip(groups, usable, strict=True) if usual]
+    names = [name for name, keep in zip(groups, finite, strict=True) if keep]
     counts: dict[str, int] = {}
     for name in names:
         counts[name] = counts.get(name, 0) + 1

@@ -27,7 +27,7 @@ from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered
 from precision_time.measurements.row import Row
 from precision_time.prediction import predict
-from precision_time.predictors.blind import Blind, Seeing
+from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import merged
@@ -44,14 +44,14 @@ _PARTS = ("scales", "execution", "host", "ranks")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
-    """What `fit` found, from which cases, and which of the jobs it was given these are."""
+    """The result of a fit, its cases, and for each of the jobs that `fit` was given whether it is among them."""
 
-    found: Fitted
+    fit: Fitted
     cases: tuple[Case, ...]
     taught: tuple[bool, ...]
 
 
-class Simulator(Seeing, Predictor):
+class Simulator(PrecisionAware, Predictor):
     """`precision_time.predict` under the interface of the published predictors.
 
     rounds  Gauss-Newton steps of a fit
@@ -66,30 +66,30 @@ class Simulator(Seeing, Predictor):
         self._cost = Cost(0, 0.0, 0.0)
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
-        """Settle the step factors on these jobs; those of other layouts than data parallel teach nothing here."""
+        """Fit the step factors to these jobs; jobs of other layouts than data parallelism are not used."""
         start = time.perf_counter()
         self.constants, self._fitted = None, None
-        asked = merged(self._taught(measured))
-        of_job = [_case(each, self._seen(each.job)) for each in asked]
+        asked = merged(self._training_rows(measured))
+        of_job = [_case(each, self._view(each.job)) for each in asked]
         taught = [case for case in of_job if case is not None]
         if not taught:
             raise PredictorError(
                 f"simulator: none of the {len(measured)} measured jobs is plain data parallel, which its factors are "
                 "fitted to; give such jobs, or leave fit out to use the shipped factors"
             )
-        found = fit(taught, iterations=self.rounds)
-        self._fitted = _Fitted(found, tuple(taught), tuple(case is not None for case in of_job))
-        self.constants = replace(found.constants, layouts=shipped_layout_costs())
+        fitted = fit(taught, iterations=self.rounds)
+        self._fitted = _Fitted(fitted, tuple(taught), tuple(case is not None for case in of_job))
+        self.constants = replace(fitted.constants, layouts=shipped_layout_costs())
         self._cost = Cost(len(measured), sum(m.cost_s for m in measured), time.perf_counter() - start)
 
     def can_learn(self, measured: Sequence[MeasuredJob]) -> bool:
-        """Whether any of the jobs can teach: those on a device file have measured kernels, which no factor moves."""
-        return any(_can_teach(self._seen(each.job)) for each in measured)
+        """Whether any of the jobs can be fitted to. Jobs on a device file cannot: no factor moves measured kernels."""
+        return any(_can_teach(self._view(each.job)) for each in measured)
 
     def moved_without(self, folds: Sequence[int]) -> dict[int, Array]:
-        """Fold -> how the log of its seconds would move, of every job that `fit` was given, had that fold not taught.
+        """Fold -> change of log(seconds) of every job that `fit` was given, if the fit had left that fold out.
 
-        To first order (`fit.factors.left_out`). Folds are of the jobs of `fit`, as `rows.merged` has them; empty where
+        To first order (`fit.factors.left_out`). `folds` holds the fold of each job after `rows.merged`. Empty where
         nothing was fitted.
         """
         if self._fitted is None:
@@ -101,19 +101,19 @@ class Simulator(Seeing, Predictor):
         at = np.flatnonzero(self._fitted.taught)
         folds_of = [int(folds[i]) for i in at.tolist()]
         moved = {}
-        for fold, change in left_out(self._fitted.found, self._fitted.cases, folds_of).items():
+        for fold, change in left_out(self._fitted.fit, self._fitted.cases, folds_of).items():
             moved[fold] = np.zeros(len(folds))
             moved[fold][at] = change
         return moved
 
     def predict(self, job: Job) -> Forecast:
-        step = predict(self._seen(job), constants=self.constants).step
+        step = predict(self._view(job), constants=self.constants).step
         steps = steps_of(job)
         return Forecast(step.p50 * steps, step.p10 * steps, step.p90 * steps)
 
     def step_seconds(self, job: Job) -> float:
         """Seconds of one step alone, without memory, interval and breakdown."""
-        seen = self._seen(job)
+        seen = self._view(job)
         if self.constants is None and not seen.anchors:
             return _shipped_seconds(JobKey.of(seen))
         if self.constants is None or seen.device or is_layered(seen):
@@ -126,25 +126,25 @@ class Simulator(Seeing, Predictor):
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         constants = self.constants
-        said = None if constants is None else {part: dict(getattr(constants, part)) for part in _PARTS}
-        content = {"predictor": self.name, "constants": said, "cost": asdict(self._cost)}
-        (folder / FILE).write_text(compact_json({**content, **self._own()}) + "\n", encoding="utf-8")
+        values = None if constants is None else {part: dict(getattr(constants, part)) for part in _PARTS}
+        content = {"predictor": self.name, "constants": values, "cost": asdict(self._cost)}
+        (folder / FILE).write_text(compact_json({**content, **self._settings()}) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         content = read_json(folder, FILE, cls.name)
-        found = cls._from(content)
+        predictor = cls._from(content)
         if content["constants"] is not None:
-            found.constants = StepConstants(**content["constants"], layouts=shipped_layout_costs())
-        found._cost = Cost(**content["cost"])
-        return found
+            predictor.constants = StepConstants(**content["constants"], layouts=shipped_layout_costs())
+        predictor._cost = Cost(**content["cost"])
+        return predictor
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "rounds": self.rounds}
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "rounds": self.rounds}
 
     @classmethod
-    def _words(cls, content: dict[str, Any]) -> dict[str, Any]:
-        return {**super()._words(content), "rounds": content["rounds"]}
+    def _arguments(cls, content: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._arguments(content), "rounds": content["rounds"]}
 
 
 class BlindSimulator(Blind, Simulator):
@@ -158,7 +158,7 @@ class BlindSimulator(Blind, Simulator):
 
 @lru_cache(maxsize=512)
 def _traced(key: JobKey) -> Case:
-    """The case of a data-parallel job; its row says nothing."""
+    """The case of a data-parallel job, with a row that holds no measurement."""
     return cases([_row("", key.job, math.nan, "")])[0]
 
 
@@ -172,7 +172,7 @@ def _can_teach(job: Job) -> bool:
 
 
 def _case(measured: MeasuredJob, seen: Job) -> Case | None:
-    """A measured job as a row of trust B: how sure a measurement is, `MeasuredJob` does not say."""
+    """A measured job as a case of trust B (`MeasuredJob` has no grade); None where it cannot be fitted to."""
     if not _can_teach(seen):
         return None
     seconds = measured.seconds / steps_of(measured.job)

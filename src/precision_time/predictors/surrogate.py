@@ -39,8 +39,8 @@ class Belief:
         reach = np.minimum(best, limit)
         gain = expected_improvement(self.mean, self.deviation, reach)
         gain = gain + (best - reach) * ndtr((reach - self.mean) / self.deviation)
-        found: FloatArray = self.weights @ gain
-        return found
+        expected: FloatArray = self.weights @ gain
+        return expected
 
     def below(self, limit: FloatArray) -> FloatArray:
         """P(Y <= limit) at every place."""
@@ -164,5 +164,5 @@ def matern(first: FloatArray, second: FloatArray, lengths: FloatArray) -> FloatA
     # sum over features of gap / length^2, as a product of matrices
     squared = gaps.reshape(-1, gaps.shape[2]) @ (lengths**-2.0).T
     far = np.sqrt(5.0 * np.maximum(squared, 0.0)).T.reshape(len(lengths), len(first), len(second))
-    found: FloatArray = (1.0 + far + far**2 / 3.0) * np.exp(-far)
-    return found
+    correlations: FloatArray = (1.0 + far + far**2 / 3.0) * np.exp(-far)
+    return correlations

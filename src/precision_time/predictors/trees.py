@@ -75,14 +75,14 @@ class Trees:
 
     def contributions(self, columns: Array) -> Array:
         """TreeSHAP: what each feature adds to each row's prediction (rows x features), the mean prediction apart."""
-        found = [booster.predict(columns, pred_contrib=True, num_threads=1)[:, :-1] for booster in self.boosters]
-        return np.asarray(np.mean(found, axis=0))
+        values = [booster.predict(columns, pred_contrib=True, num_threads=1)[:, :-1] for booster in self.boosters]
+        return np.asarray(np.mean(values, axis=0))
 
     def gains(self) -> dict[str, float]:
         """Share of the loss that splits on a feature took away."""
         total = np.sum([booster.feature_importance("gain") for booster in self.boosters], axis=0)
-        whole = float(total.sum()) or 1.0
-        return {name: float(gain) / whole for name, gain in zip(names(self.features), total, strict=True)}
+        all_gain = float(total.sum()) or 1.0
+        return {name: float(gain) / all_gain for name, gain in zip(names(self.features), total, strict=True)}
 
     def texts(self, name: str) -> dict[str, str]:
         """File name -> LightGBM's text, one of every seed."""

@@ -40,8 +40,8 @@ class Likeness:
         return self.confidence(vector) < self.threshold
 
     def _similarities(self, vector: Floats) -> Floats:
-        own = _unit((self.vectors - self.mean) / self.deviation)
-        return np.asarray(own @ _unit(((vector - self.mean) / self.deviation)[None, :])[0])
+        unit = _unit((self.vectors - self.mean) / self.deviation)
+        return np.asarray(unit @ _unit(((vector - self.mean) / self.deviation)[None, :])[0])
 
 
 def _unit(rows: Floats) -> Floats:
@@ -52,8 +52,8 @@ def likeness(vectors: Floats) -> Likeness:
     """The threshold is a low quantile of the training networks' similarities to their nearest other."""
     mean, deviation = vectors.mean(0), vectors.std(0)
     deviation = np.where(deviation > 1e-9, deviation, 1.0)
-    own = _unit((vectors - mean) / deviation)
-    between = own @ own.T
+    unit = _unit((vectors - mean) / deviation)
+    between = unit @ unit.T
     np.fill_diagonal(between, -1.0)
     nearest = between.max(1)
     threshold = float(np.clip(np.quantile(nearest, STRANGE) - _ROUNDING, 0.0, 1.0)) if len(vectors) > 1 else 0.0

@@ -85,16 +85,16 @@ class _Model:
 
 def _model_of(job: Job) -> _Model:
     """Traced once for all jobs of the network, whatever their precision, device and batch size."""
-    own = job.model.endswith(".py") or ".py:" in job.model
-    words: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
-    return _remembered(json.dumps(words, sort_keys=True), own)
+    user_model = job.model.endswith(".py") or ".py:" in job.model
+    fields: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
+    return _remembered(json.dumps(fields, sort_keys=True), user_model)
 
 
 @lru_cache(maxsize=1024)
-def _remembered(words: str, own: bool) -> _Model:
-    job = Job.from_dict(json.loads(words))
+def _remembered(fields: str, user_model: bool) -> _Model:
+    job = Job.from_dict(json.loads(fields))
     entry = ENTRIES.get(job.model.lower())
-    step = _captured(job if own else job.replace(batch_size=_TRACED_BATCH))
+    step = _captured(job if user_model else job.replace(batch_size=_TRACED_BATCH))
     usual = entry.batch_size if entry else step.batch_size
     return _Model(network_of(step.graph, step.batch_size), step.dataset or "", usual, step.sizes)
 

@@ -42,15 +42,15 @@ _PASSES = 3.0
 
 def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dict[str, float]:
     """Named features of one job; names begin with their group. Raises a `PredictorError` for an unknown group."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for group in groups:
         if group == GRAPH:
-            found.update({f"{group}.{i:02d}": value for i, value in enumerate(vector.tolist())})
+            values.update({f"{group}.{i:02d}": value for i, value in enumerate(vector.tolist())})
         elif group in _MADE:
-            found.update(_named(facts, group))
+            values.update(_named(facts, group))
         else:
             raise PredictorError(f"feature group {group!r} is unknown; nearest: {nearest(group, (GRAPH, *_MADE))}")
-    return found
+    return values
 
 
 @lru_cache(maxsize=16384)  # the same jobs are asked about in every fold
@@ -73,17 +73,17 @@ def _size(network: Network) -> dict[str, float]:
 
 def _cluster(facts: Facts) -> dict[str, float]:
     n = facts.ranks
-    found = {"ranks": float(n), "1/ranks": 1.0 / n, "log_ranks": log(n), "log_nodes": log(facts.nodes)}
+    values = {"ranks": float(n), "1/ranks": 1.0 / n, "log_ranks": log(n), "log_nodes": log(facts.nodes)}
     if facts.cluster is None:
-        return found
+        return values
     gpu, group = facts.cluster.gpu, facts.cluster.world
-    found["log_cores"] = log(gpu.sm_count or 1)
-    found["log_memory"] = log(gpu.memory_bytes)
-    found["log_bandwidth"] = log(gpu.memory_bytes_per_s)
-    found |= {f"log_{math}": log(gpu.peaks.get(math) or gpu.peaks.get("fp32") or 1e12) for math in _MATHS}
-    found["log_link"] = log(group.bus_bytes_per_s) if n > 1 else 0.0
-    found["log_network"] = log(max(1.0, group.network_bytes_per_s)) if facts.cluster.domains > 1 else 0.0
-    return found
+    values["log_cores"] = log(gpu.sm_count or 1)
+    values["log_memory"] = log(gpu.memory_bytes)
+    values["log_bandwidth"] = log(gpu.memory_bytes_per_s)
+    values |= {f"log_{math}": log(gpu.peaks.get(math) or gpu.peaks.get("fp32") or 1e12) for math in _MATHS}
+    values["log_link"] = log(group.bus_bytes_per_s) if n > 1 else 0.0
+    values["log_network"] = log(max(1.0, group.network_bytes_per_s)) if facts.cluster.domains > 1 else 0.0
+    return values
 
 
 def _run(facts: Facts) -> dict[str, float]:
@@ -102,7 +102,7 @@ def activation_bytes(precision: Precision) -> float:
 
 
 def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float]:
-    found = {
+    values = {
         "log_width": log(activation_bytes(precision)),
         "log_weight_width": log(2.0 if precision.parameter_dtype in ("float16", "bfloat16") else 4.0),
         "autocast": float(precision.autocast),
@@ -112,8 +112,8 @@ def _precision(precision: Precision, cluster: Cluster | None) -> dict[str, float
         "fp8": float(bool(precision.fp8_scaling)),
     }
     if cluster is not None:
-        found["log_peak"] = log(peak_of(cluster, precision))
-    return found
+        values["log_peak"] = log(peak_of(cluster, precision))
+    return values
 
 
 def peak_of(cluster: Cluster, precision: Precision) -> float:
@@ -127,22 +127,22 @@ def peak_of(cluster: Cluster, precision: Precision) -> float:
 def _work(facts: Facts) -> dict[str, float]:
     network, precision = facts.network, facts.job.precision_spec
     flops, size = network.flops, network.bytes
-    found = {"log_bytes": log(1.0 + float(size.sum()))}
+    values = {"log_bytes": log(1.0 + float(size.sum()))}
     rest = np.ones(network.nodes, dtype=bool)
-    whole = 1.0 + float(flops.sum())
+    all_flops = 1.0 + float(flops.sum())
     for name, kinds in _COSTLY.items():
-        mine = np.isin(network.types, kinds)
-        rest &= ~mine
-        found[f"share_{name.replace(' ', '_')}"] = float(flops[mine].sum()) / whole
-    found["log_bytes_moved"] = log(1.0 + float(size[rest].sum()))
-    found["log_intensity"] = log(whole / (1.0 + float(size.sum())))
+        of_kind = np.isin(network.types, kinds)
+        rest &= ~of_kind
+        values[f"share_{name.replace(' ', '_')}"] = float(flops[of_kind].sum()) / all_flops
+    values["log_bytes_moved"] = log(1.0 + float(size[rest].sum()))
+    values["log_intensity"] = log(all_flops / (1.0 + float(size.sum())))
     if facts.cluster is not None:
         gpu = facts.cluster.gpu
         dense = np.isin(network.types, [kind for kinds in _COSTLY.values() for kind in kinds])
         peak = np.where(dense, peak_of(facts.cluster, precision), gpu.vector_peak("fp32"))
         moved = activation_bytes(precision) / 4.0 * size / gpu.memory_bytes_per_s
-        found["log_roofline"] = log(_PASSES * float(np.maximum(flops / peak, moved).sum()))
-    return found
+        values["log_roofline"] = log(_PASSES * float(np.maximum(flops / peak, moved).sum()))
+    return values
 
 
 _MADE: Mapping[str, Callable[[Facts], dict[str, float]]] = {

@@ -59,7 +59,7 @@ def terms(facts: Facts) -> Floats:
     weights = 4.0 * network.parameters / bandwidth
     on_cpu = cluster is None or cluster.gpu.device_type == "cpu"
     stateless = facts.job.optimizer in _STATELESS
-    found = [
+    step = [
         *(float(flops[mine].sum()) for mine in dense),
         float(moved[np.any(dense, axis=0)].sum()),
         *(float(moved[np.isin(network.types, kinds)].sum()) for kinds in _MOVING.values()),
@@ -69,7 +69,7 @@ def terms(facts: Facts) -> Floats:
         0.0 if stateless else weights,
         _STEP_S,
     ]
-    known = np.array([*found, *(found if facts.ranks > 1 else [0.0] * len(found))])
+    known = np.array([*step, *(step if facts.ranks > 1 else [0.0] * len(step))])
     known.flags.writeable = False
     return known
 
@@ -93,8 +93,8 @@ class Law:
 
     def log_seconds(self, facts: Sequence[Facts]) -> Floats:
         """Logs of what the law says of jobs."""
-        said = [float(terms(each) @ self._of(each)) * steps(each) for each in facts]
-        return np.log(np.maximum(said, 1e-9))
+        seconds = [float(terms(each) @ self._of(each)) * steps(each) for each in facts]
+        return np.log(np.maximum(seconds, 1e-9))
 
     def _of(self, facts: Facts) -> Floats:
         return self.theta.get(facts.job.precision_spec.label, self.theta[ANY])

@@ -152,14 +152,14 @@ def _primitive(kind: OpSignature, read: list[frozenset[int]], batch_size: int) -
         return Primitive.SEP_CONV if kind.int_attr("groups", 1) > 1 else Primitive.CONV
     if name in PRODUCTS:
         return Primitive.LINEAR
-    found = OF_OPERATOR.get(name)
-    if found is None or not kind.outputs or kind.outputs[0].numel < batch_size:  # a count, a scale, a flag
+    primitive = OF_OPERATOR.get(name)
+    if primitive is None or not kind.outputs or kind.outputs[0].numel < batch_size:  # a count, a scale, a flag
         return None
     if name in BATCHED_PRODUCTS and len(read) < 2:
         return Primitive.LINEAR  # by a weight
-    if found in TWO_SIDED and name != "aten.glu" and len(read) < 2:
+    if primitive in TWO_SIDED and name != "aten.glu" and len(read) < 2:
         return None
-    return found
+    return primitive
 
 
 def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
@@ -222,6 +222,6 @@ def _per_sample(call: Call, kind: OpSignature, sources: _Sources, batch_size: in
 
 @lru_cache(maxsize=65536)
 def _cost(kind: OpSignature) -> tuple[float, float]:
-    found = works(kind, WorkOptions())
-    done = [touched(kind)] if found is None else found
-    return sum(w.flops for w in done), sum(w.bytes for w in done)
+    known = works(kind, WorkOptions())
+    parts = [touched(kind)] if known is None else known
+    return sum(w.flops for w in parts), sum(w.bytes for w in parts)

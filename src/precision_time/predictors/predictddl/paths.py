@@ -17,11 +17,11 @@ def levels(nodes: int, edges: Ints) -> Ints:
 
     Nodes of one level do not reach each other, so a sweep may treat them at once.
     """
-    found = np.zeros(nodes, dtype=np.int64)
+    level = np.zeros(nodes, dtype=np.int64)
     for source, target in edges.T[np.argsort(edges[1], kind="stable")].tolist():
-        if found[target] <= found[source]:
-            found[target] = found[source] + 1
-    return found
+        if level[target] <= level[source]:
+            level[target] = level[source] + 1
+    return level
 
 
 def levels_from_the_end(nodes: int, edges: Ints) -> Ints:

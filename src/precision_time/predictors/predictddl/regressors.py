@@ -26,8 +26,8 @@ class Setting:
 
     @property
     def label(self) -> str:
-        said = ", ".join(f"{name} {value:g}" for name, value in self.options)
-        return f"{self.kind} ({said})" if said else self.kind
+        options = ", ".join(f"{name} {value:g}" for name, value in self.options)
+        return f"{self.kind} ({options})" if options else self.kind
 
 
 LINEAR, QUADRATIC, SVR, MLP = "linear", "quadratic-ridge", "rbf-svr", "mlp"
@@ -87,9 +87,9 @@ def _squares(z: Floats) -> Floats:
 
 
 def _fit_linear(z: Floats, y: Floats, options: Mapping[str, float], _seed: int) -> dict[str, Floats]:
-    found = _ridge(z, y, options["alpha"])
+    ridge = _ridge(z, y, options["alpha"])
     # The median of what is left is not moved by a few strange networks, as the mean is.
-    return {**found, "intercept": np.array(np.median(y - z @ found["coefficients"]))}
+    return {**ridge, "intercept": np.array(np.median(y - z @ ridge["coefficients"]))}
 
 
 def _fit_quadratic(z: Floats, y: Floats, options: Mapping[str, float], _seed: int) -> dict[str, Floats]:
@@ -99,17 +99,17 @@ def _fit_quadratic(z: Floats, y: Floats, options: Mapping[str, float], _seed: in
 def _ridge(z: Floats, y: Floats, alpha: float) -> dict[str, Floats]:
     from sklearn.linear_model import Ridge
 
-    found = Ridge(alpha=alpha).fit(z, y)
-    return {"coefficients": found.coef_, "intercept": np.array(found.intercept_)}
+    model = Ridge(alpha=alpha).fit(z, y)
+    return {"coefficients": model.coef_, "intercept": np.array(model.intercept_)}
 
 
 def _fit_svr(z: Floats, y: Floats, options: Mapping[str, float], _seed: int) -> dict[str, Floats]:
     from sklearn.svm import SVR
 
     gamma = options["width"] / z.shape[1]
-    found = SVR(C=options["C"], gamma=gamma, epsilon=0.01).fit(z, y)
+    model = SVR(C=options["C"], gamma=gamma, epsilon=0.01).fit(z, y)
     return {
-        "support": found.support_vectors_, "dual": found.dual_coef_[0], "intercept": found.intercept_[0:1],
+        "support": model.support_vectors_, "dual": model.dual_coef_[0], "intercept": model.intercept_[0:1],
         "gamma": np.array(gamma),
     }  # fmt: skip
 

@@ -34,23 +34,23 @@ def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
         if each.law is not None:
             arrays |= {f"{number}.law.{label}": value for label, value in each.law.theta.items()}
         arrays |= {f"{number}.likeness.{name}": value for name, value in asdict(each.likeness).items()}
-    words = {"design": asdict(design), "types": types}
+    content = {"design": asdict(design), "types": types}
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
     write_whole(folder / ARRAYS, packed.getvalue())
-    write_whole(folder / WORDS, (json.dumps(words, indent=1) + "\n").encode())
+    write_whole(folder / WORDS, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def load(folder: Path) -> tuple[Design, dict[str, Trained]]:
     """What `save` wrote. Raises a `DataError` where it is not there or not whole."""
     try:
-        words = json.loads((folder / WORDS).read_text(encoding="utf-8"))
+        content = json.loads((folder / WORDS).read_text(encoding="utf-8"))
         with np.load(folder / ARRAYS, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        design = words["design"]
+        design = content["design"]
         settings = tuple(_setting(each) for each in design.pop("settings"))
         made = Design(**{**design, "groups": tuple(design["groups"]), "settings": settings})
-        types = [_trained(entry, number, arrays) for number, entry in enumerate(words["types"])]
+        types = [_trained(entry, number, arrays) for number, entry in enumerate(content["types"])]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"folder {str(folder)!r} holds no saved predictddl ({type(error).__name__}: {error}); fit and save it again"

@@ -28,20 +28,20 @@ def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
     if not trained:
         raise PredictorError("predictddl is not trained; fit it to measured jobs, or load a folder that was saved")
     facts = facts_of(job)
-    found = trained.get(facts.dataset)
-    if found is None:
+    known = trained.get(facts.dataset)
+    if known is None:
         raise PredictorError(
             f"dataset type {facts.dataset or 'unknown'!r} has no trained predictor, only {', '.join(sorted(trained))}; "
             f"{how_to_train(job.gpu)}; or set run.dataset, or take predictor simulator"
         )
-    if facts.gpu not in found.gpus and (facts.cluster is None or len(found.gpus) < 2):
+    if facts.gpu not in known.gpus and (facts.cluster is None or len(known.gpus) < 2):
         raise PredictorError(
-            f"gpu {job.gpu!r} is not among those trained on for dataset type {found.dataset!r}; nearest: "
-            f"{nearest(job.gpu, found.gpus)}; {how_to_train(job.gpu)}; or take predictor simulator"
+            f"gpu {job.gpu!r} is not among those trained on for dataset type {known.dataset!r}; nearest: "
+            f"{nearest(job.gpu, known.gpus)}; {how_to_train(job.gpu)}; or take predictor simulator"
         )
-    if found.peaks and facts.cluster is None:
+    if known.peaks and facts.cluster is None:
         raise PredictorError(
             f"gpu {job.gpu!r} had a device file when it was trained on, and the job names none; "
             "give device, the file that `precision-time calibrate` or `runs` wrote"
         )
-    return facts, found
+    return facts, known

@@ -158,8 +158,10 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
 
 def _unseen_law(rows: Sequence[Row], networks: Sequence[str], seed: int) -> Floats:
     """Log seconds of every row by a law fitted without its network: what is left is then what is left of a new one."""
-    found = np.zeros(len(rows))
+    log_seconds = np.zeros(len(rows))
     for known, unseen in grouped_folds(networks, seed=seed + 1):
         seconds = np.array([rows[i].measured.seconds for i in known])
-        found[unseen] = fit_law([rows[i].facts for i in known], seconds).log_seconds([rows[i].facts for i in unseen])
-    return found
+        log_seconds[unseen] = fit_law([rows[i].facts for i in known], seconds).log_seconds(
+            [rows[i].facts for i in unseen]
+        )
+    return log_seconds
