@@ -16,13 +16,9 @@ from hypothesis import strategies as st
 from benchmarks.papers import cherrypick as cherrypick_study
 from benchmarks.papers import ernest as ernest_study
 from benchmarks.papers.cloud_tables import CloudRun, cloud_configurations, read_cloud_runs
+from benchmarks.papers.search_baselines import coordinate_descent, random_search
 from benchmarks.papers.study import Context, Section
-from benchmarks.papers.training_tables import (
-    ENERGY,
-    measured_configurations,
-    published_configurations,
-    simulated_configurations,
-)
+from benchmarks.papers.training_tables import measured_configurations, published_configurations
 from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.run import Run
@@ -30,13 +26,11 @@ from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, S
 from precision_time.predictors.cloud_search import (
     Configurations,
     Search,
-    coordinate_descent,
-    exhaustive,
-    random_search,
     table_of,
 )
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.surrogate import Averaged, Belief, Likelihood, expected_improvement
+from precision_time.predictors.training_grid import ENERGY, predicted_configurations
 
 pytest.importorskip("sklearn")
 QUICK = replace(IMPROVED, surrogate=Averaged(draws=16))
@@ -136,15 +130,6 @@ def test_nothing_is_measured_twice(name: str, seed: int) -> None:
     assert found == SEARCHES[name](table, seed=seed)
     assert found.best is not None
     assert found.best.cost == min(t.cost for t in found.history)
-
-
-def test_exhaustive_is_the_least_of_all() -> None:
-    table = made_up()
-    costs = [table.known()(i) * table.price_per_s[i] for i in range(len(table))]
-    found = exhaustive(table)
-    assert found.best is not None
-    assert (found.best.cost, found.best.index) == (min(costs), table.best())
-    assert found.cost == pytest.approx(sum(costs))
 
 
 @pytest.mark.parametrize("setting", [PUBLISHED, AUTHORS, IMPROVED])
@@ -283,23 +268,23 @@ def test_a_file_that_holds_no_runs_is_said(tmp_path: Path) -> None:
 
 def test_a_simulated_world_holds_what_can_run() -> None:
     job = Job("resnet50", run=Run(samples=10_000))
-    table = simulated_configurations(job, gpus=("t4", "a100-80gb-sxm"), counts=(1, 4), batches=(32,), price=ENERGY)
+    table = predicted_configurations(job, gpus=("t4", "a100-80gb-sxm"), counts=(1, 4), batches=(32,), price=ENERGY)
     assert not any("t4, tf32" in n or "t4, amp-bf16" in n for n in table.names)  # no such units
     assert "4 x a100-80gb-sxm, amp-bf16, batch 32" in table.names
     one, four = (table.names.index(f"{n} x t4, fp32, batch 32") for n in (1, 4))
     assert table.price_per_s[four] == pytest.approx(4 * table.price_per_s[one])
     assert table.known()(four) < table.known()(one)
     one, four = (
-        simulated_configurations(job, gpus=("a100-80gb-sxm",), counts=(count,), precisions=("tf32",)).price_per_s[0]
+        predicted_configurations(job, gpus=("a100-80gb-sxm",), counts=(count,), precisions=("tf32",)).price_per_s[0]
         for count in (1, 4)
     )
     assert one == four == pytest.approx(27.44705 / 3600)  # AWS rents A100 by the eight
-    dollars = simulated_configurations(job, gpus=("t4",), counts=(2,), batches=(32,), usd_per_gpu_hour={"t4": 0.36})
+    dollars = predicted_configurations(job, gpus=("t4",), counts=(2,), batches=(32,), usd_per_gpu_hour={"t4": 0.36})
     np.testing.assert_allclose(dollars.price_per_s, 2e-4)
     with pytest.raises(PredictorError, match="price"):
-        simulated_configurations(job, gpus=("t4",), usd_per_gpu_hour={})
+        predicted_configurations(job, gpus=("t4",), usd_per_gpu_hour={})
     with pytest.raises(PredictorError, match="length"):
-        simulated_configurations(Job("resnet50"))
+        predicted_configurations(Job("resnet50"))
 
 
 def published_row(gpu: str, gpus: int, precision: str, batch: int, step_s: float) -> MeasuredJob:

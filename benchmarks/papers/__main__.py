@@ -45,9 +45,7 @@ def _write(given: argparse.Namespace) -> None:
         raise PredictorError(f"data {given.data!r} has no {STEPS}; name the folder that has, or none")
     if given.output.exists() and not given.output.is_dir():
         raise PredictorError(f"output {str(given.output)!r} is a file; name a folder")
-    report = reproduce(
-        given.study, data, given.real_runs, seed=given.seed, quick=given.quick, progress=_Progress()
-    )  # fmt: skip
+    report = reproduce(given.study, data, given.real_runs, seed=given.seed, quick=given.quick, progress=_Progress())
     given.output.mkdir(parents=True, exist_ok=True)
     write_whole(str(given.output / PAGE), page(report).encode())
     write_whole(str(given.output / DATA), (json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n").encode())

@@ -35,8 +35,11 @@ from precision_time.timing.constants import StepConstants
 
 AWARE, SIMULATOR, CALIBRATED = "additive", "simulator", "additive, interpolated operators"
 REPAIRS = (
-    "pipeline term by micro-batches", "with optimizer and loss scaler", "with casts", "with overlap and latency",
-)  # fmt: skip
+    "pipeline term by micro-batches",
+    "with optimizer and loss scaler",
+    "with casts",
+    "with overlap and latency",
+)
 """Cumulative: each is the one before it and one thing more."""
 FEW, LARGE_SHARE = 24, 3
 """Rows of a table in a quick study; of the large table every third is judged, which takes half a minute."""
@@ -77,17 +80,23 @@ def study(context: Context) -> Section:
         figures=tuple(pictures),
         verdicts=(*_verdicts("real runs", on_runs, cost.cost().measured_s), *_verdicts("published rows", on_published)),
         data={
-            "real_runs": _data(on_runs), "published": _data(on_published), "large": _data(on_large),
+            "real_runs": _data(on_runs),
+            "published": _data(on_published),
+            "large": _data(on_large),
             "layouts": layouts.data(table),
             "cost": {"operators": cost.cost().runs, "measured_s": cost.cost().measured_s, "fit_s": cost.cost().fit_s},
         },
-    )  # fmt: skip
+    )
 
 
 def judge(
-    part: str, measured: Sequence[MeasuredJob], context: Context, constants: StepConstants | None, twins: bool = True,
+    part: str,
+    measured: Sequence[MeasuredJob],
+    context: Context,
+    constants: StepConstants | None,
+    twins: bool = True,
     interpolated: bool = False,
-) -> list[Judged]:  # fmt: skip
+) -> list[Judged]:
     """Seconds of every job by the model, its twins ("blind PRECISION") and the simulator; what cannot be is missing."""
     aware = Additive()
     aware.fit(measured)

@@ -74,8 +74,9 @@ def tables(found: Mapping[str, Sequence[Beside]]) -> list[Table]:
         "predicted seconds, "
         "the simulator as it ships. No measured rows of it are public. * does not fit in memory by the main "
         "simulator's count; the additive model does not know.",
-        ("layout", *heads), tuple(rows),
-    )  # fmt: skip
+        ("layout", *heads),
+        tuple(rows),
+    )
     terms = Table(
         f"The four terms in {names[0]} (s). Last column: the simulator where a pipeline gets one sequence a "
         "micro-batch, as one would "
@@ -129,7 +130,7 @@ def ratio_claim(found: Mapping[str, Sequence[Beside]]) -> Claim:
         "No measured rows of this job are public. Without matrix units fp32 has a fifteenth of the peak of half "
         "precision on an H100; "
         "2.4x is nearer to TF32.",
-    )  # fmt: skip
+    )
 
 
 def data(found: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
@@ -145,9 +146,15 @@ def data(found: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
             terms = by.added.terms
             rows.append(
                 {
-                    **row, "compute_s": terms.compute_s, "data_s": terms.data_s, "tensor_s": terms.tensor_s,
-                    "pipeline_s": terms.pipeline_s, "seconds": terms.seconds, "simulator_s": each.simulator_s,
-                    "simulator_fits": each.simulator_fits, "simulator_micro_batches_s": each.simulator_micro_s,
+                    **row,
+                    "compute_s": terms.compute_s,
+                    "data_s": terms.data_s,
+                    "tensor_s": terms.tensor_s,
+                    "pipeline_s": terms.pipeline_s,
+                    "seconds": terms.seconds,
+                    "simulator_s": each.simulator_s,
+                    "simulator_fits": each.simulator_fits,
+                    "simulator_micro_batches_s": each.simulator_micro_s,
                 }
-            )  # fmt: skip
+            )
     return rows

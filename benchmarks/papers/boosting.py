@@ -77,10 +77,15 @@ def study(context: Context) -> Section:
     """Train, judge and tell, on published rows and on real runs. Without either the section says so."""
     published, real = _published(context), boosting_runs.study(context, *((QUICK,) if context.quick else ()))
     return Section(
-        KEY, TITLE, (*published.text, *real.text), (*published.claims, *real.claims),
-        (*published.tables, *real.tables), (*published.figures, *real.figures),
-        (*published.verdicts, *real.verdicts), {**published.data, "real_runs": dict(real.data)},
-    )  # fmt: skip
+        KEY,
+        TITLE,
+        (*published.text, *real.text),
+        (*published.claims, *real.claims),
+        (*published.tables, *real.tables),
+        (*published.figures, *real.figures),
+        (*published.verdicts, *real.verdicts),
+        {**published.data, "real_runs": dict(real.data)},
+    )
 
 
 def _published(context: Context) -> Section:

@@ -127,9 +127,13 @@ def _indices(found: NDArray[np.intp]) -> tuple[int, ...]:
 
 
 def answer(
-    measured: Sequence[MeasuredJob], asked: Sequence[Question], setting: Setting, seed: int,
-    progress: Callable[[int, int], None] = lambda done, of: None, workers: int | None = None,
-) -> dict[str, list[Prediction]]:  # fmt: skip
+    measured: Sequence[MeasuredJob],
+    asked: Sequence[Question],
+    setting: Setting,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    workers: int | None = None,
+) -> dict[str, list[Prediction]]:
     """The held-out predictions by run; a run of which a fold has too few rows to train on is left out."""
     workers = workers or min(cores(), 4)
     short = {q.run for q in asked if q.kind != BLIND_SIMULATOR and not enough([measured[i] for i in q.training])}

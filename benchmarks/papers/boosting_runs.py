@@ -57,13 +57,15 @@ NETWORK_FOLDS = 5
 """Networks are left out seven at a time, which is stricter than one at a time and takes a seventh of it."""
 SETTING = Setting(seeds=1)
 """As everywhere, but one ensemble and not the mean of three, which takes three times as long."""
-FEW = (
-    "small-lenet5", "small-alexnet", "small-mlp", "small-nin", "small-vgg11", "small-squeezenet-1.1", "small-vit-p8"
-)  # fmt: skip
+FEW = ("small-lenet5", "small-alexnet", "small-mlp", "small-nin", "small-vgg11", "small-squeezenet-1.1", "small-vit-p8")
 """Networks of a quick study."""
 ROWS = "real runs"
-WAYS = {"job": f"{FOLDS}-fold by job", "network": "by network, seven at a time", "family": "by model family",
-        "precision": "by precision"}  # fmt: skip
+WAYS = {
+    "job": f"{FOLDS}-fold by job",
+    "network": "by network, seven at a time",
+    "family": "by model family",
+    "precision": "by precision",
+}
 UNSEEN = "without attention"
 NAMES = {
     **{f"boosting by {way}": f"boosting, {said}" for way, said in WAYS.items()},
@@ -193,10 +195,15 @@ def questions_of_runs(measured: Sequence[MeasuredJob], seed: int) -> list[Questi
     jobs = folds["job"]
     for precision in np.unique(precisions):
         asked += [
-            Question(f"blind {precision}", BLIND, _at((jobs != f) & (precisions == precision)), _at(jobs == f),
-                     str(precision))
+            Question(
+                f"blind {precision}",
+                BLIND,
+                _at((jobs != f) & (precisions == precision)),
+                _at(jobs == f),
+                str(precision),
+            )
             for f in np.unique(jobs)
-        ]  # fmt: skip
+        ]
     return asked
 
 

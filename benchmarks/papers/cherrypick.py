@@ -26,10 +26,11 @@ from benchmarks.papers.cherrypick_searches import (
 )
 from benchmarks.papers.cloud_figures import gap_by_runs, gaps_by_job
 from benchmarks.papers.cloud_tables import JOBS, CloudRun, cloud_configurations, read_cloud_runs
+from benchmarks.papers.search_baselines import random_search
 from benchmarks.papers.study import Claim, Context, Section
 from precision_time.errors import DataError
 from precision_time.predictors.cherrypick import IMPROVED, cherrypick
-from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, random_search
+from precision_time.predictors.cloud_search import Configurations, FloatArray, Search
 
 PUBLISHED_P90 = {"kmeans": 38, "spark": 18, "terasort": 0, "tpcds": 20, "tpch": 7}
 """Ninth decile of the gap to the best cost, in per cent, as published (spark is the paper's regression)."""
@@ -44,8 +45,11 @@ def study(context: Context) -> Section:
             "coordinate descent get as many runs as CherryPick took with the same seed. No search measures "
             "anything twice."
         ],
-        [], [], [], {},
-    )  # fmt: skip
+        [],
+        [],
+        [],
+        {},
+    )
     try:
         if context.data is None:
             raise DataError("there is no data folder")
@@ -56,9 +60,14 @@ def study(context: Context) -> Section:
     simulated(context, report)
     real(context, report)
     return Section(
-        "cherrypick", "CherryPick", tuple(report.text), tuple(report.claims), tuple(report.tables),
-        tuple(report.figures), data=report.data,
-    )  # fmt: skip
+        "cherrypick",
+        "CherryPick",
+        tuple(report.text),
+        tuple(report.claims),
+        tuple(report.tables),
+        tuple(report.figures),
+        data=report.data,
+    )
 
 
 def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> None:
@@ -90,9 +99,11 @@ def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> No
         "optimum is another where the price of storage is left out."
     )
     report.table(
-        "ladder", f"Mechanisms, one after the other; {', '.join(jobs)} together",
-        ("table", *HEADER[2:], "median gap % of each job"), ladder,
-    )  # fmt: skip
+        "ladder",
+        f"Mechanisms, one after the other; {', '.join(jobs)} together",
+        ("table", *HEADER[2:], "median gap % of each job"),
+        ladder,
+    )
     _cloud_by_job(context, report, runs, jobs)
     _claims(report, by_rung, jobs)
 
@@ -200,26 +211,36 @@ def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Judged]], jobs:
         median, cost = float(np.median(whole.gap)), float(whole.cost.mean())
         report.claims.append(
             Claim(
-                f"CherryPick {label}: median gap to the best", "within 5 %", f"{100 * median:.1f} %", median <= 0.05,
-                "" if median <= 0.05 else "it stops after 6 runs, when a process fitted to so few points is too "
+                f"CherryPick {label}: median gap to the best",
+                "within 5 %",
+                f"{100 * median:.1f} %",
+                median <= 0.05,
+                ""
+                if median <= 0.05
+                else "it stops after 6 runs, when a process fitted to so few points is too "
                 "sure of itself: a feature that did not matter so far is taken to have no effect",
             )
-        )  # fmt: skip
+        )
         report.claims.append(
             Claim(
-                f"CherryPick {label}: search cost of exhaustive", "at most 10 %", f"{100 * cost:.1f} %", cost <= 0.1,
+                f"CherryPick {label}: search cost of exhaustive",
+                "at most 10 %",
+                f"{100 * cost:.1f} %",
+                cost <= 0.1,
                 "" if cost <= 0.1 else f"{whole.runs.mean():.1f} runs of 41 to 64 configurations; 66 were published",
             )
-        )  # fmt: skip
+        )
         each = {job: float(np.median(of[job].gap)) for job in jobs}
         missed = [job for job in jobs if each[job] > 0.05]
         report.claims.append(
             Claim(
-                f"CherryPick {label}: median gap of each job", "within 5 %",
-                ", ".join(f"{job} {100 * gap:.1f} %" for job, gap in each.items()), not missed,
+                f"CherryPick {label}: median gap of each job",
+                "within 5 %",
+                ", ".join(f"{job} {100 * gap:.1f} %" for job, gap in each.items()),
+                not missed,
                 f"missed for {', '.join(missed)}: see the text on stopping and the cliff of memory" if missed else "",
             )
-        )  # fmt: skip
+        )
         exact = [f"{job} {100 * of[job].exact:.0f} %" for job in jobs]
         report.claims.append(Claim(f"CherryPick {label}: exact optimum", "45-90 % of runs", ", ".join(exact), None))
         p90 = [f"{job} {100 * np.quantile(of[job].gap, 0.9):.0f} %" for job in jobs]

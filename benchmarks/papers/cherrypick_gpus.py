@@ -23,18 +23,12 @@ from benchmarks.papers.cherrypick_searches import (
     together,
 )
 from benchmarks.papers.study import Claim, Context
-from benchmarks.papers.training_tables import (
-    CLOUD,
-    ENERGY,
-    FEWEST_WAYS,
-    measured_configurations,
-    published_configurations,
-    simulated_configurations,
-)
+from benchmarks.papers.training_tables import FEWEST_WAYS, measured_configurations, published_configurations
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
 from precision_time.job.run import Run
 from precision_time.predictors.cherrypick import IMPROVED
+from precision_time.predictors.training_grid import CLOUD, ENERGY, predicted_configurations
 
 SETTINGS = (LADDER[0], LADDER[-1])
 GOAL = 0.05
@@ -89,9 +83,11 @@ def published(context: Context, report: Gathered) -> None:
     )
     report.table("published", "Published GPU configurations, in dollars", ("setting", *HEADER), lines)
     report.table(
-        "published_models", "The same by model, without a deadline", ("setting", *HEADER),
+        "published_models",
+        "The same by model, without a deadline",
+        ("setting", *HEADER),
         models,
-    )  # fmt: skip
+    )
 
 
 def _days() -> str:
@@ -107,13 +103,14 @@ def _claim(report: Gathered, what: str, parts: Sequence[Judged]) -> None:
     median, within = float(np.median(judged.gap)), sum(m <= GOAL for m in medians)
     report.claims.append(
         Claim(
-            f"{what}: median gap to the best cost", "within 5 %",
+            f"{what}: median gap to the best cost",
+            "within 5 %",
             f"{100 * median:.1f} % (P90 {per_cent(judged.gap, 0.9)} %; {within} of {len(parts)} tables within "
             f"5 %; search cost {100 * judged.cost.mean():.1f} % of exhaustive)",
             median <= GOAL,
             "" if within == len(parts) else "tables beyond 5 %: it stops before it has seen the right GPU",
         )
-    )  # fmt: skip
+    )
 
 
 def simulated(context: Context, report: Gathered) -> None:
@@ -129,9 +126,9 @@ def simulated(context: Context, report: Gathered) -> None:
             if context.quick and at:
                 continue
             table = (
-                simulated_configurations(job, gpus=("v100-16gb-sxm", "t4"), counts=(1, 4), price=price)
+                predicted_configurations(job, gpus=("v100-16gb-sxm", "t4"), counts=(1, 4), price=price)
                 if context.quick
-                else simulated_configurations(job, price=price)
+                else predicted_configurations(job, price=price)
             )
             times = [table.known()(i) for i in range(len(table))]
             for share in (0.1, 0.4):
@@ -151,8 +148,10 @@ def simulated(context: Context, report: Gathered) -> None:
             _claim(report, "CherryPick improved, simulated GPU grid in dollars, two deadlines", found)
         report.table(
             "simulated" if price == CLOUD else "simulated_energy",
-            f"A simulated world of GPUs, with a deadline, cost in {what}", ("setting", *HEADER), lines,
-        )  # fmt: skip
+            f"A simulated world of GPUs, with a deadline, cost in {what}",
+            ("setting", *HEADER),
+            lines,
+        )
     context.progress("CherryPick: simulated GPUs", steps, steps)
     report.text.append(
         "The full grid of GPU type x count x precision x batch is a simulated world: its times are what this package "

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.papers.search_baselines import coordinate_descent, random_search
 from benchmarks.papers.study import Claim, Context, Figure, Table
 from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, Setting, cherrypick
-from precision_time.predictors.cloud_search import Configurations, FloatArray, Search, coordinate_descent, random_search
+from precision_time.predictors.cloud_search import Configurations, FloatArray, Search
 from precision_time.predictors.surrogate import Averaged
 
 SEEDS = 20
@@ -48,9 +49,10 @@ def judge(table: Configurations, searches: Sequence[Search], deadline_s: float |
     best = float(costs[index]) if index is not None else float("nan")
     found = [NOTHING_FOUND if s.best is None else s.best.cost / best - 1.0 for s in searches]
     return Judged(
-        np.array(found), np.array([len(s.history) for s in searches], dtype=float),
+        np.array(found),
+        np.array([len(s.history) for s in searches], dtype=float),
         np.array([s.cost for s in searches]) / float(costs.sum()),
-    )  # fmt: skip
+    )
 
 
 def together(parts: Sequence[Judged]) -> Judged:
@@ -72,8 +74,15 @@ def all_ways(
 
 
 HEADER = (
-    "table", "configurations", "way", "median gap %", "P90 gap %", "exact %", "runs", "cost of exhaustive %",
-)  # fmt: skip
+    "table",
+    "configurations",
+    "way",
+    "median gap %",
+    "P90 gap %",
+    "exact %",
+    "runs",
+    "cost of exhaustive %",
+)
 
 
 def per_cent(gaps: FloatArray, share: float) -> str:
@@ -87,11 +96,17 @@ def rows_of(name: str, size: int, ways: Mapping[str, Judged]) -> list[tuple[str,
     """Lines of a table, one for each way of searching."""
     return [
         (
-            name, str(size), way, per_cent(j.gap, 0.5), per_cent(j.gap, 0.9),
-            f"{100 * j.exact:.0f}", f"{j.runs.mean():.1f}", f"{100 * j.cost.mean():.1f}",
+            name,
+            str(size),
+            way,
+            per_cent(j.gap, 0.5),
+            per_cent(j.gap, 0.9),
+            f"{100 * j.exact:.0f}",
+            f"{j.runs.mean():.1f}",
+            f"{100 * j.cost.mean():.1f}",
         )
         for way, j in ways.items()
-    ]  # fmt: skip
+    ]
 
 
 @dataclass

@@ -69,28 +69,41 @@ def read_cloud_runs(data: Path) -> tuple[CloudRun, ...]:
 
 def _run(line: Mapping[str, str]) -> CloudRun:
     return CloudRun(
-        line["job"], line["vm"], int(line["cpus"]), float(line["ram_gb"]), line["cpu_speed"] == "fast",
-        float(line["vm_usd_per_hour"]), line["disk"] == "local", int(line["disk_count"]), int(line["machines"]),
+        line["job"],
+        line["vm"],
+        int(line["cpus"]),
+        float(line["ram_gb"]),
+        line["cpu_speed"] == "fast",
+        float(line["vm_usd_per_hour"]),
+        line["disk"] == "local",
+        int(line["disk_count"]),
+        int(line["machines"]),
         float(line["time_s"]),
-    )  # fmt: skip
+    )
 
 
 def authors(run: CloudRun) -> dict[str, float]:
     """CPU speed, cores of a machine, of the cluster, disk speed, and RAM per core in three classes."""
     per_core = run.ram_gb / run.cpus
     return {
-        "fast_cpu": float(run.fast_cpu), "cpus": run.cpus, "cores": run.cores, "local_disk": float(run.local_disk),
+        "fast_cpu": float(run.fast_cpu),
+        "cpus": run.cpus,
+        "cores": run.cores,
+        "local_disk": float(run.local_disk),
         "ram_class": float(per_core > 3.0) + float(per_core > 6.0),
-    }  # fmt: skip
+    }
 
 
 def totals(run: CloudRun) -> dict[str, float]:
     """What the cluster has in all, and of what size: a job that needs so much memory sees it in one feature."""
     return {
-        "fast_cpu": float(run.fast_cpu), "log_cpus": math.log(run.cpus), "log_cores": math.log(run.cores),
-        "log_ram": math.log(run.ram_gb * run.machines), "local_disk": float(run.local_disk),
+        "fast_cpu": float(run.fast_cpu),
+        "log_cpus": math.log(run.cpus),
+        "log_cores": math.log(run.cores),
+        "log_ram": math.log(run.ram_gb * run.machines),
+        "local_disk": float(run.local_disk),
         "log_ram_per_core": math.log(run.ram_gb / run.cpus),
-    }  # fmt: skip
+    }
 
 
 ENCODINGS = {"authors": authors, "totals": totals}

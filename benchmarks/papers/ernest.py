@@ -215,9 +215,7 @@ def study(context: Context) -> Section:
     data: dict[str, object] = {}
     _cloud(context, text, tables, figures, data)
     verdicts = _machine(context, text, tables, figures, data)
-    return Section(
-        "ernest", "Ernest", tuple(text), (), tuple(tables), tuple(figures), verdicts=verdicts, data=data
-    )  # fmt: skip
+    return Section("ernest", "Ernest", tuple(text), (), tuple(tables), tuple(figures), verdicts=verdicts, data=data)
 
 
 def _cloud(

@@ -71,9 +71,13 @@ def study(context: Context) -> Section:
     if not context.quick:
         few = dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:2], seed=context.seed)
         families = held_out(
-            rows, few, len(rows), family_of_row, context.seed,
+            rows,
+            few,
+            len(rows),
+            family_of_row,
+            context.seed,
             lambda done, of: context.progress("PredictDDL: unseen families", done, of),
-        )  # fmt: skip
+        )
     bill = float(np.mean([sum(r.measured.cost_s for r in rows) * (folds - 1) / folds]))
     protocols = [
         same_runs(held, folds, context.seed),
@@ -242,7 +246,7 @@ def _claims(
             None,
         ),
         *speed_claims(speed),
-    )  # fmt: skip
+    )
 
 
 def _chosen(held: Sequence[Held]) -> str:
@@ -268,18 +272,27 @@ def _data(
         "unseen_families": accuracy(families).to_dict() if families else None,
         "protocols": {
             p.name: {
-                "ernest_mape": p.ernest_mape, "predictddl_mape": p.predictddl_mape, "ratio": p.ratio,
-                "ratios": p.ratios(), "ernest_network_s": p.ernest_network_s, "predictddl_s": p.predictddl_s,
+                "ernest_mape": p.ernest_mape,
+                "predictddl_mape": p.predictddl_mape,
+                "ratio": p.ratio,
+                "ratios": p.ratios(),
+                "ernest_network_s": p.ernest_network_s,
+                "predictddl_s": p.predictddl_s,
             }
             for p in protocols
         },
         "speed": speed.to_dict(),
         "rows": [
-            {"id": h.row.measured.id, "measured_s": h.row.measured.seconds, "predicted_s": h.seconds,
-             "confidence": h.confidence, "strange": h.strange}
+            {
+                "id": h.row.measured.id,
+                "measured_s": h.row.measured.seconds,
+                "predicted_s": h.seconds,
+                "confidence": h.confidence,
+                "strange": h.strange,
+            }
             for h in held
         ],
-    }  # fmt: skip
+    }
 
 
 def _verdict(name: str, held: Sequence[Held], protocols: Sequence[Protocol], speed: Speed) -> Verdict:

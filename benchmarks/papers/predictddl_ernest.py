@@ -84,8 +84,9 @@ class Protocol:
         for name in names:
             mine = [b for b in self.beside if b.held.row.measured.job.model == name]
             found[name] = (
-                float(np.mean([abs(b.ernest_error) for b in mine])), float(np.mean([abs(b.held.error) for b in mine])),
-            )  # fmt: skip
+                float(np.mean([abs(b.ernest_error) for b in mine])),
+                float(np.mean([abs(b.held.error) for b in mine])),
+            )
         return found
 
     def ratios(self) -> dict[str, float]:

@@ -96,9 +96,13 @@ def _told(predictor: PredictDDL, row: Row, vector: np.ndarray) -> Held:
     said = who.forecast(row.facts, vector)
     measured = row.measured.seconds
     return Held(
-        row, said.seconds, said.confidence or 0.0, who.likeness.is_strange(vector), who.fitted.setting.label,
+        row,
+        said.seconds,
+        said.confidence or 0.0,
+        who.likeness.is_strange(vector),
+        who.fitted.setting.label,
         said.p10_s <= measured <= said.p90_s,
-    )  # fmt: skip
+    )
 
 
 def network_of_row(row: Row) -> str:

@@ -50,8 +50,12 @@ with warnings.catch_warnings():
     from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader
 
-ROOFLINES = (("v100-16gb-sxm", "fp32", 1.0), ("v100-16gb-sxm", "fp16", 0.5), ("a100-80gb-sxm", "tf32", 1.0),
-             ("h100-80gb-sxm", "bf16", 0.5))  # fmt: skip
+ROOFLINES = (
+    ("v100-16gb-sxm", "fp32", 1.0),
+    ("v100-16gb-sxm", "fp16", 0.5),
+    ("a100-80gb-sxm", "tf32", 1.0),
+    ("h100-80gb-sxm", "bf16", 0.5),
+)
 """Device, mathematics, and bytes of an element against fp32."""
 
 LARGEST = 260
@@ -62,9 +66,12 @@ def targets_of(network: Network) -> Floats:
     """The figures of the module's text, before they are standardised."""
     flops, size = network.flops, network.bytes
     sizes = [
-        network.nodes, 1 + int(levels(network.nodes, network.edges).max()), 1 + network.parameters, 1.0 + flops.sum(),
+        network.nodes,
+        1 + int(levels(network.nodes, network.edges).max()),
+        1 + network.parameters,
+        1.0 + flops.sum(),
         1.0 + size.sum(),
-    ]  # fmt: skip
+    ]
     shares = [
         np.bincount(network.types, weights=what, minlength=len(Primitive)) / max(1.0, what.sum())
         for what in (flops, size)
@@ -142,9 +149,16 @@ def pretrain(
     return Pretrained(
         encoder,
         _judge(encoder, head, held_out, mean, deviation),
-        {"networks": len(networks), "epochs": epochs, "batch": batch, "rate": rate, "seed": seed,
-         "seconds": round(time.perf_counter() - start, 1), "torch": torch.__version__.split("+")[0]},
-    )  # fmt: skip
+        {
+            "networks": len(networks),
+            "epochs": epochs,
+            "batch": batch,
+            "rate": rate,
+            "seed": seed,
+            "seconds": round(time.perf_counter() - start, 1),
+            "torch": torch.__version__.split("+")[0],
+        },
+    )
 
 
 def _data(network: Network, target: torch.Tensor) -> Data:

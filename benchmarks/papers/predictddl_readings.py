@@ -36,17 +36,32 @@ def readings_table(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> T
     ]
     return Table(
         "Equal measurement cost, by reading: mean errors on unseen networks, and seconds of measuring",
-        ("reading", "what Ernest is given", "rows", "Ernest", "PredictDDL", "ratio", "Ernest's s a network",
-         "PredictDDL's s in all", "bills equal at networks"),
+        (
+            "reading",
+            "what Ernest is given",
+            "rows",
+            "Ernest",
+            "PredictDDL",
+            "ratio",
+            "Ernest's s a network",
+            "PredictDDL's s in all",
+            "bills equal at networks",
+        ),
         tuple(
             (
-                reading, given, str(len(p.beside)), percent(p.ernest_mape), percent(p.predictddl_mape),
-                f"{p.ratio:.2f}", f"{p.ernest_network_s:.1f}" if p.ernest_network_s else "as PredictDDL",
-                f"{p.predictddl_s:.0f}", f"{p.even:.0f}" if np.isfinite(p.even) else "any",
+                reading,
+                given,
+                str(len(p.beside)),
+                percent(p.ernest_mape),
+                percent(p.predictddl_mape),
+                f"{p.ratio:.2f}",
+                f"{p.ernest_network_s:.1f}" if p.ernest_network_s else "as PredictDDL",
+                f"{p.predictddl_s:.0f}",
+                f"{p.even:.0f}" if np.isfinite(p.even) else "any",
             )
             for reading, given, p in rows
         ),
-    )  # fmt: skip
+    )
 
 
 def amortised_table(protocols: Sequence[Protocol]) -> Table:
@@ -55,16 +70,28 @@ def amortised_table(protocols: Sequence[Protocol]) -> Table:
     rows = []
     for served in SERVED:
         own = network.predictddl_s / served
-        rows.append((
-            f"{served:,}", f"{own:.1f}", f"{network.ernest_network_s:.1f}", f"{network.ernest_network_s / own:.2f}",
-            f"{job.ernest_network_s:.1f}", f"{job.ernest_network_s / own:.2f}",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{served:,}",
+                f"{own:.1f}",
+                f"{network.ernest_network_s:.1f}",
+                f"{network.ernest_network_s / own:.2f}",
+                f"{job.ernest_network_s:.1f}",
+                f"{job.ernest_network_s / own:.2f}",
+            )
+        )
     return Table(
         "3. amortised: seconds of measuring for each network asked about; errors are those of reading 2",
-        ("networks asked about", "PredictDDL", "Ernest per network", "over PredictDDL's", "Ernest per job",
-         "over PredictDDL's"),
+        (
+            "networks asked about",
+            "PredictDDL",
+            "Ernest per network",
+            "over PredictDDL's",
+            "Ernest per job",
+            "over PredictDDL's",
+        ),
         tuple(rows),
-    )  # fmt: skip
+    )
 
 
 def readings_text(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> str:

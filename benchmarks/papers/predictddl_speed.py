@@ -83,17 +83,22 @@ class Speed:
     def to_dict(self) -> dict[str, dict[str, float]]:
         return {
             name if name.startswith("ratio") else f"{name}_s": {
-                "median": each.median, "q1": each.low, "q3": each.high, "timings": each.count
+                "median": each.median,
+                "q1": each.low,
+                "q3": each.high,
+                "timings": each.count,
             }
             for name in self.__slots__
             for each in (getattr(self, name),)
-        }  # fmt: skip
+        }
 
 
 def timed(
-    rows: Sequence[Row], own: Mapping[str, Sequence[MeasuredJob]], quick: bool = False,
+    rows: Sequence[Row],
+    own: Mapping[str, Sequence[MeasuredJob]],
+    quick: bool = False,
     report: Callable[[int, int], None] = lambda done, of: None,
-) -> Speed:  # fmt: skip
+) -> Speed:
     """`own` holds for every network and dataset type the runs of Ernest's design (`ernest_runs`)."""
     keys = sorted(own)
     chosen = keys[:: max(1, len(keys) // NETWORKS)][: 1 if quick else NETWORKS]
@@ -127,9 +132,12 @@ def timed(
     ernest_calls: list[float] = []
     for done, key in enumerate(chosen, len(new) + 2):
         asked = {
-            "predictor": "ernest", "by": PER_NETWORK, "jobs": [first[key].to_dict()], "again": again,
+            "predictor": "ernest",
+            "by": PER_NETWORK,
+            "jobs": [first[key].to_dict()],
+            "again": again,
             "rows": [[m.job.to_dict(), m.seconds] for m in own[key]],
-        }  # fmt: skip
+        }
         wall, found = _first_line(asked)
         runs_s = sum(m.cost_s for m in own[key])
         ernest_fresh[key] = start_s + runs_s + wall
@@ -137,15 +145,18 @@ def timed(
         ernest_calls += found[-1]["call_s"]
         report(done, steps)
     return Speed(
-        call=Spread.of(calls), fresh=Spread.of(_flat(fresh)), warm=Spread.of(_flat(warm)),
+        call=Spread.of(calls),
+        fresh=Spread.of(_flat(fresh)),
+        warm=Spread.of(_flat(warm)),
         ernest_call=Spread.of(ernest_calls),
         ernest_runs=Spread.of([sum(m.cost_s for m in own[key]) for key in keys]),
         ernest_pass=Spread.of([sum(m.seconds for m in own[key]) for key in keys]),
         torch_start=Spread.of(starts),
-        ernest_fresh=Spread.of(list(ernest_fresh.values())), ernest_warm=Spread.of(list(ernest_warm.values())),
+        ernest_fresh=Spread.of(list(ernest_fresh.values())),
+        ernest_warm=Spread.of(list(ernest_warm.values())),
         ratio_fresh=Spread.of([ernest_fresh[key] / s for key, mine in fresh.items() for s in mine]),
         ratio_warm=Spread.of([ernest_warm[key] / s for key, mine in warm.items() for s in mine]),
-    )  # fmt: skip
+    )
 
 
 def _torch_start() -> float:
@@ -233,5 +244,6 @@ def speed_table(speed: Speed) -> Table:
     rows.append(("ratio, warm", f"{speed.ratio_warm:.3g}", "", str(speed.ratio_warm.count), ""))
     return Table(
         "Seconds until the first answer: median (quartiles)",
-        ("what", "Ernest", "PredictDDL", "Ernest's timings", "PredictDDL's"), tuple(rows),
-    )  # fmt: skip
+        ("what", "Ernest", "PredictDDL", "Ernest's timings", "PredictDDL's"),
+        tuple(rows),
+    )

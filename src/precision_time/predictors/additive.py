@@ -150,17 +150,24 @@ class Additive:
             additive(compute, data, rates[0], tensor, rates[1], local.pp),
             float(weights @ spread) / compute if compute else 0.0,
             _shares(timed, local.calls[busiest], profiled, weights),
-            data, rates[0], tensor, rates[1],
-        )  # fmt: skip
+            data,
+            rates[0],
+            tensor,
+            rates[1],
+        )
 
     def save(self, folder: Path) -> None:
         """Write `additive.json`: devices, cost and profiled points."""
         folder.mkdir(parents=True, exist_ok=True)
         cost = self.cost()
         content = {
-            "format": FORMAT, "name": self.name, "devices": sorted(self._devices), **self._more(),
-            "cost": [cost.runs, cost.measured_s, cost.fit_s], "profile": self._profile.to_json(),
-        }  # fmt: skip
+            "format": FORMAT,
+            "name": self.name,
+            "devices": sorted(self._devices),
+            **self._more(),
+            "cost": [cost.runs, cost.measured_s, cost.fit_s],
+            "profile": self._profile.to_json(),
+        }
         write_whole(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
@@ -277,8 +284,9 @@ def calibration_seconds(jobs: Iterable[Job]) -> float:
     """Roughly what `calibrate` took to measure the kernels of the jobs' device files, which do not say."""
     points = {
         device_key(gpu): gpu.calibration.kernels.seconds
-        for job in jobs if job.device and (gpu := catalog_of(job).gpu(job.gpu)).calibration is not None
-    }  # fmt: skip
+        for job in jobs
+        if job.device and (gpu := catalog_of(job).gpu(job.gpu)).calibration is not None
+    }
     return sum(map(_spent, points.values()))
 
 

@@ -53,9 +53,13 @@ class Terms:
 
 
 def additive(
-    compute_s: float, data_bytes: float, data_bytes_per_s: float, tensor_bytes: float, tensor_bytes_per_s: float,
+    compute_s: float,
+    data_bytes: float,
+    data_bytes_per_s: float,
+    tensor_bytes: float,
+    tensor_bytes_per_s: float,
     pp: int,
-) -> Terms:  # fmt: skip
+) -> Terms:
     """The terms of T_comp, V_dp and V_tp with their bandwidths (not asked for where nothing is sent), and pp stages."""
     return Terms(
         compute_s,

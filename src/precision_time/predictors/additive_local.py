@@ -130,8 +130,10 @@ def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
     sent: dict[str, float] = {}
     for unit, times, again in _units(program, stage):
         for exchanges, count in (
-            (unit.forward_collectives, times), (unit.backward_collectives, times), (unit.recompute_collectives, again),
-        ):  # fmt: skip
+            (unit.forward_collectives, times),
+            (unit.backward_collectives, times),
+            (unit.recompute_collectives, again),
+        ):
             for each in exchanges:
                 if each.group == TENSOR:
                     sent[each.collective] = sent.get(each.collective, 0.0) + each.nbytes * each.times * count

@@ -241,8 +241,10 @@ class Boosting(PrecisionAware, Predictor):
             float(np.exp(part[0])) for part in self.learned.log_parts([facts_of(self._view(job))])
         )
         return {
-            "compute": compute, "communication": compute * (added - 1.0), "overlap": compute * added * (overlap - 1.0)
-        }  # fmt: skip
+            "compute": compute,
+            "communication": compute * (added - 1.0),
+            "overlap": compute * added * (overlap - 1.0),
+        }
 
     def cost(self) -> Cost:
         return self._cost
@@ -253,11 +255,15 @@ class Boosting(PrecisionAware, Predictor):
         if learned.communication is not None and learned.aggregator is not None:
             models |= {"communication": learned.communication.trees, "aggregator": learned.aggregator.trees}
         content = {
-            "predictor": self.name, "models": list(models),
-            "rooflines": dict(learned.compute.rooflines.theta), "cost": asdict(self._cost),
-            "width": learned.width,  "radii": asdict(learned.radii),
-            "known": learned.known.to_dict(), **self._settings(),
-        }  # fmt: skip
+            "predictor": self.name,
+            "models": list(models),
+            "rooflines": dict(learned.compute.rooflines.theta),
+            "cost": asdict(self._cost),
+            "width": learned.width,
+            "radii": asdict(learned.radii),
+            "known": learned.known.to_dict(),
+            **self._settings(),
+        }
         files = {FILE: compact_json(content) + "\n"}
         for name, trees in models.items():
             files |= trees.texts(name)

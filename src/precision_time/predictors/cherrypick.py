@@ -45,8 +45,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         for field, value in (
-            ("starts", self.starts), ("least_runs", self.least_runs), ("most_runs", self.most_runs or 1)
-        ):  # fmt: skip
+            ("starts", self.starts),
+            ("least_runs", self.least_runs),
+            ("most_runs", self.most_runs or 1),
+        ):
             if value < 1:
                 raise PredictorError(f"{field} {value!r} of a search must be at least 1")
         if not self.stop_below >= 0.0:

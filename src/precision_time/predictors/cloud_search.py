@@ -1,4 +1,4 @@
-"""Configurations to choose from, what a search over them is, and the searches that CherryPick is compared with.
+"""Configurations to choose from, and the record of a search over them.
 
 A configuration has features (what the surrogate sees), coordinates (what a person would vary one at a time), and a
 price per second; its cost is price times time. Prices may be in any unit: dollars, watts, workers. A search measures
@@ -163,61 +163,13 @@ class Trials:
         return Search(tuple(self.done.values()), why, self.deadline_s)
 
 
-def exhaustive(table: Configurations, measure: Measure | None = None, *, deadline_s: float | None = None) -> Search:
-    """Measures all."""
-    trials = Trials(table, measure, deadline_s)
-    for index in range(len(table)):
-        trials.run(index)
-    return trials.end(f"all {len(table)} measured")
-
-
-def random_search(
-    table: Configurations, measure: Measure | None = None, *, runs: int, deadline_s: float | None = None, seed: int = 0
-) -> Search:
-    """Measures `runs` configurations drawn without return."""
-    trials = Trials(table, measure, deadline_s)
-    for index in np.random.default_rng(seed).permutation(len(table))[:runs]:
-        trials.run(int(index))
-    return trials.end(f"{len(trials.done)} drawn")
-
-
-def coordinate_descent(
-    table: Configurations, measure: Measure | None = None, *, runs: int, deadline_s: float | None = None, seed: int = 0
-) -> Search:
-    """From a random configuration, takes the best along one coordinate after the other until none is better.
-
-    Starts again elsewhere while runs are left. Coordinates go in the order of the table, as in the paper's comparison.
-    """
-    trials = Trials(table, measure, deadline_s)
-    draws = np.random.default_rng(seed)
-    while len(trials.done) < runs and trials.open:
-        here = trials.run(int(draws.choice(trials.open)))
-        moved = True
-        while moved and len(trials.done) < runs:
-            moved = False
-            for axis in range(len(table.coordinates[0])):
-                best = _along(trials, here, axis, runs)
-                moved |= best.index != here.index
-                here = best
-    return trials.end(f"{len(trials.done)} runs used" if trials.open else f"all {len(table)} measured")
-
-
-def _along(trials: Trials, here: Trial, axis: int, runs: int) -> Trial:
-    """The best trial among those that differ from `here` in one coordinate at most, as far as the runs go."""
-    place = trials.table.coordinates[here.index]
-    for index, other in enumerate(trials.table.coordinates):
-        same_otherwise = all(a == b for i, (a, b) in enumerate(zip(place, other, strict=True)) if i != axis)
-        if same_otherwise and (index in trials.done or len(trials.done) < runs):
-            trial = trials.run(index)
-            if (not trial.feasible, trial.cost) < (not here.feasible, here.cost):
-                here = trial
-    return here
-
-
 def table_of(
-    rows: Sequence[Mapping[str, float]], names: Sequence[str], prices: Sequence[float],
-    coordinates: Sequence[Sequence[str | float]], seconds: Sequence[float] | None = None,
-) -> Configurations:  # fmt: skip
+    rows: Sequence[Mapping[str, float]],
+    names: Sequence[str],
+    prices: Sequence[float],
+    coordinates: Sequence[Sequence[str | float]],
+    seconds: Sequence[float] | None = None,
+) -> Configurations:
     """Configurations from one mapping of features each; all must name the same."""
     if not rows:
         raise PredictorError("configurations are empty; give at least one")
@@ -226,7 +178,10 @@ def table_of(
         if set(row) != set(fields):
             raise PredictorError(f"features of {name!r} are {', '.join(row)}; the first has {', '.join(fields)}")
     return Configurations(
-        tuple(names), fields, np.array([[row[f] for f in fields] for row in rows], dtype=float),
-        np.array(prices, dtype=float), tuple(tuple(c) for c in coordinates),
+        tuple(names),
+        fields,
+        np.array([[row[f] for f in fields] for row in rows], dtype=float),
+        np.array(prices, dtype=float),
+        tuple(tuple(c) for c in coordinates),
         None if seconds is None else np.array(seconds, dtype=float),
-    )  # fmt: skip
+    )

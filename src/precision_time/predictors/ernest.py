@@ -120,9 +120,12 @@ def fit_curve(points: Sequence[Point], seconds: Sequence[float], relative: bool 
     ranks = [p.ranks for p in points]
     fractions = [p.fraction for p in points]
     return Curve(
-        (float(theta[0]), float(theta[1]), float(theta[2]), float(theta[3])), len(points),
-        (min(ranks), max(ranks)), (min(fractions), max(fractions)), _left_out_spread(rows, times, relative),
-    )  # fmt: skip
+        (float(theta[0]), float(theta[1]), float(theta[2]), float(theta[3])),
+        len(points),
+        (min(ranks), max(ranks)),
+        (min(fractions), max(fractions)),
+        _left_out_spread(rows, times, relative),
+    )
 
 
 def _nnls(rows: FloatArray, times: FloatArray, relative: bool) -> FloatArray:
@@ -267,6 +270,9 @@ def designed(
 def _read_curve(entry: Mapping[str, Any]) -> Curve:
     first, second, third, fourth = (float(v) for v in entry["theta"])
     return Curve(
-        (first, second, third, fourth), int(entry["runs"]), (entry["ranks"][0], entry["ranks"][1]),
-        (entry["fractions"][0], entry["fractions"][1]), float(entry["log_spread"]),
-    )  # fmt: skip
+        (first, second, third, fourth),
+        int(entry["runs"]),
+        (entry["ranks"][0], entry["ranks"][1]),
+        (entry["fractions"][0], entry["fractions"][1]),
+        float(entry["log_spread"]),
+    )

@@ -50,8 +50,8 @@ class Point:
 class Design:
     """Weights of all candidates and what they amount to.
 
-    `chosen` are positions of the runs to make; `costs` are relative (s / s_min / m) and `weighted_cost` keeps the
-    budget, while `cost`, of whole runs, may pass it; `value` is the criterion reached: a trace (A) or log det (D).
+    `chosen` are positions of the runs to make; `costs` are relative (s / s_min / m). Weighted costs sum to the budget
+    at most, while `cost`, of whole runs, may exceed it; `value` is the criterion reached: a trace (A) or log det (D).
     """
 
     criterion: str
@@ -68,10 +68,6 @@ class Design:
     @property
     def cost(self) -> float:
         return sum(self.costs[i] for i in self.chosen)
-
-    @property
-    def weighted_cost(self) -> float:
-        return sum(w * c for w, c in zip(self.weights, self.costs, strict=True))
 
 
 def features(points: Sequence[Point]) -> FloatArray:
@@ -134,9 +130,13 @@ def design(
     weights = _solve(rows, costs, budget, criterion)
     chosen = _spanning(rows, weights, threshold)
     return Design(
-        criterion, tuple(points), tuple(map(float, weights)), tuple(map(float, costs)), tuple(chosen),
+        criterion,
+        tuple(points),
+        tuple(map(float, weights)),
+        tuple(map(float, costs)),
+        tuple(chosen),
         criterion_value(rows, weights, criterion),
-    )  # fmt: skip
+    )
 
 
 def _solve(rows: FloatArray, costs: FloatArray, budget: float, criterion: str) -> FloatArray:

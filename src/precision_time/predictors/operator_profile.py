@@ -68,9 +68,11 @@ class OperatorProfile:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "device": self.device, "spent_s": self.spent_s, "left_out": list(self.left_out),
+            "device": self.device,
+            "spent_s": self.spent_s,
+            "left_out": list(self.left_out),
             "points": [point.to_json() for point in self.points],
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> OperatorProfile:

@@ -109,9 +109,14 @@ class BoostingResidual(Predictor):
 
     def save(self, folder: Path) -> None:
         content = {
-            "predictor": self.name, "seed": self.seed, "setting": asdict(self.setting), "share": self._share,
-            "radii": asdict(self._radii), "known": self._known.to_dict(), "cost": asdict(self._cost),
-        }  # fmt: skip
+            "predictor": self.name,
+            "seed": self.seed,
+            "setting": asdict(self.setting),
+            "share": self._share,
+            "radii": asdict(self._radii),
+            "known": self._known.to_dict(),
+            "cost": asdict(self._cost),
+        }
         write(folder, {FILE: compact_json(content) + "\n", **self.trees.texts("residual")})
         self.simulator.save(folder)
 

@@ -42,9 +42,7 @@ def parts(group: str, kind: str, arch: str) -> tuple[tuple[str, float], ...]:
     """Names of the departures that add up to a theta, with their prior widths over that of a family."""
     family = DEPARTS.get(group, group.partition(".")[0])
     of_group = () if family == group else ((f"{group}", LEVELS[1]),)
-    return (
-        (f"{family}*", LEVELS[0]), *of_group, (f"{group}|{kind}", LEVELS[2]), (f"{group}|{kind}|{arch}", LEVELS[3])
-    )  # fmt: skip
+    return ((f"{family}*", LEVELS[0]), *of_group, (f"{group}|{kind}", LEVELS[2]), (f"{group}|{kind}|{arch}", LEVELS[3]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,9 @@ def merged(measured: Sequence[MeasuredJob]) -> list[MeasuredJob]:
         group.append(each)
     mean_step_s = {
         id(group[0]): sum(m.seconds for m in group) / sum(steps_of(m.job) for m in group)
-        for group in groups.values() if len(group) > 1
-    }  # fmt: skip
+        for group in groups.values()
+        if len(group) > 1
+    }
     return [
         replace(m, seconds=mean_step_s[id(m)] * steps_of(m.job)) if id(m) in mean_step_s else m for m in first_of_group
     ]
@@ -89,9 +90,11 @@ class Rows:
 
     def pick(self, at: Indices) -> Rows:
         return Rows(
-            tuple(self.measured[i] for i in at), tuple(self.facts[i] for i in at), self.log_s[at],
+            tuple(self.measured[i] for i in at),
+            tuple(self.facts[i] for i in at),
+            self.log_s[at],
             tuple(self.experiments[i] for i in at),
-        )  # fmt: skip
+        )
 
     @property
     def weights(self) -> Array:

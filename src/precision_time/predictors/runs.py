@@ -17,9 +17,21 @@ FOLDER = "small_networks"
 """Folder of the runs below `data/` of the repository; its README.md is the data card."""
 TABLE, DEVICE = "runs.csv", "device.json"
 _NEEDED = (
-    "id", "model", "model_config", "input", "batch_size", "gpus", "gpu", "precision", "optimizer", "dataset", "samples",
-    "pass_s", "spread", "cost_s",
-)  # fmt: skip
+    "id",
+    "model",
+    "model_config",
+    "input",
+    "batch_size",
+    "gpus",
+    "gpu",
+    "precision",
+    "optimizer",
+    "dataset",
+    "samples",
+    "pass_s",
+    "spread",
+    "cost_s",
+)
 
 
 def read_runs(path: str | Path | None = None) -> tuple[MeasuredJob, ...]:
@@ -62,11 +74,15 @@ def _repository_runs() -> Path:
 
 def _measured(cells: Mapping[str, str], device: str | None, where: str) -> MeasuredJob:
     try:
-        job = Job.from_dict({
-            **{word: cells[word] for word in ("model", "model_config", "input", "precision", "gpu", "optimizer")},
-            "batch_size": int(cells["batch_size"]), "gpus": int(cells["gpus"]), "device": device,
-            "run": {"samples": int(cells["samples"]), "dataset": cells["dataset"]},
-        })  # fmt: skip
+        job = Job.from_dict(
+            {
+                **{word: cells[word] for word in ("model", "model_config", "input", "precision", "gpu", "optimizer")},
+                "batch_size": int(cells["batch_size"]),
+                "gpus": int(cells["gpus"]),
+                "device": device,
+                "run": {"samples": int(cells["samples"]), "dataset": cells["dataset"]},
+            }
+        )
         entry = ENTRIES.get(job.model)
         seconds, cost_s = float(cells["pass_s"]), float(cells["cost_s"] or 0.0)
         spread = float(cells["spread"]) if cells["spread"] else None

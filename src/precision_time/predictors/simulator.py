@@ -181,10 +181,23 @@ def _case(measured: MeasuredJob, seen: Job) -> Case | None:
 
 def _row(name: str, job: Job, seconds: float, family: str) -> Row:
     return Row(
-        id=name, source="", line=0, trust="B", framework=job.framework, model=job.model, family=family, gpu=job.gpu,
-        precision=job.precision, gpus=job.gpus, measured_s=seconds, job=job, reason="", assumed=(), setting=(),
+        id=name,
+        source="",
+        line=0,
+        trust="B",
+        framework=job.framework,
+        model=job.model,
+        family=family,
+        gpu=job.gpu,
+        precision=job.precision,
+        gpus=job.gpus,
+        measured_s=seconds,
+        job=job,
+        reason="",
+        assumed=(),
+        setting=(),
         digest="",
-    )  # fmt: skip
+    )
 
 
 def read_json(folder: Path, file: str, name: str) -> dict[str, Any]:

@@ -38,12 +38,24 @@ class Setting:
     def parameters(self, features: Sequence[Feature], seed: int) -> dict[str, Any]:
         """In LightGBM's words."""
         return {
-            "objective": "huber", "alpha": self.huber, "learning_rate": self.rate, "num_leaves": self.leaves,
-            "min_data_in_leaf": self.rows_in_leaf, "lambda_l2": self.l2, "feature_fraction": self.columns,
-            "bagging_fraction": self.rows, "bagging_freq": 1, "seed": seed, "num_threads": 1, "deterministic": True,
-            "force_row_wise": True, "verbosity": -1, "min_data_in_bin": 1,
-            "monotone_constraints": signs(features), "monotone_constraints_method": "intermediate",
-        }  # fmt: skip
+            "objective": "huber",
+            "alpha": self.huber,
+            "learning_rate": self.rate,
+            "num_leaves": self.leaves,
+            "min_data_in_leaf": self.rows_in_leaf,
+            "lambda_l2": self.l2,
+            "feature_fraction": self.columns,
+            "bagging_fraction": self.rows,
+            "bagging_freq": 1,
+            "seed": seed,
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+            "min_data_in_bin": 1,
+            "monotone_constraints": signs(features),
+            "monotone_constraints_method": "intermediate",
+        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,10 +74,13 @@ def fit(setting: Setting, x: Floats, y: Floats, seed: int = 0) -> Fitted:
     return Fitted(
         setting,
         {
-            "mean": mean, "deviation": deviation, "y_mean": np.array(y_mean), "y_deviation": np.array(y_deviation),
+            "mean": mean,
+            "deviation": deviation,
+            "y_mean": np.array(y_mean),
+            "y_deviation": np.array(y_deviation),
             **learned,
         },
-    )  # fmt: skip
+    )
 
 
 def _squares(z: Floats) -> Floats:
@@ -109,9 +112,11 @@ def _fit_svr(z: Floats, y: Floats, options: Mapping[str, float], _seed: int) -> 
     gamma = options["width"] / z.shape[1]
     model = SVR(C=options["C"], gamma=gamma, epsilon=0.01).fit(z, y)
     return {
-        "support": model.support_vectors_, "dual": model.dual_coef_[0], "intercept": model.intercept_[0:1],
+        "support": model.support_vectors_,
+        "dual": model.dual_coef_[0],
+        "intercept": model.intercept_[0:1],
         "gamma": np.array(gamma),
-    }  # fmt: skip
+    }
 
 
 def _fit_mlp(z: Floats, y: Floats, options: Mapping[str, float], seed: int) -> dict[str, Floats]:
