@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from precision_time import checks
 from precision_time.errors import CatalogError, nearest
-from precision_time.hardware import checks
 from precision_time.hardware.calibration import (
     KERNEL_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -40,7 +40,7 @@ def calibration_from_entry(value: object, where: str) -> Calibration:
     versions = checks.mapping(entry.get("versions") or {}, f"{where}: versions")
     return Calibration(
         made=str(entry["made"]),
-        noise=checks.number(entry["noise"], f"{where}: noise", 10.0, "a share: 0.04 is 4 %"),
+        noise=checks.quantity(entry["noise"], f"{where}: noise", 10.0, "a share: 0.04 is 4 %"),
         kernels=_kernels(entry["kernels"], f"{where}: kernels"),
         host=None if entry.get("host") is None else _host(entry["host"], f"{where}: host"),
         contention=_contention(entry, where),
@@ -100,7 +100,7 @@ def _figures(name: str, values: Sequence[Any], where: str) -> tuple[float, ...]:
         place = f"{where}: row {index + 1}: {name}"
         if isinstance(each, str):
             raise CatalogError(f"{place} is {each!r}; give a number.")
-        (checks.positive if name == "seconds" else checks.number)(each, place, 1e300, "a finite number")
+        (checks.positive_quantity if name == "seconds" else checks.quantity)(each, place, 1e300, "a finite number")
     return tuple(map(float, values))
 
 
@@ -110,7 +110,7 @@ def _host(value: object, where: str) -> HostFigures:
     checks.known_keys(entry, set(names), where)
     checks.required(entry, {name: name for name in names}, where)
     values = {
-        name: checks.number(entry[name], f"{where}: {name}", *_HOST_LIMITS.get(name, (1e7, "microseconds")))
+        name: checks.quantity(entry[name], f"{where}: {name}", *_HOST_LIMITS.get(name, (1e7, "microseconds")))
         for name in names
     }
     return HostFigures(**values)
@@ -130,10 +130,12 @@ def _contention(calibration: Mapping[str, object], device: str) -> tuple[Content
         checks.known_keys(entry, {"compute", "memory", "classes"}, place)
         checks.required(entry, {"compute": "compute", "memory": "memory"}, place)
         compute, memory = (
-            checks.positive(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory")
+            checks.positive_quantity(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory")
         )
         classes = checks.mapping(entry.get("classes") or {}, f"{place}: classes")
-        each = {str(n): checks.positive(f, f"{place}: classes: {n}", 1e3, "a factor") for n, f in classes.items()}
+        each = {
+            str(n): checks.positive_quantity(f, f"{place}: classes: {n}", 1e3, "a factor") for n, f in classes.items()
+        }
         found.append(Contention(ranks, compute, memory, tuple(sorted(each.items()))))
     return tuple(sorted(found, key=lambda each: each.ranks))
 
@@ -148,14 +150,14 @@ def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
             ranks = _ranks(count, f"{where}: {name}: a number of ranks")
             if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
                 raise CatalogError(f"{place} is {_short(pairs)}; give a list of [bytes, seconds].")
-            sizes = tuple(checks.positive(size, f"{place}: bytes", 1e15, "bytes") for size, _ in pairs)
-            seconds = tuple(checks.positive(time, f"{place}: seconds", 1e6, "seconds") for _, time in pairs)
+            sizes = tuple(checks.positive_quantity(size, f"{place}: bytes", 1e15, "bytes") for size, _ in pairs)
+            seconds = tuple(checks.positive_quantity(time, f"{place}: seconds", 1e6, "seconds") for _, time in pairs)
             points.append(CollectivePoints(str(name), ranks, sizes, seconds))
     return tuple(points)
 
 
 def _ranks(value: object, where: str) -> int:
-    count = checks.whole(checks.number(value, where, 65536, "a count"), where)
+    count = checks.whole(checks.quantity(value, where, 65536, "a count"), where)
     if count < 1:
         raise CatalogError(f"{where} is 0; it must be at least 1.")
     return count

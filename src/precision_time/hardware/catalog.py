@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
-from precision_time.hardware.checks import Entry
 from precision_time.hardware.entries import (
     entries,
     fabric_from_entry,

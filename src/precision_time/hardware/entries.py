@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from precision_time import checks
+from precision_time.checks import Entry
 from precision_time.errors import CatalogError
-from precision_time.hardware import checks
 from precision_time.hardware.calibration_entry import calibration_from_entry
-from precision_time.hardware.checks import Entry
 from precision_time.hardware.fabric import INTRA_KINDS, KINDS, Fabric
 from precision_time.hardware.gpu import DEVICE_TYPES, Gpu
 from precision_time.hardware.node import Node
@@ -60,7 +60,7 @@ def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None)
     fields: dict[str, Any] = {"name": name}
     for column, (target, factor, largest, unit) in _NUMBERS.items():
         if column in values:
-            value = checks.number(values[column], f"{where}: {column}", largest, unit) * factor
+            value = checks.quantity(values[column], f"{where}: {column}", largest, unit) * factor
             fields[target] = int(value) if target in _WHOLE else value
     fields.update({target: str(values[key]) for key, target in _TEXT.items() if key in values})
     if "arch" in values:
@@ -74,7 +74,7 @@ def gpu_from_entry(name: str, entry: Entry, where: str, base: Gpu | None = None)
     if "calibration" in values:
         fields["calibration"] = calibration_from_entry(values["calibration"], f"{where}: calibration")
     peaks = {
-        math: checks.number(values[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
+        math: checks.quantity(values[column], f"{where}: {column}", 1e5, "dense TFLOP/s") * 1e12
         for column, math in PEAK_COLUMNS.items()
         if column in values
     }
@@ -139,7 +139,7 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
     limits = {"clock_factor": 3.0, "host_factor": 20.0, "tdp_w": 1e4, "oversubscription": 100.0}
     number: dict[str, Any] = {}
     for key in _NODE_NUMBERS & set(entry):
-        value = checks.number(entry[key], f"{where}: {key}", limits.get(key, 4096), "count, factor or W")
+        value = checks.quantity(entry[key], f"{where}: {key}", limits.get(key, 4096), "count, factor or W")
         if key in limits and value == 0:
             raise CatalogError(f"{where}: {key} is 0; it is above 0 (a factor of 1 means no difference).")
         number[key] = value if key in limits else checks.whole(value, f"{where}: {key}")
@@ -152,9 +152,11 @@ def node_from_entry(name: str, entry: Entry, where: str) -> Node:
             f" gpus_per_node={number['gpus_per_node']}."
         )
     if entry.get("cores") is not None:
-        number["cores"] = checks.whole(checks.positive(entry["cores"], f"{where}: cores", 4096, "cores"), where)
+        number["cores"] = checks.whole(
+            checks.positive_quantity(entry["cores"], f"{where}: cores", 4096, "cores"), where
+        )
     if entry.get("host_memory_gib") is not None:
-        gib = checks.positive(entry["host_memory_gib"], f"{where}: host_memory_gib", 1e5, "GiB")
+        gib = checks.positive_quantity(entry["host_memory_gib"], f"{where}: host_memory_gib", 1e5, "GiB")
         number["host_memory_bytes"] = int(gib * 2**30)
     inter = entry.get("inter")
     if inter is not None and not number.get("nics"):
@@ -217,8 +219,8 @@ def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
     if intra:
         table = entry["bus_gb_per_s"]
         for count, value in (table if isinstance(table, Mapping) else {2: table}).items():
-            bus[checks.whole(checks.number(count, f"{where}: a GPU count of bus_gb_per_s", 4096, "GPUs"), where)] = (
-                checks.positive(value, f"{where}: bus_gb_per_s", 1e5, "GB/s") * 1e9
+            bus[checks.whole(checks.quantity(count, f"{where}: a GPU count of bus_gb_per_s", 4096, "GPUs"), where)] = (
+                checks.positive_quantity(value, f"{where}: bus_gb_per_s", 1e5, "GB/s") * 1e9
             )
         if not bus:
             raise CatalogError(f"{where}: bus_gb_per_s is empty; give one figure or a table by GPU count.")
@@ -227,20 +229,22 @@ def fabric_from_entry(name: str, entry: Entry, where: str) -> Fabric:
         hops = checks.mapping(hops, f"{where}: hop_us")
         if set(hops) != {"LL", "LL128", "Simple"}:
             raise CatalogError(f"{where}: hop_us must give microseconds for exactly LL, LL128 and Simple.")
-        hops = MappingProxyType({k: checks.number(v, f"{where}: hop_us {k}", 1e5, "us") for k, v in hops.items()})
+        hops = MappingProxyType({k: checks.quantity(v, f"{where}: hop_us {k}", 1e5, "us") for k, v in hops.items()})
     ll128 = entry.get("ll128", True)
     if not isinstance(ll128, bool):
         raise CatalogError(f"{where}: ll128 is {ll128!r}; use true or false.")
-    rate = 0.0 if intra else checks.positive(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s")
+    rate = (
+        0.0 if intra else checks.positive_quantity(entry["nic_gbit_per_s"], f"{where}: nic_gbit_per_s", 1e5, "Gbit/s")
+    )
     share = entry.get("efficiency", 1.0)
-    nvls = checks.number(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
-    scale = checks.positive(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor")
+    nvls = checks.quantity(entry.get("nvls_gb_per_s", 0.0), f"{where}: nvls_gb_per_s", 1e5, "GB/s")
+    scale = checks.positive_quantity(entry.get("latency_scale", 1.0), f"{where}: latency_scale", 100, "a factor")
     return Fabric(
         name=name,
         kind=str(kind),
         bus_bytes_per_s_by_gpus=MappingProxyType(bus),
         nic_bytes_per_s=rate * 1e9 / 8,
-        efficiency=checks.positive(share, f"{where}: efficiency", 1.0, "share of the line rate"),
+        efficiency=checks.positive_quantity(share, f"{where}: efficiency", 1.0, "share of the line rate"),
         nvls_bytes_per_s=nvls * 1e9,
         latency_scale=scale,
         hop_us=hops,

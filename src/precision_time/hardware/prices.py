@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
+from precision_time import checks
+from precision_time.checks import Entry
 from precision_time.errors import CatalogError, nearest
-from precision_time.hardware import checks
-from precision_time.hardware.checks import Entry
 
 ANY = "any"
 """Stands for all providers."""
@@ -82,13 +82,13 @@ def price_from_entry(instance: str, entry: Entry, where: str) -> Price:
     trust = str(entry.get("trust", TRUSTS[0]))
     if trust not in TRUSTS:
         raise CatalogError(f"{where}: trust is {trust!r}; use {' or '.join(TRUSTS)}.")
-    gpus = checks.positive(entry["gpus"], f"{where}: gpus", 4096, "GPUs of one instance")
+    gpus = checks.positive_quantity(entry["gpus"], f"{where}: gpus", 4096, "GPUs of one instance")
     return Price(
         instance=instance,
         provider=str(entry["provider"]).strip().lower(),
         gpu=str(entry["gpu"]),
         gpus=checks.whole(gpus, f"{where}: gpus"),
-        usd_per_hour=checks.number(entry["usd_per_hour"], f"{where}: usd_per_hour", 1e5, "US dollars an hour"),
+        usd_per_hour=checks.quantity(entry["usd_per_hour"], f"{where}: usd_per_hour", 1e5, "US dollars an hour"),
         region=str(entry.get("region", "all regions")),
         as_of=str(entry.get("as_of", "an unknown day")),
         trust=trust,

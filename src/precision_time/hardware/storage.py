@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from precision_time import checks
+from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
-from precision_time.hardware import checks
 from precision_time.hardware.aliases import plain
-from precision_time.hardware.checks import Entry
 
 _DATA = Path(__file__).parent / "data" / "storages.yaml"
 _FILES = (".yaml", ".yml", ".json")
@@ -88,11 +88,11 @@ class Storage:
 
 # Key of a storage file -> (field, factor to SI, check, largest plausible value, unit).
 _NUMBERS: dict[str, tuple[str, float, Callable[[object, str, float, str], float], float, str]] = {
-    "bandwidth_gb_per_s": ("bytes_per_s", 1e9, checks.positive, 1e4, "GB/s"),
-    "stream_mb_per_s": ("stream_bytes_per_s", 1e6, checks.positive, 1e6, "MB/s of one reader"),
-    "latency_ms": ("latency_s", 1e-3, checks.number, 1e5, "milliseconds"),
-    "requests_per_s": ("requests_per_s", 1.0, checks.positive, 1e9, "reads per second"),
-    "reader_efficiency": ("reader_efficiency", 1.0, checks.positive, 1.0, "share left with two reading jobs"),
+    "bandwidth_gb_per_s": ("bytes_per_s", 1e9, checks.positive_quantity, 1e4, "GB/s"),
+    "stream_mb_per_s": ("stream_bytes_per_s", 1e6, checks.positive_quantity, 1e6, "MB/s of one reader"),
+    "latency_ms": ("latency_s", 1e-3, checks.quantity, 1e5, "milliseconds"),
+    "requests_per_s": ("requests_per_s", 1.0, checks.positive_quantity, 1e9, "reads per second"),
+    "reader_efficiency": ("reader_efficiency", 1.0, checks.positive_quantity, 1.0, "share left with two reading jobs"),
 }
 _REQUIRED = ("bandwidth_gb_per_s", "stream_mb_per_s", "latency_ms")
 _SWITCHES = ("shared", "page_cache")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import JobError, nearest
-from precision_time.job.checks import show
 
 PUBLISHED, NONE = "published", "none"
 ANCHOR_FIELDS = (

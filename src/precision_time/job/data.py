@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from precision_time.errors import JobError
-from precision_time.job.checks import (
+from precision_time.checks import (
     apply_checks,
     count,
     count_or_zero,
@@ -23,6 +22,7 @@ from precision_time.job.checks import (
     text,
     word,
 )
+from precision_time.errors import JobError
 from precision_time.job.fields import parse_fields
 
 FORMATS = ("jpeg", "png", "raw", "tokens", "flac", "wav", "video")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precision_time.checks import show
 from precision_time.errors import JobError, nearest
-from precision_time.job.checks import show
 
 
 @dataclass(frozen=True, slots=True)

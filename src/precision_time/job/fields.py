@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import JobError
-from precision_time.job.checks import show
 
 Scalar = int | float | bool | str
 Value = int | float | bool | str | tuple[Scalar, ...]

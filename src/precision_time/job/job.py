@@ -13,9 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from precision_time.errors import DataError, JobError
-from precision_time.job.anchors import parse_anchors
-from precision_time.job.checks import (
+from precision_time.checks import (
     apply_checks,
     count,
     known_fields,
@@ -27,6 +25,8 @@ from precision_time.job.checks import (
     text,
     word,
 )
+from precision_time.errors import DataError, JobError
+from precision_time.job.anchors import parse_anchors
 from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.file import read_mapping

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from precision_time.checks import count, count_or_zero, on_off, option, optional, positive, show, word
 from precision_time.errors import JobError
-from precision_time.job.checks import count, count_or_zero, on_off, option, optional, positive, show, word
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 CP_COMMS = ("ring", "all-gather", "all-to-all")

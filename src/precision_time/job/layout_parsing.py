@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from precision_time.checks import count, on_off, show
 from precision_time.errors import JobError, nearest
-from precision_time.job.checks import count, on_off, show
 from precision_time.job.layout import LAYOUT_FIELDS, Layout
 
 _NODE = "node"

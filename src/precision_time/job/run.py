@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from precision_time.errors import JobError
-from precision_time.job.checks import (
+from precision_time.checks import (
     apply_checks,
     count,
     known_fields,
@@ -20,6 +19,7 @@ from precision_time.job.checks import (
     show,
     text,
 )
+from precision_time.errors import JobError
 from precision_time.job.datasets import find_dataset, is_known, samples_per_epoch
 
 LENGTHS = ("epochs", "steps", "samples")

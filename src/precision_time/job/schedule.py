@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from precision_time.checks import count_or_zero, known_fields, show
 from precision_time.errors import JobError
-from precision_time.job.checks import count_or_zero, known_fields, show
 from precision_time.job.precision import parse_precision
 
 

@@ -19,9 +19,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
-from precision_time.ingest.storage.pictures import INDEX
-from precision_time.job.checks import (
+from precision_time.checks import (
     apply_checks,
     count,
     known_fields,
@@ -33,6 +31,8 @@ from precision_time.job.checks import (
     text,
     word,
 )
+from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
+from precision_time.ingest.storage.pictures import INDEX
 from precision_time.job.file import read_mapping
 
 POLICIES = ("lru", "no-eviction")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
+from precision_time.checks import count
 from precision_time.errors import JobError
-from precision_time.job.checks import count
 from precision_time.job.job import Job
 from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.run import RUN_FIELDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from precision_time.job.checks import positive, positive_or_zero
+from precision_time.checks import positive, positive_or_zero
 from precision_time.job.importers.imported import NO_EFFECT, Reader
 
 _POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from precision_time.checks import count, show
 from precision_time.errors import JobError
-from precision_time.job.checks import count, show
 from precision_time.job.importers.imported import Imported, Reader
 
 KIND = "torchtitan config"

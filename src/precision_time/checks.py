@@ -1,20 +1,25 @@
-"""Checks of single values: each takes the field's name and the value, returns it clean or raises a sentence.
+"""Checks of single values: each returns the converted value, or raises an error that names value and fix.
 
-Text that holds a number ("8") passes for it, so that command-line flags and job files share these checks.
+Checks of job fields take the name of the field and its value and raise `JobError`. Text that holds a number ("8") is
+taken as one, so that command-line flags and job files share them. Checks of entries of data files (hardware, prices,
+storage, calibrations) take the value and where it is, and raise `CatalogError`. Quantities have a largest value, above
+which the unit is probably wrong.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from precision_time.errors import JobError, nearest
+from precision_time.errors import CatalogError, JobError, nearest
 
 Check = Callable[[str, Any], Any]
+Entry = Mapping[str, Any]
 
 LARGEST_COUNT = 10**12
 _SUFFIXED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgb])\s*", re.IGNORECASE)
@@ -88,7 +93,7 @@ def count_or_zero(field: str, value: Any) -> int:
 
 def _real(value: Any) -> float | None:
     """A finite float, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
         return None
     try:
         number = float(value)
@@ -175,3 +180,58 @@ def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> 
         if value is not None:
             clean[name] = value
     return clean
+
+
+def mapping(value: object, where: str) -> Entry:
+    """A mapping of keys to values."""
+    if not isinstance(value, Mapping):
+        raise CatalogError(f"{where} is {value!r}; write `key: value` lines below it.")
+    return value
+
+
+def known_keys(entry: Entry, known: set[str], where: str) -> None:
+    """An entry without keys other than the known ones."""
+    for key in entry:
+        if key not in known:
+            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}; correct or remove it.")
+
+
+def required(entry: Entry, needed: Mapping[str, str], where: str) -> None:
+    """An entry that has every needed field; `needed` maps a field to its name in the error."""
+    for field, key in needed.items():
+        if entry.get(field) is None:
+            raise CatalogError(f"{where}: {key} is missing; it has no default, so add it.")
+
+
+def quantity(value: object, where: str, largest: float, unit: str) -> float:
+    """A number from 0 to `largest` in `unit`."""
+    number = _real(value)
+    if number is None:
+        raise CatalogError(f"{where} is {value!r}; give a number ({unit}).")
+    if not 0 <= number <= largest:
+        hint = "it cannot be negative" if number < 0 else f"above {largest:g} the unit is probably wrong"
+        raise CatalogError(f"{where} is {value!r}; {hint}: give {unit}.")
+    return number
+
+
+def positive_quantity(value: object, where: str, largest: float, unit: str) -> float:
+    """A number above 0, at most `largest`, in `unit`."""
+    number = quantity(value, where, largest, unit)
+    if number == 0:
+        raise CatalogError(f"{where} is 0; it must be above 0 ({unit}).")
+    return number
+
+
+def whole(value: float, where: str) -> int:
+    """A whole number."""
+    if value != int(value):
+        raise CatalogError(f"{where} is {value:g}; give a whole number.")
+    return int(value)
+
+
+def names(entry: Entry, key: str, where: str) -> tuple[str, ...]:
+    """The list of names under `key`; empty where there is none."""
+    value = entry.get(key) or []
+    if not isinstance(value, list):
+        raise CatalogError(f"{where}: {key} is {value!r}; give a list of names.")
+    return tuple(str(name) for name in value)
