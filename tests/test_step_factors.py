@@ -126,9 +126,9 @@ def test_which_rows_share_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     words = dict.fromkeys(row_correlation.SHARED, 0.0)
     monkeypatch.setattr(row_correlation, "SHARED", {**words, "family": 0.3, "family, class": 0.4})
     monkeypatch.setattr(row_correlation, "OWN", {"A": 0.1, "B": 0.1, "C": 0.2})
-    found = row_correlation.between(rows, ["volta"] * 3, np.zeros(3))
+    found = row_correlation.error_covariance(rows, ["volta"] * 3, np.zeros(3))
     assert found == pytest.approx(np.array([[0.26, 0.09, 0.0], [0.09, 0.26, 0.0], [0.0, 0.0, 0.29]]))
-    far = row_correlation.between(rows, ["volta"] * 3, np.array([0.6, 0.0, 0.0]))
+    far = row_correlation.error_covariance(rows, ["volta"] * 3, np.array([0.6, 0.0, 0.0]))
     assert far[0, 0] == pytest.approx(0.25 + 0.02), "twice as far as allowed, twice the variance of its own"
 
 
@@ -137,7 +137,7 @@ def test_many_rows_of_one_family_say_little_more_than_one() -> None:
     rows = [measured(id=str(i)) for i in range(40)]
     rows += [measured(id=m, model=m) for m in ("bert-large", "ncf", "waveglow", "jasper-10x5dr", "nnunet-2d")]
     slopes, wanted = np.ones((45, 1)), np.array([0.2] * 40 + [-0.2] * 5)
-    weight = np.linalg.inv(row_correlation.between(rows, ["volta"] * 45, np.zeros(45)))
+    weight = np.linalg.inv(row_correlation.error_covariance(rows, ["volta"] * 45, np.zeros(45)))
     found = float((slopes.T @ weight @ wanted)[0] / (slopes.T @ weight @ slopes + 0.15**-2)[0, 0])
     assert found < 0.0 < float(wanted.mean()), "row by row the one model would win"
 

@@ -1,4 +1,4 @@
-"""Measured rows traced once: everything of a whole training step that does not depend on the fitted factors."""
+"""Measured rows with their traced program: the part of a step time that does not depend on the fitted factors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from precision_time.timing.program_times import TimedProgram, time_program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A row with everything that does not depend on the factors."""
+    """A measured row with its job, traced step, rank program, cluster and the options of operator work."""
 
     row: Row
     job: Job
@@ -33,21 +33,25 @@ class Case:
 def cases(
     rows: Iterable[Row], progress: Callable[[int], None] = lambda done: None, precision: str | None = None
 ) -> list[Case]:
-    """The rows that can be expressed and predicted, traced; with a `precision`, every job as if it ran in this one."""
-    found = []
+    """The traced rows that are plain data-parallel jobs without recomputation.
+
+    `precision` replaces the precision of every job. `progress` receives the number of rows done.
+    """
+    traced = []
     for done, row in enumerate(rows, 1):
         progress(done)
-        if row.job is None or row.job.layout != "dp" or row.job.recompute != "none":  # no program for them yet
+        if row.job is None or row.job.layout != "dp" or row.job.recompute != "none":
             continue
         job = row.job if precision is None else row.job.replace(precision=precision)
         step = training_step(job)
         cluster = default_catalog().cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
         program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
         options = WorkOptions(tf32=step.precision.tf32, channels_last=job.memory_format == "nhwc")
-        found.append(Case(row, job, step, program, cluster, options))
-    return found
+        traced.append(Case(row, job, step, program, cluster, options))
+    return traced
 
 
 def run(case: Case, constants: StepConstants) -> tuple[TimedProgram, Timeline]:
+    """The timed program and the timeline of a case with these constants."""
     timed = time_program(case.program, case.cluster, case.options, case.job.execution, constants)
     return timed, simulate(timed)

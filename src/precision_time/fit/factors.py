@@ -1,7 +1,8 @@
-"""The few factors between kernels and whole steps, and how measured steps settle them.
+"""The factors between kernels and whole steps, and their fit to measured steps.
 
-The kernel models come from kernel tables; whole steps may only move factors on a group of families per architecture and
-dtype class, shrunk towards zero and towards each other, and the factors of host and execution.
+Kernel times come from kernel tables. Whole steps may only change a factor on each group of operator families, by dtype
+class and architecture, and the factors of host, ranks and execution mode; Gaussian priors on the log factors shrink
+them towards one and towards each other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, run
-from precision_time.fit.row_correlation import between
+from precision_time.fit.row_correlation import error_covariance
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
@@ -24,8 +25,8 @@ Array = NDArray[np.float64]
 
 EXECUTIONS = ("torchscript", "xla")
 PRIOR = {"execution": 0.20, "host": 0.60, "ranks": 0.60}
-BENT = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_contention")}
-"""Factors whose slopes are differences: what they cost depends on what the device waits for."""
+DIFFERENCED = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_contention")}
+"""Factors whose slopes are finite differences, because their cost depends on what the device waits for."""
 
 
 class Parameters:
@@ -38,7 +39,7 @@ class Parameters:
             names |= parts(key)
         for execution in EXECUTIONS:
             names[f"execution:{execution}"] = PRIOR["execution"]
-        for part, factors in BENT.items():
+        for part, factors in DIFFERENCED.items():
             names |= {f"{part}:{factor}": PRIOR[part] for factor in factors}
         self.names = list(names)
         self.prior = np.array(list(names.values()))
@@ -46,15 +47,15 @@ class Parameters:
 
     @property
     def architectures(self) -> list[str]:
-        """Those that whole steps were measured on."""
+        """Architectures with measured whole steps."""
         return sorted({arch for _, arch, _ in self.keys})
 
     def columns(self, group: str, arch: str, kind: str) -> list[int]:
-        """Parameters that add up to the log factor of a group on an architecture in a dtype class."""
+        """Indices of the parameters whose sum is the log factor of a group on an architecture in a dtype class."""
         return [self.index[name] for name in sorted(parts((group, arch, kind))) if name in self.index]
 
     def constants(self, theta: Array) -> StepConstants:
-        """The factors as `price` reads them, with `*` architectures for those never seen."""
+        """The factors as kernel timing reads them; architecture `*` stands for architectures without measured steps."""
         scales: dict[str, float] = {}
         for group, families in GROUPS.items():
             for kind in ("fp64", "fp32", "tf32", "half", "fp8"):
@@ -65,16 +66,16 @@ class Parameters:
             factor = float(np.exp(theta[self.columns(group, arch, kind)].sum()))
             scales |= {f"{family}|{arch}|{kind}": factor for family in GROUPS[group]}
         execution = {e: float(np.exp(theta[self.index[f"execution:{e}"]])) for e in EXECUTIONS}
-        bent: dict[str, Any] = {
+        differenced: dict[str, Any] = {
             part: {factor: float(np.exp(theta[self.index[f"{part}:{factor}"]])) for factor in factors}
-            for part, factors in BENT.items()
+            for part, factors in DIFFERENCED.items()
         }
-        return StepConstants(scales, execution, **bent)
+        return StepConstants(scales, execution, **differenced)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """The last linear step of a fit: slopes of log(predicted), what they are to add up to, how far rows were off."""
+    """The last Gauss-Newton step: slopes of log(predicted) (rows x parameters), their target, and log residuals."""
 
     slopes: Array
     target: Array
@@ -83,7 +84,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """Log factors, and their covariance once the training rows have spoken."""
+    """Log factors `theta` with their posterior covariance, and the last linear step of the fit."""
 
     parameters: Parameters
     theta: Array
@@ -96,15 +97,16 @@ class Fitted:
 
     @property
     def openness(self) -> Openness:
-        """What is left open of the kernels' factors; host and execution have spreads of their own."""
+        """Posterior covariance of the kernel factors; host and execution have spreads of their own."""
         count = sum(1 for name in self.parameters.names if ":" not in name)
         return Openness(self.parameters.names[:count], self.covariance[:count, :count])
 
 
 def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
-    """Gauss-Newton on log(measured / predicted): the most likely factors, where rows of a family err together.
+    """The most likely factors, by Gauss-Newton on log(measured / predicted) with correlated row errors.
 
-    The slope of a group's factor is the group's share of the step; the host's slopes are differences.
+    The slope of a group's factor is the share of the group in the step; slopes of host and ranks are finite
+    differences. Stops when no log factor changes by 0.01, or after `iterations`.
     """
     plain = StepConstants()
     shares = [group_seconds(run(case, plain)[0], case.cluster.gpu.arch) for case in training]
@@ -116,8 +118,8 @@ def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
     for _ in range(iterations):
         slopes, residual = _linear(training, parameters, theta)
         linear = Linear(slopes, residual + slopes @ theta, residual)
-        found, covariance = _solved(parameters, rows, architectures, linear)
-        change, theta = float(np.abs(found - theta).max()), found
+        solution, covariance = _solved(parameters, rows, architectures, linear)
+        change, theta = float(np.abs(solution - theta).max()), solution
         if change < 0.01:
             break
     return Fitted(parameters, theta, covariance, linear)
@@ -126,18 +128,19 @@ def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
 def _solved(
     parameters: Parameters, rows: Sequence[Row], architectures: Sequence[str], linear: Linear
 ) -> tuple[Array, Array]:
-    """The most likely log factors of a linear step, and their covariance."""
-    weight = np.linalg.inv(between(rows, architectures, linear.residual))
+    """The most likely log factors of a linear step, and their posterior covariance."""
+    weight = np.linalg.inv(error_covariance(rows, architectures, linear.residual))
     covariance = np.linalg.inv(linear.slopes.T @ weight @ linear.slopes + np.diag(parameters.prior**-2))
     return covariance @ linear.slopes.T @ weight @ linear.target, np.asarray(covariance, dtype=np.float64)
 
 
 def left_out(fitted: Fitted, training: Sequence[Case], groups: Sequence[int]) -> dict[int, Array]:
-    """Group -> how log(predicted) of every training row would move, had the rows of that group not been among them.
+    """Change of log(predicted) of every training row without the rows of each group, by group.
 
-    To first order: the last linear step of the fit is solved again without them, the slopes stay.
+    `groups[i]` is the group of row i. To first order: the last linear step is solved again without those rows, with the
+    same slopes.
     """
-    linear, found = fitted.linear, {}
+    linear, changes = fitted.linear, {}
     for group in sorted(set(groups)):
         kept = [i for i, each in enumerate(groups) if each != group]
         if not kept:
@@ -147,8 +150,8 @@ def left_out(fitted: Fitted, training: Sequence[Case], groups: Sequence[int]) ->
         theta, _ = _solved(
             fitted.parameters, [case.row for case in cases], [case.cluster.gpu.arch for case in cases], rest
         )
-        found[group] = np.asarray(linear.slopes @ (theta - fitted.theta), dtype=np.float64)
-    return found
+        changes[group] = np.asarray(linear.slopes @ (theta - fitted.theta), dtype=np.float64)
+    return changes
 
 
 def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> tuple[Array, Array]:
@@ -165,15 +168,20 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
             busy += seconds
         if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
-        # Where the device never waits for the host, the host's factors do not move the row.
+        # Where the device never waits for the host, the host's factors do not change the step.
         hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.program.ranks > 1
-        moved = {"operator": hosted, "tensor": hosted, "jitter": several, "host_contention": several and hosted}
-        for part, factors in BENT.items():
+        relevant = {"operator": hosted, "tensor": hosted, "jitter": several, "host_contention": several and hosted}
+        for part, factors in DIFFERENCED.items():
             for factor in factors:
-                if moved[factor]:
-                    now = getattr(constants, part)
-                    changed: dict[str, Any] = {part: {**now, factor: now[factor] * 1.1}}
-                    bent = dataclasses.replace(constants, **changed)
-                    change = np.log(run(case, bent)[1].step_s / timeline.step_s)
-                    slopes[i, parameters.index[f"{part}:{factor}"]] = change / np.log(1.1)
+                if relevant[factor]:
+                    slope = _difference(case, constants, part, factor, timeline.step_s)
+                    slopes[i, parameters.index[f"{part}:{factor}"]] = slope
     return slopes, residual
+
+
+def _difference(case: Case, constants: StepConstants, part: str, factor: str, step_s: float) -> float:
+    """Slope of log(step) over the log of a factor, from a step with the factor 10 % larger."""
+    values = getattr(constants, part)
+    changed: dict[str, Any] = {part: {**values, factor: values[factor] * 1.1}}
+    timeline = run(case, dataclasses.replace(constants, **changed))[1]
+    return float(np.log(timeline.step_s / step_s) / np.log(1.1))

@@ -1,4 +1,4 @@
-"""Rows judged by factors that never saw them, and intervals as wide as the other folds' errors say.
+"""Rows judged by factors fitted without them, and intervals as wide as the errors of the other folds require.
 
 A fold is a model family, a GPU or a precision: all its rows are judged together, by factors fitted to the rest.
 """
@@ -26,7 +26,7 @@ from precision_time.timing.step_factors import Openness
 TRUSTED = ("A", "B")
 """Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
 UNSEEN_ARCHITECTURE = 0.15
-"""What an architecture without any fitted whole step adds to the spread of log(step time): chosen."""
+"""Added to the standard deviation of log(step) on an architecture without any fitted whole step: chosen."""
 Z90 = 1.2815515655446004
 """90th percentile of the standard normal distribution."""
 
@@ -38,7 +38,7 @@ FOLDS: dict[str, Callable[[Row], str]] = {
 
 
 def _architecture_and_board(gpu: str) -> str:
-    """Cards that differ in memory alone are one GPU."""
+    """Cards that differ only in memory size are one GPU."""
     from precision_time.hardware.catalog import default_catalog
 
     return default_catalog().gpu(gpu).arch + ("-sxm" if "sxm" in gpu else "-pcie")
@@ -46,7 +46,7 @@ def _architecture_and_board(gpu: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A measured row, what was predicted for it without its `fold`, and what the job itself adds to the spread."""
+    """A measured row with its prediction by factors fitted without its `fold`, and what the job adds to the spread."""
 
     row: Row
     fold: str
@@ -59,7 +59,7 @@ class HeldOut:
 
     @property
     def anchor(self) -> Anchor:
-        """The row as an anchor of others."""
+        """The row as an anchor of other rows."""
         row = self.row
         return Anchor(self.descriptor, row.id, row.source, row.trust, row.measured_s, float(f"{self.predicted_s:.6g}"))
 
@@ -75,19 +75,22 @@ def judge(
     architectures: Sequence[str] | None = None,
     openness: Openness | None = None,
 ) -> list[HeldOut]:
-    """Predictions with these constants; `architectures` are those that the constants were fitted on (None: all), and
-    `openness` is what the fit left open of them (None: as shipped)."""
+    """Predictions with these constants.
+
+    `architectures`: those that the constants were fitted on (None: all). `openness`: covariance of the fitted factors
+    (None: as shipped).
+    """
     judged = []
     for case in cases:
         timed, timeline = run(case, constants)
-        held = memory(
+        memory_use = memory(
             case.step,
             case.cluster.gpu.memory_bytes,
             case.cluster.gpus,
             case.job.grad_accum,
             process_bytes(case.cluster),
         )
-        estimate = assemble(case.job, case.step, timed, timeline, held, case.cluster, dict, ())
+        estimate = assemble(case.job, case.step, timed, timeline, memory_use, case.cluster, dict, ())
         known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
         added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
@@ -101,7 +104,7 @@ def judge(
 def cross_validate(
     cases: Sequence[Case], fold: Callable[[Row], str], progress: Callable[[str], None] = lambda name: None
 ) -> list[HeldOut]:
-    """Every row judged by factors fitted without its fold."""
+    """Every row judged by factors fitted without its fold. Raises `DataError` for a table of one fold."""
     names = sorted({fold(case.row) for case in cases})
     if len(names) < 2:
         raise DataError(
@@ -111,27 +114,27 @@ def cross_validate(
     for name in names:
         progress(name)
         fitted = fit([c for c in cases if fold(c.row) != name])
-        mine = [c for c in cases if fold(c.row) == name]
-        judged += judge(mine, fitted.constants, name, fitted.parameters.architectures, fitted.openness)
+        members = [c for c in cases if fold(c.row) == name]
+        judged += judge(members, fitted.constants, name, fitted.parameters.architectures, fitted.openness)
     return judged
 
 
 def spread_for(judged: Sequence[HeldOut], coverage: float = 0.8) -> float:
-    """The base spread with which the P10-P90 interval holds `coverage` of the held-out rows, what jobs add included."""
+    """The base spread with which P10-P90 holds `coverage` of the held-out rows, together with what each job adds."""
     trusted = [j for j in judged if j.row.trust in TRUSTED] or judged
     size = np.abs([j.log_error for j in trusted])
     added = np.array([j.widening for j in trusted])
     candidates = np.linspace(0.0, 5.0, 5001)
-    held = [float((size <= Z90 * np.hypot(base, added)).mean()) for base in candidates]
+    covered = [float((size <= Z90 * np.hypot(base, added)).mean()) for base in candidates]
     return float(
-        next((base for base, share in zip(candidates, held, strict=True) if share >= coverage), candidates[-1])
+        next((base for base, share in zip(candidates, covered, strict=True) if share >= coverage), candidates[-1])
     )
 
 
 def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[JudgedRow]:
-    """The rows in the order of the table; the base spread of each comes from the rows of the other folds only.
+    """The rows in the order of the table with their intervals.
 
-    With a `base`, this one holds for all.
+    The base spread of each row comes from the other folds, or is `base`.
     """
     names = {j.fold for j in judged}
     bases = {n: spread_for([j for j in judged if j.fold != n] or judged) if base is None else base for n in names}

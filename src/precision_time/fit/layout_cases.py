@@ -41,8 +41,8 @@ class LayoutCase:
 
 
 def layout_cases(rows: Iterable[Row], progress: Callable[[int], None] = lambda _: None) -> list[LayoutCase]:
-    """The rows that are layered jobs which can be predicted."""
-    found = []
+    """The rows that are layered jobs and can be predicted. `progress` receives the number of rows done."""
+    traced = []
     for done, row in enumerate(rows, 1):
         progress(done)
         job = row.job
@@ -54,5 +54,5 @@ def layout_cases(rows: Iterable[Row], progress: Callable[[int], None] = lambda _
         except PrecisionTimeError:
             continue
         options = WorkOptions(tf32=job.precision_spec.tf32, channels_last=job.memory_format == "nhwc")
-        found.append(LayoutCase(row, program, cluster, options, job.execution))
-    return found
+        traced.append(LayoutCase(row, program, cluster, options, job.execution))
+    return traced

@@ -15,7 +15,7 @@ import numpy as np
 
 from precision_time.evaluation.rows import statistics
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.factors import BENT, PRIOR, Fitted, fit
+from precision_time.fit.factors import DIFFERENCED, PRIOR, Fitted, fit
 from precision_time.fit.folds import (
     FOLDS,
     TRUSTED,
@@ -59,7 +59,7 @@ def document(fitted: Fitted, judged: Sequence[HeldOut], source: Path, cases: Seq
         },
         "scales": {key: round(value, 4) for key, value in sorted(scales.items())},
         "execution": {k: round(v, 4) for k, v in constants.execution.items()},
-        **{part: {k: round(v, 4) for k, v in getattr(constants, part).items()} for part in BENT},
+        **{part: {k: round(v, 4) for k, v in getattr(constants, part).items()} for part in DIFFERENCED},
         "interval": {
             "log_spread": round(spread_for(judged), 4),
             "architectures": parameters.architectures,
