@@ -8,9 +8,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.outputs import check_file
-from precision_time.cli.parser import DEFAULT_PRECISIONS, UsageError, build_parser
+from precision_time.cli.parser import UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.data import data_fields
@@ -25,10 +26,6 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 def predict(options: Namespace) -> str:
     flags = _job_flags(options)
     job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
-    if options.predictor != "simulator":
-        from precision_time.cli.training import predictor_name
-
-        options.predictor = predictor_name(options.predictor)
     if options.predictor != "simulator":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as whole_line

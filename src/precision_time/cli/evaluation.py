@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_time.checks import count_or_zero
+from precision_time.cli.arguments import ROW_FILTERS
 from precision_time.cli.outputs import check_file
-from precision_time.cli.parser import ROW_FILTERS, UsageError
+from precision_time.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from precision_time.evaluation import Evaluation

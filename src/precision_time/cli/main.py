@@ -46,21 +46,7 @@ def _dispatch(options: Namespace) -> int:
     elif options.command is None:
         build_parser().print_help()
     else:
-        print({
-            "predict": commands.predict,
-            "compare": commands.compare,
-            "evaluate": commands.evaluate,
-            "stagger": commands.stagger,
-            "calibrate": commands.calibrate,
-            "measure": commands.measure,
-            "runs": commands.runs,
-            "verify": commands.verify,
-            "train": commands.train,
-            "reproduce": commands.reproduce,
-            "fit": commands.fit,
-            "zoo": commands.zoo,
-            "gpus": commands.gpus,
-        }[options.command](options))  # fmt: skip
+        print(getattr(commands, options.command)(options))
     return OK
 
 

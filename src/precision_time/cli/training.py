@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +41,6 @@ def _duration(seconds: object) -> str:
 def reproduce(options: Namespace) -> str:
     """The studies are no part of the package; says where they are. Always raises a `PredictorError`."""
     raise PredictorError("the command `reproduce` has moved: run `make reproduce` in a checkout of the repository")
-
-
-def predictor_name(name: str) -> str:
-    """The present name of a predictor; a former one is accepted with a note on stderr."""
-    if name == "line":  # registry.FORMER_NAMES, without importing the predictors for every `predict`
-        print("note: predictor 'line' is now called 'simulator'", file=sys.stderr)
-        return "simulator"
-    return name
 
 
 def predict_by(name: str, trained: str | None, job: Job) -> tuple[str, dict[str, object]]:

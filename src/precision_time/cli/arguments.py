@@ -1,0 +1,277 @@
+"""The flags and arguments of every command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
+
+PREDICTORS = ("simulator", "boosting", "boosting-residual", "additive", "predictddl", "ernest")
+"""As in predictors/registry.py, which is not imported for a list of names."""
+DEFAULT_PRECISIONS = "fp32,tf32,amp-fp16,amp-bf16"
+VERIFY_PRECISIONS = "fp32,amp-bf16"
+FILE_FLAGS = frozenset(
+    """
+    source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
+    """.split()
+)
+"""Flags and arguments whose value is a file or folder, for completion."""
+ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
+"""Columns that choose rows of a table of measured jobs."""
+
+_NOT_MEASURED = ("anchors", "data", "gpu", "node", "nodes", "system", *(f.field for f in FLAGS if f.group == "run"))
+"""Fields of a job that do not apply to measuring on this machine."""
+_SOURCE = "a model (name, torchvision:NAME, timm:NAME, hf:FILE, FILE.py:FUNCTION) or a job file (.yaml, .json)"
+_SEVERAL = "several with commas or by repeating the flag"
+
+Parser = argparse.ArgumentParser
+
+
+def _predict(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("--trace", metavar="FILE", help="write the step's timeline for Perfetto or chrome://tracing")
+    parser.add_argument(
+        "--predictor",
+        metavar="NAME",
+        default="simulator",
+        choices=PREDICTORS if complete else None,
+        help=f"which predictor: {', '.join(PREDICTORS)} (default simulator)",
+    )
+    parser.add_argument("--trained", metavar="FOLDER", help="folder that `train` has written")
+    parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
+    _add_job_flags(parser, complete)
+    _add_job_sources(parser)
+
+
+def _compare(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; may be several")
+    parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    _add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
+    _add_job_sources(parser)
+
+
+def _add_job_sources(parser: Parser) -> None:
+    """Flags of predict and compare that take parts of the job from elsewhere."""
+    parser.add_argument(
+        "--anchor",
+        metavar="FIELDS",
+        action="append",
+        default=[],
+        help="a measured step of this or a similar job: gpus=1,precision=fp32,step_time_s=0.31; may be repeated",
+    )
+    parser.add_argument(
+        "--import",
+        dest="imported",
+        metavar="FILE",
+        help="take the job from another program's file: a Megatron script or arguments, a DeepSpeed JSON or a "
+        "torchtitan TOML; the job file and flags override it",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="take gpu, gpus and nodes from the output of `scontrol show node` or `kubectl get node -o json`; "
+        "flags override it",
+    )
+
+
+def _evaluate(parser: Parser, complete: bool) -> None:
+    parser.add_argument("table", nargs="?", metavar="TABLE.csv", help="measured jobs (columns: docs/evaluate.md)")
+    parser.add_argument("--html", metavar="FILE", help="write the report with pictures: .html")
+    parser.add_argument("--csv", metavar="FILE", help="write every row with its prediction: .csv")
+    parser.add_argument(
+        "--anchors",
+        metavar="WHICH",
+        default="all",
+        help="measured jobs that correct predictions: all but those of the same job (default), other-families, none",
+    )
+    parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
+    parser.add_argument("--worst", metavar="N", default="10", help="show this many of the worst rows (default 10)")
+    for column in ROW_FILTERS:
+        parser.add_argument(
+            f"--{column}", metavar="VALUE", action="append", help=f"only rows with this {column}; {_SEVERAL}"
+        )
+
+
+def _stagger(parser: Parser, complete: bool) -> None:
+    orders = ("both", "given", "reversed")
+    parser.add_argument("jobs", nargs="?", metavar="JOBS.yaml", help="co-located jobs (fields: docs/staggering.md)")
+    parser.add_argument("--run", action="store_true", help="launch the jobs as advised and compare with the prediction")
+    parser.add_argument(
+        "--order",
+        metavar="WHICH",
+        default="both",
+        choices=orders if complete else None,
+        help=f"which job may start first: {', '.join(orders)} (default both)",
+    )
+    parser.add_argument("--offset", metavar="SECONDS", help="predict, and launch with, this offset instead of the best")
+    parser.add_argument(
+        "--folder",
+        metavar="FOLDER",
+        default="out/stagger",
+        help="keeps measurements, which are not repeated (default out/stagger)",
+    )
+    parser.add_argument("--fresh", action="store_true", help="repeat the measurements in the folder")
+    parser.add_argument("--plot", metavar="FILE", help="write the curves as a picture: .png or .svg")
+    parser.add_argument("--points", metavar="N", default="100", help="points of a curve (default 100)")
+
+
+def _calibrate(parser: Parser, complete: bool) -> None:
+    parser.add_argument(
+        "source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; their operators are measured too, in their shapes"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="file to write (default this-machine.json; of a storage this-storage.yaml)"
+    )
+    parser.add_argument(
+        "--storage",
+        metavar="PATH|URL",
+        help="measure a storage instead: a folder with files, http://HOST/PATH of one with index.json, s3://...",
+    )
+    parser.add_argument("--fresh", action="store_true", help="measure all points again, not only missing ones")
+    _add_machine_flags(parser, None)
+    _add_measured_job_flags(parser, complete)
+
+
+def _measure(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; their operators come first")
+    parser.add_argument("--output", metavar="FOLDER", help="folder to create or to continue (default measurements)")
+    parser.add_argument(
+        "--only",
+        metavar="KIND",
+        action="append",
+        help=f"operators, updates, steps, host, ranks; {_SEVERAL} (default: all)",
+    )
+    _add_machine_flags(parser, "10min")
+    _add_measured_job_flags(parser, complete)
+
+
+def _verify(parser: Parser, complete: bool) -> None:
+    parser.add_argument(
+        "source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + " (default: a small CNN and a small transformer)"
+    )
+    parser.add_argument("--save", metavar="FILE", help="keep the calibration as a device file: .json")
+    parser.add_argument("--runs", metavar="N", default="3", help="number of times that each job is trained (default 3)")
+    parser.add_argument(
+        "--steps", metavar="N", dest="measured_steps", default="60", help="maximum measured steps of a run (default 60)"
+    )
+    _add_machine_flags(parser, "180s")
+    _add_job_flags(parser, complete, VERIFY_AXES, _NOT_MEASURED, f"default: {VERIFY_PRECISIONS}")
+
+
+def _runs(parser: Parser, complete: bool) -> None:
+    parser.add_argument("--output", metavar="FOLDER", help="folder to create or to continue (default small-networks)")
+    parser.add_argument(
+        "--only", metavar="NETWORK", action="append", help=f"only these small networks; {_SEVERAL} (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="a trial: smallest parts in fp32, once, no device file")
+    _add_machine_flags(parser, "35min")
+
+
+def _add_machine_flags(parser: Parser, budget: str | None) -> None:
+    """Flags of the commands that measure on this machine."""
+    default = budget or "180s, of a storage 20s"
+    parser.add_argument("--budget", metavar="TIME", default=budget, help=f"time to measure (default {default})")
+    parser.add_argument("--on", metavar="KIND", help="cpu or cuda (default: the GPU if there is one)")
+    parser.add_argument("--ranks", metavar="N", help="processes that share this machine (default: 2, or its GPUs)")
+    parser.add_argument("--threads", metavar="N", help="threads of each process (default: an equal share of the cores)")
+
+
+def _add_measured_job_flags(parser: Parser, complete: bool) -> None:
+    without = (*_NOT_MEASURED, "gpus", "device")
+    _add_job_flags(parser, complete, ("precision",), without, f"default: {VERIFY_PRECISIONS}")
+
+
+def _train(parser: Parser, complete: bool) -> None:
+    parser.add_argument("name", nargs="*", metavar="PREDICTOR", help="default: all")
+    _add_tables_flag(parser)
+    parser.add_argument(
+        "--real-runs",
+        metavar="FOLDER",
+        help="real runs that `runs` has made (default: data/small_networks of the repository)",
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
+
+
+def _reproduce(parser: Parser, complete: bool) -> None:
+    parser.add_argument("former", nargs="*", help=argparse.SUPPRESS)
+
+
+def _fit(parser: Parser, complete: bool) -> None:
+    parser.add_argument(
+        "stage", nargs="*", metavar="STAGE", help="kernels, collectives, steps, anchors, layouts (default: all)"
+    )
+    _add_tables_flag(parser)
+    parser.add_argument(
+        "--measured",
+        metavar="FOLDER",
+        action="append",
+        help="folder that `measure` filled on a catalog GPU, for stage kernels; may be repeated",
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="only judge held-out rows, write nothing (steps, anchors, layouts)"
+    )
+
+
+def _add_tables_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--tables",
+        metavar="DIR",
+        help="folder with published/, kernels/ and cloud-configurations/ (default: data/ of the repository)",
+    )
+
+
+def _zoo(parser: Parser, complete: bool) -> None:
+    parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
+
+
+def _gpus(parser: Parser, complete: bool) -> None:
+    parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
+    parser.add_argument("--device", metavar="FILE", help="device file that adds a GPU, node, fabric or price")
+    parser.add_argument("--prices", action="store_true", help="list prices of cloud instances with these GPUs")
+
+
+ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
+    "predict": _predict,
+    "compare": _compare,
+    "evaluate": _evaluate,
+    "stagger": _stagger,
+    "calibrate": _calibrate,
+    "measure": _measure,
+    "runs": _runs,
+    "verify": _verify,
+    "train": _train,
+    "reproduce": _reproduce,
+    "fit": _fit,
+    "zoo": _zoo,
+    "gpus": _gpus,
+}
+"""Command -> the function that adds its arguments; True as second argument also states choices, for completion."""
+
+
+def _add_job_flags(
+    parser: Parser, complete: bool, several: Sequence[str] = (), without: Sequence[str] = (), precisions: str = ""
+) -> None:
+    """The fields of the job and its run as flags.
+
+    `several` may have several values, `without` are left out, and `precisions` describes the default of --precision.
+    """
+    groups = {
+        "job": parser.add_argument_group("job (the fields of the job file; flags override the file)"),
+        "run": parser.add_argument_group("run"),
+    }
+    for flag in FLAGS:
+        if flag.field in without:
+            continue
+        text = flag.help + (f": {', '.join(flag.choices)}" if flag.choices and flag.field != "layout" else "")
+        if flag.field in several:
+            text += "; several by repeating the flag" if flag.field == "layout" else f"; {_SEVERAL}"
+            text += f" ({precisions})" if flag.field == "precision" else ""
+        groups[flag.group].add_argument(
+            flag.text,
+            dest=flag.field,
+            metavar="VALUE",
+            action="append" if flag.field in several else "store",
+            choices=flag.choices or None if complete else None,
+            help=text.replace("%", "%%"),
+        )
