@@ -81,10 +81,8 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
     assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
-    assert flags_of(parser, "fit") == ["--help", "--tables", "--shared", "--measured", "--report", "--json"]
-    assert sorted(flags_of(parser, "train")) == sorted(
-        ["--help", "--tables", "--shared", "--real-runs", "--output", "--json"]
-    )
+    assert flags_of(parser, "fit") == ["--help", "--tables", "--measured", "--report", "--json"]
+    assert sorted(flags_of(parser, "train")) == sorted(["--help", "--tables", "--real-runs", "--output", "--json"])
     assert flags_of(parser, "reproduce") == ["--help", "--json"]  # moved to the repository
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--prices", "--json"]

@@ -608,7 +608,7 @@ def test_the_command_hands_the_folders_on(
     ran.clear()
     assert main(["fit", "steps", "--shared", str(tmp_path)]) == 0
     assert ran == [["steps", "--tables", tables]]
-    assert "note: --shared is now --tables" in capsys.readouterr().err
+    assert "note: flag --shared is now --tables" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_the_former_name_of_the_simulator_is_accepted(capsys: pytest.CaptureFixt
     words = ["predict", "resnet50", "--batch-size", "8", "--json"]
     assert main([*words, "--predictor", "line"]) == 0
     former = capsys.readouterr()
-    assert "now called 'simulator'" in former.err
+    assert "now --predictor simulator" in former.err
     assert main([*words, "--predictor", "simulator"]) == 0
     present = capsys.readouterr()
     assert present.err == ""
