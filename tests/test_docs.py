@@ -93,3 +93,11 @@ def test_named_tests_exist(page: Path) -> None:
 def test_every_page_is_on_the_map() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+def test_the_code_that_the_map_names_exists() -> None:
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./-]+/|[\w./-]+\.py)`", text)
+    assert len(named) > 30
+    package = ROOT / "src" / "precision_time"
+    assert [path for path in named if not (ROOT / path).exists() and not (package / path).exists()] == []
