@@ -224,7 +224,7 @@ def test_one_measured_step_of_ones_own() -> None:
     follows = predict(half.replace(anchors=[line])).step.p50 / predict(half).step.p50
     assert 1.02 < follows < 1.35
     assert same.step.p90 / same.step.p10 < predict(job).step.p90 / predict(job).step.p10
-    assert "anchored on 1 measured job of this family" in str(same)
+    assert "corrected by 1 measured job of this family" in str(same)
 
 
 def test_no_anchor_pulls_a_step_below_its_floor() -> None:

@@ -57,8 +57,8 @@ def test_breakdown_and_memory_add_up_as_printed() -> None:
     assert sum(terms) == pytest.approx(step, abs=1e-9)
     *categories, peak = numbers(text, "memory of a GPU", "peak")
     assert sum(categories) == pytest.approx(peak, abs=1e-9)
-    assert re.findall(r"([\d.]+) %", text.split("rests on")[0])[-1] == "100.0"
-    assert "learned 67 %, assumed 33 %" in text
+    assert re.findall(r"([\d.]+)%", text.split("sources of")[0])[-1] == "100.0"
+    assert "learned 67%, assumed 33%" in text
 
 
 def test_terms_that_print_as_nothing_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""An estimate as text for people: what, how long, why, does it fit, how sure. Every column adds up as printed."""
+"""An estimate as text: the job, times, breakdown of a step, memory, sources. Every column adds up as printed."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ TERM_LABELS = {
 }
 """Terms of the breakdown as people read them."""
 _NAME, _NUMBER, _BAR = 30, 12, 30
+"""Widths of the columns: names, numbers, and the bar of 100 %."""
+WIDTH = 110
+"""Width of wrapped prose."""
 
 
 def text(estimate: Estimate) -> str:
-    """The whole answer: headline, times, breakdown, memory, trust."""
-    parts = [_headline(estimate), _times(estimate), _breakdown(estimate), _memory(estimate), _trust(estimate)]
+    """Headline, times, breakdown of a step, memory of a GPU, and what the estimate is based on."""
+    parts = [_headline(estimate), _times(estimate), _breakdown(estimate), _memory(estimate), _basis(estimate)]
     return "\n\n".join(parts)
 
 
@@ -52,7 +55,7 @@ def interval_text(interval: Interval) -> str:
 
 
 def _headline(estimate: Estimate) -> str:
-    """The job in one line, with the batch size that was really taken."""
+    """The job in one line, with the batch size that the estimate is for."""
     job = estimate.job
     if job.batch_size is None:
         per_step = estimate.samples_per_s * estimate.step.p50
@@ -62,8 +65,8 @@ def _headline(estimate: Estimate) -> str:
 
 def _times(estimate: Estimate) -> str:
     lines = [f"{'':{_NAME}}{'P50':>{_NUMBER}}{'P10':>{_NUMBER}}{'P90':>{_NUMBER}}"]
-    found = estimate.loading
-    first = found.first_epoch if found is not None and found.steady == "later" else None
+    loading = estimate.loading
+    first = loading.first_epoch if loading is not None and loading.steady == "later" else None
     for name, interval in (
         ("step", estimate.step), ("first epoch", first), ("epoch", estimate.epoch), ("run", estimate.run)
     ):  # fmt: skip
@@ -72,16 +75,15 @@ def _times(estimate: Estimate) -> str:
     if estimate.cost_usd is not None:
         lines.append(_row("cost", [f"${v:,.2f}" for v in _order(estimate.cost_usd)]))
     if estimate.rental is not None:
-        lines += textwrap.wrap(f"{estimate.rental}", 108, initial_indent="  ", subsequent_indent="    ")
+        lines += _wrapped(f"{estimate.rental}")
         if estimate.cost_usd is None:
             lines.append("  no cost of a run: give --epochs, --steps or --samples")
     if estimate.energy_j is not None:
         joules, unit = (3.6e6, "kWh") if estimate.energy_j.p50 >= 3.6e5 else (3600.0, "Wh")
         lines.append(_row("energy of the GPUs", _in_unit(estimate.energy_j, joules, unit)))
     lines.append(_row(f"{estimate.samples_unit} per second", [human_count(estimate.samples_per_s)]))
-    if found is not None:
-        verdict = textwrap.fill(found.verdict, 110, subsequent_indent="  ", break_on_hyphens=False)
-        lines.append(verdict)
+    if loading is not None:
+        lines.append(textwrap.fill(loading.verdict, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     if estimate.epoch is None:
         lines.append("no epoch: give --dataset or --dataset-size")
     return "\n".join(lines)
@@ -92,7 +94,7 @@ def _order(interval: Interval) -> tuple[float, float, float]:
 
 
 def _in_unit(interval: Interval, scale: float, unit: str) -> list[str]:
-    """P50, P10 and P90, all with the decimals in which the first reads well."""
+    """P50, P10 and P90 with the decimals that P50 needs."""
     digits = digits_for(interval.p50 / scale)
     return [f"{v / scale:,.{digits}f} {unit}" for v in _order(interval)]
 
@@ -120,14 +122,14 @@ def _breakdown(estimate: Estimate) -> str:
     for name, number, share in zip(names, numbers, shares, strict=True):
         if number or share:
             bar = "█" * round(_BAR * share / 100)
-            lines.append(_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) + f"{share:>8.1f} %  {bar}".rstrip())
-    lines.append(_row("  step", [f"{sum(numbers):,.{digits}f} {unit}"]) + f"{sum(shares):>8.1f} %")
+            lines.append(_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) + f"{share:>8.1f}%  {bar}".rstrip())
+    lines.append(_row("  step", [f"{sum(numbers):,.{digits}f} {unit}"]) + f"{sum(shares):>8.1f}%")
     if estimate.communication:
         lines.append("communication")
         lines += [
-            _row(f"  between {group} ranks", [human_seconds(found["exposed_s"])])
-            + f"  exposed, {human_seconds(found['hidden_s'])} behind compute"
-            for group, found in estimate.communication.items()
+            _row(f"  between {group} ranks", [human_seconds(seconds["exposed_s"])])
+            + f"  exposed, {human_seconds(seconds['hidden_s'])} behind compute"
+            for group, seconds in estimate.communication.items()
         ]
     elif estimate.communication_hidden_s:
         lines.append(
@@ -151,14 +153,14 @@ def _memory(estimate: Estimate) -> str:
     lines += [_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) for name, number in rows]
     lines.append(_row("  peak", [f"{sum(numbers):,.{digits}f} {unit}"]))
     if memory.stages:
-        lines.append(f"  {_stages(memory.stage_peaks)}")
+        lines += _wrapped(_stages(memory.stage_peaks))
     if memory.largest_batch is not None:
         lines.append(f"largest micro-batch that fits: {memory.largest_batch or 'none'}")
     return "\n".join(lines)
 
 
 def _stages(peaks: Sequence[int]) -> str:
-    """Neighbouring stages of one size in one phrase: "stage 0 71.2 GiB, stages 1-6 66.0 GiB, stage 7 69.9 GiB"."""
+    """Neighbouring stages with equal peaks together: "stage 0 71.2 GiB, stages 1-6 66.0 GiB, stage 7 69.9 GiB"."""
     shown = [human_bytes(peak) for peak in peaks]
     parts = []
     start = 0
@@ -170,13 +172,13 @@ def _stages(peaks: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def _trust(estimate: Estimate) -> str:
+def _basis(estimate: Estimate) -> str:
     known = [(name, share) for name, share in estimate.sources.items() if share > 0]
     shares = rounded_parts([100 * share for _, share in known], 0)
-    sources = ", ".join(f"{name} {v:.0f} %" for (name, _), v in zip(known, shares, strict=True) if v)
+    sources = ", ".join(f"{name} {v:.0f}%" for (name, _), v in zip(known, shares, strict=True) if v)
     lines = [
-        f"rests on: {sources or 'nothing'}",
-        f"physical floor of its kernels: {human_seconds(estimate.floor_s)}",
+        f"sources of the kernel and communication times: {sources or 'none'}",
+        f"physical floor of the kernels: {human_seconds(estimate.floor_s)}",
     ]
     if estimate.anchors.count:
         lines += _anchors(estimate)
@@ -187,19 +189,22 @@ def _trust(estimate: Estimate) -> str:
         )
     if estimate.assumptions:
         lines.append("assumed:")
-        lines += [textwrap.fill(a, 110, initial_indent="  ", subsequent_indent="    ") for a in estimate.assumptions]
+        lines += [line for assumption in estimate.assumptions for line in _wrapped(assumption)]
     return "\n".join(lines)
 
 
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
 def _anchors(estimate: Estimate) -> list[str]:
-    """How measured jobs moved the step, and the nearest of them."""
-    found = estimate.anchors
-    whole = sum(estimate.breakdown.values())
-    before = sum(seconds / found.of(term) for term, seconds in estimate.breakdown.items())
-    jobs = "1 measured job" if found.count == 1 else f"{found.count} measured jobs"
-    lines = [f"anchored on {jobs} of this family, which move the step by {whole / before - 1:+.1%}; nearest:"]
-    lines += [
-        f"  {use.id}: {human_seconds(use.measured_s)} (likeness {use.likeness:.0%}; {use.source})"
-        for use in found.nearest
-    ]
+    """By how much measured jobs (anchors) changed the step, and the most similar of them with their sources."""
+    anchors = estimate.anchors
+    step = sum(estimate.breakdown.values())
+    before = sum(seconds / anchors.of(term) for term, seconds in estimate.breakdown.items())
+    jobs = "1 measured job" if anchors.count == 1 else f"{anchors.count} measured jobs"
+    lines = [f"corrected by {jobs} of this family (anchors), step {step / before - 1:+.1%}; most similar:"]
+    for use in anchors.nearest:
+        lines.append(f"  {human_seconds(use.measured_s):>8}, similarity {use.likeness:.0%}: {use.id}")
+        lines.append(f"            {use.source}")
     return lines
