@@ -79,8 +79,8 @@ def drawn(family: Family, chance: np.random.Generator) -> Case:
     storage, hot = float(chance.choice([2.0, 2.5])), float(chance.choice([1.0, 1.3]))
     share = family.shares[int(chance.integers(len(family.shares)))]
     cache = SharedCache(None if share is None else share * SAMPLES, family.policy, family.coalesces)
-    late = float(chance.uniform(0.0, 1.2)) * max(job.cold_epoch_s for job in jobs)
-    offsets = (0.0, late) if chance.random() < 0.5 else (late, 0.0)
+    later = float(chance.uniform(0.0, 1.2)) * max(job.cold_epoch_s for job in jobs)
+    offsets = (0.0, later) if chance.random() < 0.5 else (later, 0.0)
     return Case((jobs[0], jobs[1]), Slowdowns.uniform(2, storage, hot, same_order=family.same_order), cache, offsets)
 
 
@@ -93,39 +93,39 @@ def compared(case: Case) -> dict[str, Any]:
     """Both makespans; where they differ, the least and the most of the simulation nearby."""
     model = float(run(case.jobs, case.slowdowns, case.cache, [case.offsets_s]).makespan_s[0])
     simulation = simulated_s(case, case.offsets_s)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "model_s": model,
         "simulation_s": simulation,
         "error": model / simulation - 1.0,
         "jump": False,
     }
     if abs(model / simulation - 1.0) > GOAL:
-        late = int(case.offsets_s[1] > 0)
+        later = int(case.offsets_s[1] > 0)
         around = [simulation]
         for way in NEAR:
             offsets = list(case.offsets_s)
-            offsets[late] = max(0.0, offsets[late] + way * simulation)
+            offsets[later] = max(0.0, offsets[later] + way * simulation)
             around.append(simulated_s(case, offsets))
-        found["nearby_s"] = around
+        results["nearby_s"] = around
         jumps = max(around) > min(around) * (1.0 + GOAL)
-        found["jump"] = jumps and min(around) * (1.0 - GOAL) < model < max(around) * (1.0 + GOAL)
-    return found
+        results["jump"] = jumps and min(around) * (1.0 - GOAL) < model < max(around) * (1.0 + GOAL)
+    return results
 
 
 def row_of(family: Family, cases: Sequence[dict[str, Any]]) -> list[str]:
     """A line of the table."""
     errors = [abs(case["error"]) for case in cases]
     beyond = [case for case in cases if abs(case["error"]) > GOAL]
-    rest = [abs(case["error"]) for case in beyond if not case["jump"]]
+    unexplained = [abs(case["error"]) for case in beyond if not case["jump"]]
     return [
         family.name,
         str(len(cases)),
         f"{statistics.fmean(errors):.1%}",
         f"{statistics.median(errors):.1%}",
         str(len(cases) - len(beyond)),
-        str(len(beyond) - len(rest)),
-        str(len(rest)),
-        f"{max(rest):.1%}" if rest else "-",
+        str(len(beyond) - len(unexplained)),
+        str(len(unexplained)),
+        f"{max(unexplained):.1%}" if unexplained else "-",
     ]
 
 
@@ -134,14 +134,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=50, help="random starts of each family (default 50)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of fluid.json and fluid.md")
-    given = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {}
+    options = parser.parse_args()
+    results: dict[str, list[dict[str, Any]]] = {}
     with Progress("starts") as progress:
         for number, family in enumerate(FAMILIES):
-            chance = np.random.default_rng([given.seed, number])
-            rows = found.setdefault(family.name, [])
-            for turn in range(given.cases):
-                progress(number * given.cases + turn, len(FAMILIES) * given.cases)
+            chance = np.random.default_rng([options.seed, number])
+            rows = results.setdefault(family.name, [])
+            for turn in range(options.cases):
+                progress(number * options.cases + turn, len(FAMILIES) * options.cases)
                 case = drawn(family, chance)
                 rows.append({**asdict(case), **compared(case)})
     where = machine()
@@ -154,17 +154,17 @@ def main() -> int:
         "",
         f"| {' | '.join(head)} |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(f"| {' | '.join(row_of(family, found[family.name]))} |" for family in FAMILIES),
+        *(f"| {' | '.join(row_of(family, results[family.name]))} |" for family in FAMILIES),
         "",
-        f"{where['date']}, python {where['python']}, numpy {where['numpy']}; seed {given.seed}: "
+        f"{where['date']}, python {where['python']}, numpy {where['numpy']}; seed {options.seed}: "
         "`python -m benchmarks.rigs.fluid`.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)
-    given.output.mkdir(parents=True, exist_ok=True)
-    content = {"machine": where, "seed": given.seed, "families": found}
-    (given.output / "fluid.json").write_text(json.dumps(content, default=str) + "\n", encoding="utf-8")
-    (given.output / "fluid.md").write_text(text, encoding="utf-8")
+    options.output.mkdir(parents=True, exist_ok=True)
+    content = {"machine": where, "seed": options.seed, "families": results}
+    (options.output / "fluid.json").write_text(json.dumps(content, default=str) + "\n", encoding="utf-8")
+    (options.output / "fluid.md").write_text(text, encoding="utf-8")
     return 0
 
 

@@ -67,17 +67,17 @@ def measured(repeats: int) -> list[dict[str, Any]]:
                     return stagger_curve(jobs, t, c, POINTS)
 
                 order = "one order" if same_order else "independent orders"
-                found = {"curve": seconds(curve, repeats), "best": seconds(best, max(repeats // 2, 1))}
-                rows.append({"jobs": pair, "order": order, "cache": name, **found})
-                print(f"{pair}, {order}, {name}: {human(found['curve']['processor_s'])}", flush=True)
+                results = {"curve": seconds(curve, repeats), "best": seconds(best, max(repeats // 2, 1))}
+                rows.append({"jobs": pair, "order": order, "cache": name, **results})
+                print(f"{pair}, {order}, {name}: {human(results['curve']['processor_s'])}", flush=True)
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="times that each is run (default 7)")
-    given = parser.parse_args()
-    rows, where, load = measured(given.repeats), machine(), os.getloadavg()[0]
+    options = parser.parse_args()
+    rows, where, load = measured(options.repeats), machine(), os.getloadavg()[0]
     lines = [
         "# Speed of the model of co-located jobs",
         "",
@@ -93,11 +93,11 @@ def main() -> int:
         ),
         "",
         f"{where['date']}, {where['cpu']}, load {load:.1f}; python {where['python']}, numpy {where['numpy']}; "
-        f"median of {given.repeats}: `python -m benchmarks.rigs.ingest`.",
+        f"median of {options.repeats}: `python -m benchmarks.rigs.ingest`.",
     ]
     text = "\n".join(lines) + "\n"
     print(text)
-    content = {"machine": where, "load": load, "points": POINTS, "repeats": given.repeats, "rows": rows}
+    content = {"machine": where, "load": load, "points": POINTS, "repeats": options.repeats, "rows": rows}
     (RESULTS / "ingest.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (RESULTS / "ingest.md").write_text(text, encoding="utf-8")
     return 0

@@ -107,11 +107,11 @@ def step_s(width: int, steps: int, seconds: float = 0.6, size: int = SIZE) -> fl
     pictures, labels = torch.rand(16, BATCH, 3, edge, edge), torch.arange(BATCH) % 10
     torch.set_num_threads(1)
     learn(pictures[0], labels)
-    count, begun = 0, time.perf_counter()
-    while time.perf_counter() < begun + seconds or count < 16:
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() < start + seconds or count < 16:
         learn(pictures[count % 16], labels)
         count += 1
-    return (time.perf_counter() - begun) / count
+    return (time.perf_counter() - start) / count
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,17 @@ class Epoch:
 
 def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, epochs: int) -> list[Epoch]:
     """Every epoch of a real run that starts with an empty cache."""
-    begun, read, done = 0.0, 0, 0
-    found: list[Epoch] = []
+    start, read, done = 0.0, 0, 0
+    results: list[Epoch] = []
 
     def progress(count: int) -> None:
-        nonlocal begun, read, done
+        nonlocal start, read, done
         done += count
         if done % samples == 0:
             now, requests = time.monotonic(), server.requests()
             if done:
-                found.append(Epoch(now - begun, (requests - read) / samples))
-            begun, read = time.monotonic(), requests
+                results.append(Epoch(now - start, (requests - read) / samples))
+            start, read = time.monotonic(), requests
 
     total = sum(read_index(server.url).bytes)
     example().train(
@@ -150,7 +150,7 @@ def measure(setting: Setting, server: LocalServer, cache: Path, samples: int, ep
         prefetch=setting.prefetch,
         cache_mib=None if setting.cache is None else setting.cache * total / 2**20,
     )
-    return found
+    return results
 
 
 def loader_of(
@@ -196,13 +196,13 @@ class Machine:
         """What `do` gives; `taken` gets the share of the processors that others had during it."""
         while True:
             self._await_rest()
-            before, own = _ticks(), _own_ticks(server)
-            found = do()
+            before, private = _ticks(), _own_ticks(server)
+            results = do()
             every = max(_ticks()[1] - before[1], 1)
-            taken = max(_ticks()[0] - before[0] - (_own_ticks(server) - own), 0.0) / every
+            taken = max(_ticks()[0] - before[0] - (_own_ticks(server) - private), 0.0) / every
             if taken <= DISTURBED or time.monotonic() > self._end:
                 self.taken.append(taken)
-                return found
+                return results
 
     def _await_rest(self) -> None:
         """A second in which nearly nothing ran."""
@@ -247,15 +247,15 @@ def run(
                 step = partial(step_s, setting.width, setting.steps, size=setting.size)
                 steps[setting].append(machine.alone(step, server))
                 measured[setting].append(machine.alone(trained, server))
-            said = ", ".join(f"{one.seconds:.2f} s {one.missed:.0%}" for one in measured[setting][-1])
+            notes = ", ".join(f"{epoch.seconds:.2f} s {epoch.missed:.0%}" for epoch in measured[setting][-1])
             taken = max(machine.taken[-4:])
-            print(f"{turn + 1}/{rounds} {setting.name}: {said}; others {taken:.0%}", file=sys.stderr, flush=True)
-    storages = {setting: middle_of(found) for setting, found in probed.items()}
+            print(f"{turn + 1}/{rounds} {setting.name}: {notes}; others {taken:.0%}", file=sys.stderr, flush=True)
+    storages = {setting: middle_of(results) for setting, results in probed.items()}
     rows = []
     for setting in settings:
         train_s = statistics.median(steps[setting])
         # The median over all settings that read such pictures: nothing in it depends on another setting.
-        middle = middle_of_probes([one for other in settings if other.size == setting.size for one in prepared[other]])
+        middle = middle_of_probes([p for other in settings if other.size == setting.size for p in prepared[other]])
         if setting.workers:
             train_s += middle.receive_s
         loader = loader_of(setting, storages[setting], middle, samples, mean_bytes[setting.size])
@@ -277,17 +277,19 @@ def run(
     return rows
 
 
-def middle_of_probes(found: Sequence[PreparationProbe]) -> PreparationProbe:
+def middle_of_probes(results: Sequence[PreparationProbe]) -> PreparationProbe:
     """The median of every figure."""
     return PreparationProbe(
-        **{word: statistics.median(getattr(one, word) for one in found) for word in asdict(found[0])}
+        **{word: statistics.median(getattr(measured, word) for measured in results) for word in asdict(results[0])}
     )
 
 
-def middle_of(found: Sequence[Storage]) -> Storage:
+def middle_of(results: Sequence[Storage]) -> Storage:
     """The median of every figure."""
-    words = ("bytes_per_s", "stream_bytes_per_s", "latency_s", "requests_per_s", "reader_efficiency")
-    return replace(found[0], **{word: statistics.median(getattr(one, word) for one in found) for word in words})
+    fields = ("bytes_per_s", "stream_bytes_per_s", "latency_s", "requests_per_s", "reader_efficiency")
+    return replace(
+        results[0], **{word: statistics.median(getattr(measured, word) for measured in results) for word in fields}
+    )
 
 
 def judged(predicted_s: float, miss: float, epochs: list[Epoch]) -> dict[str, float]:
@@ -319,8 +321,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             cache,
         ]
         for kind in ("cold", "later"):
-            found = row[kind]
-            cells += [f"{found['predicted_s']:.2f} s, {found['measured_s']:.2f} s", f"{found['error']:+.1%}"]
+            results = row[kind]
+            cells += [f"{results['predicted_s']:.2f} s, {results['measured_s']:.2f} s", f"{results['error']:+.1%}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -337,14 +339,14 @@ def main() -> int:
         "--caches", type=Path, default=MEMORY if MEMORY.is_dir() else None, help="folder of the caches (default memory)"
     )
     parser.add_argument("--only", default="", help="settings whose name contains this")
-    given = parser.parse_args()
-    settings = [setting for setting in (*SETTINGS, *ADDED) if given.only in setting.name]
+    options = parser.parse_args()
+    settings = [setting for setting in (*SETTINGS, *ADDED) if options.only in setting.name]
     with (
         tempfile.TemporaryDirectory(prefix="precision-time-loader-") as folder,
-        tempfile.TemporaryDirectory(prefix="precision-time-loader-", dir=given.caches) as caches,
+        tempfile.TemporaryDirectory(prefix="precision-time-loader-", dir=options.caches) as caches,
     ):
-        alone = Machine(60.0 * given.patience)
-        rows = run(Path(folder), Path(caches), given.samples, given.rounds, settings, alone)
+        alone = Machine(60.0 * options.patience)
+        rows = run(Path(folder), Path(caches), options.samples, options.rounds, settings, alone)
     machine: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
@@ -354,15 +356,15 @@ def main() -> int:
         | {"python": platform.python_version()},
     }
     errors = [abs(row[kind]["error"]) for row in rows for kind in ("cold", "later")]
-    content = {"machine": machine, "samples": given.samples, "rounds": given.rounds, "rows": rows}
-    given.output.mkdir(parents=True, exist_ok=True)
-    (given.output / "loader.json").write_text(json.dumps(content, indent=1) + "\n")
+    content = {"machine": machine, "samples": options.samples, "rounds": options.rounds, "rows": rows}
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "loader.json").write_text(json.dumps(content, indent=1) + "\n")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     text = (
         "# Loader-bound jobs: predicted against measured\n\n"
         f"`python -m benchmarks.rigs.loader` on {machine['date']}: {machine['processor']}, {machine['cores']} cores; "
-        f"{versions}. {given.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, "
-        f"medians of {given.rounds} runs, caches in {given.caches or 'the temporary folder'}; other programs "
+        f"{versions}. {options.samples} JPEG pictures of {SIZE} x {SIZE} (larger: 320 x 320), batches of {BATCH}, "
+        f"medians of {options.rounds} runs, caches in {options.caches or 'the temporary folder'}; other programs "
         f"took at most {machine['others']:.0%} of the processors meanwhile.\n"
         "Predicted from the storage probe, the preparation probe and steps on batches in memory. The last "
         f"{sum(setting in ADDED for setting in settings)} settings were added after the model had been built.\n\n"
@@ -370,7 +372,7 @@ def main() -> int:
         f"Largest error {max(errors):.1%}, mean {statistics.mean(errors):.1%}; "
         f"{sum(error <= GOAL for error in errors)} of {len(errors)} epochs within {GOAL:.0%}.\n"
     )
-    (given.output / "loader.md").write_text(text)
+    (options.output / "loader.md").write_text(text)
     print(text)
     return 0
 
@@ -388,15 +390,15 @@ def _ticks() -> tuple[int, int]:
 def _ticks_of(server: LocalServer) -> float:
     """Of nginx, the child of the server's shell."""
     path, pid = Path("/proc"), server.pid
-    found = 0
+    results = 0
     for stat in path.glob("[0-9]*/stat"):
         try:
-            words = stat.read_text().rpartition(")")[2].split()
+            fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(words[1]) == pid:
-            found += int(words[11]) + int(words[12])
-    return float(found)
+        if int(fields[1]) == pid:
+            results += int(fields[11]) + int(fields[12])
+    return float(results)
 
 
 def _own_ticks(server: LocalServer) -> float:

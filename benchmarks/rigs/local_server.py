@@ -93,7 +93,7 @@ class LocalServer:
                 raise IngestError(f"{word} of the server is {value:g}; give at least 1, or leave it out")
         self.requests_per_s, self.stream_requests_per_s, self.waiting = requests_per_s, stream_requests_per_s, waiting
         self.port = port
-        self._nginx = found()
+        self._nginx = nginx_path()
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -119,10 +119,10 @@ class LocalServer:
 
     def requests(self) -> int:
         """Requests served so far, without those for this number."""
-        self._asked += 1
-        with urllib.request.urlopen(f"{self._base}{STATUS}", timeout=START_S) as answer:
-            numbers = answer.read().decode().split("requests")[1].split()
-        return int(numbers[2]) - self._asked
+        self._status_requests += 1
+        with urllib.request.urlopen(f"{self._base}{STATUS}", timeout=START_S) as response:
+            numbers = response.read().decode().split("requests")[1].split()
+        return int(numbers[2]) - self._status_requests
 
     @property
     def pid(self) -> int | None:
@@ -144,7 +144,7 @@ class LocalServer:
             start_new_session=True,  # an interrupt from the keyboard is ours to handle; and both end together
         )
         self._base = self.url = f"http://127.0.0.1:{port}"
-        self._asked = 0
+        self._status_requests = 0
         self._await()
 
     def _await(self) -> None:
@@ -156,11 +156,11 @@ class LocalServer:
             if text:  # nginx writes there only what keeps it from serving
                 raise IngestError(f"nginx does not start: {text.splitlines()[0]}; try it by hand with nginx -t")
             try:
-                self._asked += 1
+                self._status_requests += 1
                 with urllib.request.urlopen(f"{self._base}{STATUS}", timeout=1):
                     return
             except (urllib.error.URLError, OSError):
-                self._asked -= 1
+                self._status_requests -= 1
                 time.sleep(0.01)
         raise IngestError(f"nginx has not answered on {self._base} after {START_S:g} s; try it by hand with nginx -t")
 
@@ -204,7 +204,7 @@ class LocalServer:
             self._home = None
 
 
-def found() -> str:
+def nginx_path() -> str:
     """Where nginx is; `IngestError` that says how to install it."""
     path = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
     if path is None:
@@ -217,6 +217,6 @@ def _rate(per_s: float) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

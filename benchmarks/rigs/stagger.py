@@ -78,7 +78,7 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
     arguments: dict[str, Any] = {"root": url, "cache": str(cache)}
     if capacity is not None:
         arguments["cache_mib"] = capacity / 2**20
-    words = [
+    fields = [
         {
             "name": name,
             "run": "python:examples/stagger/train.py:train",
@@ -91,7 +91,7 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
         {
             "samples": SAMPLES,
             "bytes_per_sample": bytes_per_sample,
-            "jobs": words,
+            "jobs": fields,
             "cache": {"reset": {"folder": str(cache)}, **({"capacity": capacity} if capacity else {})},
             "order": "same" if pair.same_order else "independent",
             "calibration": {"samples": 240, "repeats": 3},
@@ -100,17 +100,17 @@ def jobs_file(pair: Pair, url: str, folder: Path, bytes_per_sample: float) -> Jo
     )
 
 
-def lanes(found: Calibration, grid: Sequence[float]) -> list[tuple[tuple[int, int], float, tuple[float, float]]]:
+def lanes(calibration: Calibration, grid: Sequence[float]) -> list[tuple[tuple[int, int], float, tuple[float, float]]]:
     """Order, offset in cold epochs of the first, and offsets by job, of every point of the grid."""
-    made: list[tuple[tuple[int, int], float, tuple[float, float]]] = []
+    points: list[tuple[tuple[int, int], float, tuple[float, float]]] = []
     for order in ((0, 1), (1, 0)):
-        cold = found.jobs[order[0]].start_up_s + found.jobs[order[0]].cold_epoch_s
+        cold = calibration.jobs[order[0]].start_up_s + calibration.jobs[order[0]].cold_epoch_s
         for share in grid:
             if share == 0.0 and order == (1, 0):
                 continue  # both at once has no order
             at = share * cold
-            made.append((order, share, (0.0, at) if order == (0, 1) else (at, 0.0)))
-    return made
+            points.append((order, share, (0.0, at) if order == (0, 1) else (at, 0.0)))
+    return points
 
 
 def evaluate(
@@ -119,16 +119,22 @@ def evaluate(
     """Calibrate, predict, run; everything about one pair as plain values."""
     file = jobs_file(pair, url, folder, bytes_per_sample)
     with Progress("calibrating") as progress:
-        found = calibrate(file, folder, report=lambda _, done, total: progress(done, total))
-    began = time.perf_counter()
-    answer = stagger(found)
-    model_s = time.perf_counter() - began
-    plan = lanes(found, grid)
+        calibration = calibrate(file, folder, report=lambda _, done, total: progress(done, total))
+    start = time.perf_counter()
+    answer = stagger(calibration)
+    model_s = time.perf_counter() - start
+    plan = lanes(calibration, grid)
     offsets = [each[2] for each in plan]
-    ways = {"best": answer.best.offsets_s, "serial": answer.others[-1].offsets_s}
-    predicted = run(found.jobs, found.slowdowns, found.cache, [*offsets, *ways.values()], count_start_up=True)
-    names = [*(f"{order[0]}{order[1]}:{share:g}" for order, share, _ in plan), *ways]
-    starts = dict(zip(names, [*offsets, *ways.values()], strict=True))
+    starts_by_name = {"best": answer.best.offsets_s, "serial": answer.others[-1].offsets_s}
+    predicted = run(
+        calibration.jobs,
+        calibration.slowdowns,
+        calibration.cache,
+        [*offsets, *starts_by_name.values()],
+        count_start_up=True,
+    )
+    names = [*(f"{order[0]}{order[1]}:{share:g}" for order, share, _ in plan), *starts_by_name]
+    starts = dict(zip(names, [*offsets, *starts_by_name.values()], strict=True))
     measured = measure(file, starts, folder, repeats)
     rows = [
         {
@@ -161,8 +167,8 @@ def paired_runs(file: JobsFile, rows: Sequence[Mapping[str, Any]], folder: Path,
         return None
     rival = min(others, key=lambda row: statistics.median(row["measured_s"]))
     starts = {"paired: chosen": tuple(chosen["offsets_s"]), "paired: rival": tuple(rival["offsets_s"])}
-    found = measure(file, starts, folder, turns)
-    times = {name: [each["makespan_s"] for each in runs] for name, runs in found.items()}
+    calibration = measure(file, starts, folder, turns)
+    times = {name: [each["makespan_s"] for each in runs] for name, runs in calibration.items()}
     return {
         "rival": rival["name"],
         "rival_offsets_s": rival["offsets_s"],
@@ -175,28 +181,28 @@ def measure(
     file: JobsFile, starts: Mapping[str, tuple[float, ...]], folder: Path, repeats: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Runs of every start, in shuffled turns, so that a slow minute hits all alike. Kept as they come."""
-    kept = folder / "measured.jsonl"
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in starts}
-    if kept.is_file():
-        for line in kept.read_text().splitlines():
+    journal = folder / "measured.jsonl"
+    calibration: dict[str, list[dict[str, Any]]] = {name: [] for name in starts}
+    if journal.is_file():
+        for line in journal.read_text().splitlines():
             row = json.loads(line)
-            if row["name"] in found and row["offsets_s"] == list(starts[row["name"]]):
-                found[row["name"]].append(row)
-    total = sum(repeats - min(repeats, len(rows)) for rows in found.values())
+            if row["name"] in calibration and row["offsets_s"] == list(starts[row["name"]]):
+                calibration[row["name"]].append(row)
+    total = sum(repeats - min(repeats, len(rows)) for rows in calibration.values())
     done = 0
-    with Progress("runs") as progress, hosts(file) as made, kept.open("a") as file_kept:
+    with Progress("runs") as progress, hosts(file) as points, journal.open("a") as file_kept:
         for turn in range(repeats):
-            names = [name for name in starts if len(found[name]) <= turn]
+            names = [name for name in starts if len(calibration[name]) <= turn]
             random.Random(turn).shuffle(names)
             for name in names:
                 progress(done, total)
-                one = run_jobs(file, starts[name], folder, on=made)
+                one = run_jobs(file, starts[name], folder, on=points)
                 row = {"name": name, **one.to_dict()}
-                found[name].append(row)
+                calibration[name].append(row)
                 file_kept.write(json.dumps(row) + "\n")
                 file_kept.flush()
                 done += 1
-    return found
+    return calibration
 
 
 @contextlib.contextmanager
@@ -221,18 +227,20 @@ def main() -> int:
     parser.add_argument("--pairs", default="", help="numbers of pairs, from 1, with commas (default: all)")
     parser.add_argument("--points", default="", help="offsets in cold epochs, with commas (default: each pair's own)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the report goes")
-    given = parser.parse_args()
-    numbers = [int(word) - 1 for word in given.pairs.split(",") if word] or range(len(PAIRS))
-    points = [float(word) for word in given.points.split(",") if word]
-    found = []
+    options = parser.parse_args()
+    numbers = [int(word) - 1 for word in options.pairs.split(",") if word] or range(len(PAIRS))
+    points = [float(word) for word in options.points.split(",") if word]
+    pairs = []
     try:
-        with storage(given.folder) as (url, size):
+        with storage(options.folder) as (url, size):
             for number in numbers:
                 print(f"{number + 1}. {PAIRS[number].name}", file=sys.stderr)
-                place = given.folder / f"pair-{number + 1}"
+                place = options.folder / f"pair-{number + 1}"
                 place.mkdir(parents=True, exist_ok=True)
                 pair = PAIRS[number]
-                found.append(evaluate(pair, url, place, size, given.repeats, points or pair.grid, given.paired_runs))
+                pairs.append(
+                    evaluate(pair, url, place, size, options.repeats, points or pair.grid, options.paired_runs)
+                )
     except IngestError as error:
         print(f"stagger: {error}", file=sys.stderr)
         return 2
@@ -243,12 +251,12 @@ def main() -> int:
         "samples": SAMPLES,
         "bytes_per_sample": size,
         "requests_per_s": REQUESTS_PER_S,
-        "pairs": found,
+        "pairs": pairs,
     }
-    given.output.mkdir(parents=True, exist_ok=True)
-    (given.output / "stagger.json").write_text(json.dumps(content, indent=1) + "\n")
-    (given.output / "stagger.md").write_text(stagger_report.text(content))
-    stagger_report.picture(content, given.output / "stagger.svg")
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "stagger.json").write_text(json.dumps(content, indent=1) + "\n")
+    (options.output / "stagger.md").write_text(stagger_report.text(content))
+    stagger_report.picture(content, options.output / "stagger.svg")
     print(stagger_report.text(content))
     return 0
 

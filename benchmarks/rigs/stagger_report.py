@@ -70,26 +70,26 @@ def text(content: Mapping[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for pair in pairs:
-        found = errors(grid_rows(pair))
+        drawn = errors(grid_rows(pair))
         best = row_named(pair, "best")
         offsets = best["offsets_s"]
         chosen = "both at once" if not any(offsets) else f"{'ab'[offsets.index(0.0)]}, {max(offsets):.1f} s"
         waits = [
             statistics.median(row_named(pair, name)["measured_s"]) for name in ("01:1", "10:1") if _has(pair, name)
         ]
-        together = statistics.median(row_named(pair, "01:0")["measured_s"])
+        at_once = statistics.median(row_named(pair, "01:0")["measured_s"])
         cells = [
             pair["pair"],
-            str(len(found)),
-            f"{statistics.fmean(map(abs, found)):.1%}",
-            f"{max(map(abs, found)):.1%}",
-            f"{statistics.fmean(found):+.1%}",
+            str(len(drawn)),
+            f"{statistics.fmean(map(abs, drawn)):.1%}",
+            f"{max(map(abs, drawn)):.1%}",
+            f"{statistics.fmean(drawn):+.1%}",
             f"{noise(pair):.1%}",
             chosen,
             f"{best['predicted_s']:.1f} s",
             f"{statistics.median(best['measured_s']):.1f} s",
             f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})",
-            f"{together:.1f} s",
+            f"{at_once:.1f} s",
             f"{min(waits):.1f} s" if waits else "-",
             f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
             f"{pair['staggering']['calibration']['cost_s']:.0f} s, "

@@ -22,7 +22,7 @@ ORDERS = ("both", "given", "reversed")
 MOST_POINTS = 10_000
 
 
-def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
+def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
     """For JSON, and as text."""
     from precision_time.ingest.stagger.calibration import calibrate
     from precision_time.ingest.stagger.jobs_file import read_jobs
@@ -31,44 +31,46 @@ def stagger(given: Namespace) -> tuple[dict[str, Any], str]:
     from precision_time.ingest.stagger.staggering_plot import check_picture, plot
     from precision_time.ingest.stagger.staggering_text import measured_text, text
 
-    if given.jobs is None:
+    if args.jobs is None:
         raise UsageError("no jobs file is given; name one, for example precision-time stagger jobs.yaml")
-    points, offset_s = _points(given.points), _offset(given.offset)
-    if given.order not in ORDERS:
+    points, offset_s = _points(args.points), _offset(args.offset)
+    if args.order not in ORDERS:
         raise UsageError(
-            f"flag --order {given.order!r} is unknown; nearest: {nearest(given.order, ORDERS)}; "
+            f"flag --order {args.order!r} is unknown; nearest: {nearest(args.order, ORDERS)}; "
             f"use one of {', '.join(ORDERS)}"
         )
-    if given.plot:
-        check_picture(given.plot)
-        check_file("--plot", given.plot)
-    file = read_jobs(given.jobs)
-    folder = Path(given.folder)
+    if args.plot:
+        check_picture(args.plot)
+        check_file("--plot", args.plot)
+    file = read_jobs(args.jobs)
+    folder = Path(args.folder)
     check_folder("--folder", folder)
     if len(file.jobs) < 2:
-        raise UsageError(f"jobs file {given.jobs!r} has one job, which nobody shares with; list at least two")
-    kept = folder.resolve()
-    if "folder" in file.cache.reset and kept.is_relative_to((file.folder / file.cache.reset["folder"]).resolve()):
+        raise UsageError(f"jobs file {args.jobs!r} has one job, which nobody shares with; list at least two")
+    output_folder = folder.resolve()
+    if "folder" in file.cache.reset and output_folder.is_relative_to(
+        (file.folder / file.cache.reset["folder"]).resolve()
+    ):
         raise UsageError(f"--folder {str(folder)!r} lies in cache.reset.folder, which is emptied; name another one")
-    if len(file.jobs) > 2 and (given.plot or offset_s is not None):
+    if len(file.jobs) > 2 and (args.plot or offset_s is not None):
         raise UsageError("--plot and --offset are for two jobs; leave them out for more")
     print(f"calibrating {len(file.jobs)} jobs into {folder}", file=sys.stderr)
     with Progress("windows") as bar:
-        found = calibrate(file, folder, given.fresh, lambda _, done, total: bar(done, total))
-    answer = predict(found, points, given.order, offset_s)
-    said = text(answer)
+        calibration = calibrate(file, folder, args.fresh, lambda _, done, total: bar(done, total))
+    answer = predict(calibration, points, args.order, offset_s)
+    output = text(answer)
     content = answer.to_dict()
-    if given.run:
-        if not given.json:
-            print(said + "\n", flush=True)
-            said = ""
+    if args.run:
+        if not args.json:
+            print(output + "\n", flush=True)
+            output = ""
         measured = _launch(file, folder, answer)
         content["run"] = measured.to_dict()
-        said += measured_text(answer, measured)
-    if given.plot:
-        plot(answer, given.plot, earlier_runs(file, folder))
-        print(f"picture written to {given.plot}", file=sys.stderr)
-    return content, said
+        output += measured_text(answer, measured)
+    if args.plot:
+        plot(answer, args.plot, earlier_runs(file, folder))
+        print(f"picture written to {args.plot}", file=sys.stderr)
+    return content, output
 
 
 def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:

@@ -30,7 +30,7 @@ def shared_preparation_s(jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: 
     """
     if any(set(job.parts) != set(jobs[0].parts) for job in jobs):
         return None
-    start, begun = max(job.start_up_s for job in jobs), 0.0
+    start, epochs_done = max(job.start_up_s for job in jobs), 0.0
     finish, elapsed = 0.0, start
     for epochs in sorted({job.epochs for job in jobs}):
         left = [i for i, job in enumerate(jobs) if job.epochs >= epochs]
@@ -44,9 +44,9 @@ def shared_preparation_s(jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: 
             end_s=0.0,
         )
         until = alone_s(replace(loader, epochs=epochs), cache)
-        elapsed += until - (alone_s(replace(loader, epochs=begun), cache) if begun else 0.0)
+        elapsed += until - (alone_s(replace(loader, epochs=epochs_done), cache) if epochs_done else 0.0)
         ended = [job.end_s for job in jobs if job.epochs == epochs]
-        finish, begun = max(finish, elapsed + max(ended)), epochs
+        finish, epochs_done = max(finish, elapsed + max(ended)), epochs
     return finish
 
 
@@ -56,5 +56,5 @@ def no_eviction_s(
     """Least makespan over these offsets if the cache never evicts; None if it does not evict now."""
     if cache.policy == "no-eviction" or cache.capacity is None:
         return None
-    kept = replace(cache, policy="no-eviction")
-    return float(run(jobs, slowdowns, kept, np.asarray(offsets_s)).makespan_s.min())
+    without_eviction = replace(cache, policy="no-eviction")
+    return float(run(jobs, slowdowns, without_eviction, np.asarray(offsets_s)).makespan_s.min())

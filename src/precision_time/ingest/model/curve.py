@@ -101,8 +101,8 @@ def stagger_curve(
     plain_offset = np.array([0.0, epoch[0], epoch[1], alone[0], alone[1]])
     # All at once: more lanes cost little.
     first = np.concatenate([np.repeat([0.0, 1.0], points), plain_first])
-    told = evaluate(first, np.concatenate([offsets, offsets, plain_offset]))
-    makespan, plain = told[: 2 * points].reshape(2, points), told[2 * points :]
+    predicted = evaluate(first, np.concatenate([offsets, offsets, plain_offset]))
+    makespan, plain = predicted[: 2 * points].reshape(2, points), predicted[2 * points :]
     ways = [Stagger(int(f), float(o), float(m)) for f, o, m in zip(plain_first, plain_offset, plain, strict=True)]
     candidates = [*ways, *_refined(evaluate, offsets, makespan)]
     rows = [(0.0, float(o)) for o in offsets] + [(float(o), 0.0) for o in offsets]
@@ -121,11 +121,13 @@ def stagger_curve(
 
 def _refined(evaluate: Evaluate, offsets: Array, makespan: Array, wells: int = 4, rounds: int = 3) -> list[Stagger]:
     """The best points of the curve, and what a search around the lowest `wells` of each order finds."""
-    found = [
+    candidates = [
         Stagger(first, float(offsets[p]), float(row[p])) for first, row in enumerate(makespan) for p in range(len(row))
     ]
-    lowest = [sorted((s for s in found if s.first == first), key=lambda s: s.makespan_s)[:wells] for first in (0, 1)]
-    centres = [s for those in lowest for s in those]
+    lowest = [
+        sorted((s for s in candidates if s.first == first), key=lambda s: s.makespan_s)[:wells] for first in (0, 1)
+    ]
+    centres = [s for centre_ways in lowest for s in centre_ways]
     width = float(offsets[1] - offsets[0])
     steps = np.linspace(-1.0, 1.0, 17)
     for _ in range(rounds):
@@ -139,7 +141,7 @@ def _refined(evaluate: Evaluate, offsets: Array, makespan: Array, wells: int = 4
             for c, (s, p) in enumerate(zip(centres, best, strict=True))
         ]
         width *= 2.0 / (len(steps) - 1)
-    return found + centres
+    return candidates + centres
 
 
 def _least(ways: Sequence[Stagger]) -> Stagger:

@@ -55,7 +55,7 @@ def run(
     if count_start_up:
         flow.launch = offsets
     if isinstance(flow.cache, Lru) and not trajectory:
-        flow.lone = _SoloEpochs(offsets.shape[1])
+        flow.solo = _SoloEpochs(offsets.shape[1])
     rows: list[tuple[Array, Array, Array, Array]] = []
     while flow.going:
         miss = flow.settle()
@@ -63,11 +63,11 @@ def run(
             rows.append((flow.time.copy(), flow.x.copy(), np.where(flow.running, miss, 0.0), flow.held))
         flow.advance()
     finish = flow.finish + np.array([[job.end_s] for job in jobs])
-    told = None
+    recorded = None
     if trajectory:
         rows.append((flow.time, flow.x, np.zeros_like(flow.x), flow.held))
-        told = Trajectory.of_rows(rows)
-    return Outcome(finish.T, finish.max(axis=0), flow.first_epoch.T, flow.stall.T, told)
+        recorded = Trajectory.of_rows(rows)
+    return Outcome(finish.T, finish.max(axis=0), flow.first_epoch.T, flow.stall.T, recorded)
 
 
 class _Flow:
@@ -83,7 +83,7 @@ class _Flow:
         self._samples = np.array([[float(job.samples)] for job in jobs])
         self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
         self.launch: Array | None = None
-        self.lone: _SoloEpochs | None = None
+        self.solo: _SoloEpochs | None = None
         self.x, self._n, self.time = np.zeros(shape), np.zeros(shape), np.zeros(lanes)
         self.finish, self.first_epoch, self.stall = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
         cache.accept(self.x, self._n)
@@ -122,21 +122,21 @@ class _Flow:
             dt = np.minimum(dt, self._until_jump(ends, starts))
         share = self.cache.until(x, np.minimum(x + self._rate * dt, ends))
         dt = dt * share
-        here = running & (ends - x <= self._rate * dt + 1e-12)
-        self.x = x = np.where(here, ends, np.minimum(x + self._rate * dt, ends))
+        arrived = running & (ends - x <= self._rate * dt + 1e-12)
+        self.x = x = np.where(arrived, ends, np.minimum(x + self._rate * dt, ends))
         # Onto the start exactly, so that the comparisons in settle() hold.
         started = dt >= (starts - self.time) * (1 - 1e-12)
         self.time = np.where(started, starts, self.time + dt)
-        self._length.accept(dt, started | (share < 1) | here.any(axis=0))
+        self._length.accept(dt, started | (share < 1) | arrived.any(axis=0))
         self.stall += np.where(running, dt * (1.0 - self._busy), 0.0)
-        if here.any():
-            first = here & (self._n < 1) & (x >= np.minimum(self._goal, 1.0))
+        if arrived.any():
+            first = arrived & (self._n < 1) & (x >= np.minimum(self._goal, 1.0))
             self.first_epoch = np.where(first, self.time - self._begin, self.first_epoch)
-            self.finish = np.where(here & (x >= self._goal), self.time, self.finish)
-            self._n = np.where(here & (x >= self._n + 1.0), np.floor(x), self._n)
+            self.finish = np.where(arrived & (x >= self._goal), self.time, self.finish)
+            self._n = np.where(arrived & (x >= self._n + 1.0), np.floor(x), self._n)
         self.cache.accept(x, self._n)
-        if self.lone is not None:
-            self._skip(self.lone, here)
+        if self.solo is not None:
+            self._skip(self.solo, arrived)
 
     def _until_jump(self, ends: Array, starts: Array) -> Array:
         """Seconds until a rate may jump, [lanes]."""
@@ -153,10 +153,10 @@ class _Flow:
         before, self._rate = self._rate, self.running / (time * self._samples)
         self._length.adapt(dt, before, self._rate, np.abs(later - self._reading), self._changing)
 
-    def _skip(self, lone: _SoloEpochs, here: Flags) -> None:
+    def _skip(self, solo: _SoloEpochs, arrived: Flags) -> None:
         going, others = self.running & np.isnan(self.finish), (self._begin > self.time).any(axis=0)
-        epochs, self.time = lone.skip(self.time, going, here, others, self._goal - self.x, self.stall.sum(axis=0))
-        self._goal, self.stall = self._goal - epochs, self.stall + epochs * lone.stall
+        epochs, self.time = solo.skip(self.time, going, arrived, others, self._goal - self.x, self.stall.sum(axis=0))
+        self._goal, self.stall = self._goal - epochs, self.stall + epochs * solo.stall
 
 
 class _SoloEpochs:
@@ -171,14 +171,14 @@ class _SoloEpochs:
         self.stall = np.zeros(lanes)
 
     def skip(
-        self, t: Array, going: Flags, here: Flags, others: Flags, left: Array, stalled: Array
+        self, t: Array, going: Flags, arrived: Flags, others: Flags, left: Array, stalled: Array
     ) -> tuple[Array, Array]:
         """Whole epochs that are skipped, [jobs, lanes], and the time after them; `stall` is the wait in each."""
         alone = (going.sum(axis=0) == 1) & ~others
         if not alone.any():
             self._ends[:] = 0.0
             return np.zeros(going.shape), t
-        at_end = alone & (here & going).any(axis=0)
+        at_end = alone & (arrived & going).any(axis=0)
         self._ends = np.where(alone, self._ends + at_end, 0.0)
         ripe = at_end & (self._ends >= 4)
         epochs = np.where(ripe & going, np.maximum(np.ceil(left - 1e-9) - 1.0, 0.0), 0.0)

@@ -29,8 +29,8 @@ class AllCached:
         self.parts = parts
         readers = [np.flatnonzero(parts.share[:, p]) for p in range(len(parts.names))]
         self.readers: list[list[int]] = [[int(j) for j in those] for those in readers]
-        together = (parts.share > 0).astype(float)
-        self._shares = ((together @ together.T) > 0) & ~np.eye(len(together), dtype=bool)
+        reads_part = (parts.share > 0).astype(float)
+        self._shares = ((reads_part @ reads_part.T) > 0) & ~np.eye(len(reads_part), dtype=bool)
         self._sharing = [(int(i), int(j)) for i, j in np.argwhere(np.triu(self._shares))]
         self._all = float(parts.size.sum())
 
@@ -142,8 +142,8 @@ class Lru(AllCached):
         self._last: tuple[Array, Array, Array, Flags, Array, Array] | None = None
 
     def share(self, x: Array, n: Array) -> Array:
-        _, full, untouched, own = self.window(x, n)
-        return own * self.of_others(untouched, self._left_of_the_first(untouched, full))
+        _, full, untouched, own_unread = self.window(x, n)
+        return own_unread * self.of_others(untouched, self._left_of_the_first(untouched, full))
 
     def held(self, x: Array, n: Array) -> Array:
         _, full, untouched, _ = self.window(x, n)
@@ -207,7 +207,7 @@ class Lru(AllCached):
         if capacity > 0 and full.any():
             over, slope = self._slope(line.untouched(share), line.slope)
             share = np.clip(share - over * full / np.minimum(slope, -1e-300), 0.0, 1.0)
-        self._last = (x, n, low + (high - low) * share, full, line.untouched(share), line.own(share))
+        self._last = (x, n, low + (high - low) * share, full, line.untouched(share), line.own_unread(share))
         return self._last[2:]
 
     def _slope(self, untouched: Array, slope: Array) -> tuple[Array, Array]:
@@ -227,11 +227,11 @@ class Lru(AllCached):
         cached = self.parts.cached[:, None]
         if not cached.any():
             return cached
-        kept = np.zeros(untouched.shape[1])
+        weight_kept = np.zeros(untouched.shape[1])
         for p, readers in enumerate(self.readers):
-            kept += self.parts.size[p] * cached[p] * prod((untouched[j] for j in readers), start=1.0)
+            weight_kept += self.parts.size[p] * cached[p] * prod((untouched[j] for j in readers), start=1.0)
         room = np.where(full, 0.0, self._capacity - self.touched(untouched))
-        return np.asarray(cached * np.clip(room / np.maximum(kept, 1e-300), 0.0, 1.0))
+        return np.asarray(cached * np.clip(room / np.maximum(weight_kept, 1e-300), 0.0, 1.0))
 
 
 class _Segment:
@@ -249,7 +249,7 @@ class _Segment:
     def untouched(self, share: Array | float) -> Array:
         return np.asarray(self._base + self.slope * share)
 
-    def own(self, share: Array) -> Array:
+    def own_unread(self, share: Array) -> Array:
         return np.asarray(self._same + self._next * (self._begun + self._way * share))
 
 
@@ -280,9 +280,9 @@ def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Fla
         at = value(x + way * share)
         over = at > -near
         side = np.where(over, 1.0, -1.0)
-        kept = np.where(side == last, 0.5, 1.0)
-        at_low, last = np.where(over, at_low * kept, at), side
-        at_high = np.where(over, np.maximum(at, 0.0), at_high * kept)
+        weight_kept = np.where(side == last, 0.5, 1.0)
+        at_low, last = np.where(over, at_low * weight_kept, at), side
+        at_high = np.where(over, np.maximum(at, 0.0), at_high * weight_kept)
         low, high = np.where(over, low, share), np.where(over, share, high)
         edge = np.minimum(EDGE / np.maximum(way.max(axis=0), EDGE), 0.5)
         if (~inside | (np.abs(at) < near) | (high - low <= 2.0 * edge)).all():

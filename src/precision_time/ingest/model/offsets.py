@@ -61,11 +61,11 @@ def best_offsets(
         tried[:, :, job] += span * steps
         # A start before the others is a start of the others after it.
         tried -= tried.min(axis=2, keepdims=True)
-        found = makespans(tried.reshape(-1, count)).reshape(len(rows), len(steps))
-        pick = found.argmin(axis=1)
-        better = found[np.arange(len(rows)), pick] < value
+        tried_makespans = makespans(tried.reshape(-1, count)).reshape(len(rows), len(steps))
+        pick = tried_makespans.argmin(axis=1)
+        better = tried_makespans[np.arange(len(rows)), pick] < value
         rows = np.where(better[:, None], tried[np.arange(len(rows)), pick], rows)
-        value = np.where(better, found[np.arange(len(rows)), pick], value)
+        value = np.where(better, tried_makespans[np.arange(len(rows)), pick], value)
         if job == count - 1:
             span *= 0.5
         if progress is not None:

@@ -35,8 +35,8 @@ class Parts:
         readers = share > 0
         size = samples.sum(0) / readers.sum(0)
         for p, part in enumerate(names):
-            those = [int(i) for i in np.flatnonzero(readers[:, p])]
-            least, most = (pick(those, key=lambda i: float(samples[i, p])) for pick in (min, max))
+            readers_of_part = [int(i) for i in np.flatnonzero(readers[:, p])]
+            least, most = (pick(readers_of_part, key=lambda i: float(samples[i, p])) for pick in (min, max))
             if samples[most, p] > samples[least, p] * (1 + tolerance):
                 raise IngestError(
                     f"Part {part!r} has {samples[least, p]:g} samples in job {jobs[least].name!r} but "

@@ -52,11 +52,11 @@ def simulate(
             rows.append((run.time.copy(), run.progress, miss, run.blocks.held))
         run.advance()
     finish = run.finish + np.array([[job.end_s] for job in jobs])
-    told = None
+    recorded = None
     if trajectory:
         rows.append((run.time, run.progress, np.zeros_like(offsets), run.blocks.held))
-        told = Trajectory.of_rows(rows)
-    return Outcome(finish.T, finish.max(axis=0), run.first_epoch.T, run.stall.T, told)
+        recorded = Trajectory.of_rows(rows)
+    return Outcome(finish.T, finish.max(axis=0), run.first_epoch.T, run.stall.T, recorded)
 
 
 class _Blocks:

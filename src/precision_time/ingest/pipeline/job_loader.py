@@ -43,28 +43,28 @@ class Sampled(Protocol):
 def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[str, ...]]:
     """The loader of a job whose `data` says something, and what had to be assumed, in words."""
     data = job.data
-    said: list[str] = []
-    known = _storage(data, said)
+    notes: list[str] = []
+    chosen = _storage(data, notes)
     samples = _samples(job, step)
-    nbytes, format_name, per_read = _files(job, step, said)
+    nbytes, format_name, per_read = _files(job, step, notes)
     if data.prepare_s is None:
         prepare_s, spread = PREPARATIONS[format_name].seconds(nbytes), FORMAT_SPREAD
-        said.append(f"a worker prepares a {format_name} sample in {prepare_s * 1e3:.3g} ms (decode_ms)")
+        notes.append(f"a worker prepares a {format_name} sample in {prepare_s * 1e3:.3g} ms (decode_ms)")
     else:
         prepare_s, spread = data.prepare_s, SAID_SPREAD
     workers = DEFAULT_WORKERS if data.workers is None else data.workers
     if data.workers is None:
-        said.append(f"{workers} loader workers per rank")
+        notes.append(f"{workers} loader workers per rank")
     replicas = job.layout_spec.dp  # the ranks of one replica share its samples, and one of them loads
     nodes = min(cluster.nodes, replicas)
     loaders = ceil(replicas / nodes)
-    cores, training = _cores(data, cluster, loaders, said)
-    capacity, policy = _cache(data, known, cluster, samples, nbytes, said)
+    cores, training = _cores(data, cluster, loaders, notes)
+    capacity, policy = _cache(data, chosen, cluster, samples, nbytes, notes)
     return Loader(
         samples_per_step=step.batch_size * job.grad_accum * replicas,
         bytes_per_sample=nbytes,
         prepare_s=prepare_s,
-        storage=known,
+        storage=chosen,
         workers=workers,
         batches_per_step=job.grad_accum,
         nodes=nodes,
@@ -81,19 +81,19 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
         cached=data.cached or 0.0,
         prepare_spread=spread,
         keep_s=(data.keep_ms or 0.0) / 1e3,
-    ), tuple(said)
+    ), tuple(notes)
 
 
-def _storage(data: Data, said: list[str]) -> Storage:
+def _storage(data: Data, notes: list[str]) -> Storage:
     """That of the catalog or of a file, with what the job says itself on top."""
     if data.storage is not None:
         base = storage(data.storage)
         if not base.measured:
-            said.append(f"storage as usual for {base.name}; calibrate --storage measures yours")
+            notes.append(f"storage as usual for {base.name}; calibrate --storage measures yours")
     else:
         rate = (data.bandwidth_gb_per_s or 0.0) * 1e9
         base = Storage("given", rate, rate, 0.0, source="given by the job")
-    own: dict[str, Any] = {
+    overrides: dict[str, Any] = {
         "bytes_per_s": data.bandwidth_gb_per_s and data.bandwidth_gb_per_s * 1e9,
         "stream_bytes_per_s": data.stream_mb_per_s and data.stream_mb_per_s * 1e6,
         "latency_s": None if data.latency_ms is None else data.latency_ms / 1e3,
@@ -101,11 +101,11 @@ def _storage(data: Data, said: list[str]) -> Storage:
         "reader_efficiency": data.reader_efficiency,
         "shared": data.shared,
     }
-    own = {name: value for name, value in own.items() if value is not None}
-    rate = own.get("bytes_per_s", base.bytes_per_s)
-    if "stream_bytes_per_s" not in own and base.stream_bytes_per_s > rate:
-        own["stream_bytes_per_s"] = rate  # one reader gets no more than all
-    return replace(base, **own) if own else base
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    rate = overrides.get("bytes_per_s", base.bytes_per_s)
+    if "stream_bytes_per_s" not in overrides and base.stream_bytes_per_s > rate:
+        overrides["stream_bytes_per_s"] = rate  # one reader gets no more than all
+    return replace(base, **overrides) if overrides else base
 
 
 def _dataset(job: Job, step: Sampled) -> str | None:
@@ -126,7 +126,7 @@ def _samples(job: Job, step: Sampled) -> float | None:
     return samples_per_epoch(name, seq_len)
 
 
-def _files(job: Job, step: Sampled, said: list[str]) -> tuple[float, str, float]:
+def _files(job: Job, step: Sampled, notes: list[str]) -> tuple[float, str, float]:
     """Bytes of a stored sample, its format, samples that one read brings."""
     data, name = job.data, _dataset(job, step)
     files = DATASET_FILES.get(name or "")
@@ -141,7 +141,7 @@ def _files(job: Job, step: Sampled, said: list[str]) -> tuple[float, str, float]
         nbytes = files.bytes_per_unit
         if name in DATASETS and DATASETS[name].counts_tokens:
             nbytes *= step.sizes.get("seq_len", 1)
-        said.append(f"samples of {nbytes:,.0f} bytes, as {name}'s (bytes_per_sample)")
+        notes.append(f"samples of {nbytes:,.0f} bytes, as {name}'s (bytes_per_sample)")
     if form is None:
         if files is None and data.prepare_s is None:
             raise IngestError(
@@ -153,26 +153,26 @@ def _files(job: Job, step: Sampled, said: list[str]) -> tuple[float, str, float]
     return float(nbytes), form, per_read
 
 
-def _cores(data: Data, cluster: Cluster, loaders: int, said: list[str]) -> tuple[float | None, float]:
+def _cores(data: Data, cluster: Cluster, loaders: int, notes: list[str]) -> tuple[float | None, float]:
     """Cores of a node for workers, and on a CPU those that training keeps busy."""
     if cluster.gpu.device_type == "cpu":
         threads = (cluster.gpu.calibration.threads if cluster.gpu.calibration else None) or 1
         training = threads * cluster.gpus_per_node
         total = max(data.cores or training, training)
-        said.append(f"training keeps {training} of {total} cores busy, and workers share them")
+        notes.append(f"training keeps {training} of {total} cores busy, and workers share them")
         return float(total), float(training)
     total = data.cores or cluster.node.cores or 0
     if not total:
-        said.append(f"cores enough for all workers: the catalog does not know those of {cluster.node.name} (cores)")
+        notes.append(f"cores enough for all workers: the catalog does not know those of {cluster.node.name} (cores)")
         return None, 0.0
     return float(max(total - loaders, 1)), 0.0
 
 
 def _cache(
-    data: Data, known: Storage, cluster: Cluster, samples: float | None, nbytes: float, said: list[str]
+    data: Data, chosen: Storage, cluster: Cluster, samples: float | None, nbytes: float, notes: list[str]
 ) -> tuple[float, str]:
     """Share of the samples that a node's cache holds, and what it does when it is full."""
-    kind = data.cache or ("page-cache" if known.page_cache else "none")
+    kind = data.cache or ("page-cache" if chosen.page_cache else "none")
     policy = data.cache_policy or ("no-eviction" if kind == "explicit" else "lru")
     if kind == "none":
         return 0.0, policy
@@ -192,7 +192,7 @@ def _cache(
                 f"add cache_gib (memory left for files on a node), or set cache to none"
             )
         capacity = PAGE_CACHE_SHARE * memory
-        said.append(
+        notes.append(
             f"page cache of {capacity / 2**30:,.0f} GiB a node, {PAGE_CACHE_SHARE:.0%} of its memory (cache_gib)"
         )
     return min(capacity / (samples * nbytes), 1.0), policy

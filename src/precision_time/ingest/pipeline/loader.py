@@ -112,15 +112,15 @@ class Loader:
         """Seconds of a step by what could be the limit."""
         others = self.nodes if self.storage.shared else 1
         missed = miss * self.samples_per_node * others
-        found = {BANDWIDTH: missed * self.bytes_per_sample / self.storage.bytes_per_s}
+        estimates = {BANDWIDTH: missed * self.bytes_per_sample / self.storage.bytes_per_s}
         if self.storage.requests_per_s is not None:
-            found[REQUESTS] = missed / self.samples_per_read / self.storage.requests_per_s
-        found[self._worker_part(miss)] = self.worker_s(miss) / max(self.workers, 1)
+            estimates[REQUESTS] = missed / self.samples_per_read / self.storage.requests_per_s
+        estimates[self._worker_part(miss)] = self.worker_s(miss) / max(self.workers, 1)
         if self.cores is not None:
-            found[CORES] = self.core_s(miss) / self.cores
+            estimates[CORES] = self.core_s(miss) / self.cores
         if self.pinned and self.copy_s:
-            found[COPY] = self.copy_s
-        return found
+            estimates[COPY] = self.copy_s
+        return estimates
 
     def worker_s(self, miss: float) -> float:
         """Seconds of one worker for a rank's samples of a step."""
@@ -242,75 +242,75 @@ class Loader:
 
     def _warming(self, left: float, most: float) -> Iterator[tuple[float, float]]:
         """Epochs in groups that grow as the cache fills, with the mean share that each group misses."""
-        kept = 1.0 - 1.0 / self.nodes
+        unseen_share = 1.0 - 1.0 / self.nodes
         unseen, epoch = 1.0 - self.cached, 1
         while left > 0:
-            unseen *= kept
+            unseen *= unseen_share
             count = min(float(max(1, epoch // 4)), left)
             if unseen <= 1.0 - most + _STEADY:
                 yield left, 1.0 - most
                 return
-            mean = unseen * (1.0 - kept**count) / (count * (1.0 - kept)) if count > 1 else unseen
+            mean = unseen * (1.0 - unseen_share**count) / (count * (1.0 - unseen_share)) if count > 1 else unseen
             yield count, max(mean, 1.0 - most)
-            unseen *= kept ** (count - 1.0) if count > 1 else 1.0
+            unseen *= unseen_share ** (count - 1.0) if count > 1 else 1.0
             left -= count
             epoch += int(count)
 
     def _late(self, train_s: float, miss: float) -> bool:
         return self._alone_s(miss) > train_s * (1.0 + _ENOUGH)
 
-    def _fed(self, late: Mapping[str, float], train_s: float) -> Loader:
+    def _fed(self, too_slow: Mapping[str, float], train_s: float) -> Loader:
         """The same with a storage that keeps up by itself."""
-        known, more = self.storage, {name: late[name] / train_s for name in _STORAGE if name in late}
+        storage, more = self.storage, {name: too_slow[name] / train_s for name in _STORAGE if name in too_slow}
         return replace(
             self,
             storage=replace(
-                known,
-                bytes_per_s=known.bytes_per_s * more.get(BANDWIDTH, 1.0),
-                requests_per_s=known.requests_per_s and known.requests_per_s * more.get(REQUESTS, 1.0),
+                storage,
+                bytes_per_s=storage.bytes_per_s * more.get(BANDWIDTH, 1.0),
+                requests_per_s=storage.requests_per_s and storage.requests_per_s * more.get(REQUESTS, 1.0),
             ),
         )
 
     # --- other loaders ----------------------------------------------------------------------------------------------
 
-    def slower(self, storage: float, prepare: float) -> Loader:
+    def slower(self, storage_factor: float, prepare_factor: float) -> Loader:
         """The same with a storage and a preparation that take so many times as long."""
-        known = self.storage
+        storage = self.storage
         return replace(
             self,
-            prepare_s=self.prepare_s * prepare,
-            batch_s=self.batch_s * prepare,
-            keep_s=self.keep_s * prepare,
-            read_core_s=self.read_core_s * prepare,
-            handoff_s=self.handoff_s * prepare,
+            prepare_s=self.prepare_s * prepare_factor,
+            batch_s=self.batch_s * prepare_factor,
+            keep_s=self.keep_s * prepare_factor,
+            read_core_s=self.read_core_s * prepare_factor,
+            handoff_s=self.handoff_s * prepare_factor,
             storage=replace(
-                known,
-                bytes_per_s=known.bytes_per_s / storage,
-                stream_bytes_per_s=known.stream_bytes_per_s / storage,
-                latency_s=known.latency_s * storage,
-                requests_per_s=None if known.requests_per_s is None else known.requests_per_s / storage,
+                storage,
+                bytes_per_s=storage.bytes_per_s / storage_factor,
+                stream_bytes_per_s=storage.stream_bytes_per_s / storage_factor,
+                latency_s=storage.latency_s * storage_factor,
+                requests_per_s=None if storage.requests_per_s is None else storage.requests_per_s / storage_factor,
             ),
         )
 
     def remedy(self, train_s: float, miss: float) -> Remedy:
         """The least of everything with which loading would be hidden."""
         parts = self.parts(miss)
-        late = {name: seconds for name, seconds in parts.items() if seconds > train_s * (1.0 + _ENOUGH)}
-        per_step = {name: parts[name] / train_s for name in _STORAGE if name in late}
+        too_slow = {name: seconds for name, seconds in parts.items() if seconds > train_s * (1.0 + _ENOUGH)}
+        per_step = {name: parts[name] / train_s for name in _STORAGE if name in too_slow}
         worker = self._worker_part(miss)
         one = replace(self, workers=max(self.workers, 1))
         count = max(1, math.ceil(one.worker_s(miss) / train_s - _ENOUGH))
         # Where storage and worker would each keep up, the storage may still rest while its only reader batches.
-        rests = count == one.workers == 1 and one._reads_alone and one._fed(late, train_s)._late(train_s, miss)
+        rests = count == one.workers == 1 and one._reads_alone and one._fed(too_slow, train_s)._late(train_s, miss)
         cores = None
-        if CORES in late or self.shared_cores_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
+        if CORES in too_slow or self.shared_cores_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
             cores = math.ceil(self.core_s(miss) / train_s + (self.training_cores or self.loaders) - _ENOUGH)
         return Remedy(
-            workers=count + rests if worker in late or rests or not self.workers else None,
+            workers=count + rests if worker in too_slow or rests or not self.workers else None,
             bytes_per_s=self.storage.bytes_per_s * per_step[BANDWIDTH] if BANDWIDTH in per_step else None,
             requests_per_s=(self.storage.requests_per_s or 0.0) * per_step[REQUESTS] if REQUESTS in per_step else None,
             cores=cores,
-            copy=COPY in late or (not self.pinned and self.copy_s > 0.0),
+            copy=COPY in too_slow or (not self.pinned and self.copy_s > 0.0),
             pinned=self.pinned,
         )
 
@@ -330,18 +330,18 @@ class Remedy:
     @property
     def needs(self) -> tuple[str, ...]:
         """The things that are short, in words."""
-        said = []
+        needs = []
         if self.workers is not None:
-            said.append(f"{self.workers} worker{'s' if self.workers > 1 else ''} per rank")
+            needs.append(f"{self.workers} worker{'s' if self.workers > 1 else ''} per rank")
         if self.bytes_per_s is not None:
-            said.append(f"{self.bytes_per_s / 1e9:.3g} GB/s")
+            needs.append(f"{self.bytes_per_s / 1e9:.3g} GB/s")
         if self.requests_per_s is not None:
-            said.append(f"{self.requests_per_s:,.0f} requests per second")
+            needs.append(f"{self.requests_per_s:,.0f} requests per second")
         if self.cores is not None:
-            said.append(f"{self.cores} cores")
+            needs.append(f"{self.cores} cores")
         if self.copy:
-            said.append("smaller prepared samples" if self.pinned else "pinned memory")
-        return tuple(said)
+            needs.append("smaller prepared samples" if self.pinned else "pinned memory")
+        return tuple(needs)
 
     @property
     def workers_alone(self) -> int | None:

@@ -71,11 +71,10 @@ def cache_folder(file: JobsFile) -> Path:
 
 
 def _shell(file: JobsFile, command: str, field: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command, shell=True, cwd=file.folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S
     )
-    if done.returncode:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise IngestError(
-            f"{field} {command!r} ended with exit code {done.returncode}{': ' + said[-1] if said else ''}; correct it"
-        )
+    if process.returncode:
+        output = (process.stderr or process.stdout).decode(errors="replace").strip().splitlines()
+        last = f": {output[-1]}" if output else ""
+        raise IngestError(f"{field} {command!r} ended with exit code {process.returncode}{last}; correct it")

@@ -142,12 +142,12 @@ def _assembled(
     solo = tuple(job.rates for job in measured)
     parameters = invert(solo, pairs)
     jobs, effects = _model(file, measured, solo, parameters)
-    sizes = [one.bytes_per_sample for one in solo if one.bytes_per_sample]
+    sizes = [rates.bytes_per_sample for rates in solo if rates.bytes_per_sample]
     held = None
     if file.cache.capacity is not None and sizes:
         held = file.cache.capacity / (sum(sizes) / len(sizes))
     draws = _draws(file, measured, solo, pairs)
-    weighed = [mean_over_epochs(spec, one) for spec, one in zip(file.jobs, solo, strict=True)]
+    weighed = [mean_over_epochs(spec, rates) for spec, rates in zip(file.jobs, solo, strict=True)]
     if (worst := max(rate.spread for rate in weighed)) > UNQUIET:
         notes = [
             *notes,
@@ -174,15 +174,15 @@ def _model(file: JobsFile, measured: list[MeasuredJob], solo: tuple[SoloRates, .
             name=spec.name,
             samples=file.samples_of(spec),
             epochs=spec.epochs,
-            hot_s=one.hot.seconds + job.epoch_s / file.samples_of(spec),
+            hot_s=rates.hot.seconds + job.epoch_s / file.samples_of(spec),
             storage_s=parameters.storage_s[i],
             overlap=parameters.overlap[i],
             start_up_s=job.fill_s,
             end_s=job.end_s,
             parts=file.parts_of(spec),
-            bytes_per_sample=one.bytes_per_sample,
+            bytes_per_sample=rates.bytes_per_sample,
         )
-        for i, (spec, job, one) in enumerate(zip(file.jobs, measured, solo, strict=True))
+        for i, (spec, job, rates) in enumerate(zip(file.jobs, measured, solo, strict=True))
     )
     return jobs, Slowdowns(parameters.hot, parameters.storage, file.same_order)
 
@@ -195,20 +195,20 @@ def _draws(
 ) -> tuple[Model, ...]:
     """The same inversion of rates drawn within their errors. Who waits for the storage stays as it was judged."""
     chance = np.random.default_rng(0)
-    storage_bound = [is_storage_bound(one) for one in solo]
+    storage_bound = [is_storage_bound(rates) for rates in solo]
 
     def drawn(rate: Rate) -> Rate:
         return replace(rate, seconds=max(0.2 * rate.seconds, chance.normal(rate.seconds, rate.error)))
 
-    made = []
+    models = []
     for _ in range(DRAWS):
-        some = tuple(
-            replace(one, cold=drawn(one.cold), hot=drawn(one.hot), half=drawn(one.half) if one.half else None)
-            for one in solo
+        drawn_solo = tuple(
+            replace(rates, cold=drawn(rates.cold), hot=drawn(rates.hot), half=drawn(rates.half) if rates.half else None)
+            for rates in solo
         )
         two = {
             key: PairRates((drawn(pair.cold[0]), drawn(pair.cold[1])), (drawn(pair.hot[0]), drawn(pair.hot[1])))
             for key, pair in pairs.items()
         }
-        made.append(_model(file, measured, some, invert(some, two, storage_bound)))
-    return tuple(made)
+        models.append(_model(file, measured, drawn_solo, invert(drawn_solo, two, storage_bound)))
+    return tuple(models)

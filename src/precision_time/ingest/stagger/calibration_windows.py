@@ -109,7 +109,7 @@ class Windows:
                     "jobs": [self.file.jobs[job].name for job in jobs],
                     "cost_s": round(time.monotonic() - begin, 3),
                     "cache_bytes": cache_state.weight(self.file),
-                    "traces": {name: [trace.to_dict() for trace in found] for name, found in traces.items()},
+                    "traces": {name: [trace.to_dict() for trace in traces] for name, traces in traces.items()},
                 },
             )
         elif key not in self._counted:
@@ -118,14 +118,14 @@ class Windows:
             self._counted.add(key)
             self.cost_s += float(entry["cost_s"])
         names = [self.file.jobs[job].name for job in jobs]
-        found = {name: [Trace.from_dict(trace) for trace in kept] for name, kept in entry["traces"].items()}
+        traces = {name: [Trace.from_dict(trace) for trace in kept] for name, kept in entry["traces"].items()}
         if entry["jobs"] != names:  # the same jobs under other names
             new = dict(zip(entry["jobs"], names, strict=True))
-            found = {
+            traces = {
                 k: [Trace(new[t.job], t.seconds, t.samples, t.ended_s, t.launched_s) for t in v]
-                for k, v in found.items()
+                for k, v in traces.items()
             }
-        return found, entry["cache_bytes"]
+        return traces, entry["cache_bytes"]
 
     def subset_alone(self, job: int, samples: int, repeat: int) -> tuple[dict[str, list[Trace]], float | None]:
         """ "cold": a cold and a hot epoch; "half": the same on samples of which half are cached by then."""
@@ -150,7 +150,7 @@ class Windows:
             hot = [Launch(job, n, first, e) for job, n, first, e in zip(jobs, samples, firsts, epochs, strict=True)]
             return {
                 "cold": self.launcher.run("cold-pair", cold),
-                "hot": self.launcher.run("hot-pair", hot, lambda running: _shown(running, hot_s)),
+                "hot": self.launcher.run("hot-pair", hot, lambda running: _enough_progress(running, hot_s)),
             }
 
         window = {"kind": "pair", "samples": samples, "epochs": epochs, "repeat": repeat}
@@ -161,7 +161,11 @@ class Windows:
         seconds = self.file.calibration.window_s / shorter
 
         def measure() -> dict[str, list[Trace]]:
-            return {"cold": self.launcher.run(f"cold-{len(jobs)}", self._whole(jobs), lambda r: _shown(r, seconds))}
+            return {
+                "cold": self.launcher.run(
+                    f"cold-{len(jobs)}", self._whole_launches(jobs), lambda r: _enough_progress(r, seconds)
+                )
+            }
 
         return self._once(jobs, {"kind": "cold", "window_s": seconds, "repeat": repeat}, measure)[0]["cold"]
 
@@ -171,7 +175,7 @@ class Windows:
         seconds = self.file.calibration.window_s
 
         def measure() -> dict[str, list[Trace]]:
-            found: dict[str, list[Trace]] = {}
+            traces: dict[str, list[Trace]] = {}
             filled: set[str] = set()
             if self.file.cache.warm is not None:
                 cache_state.fill(self.file)
@@ -180,27 +184,29 @@ class Windows:
                 parts = set(self.file.parts_of(self.file.jobs[job]))
                 if not parts <= filled:
                     epoch = self.file.samples_of(self.file.jobs[job])
-                    found[f"first-{job}"] = self.launcher.run(
+                    traces[f"first-{job}"] = self.launcher.run(
                         "first",
-                        self._whole((job,)),
-                        lambda r, n=epoch: _past(r[0], n, seconds),  # type: ignore[misc]
+                        self._whole_launches((job,)),
+                        lambda r, n=epoch: _epoch_over_for(r[0], n, seconds),  # type: ignore[misc]
                     )
                     filled |= parts
             for job in jobs:
-                found[str(job)] = self.launcher.run("hot", self._whole((job,)), lambda r: _shown(r, seconds))
+                traces[str(job)] = self.launcher.run(
+                    "hot", self._whole_launches((job,)), lambda r: _enough_progress(r, seconds)
+                )
             for a, i in enumerate(jobs):
                 for j in jobs[a + 1 :]:
-                    pair = self._whole((i, j))
-                    found[f"{i}-{j}"] = self.launcher.run("hot-pair", pair, lambda r: _shown(r, seconds))
-            return found
+                    pair = self._whole_launches((i, j))
+                    traces[f"{i}-{j}"] = self.launcher.run("hot-pair", pair, lambda r: _enough_progress(r, seconds))
+            return traces
 
         return self._once(jobs, {"kind": "hot", "window_s": seconds, "repeat": repeat}, measure)[0]
 
-    def _whole(self, jobs: Sequence[int]) -> list[Launch]:
+    def _whole_launches(self, jobs: Sequence[int]) -> list[Launch]:
         return [Launch(j, self.file.samples_of(self.file.jobs[j]), 0, self.file.jobs[j].epochs) for j in jobs]
 
 
-def _shown(running: Sequence[Running], seconds: float) -> bool:
+def _enough_progress(running: Sequence[Running], seconds: float) -> bool:
     """Whether all have been at work together for so long, or one has come to its end."""
     if any(one.over for one in running):
         return True
@@ -210,7 +216,7 @@ def _shown(running: Sequence[Running], seconds: float) -> bool:
     return time.monotonic() - max(first for first in firsts if first is not None) >= seconds
 
 
-def _past(running: Running, samples: int, seconds: float) -> bool:
+def _epoch_over_for(running: Running, samples: int, seconds: float) -> bool:
     """Whether an epoch of so many samples is over for so long."""
     return running.over or (running.samples > samples and _since(running, samples) >= seconds)
 

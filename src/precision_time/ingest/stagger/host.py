@@ -49,15 +49,15 @@ def load(file: str, function: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    found = getattr(module, function, None)
-    if not callable(found):
+    match = getattr(module, function, None)
+    if not callable(match):
         known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
         raise WrongCallError(f"it has no function {function}; nearest: {nearest(function, known) or 'none'}")
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):
             # The first optimizer imports it, which takes as long as torch itself.
             import torch._dynamo  # noqa: F401
-    return found  # type: ignore[no-any-return]
+    return match  # type: ignore[no-any-return]
 
 
 def check_call(function: Callable[..., Any], arguments: list[str]) -> None:
@@ -93,12 +93,12 @@ def serve() -> None:
     work: tuple[str, str] | None = None
     function: Callable[..., Any] | None = None
     for line in _requests():
-        asked = json.loads(line)
-        if "import" in asked:
-            work = (asked["import"][0], asked["import"][1])
+        request = json.loads(line)
+        if "import" in request:
+            work = (request["import"][0], request["import"][1])
             try:
                 function = load(*work)
-                check_call(function, asked.get("arguments", []))
+                check_call(function, request.get("arguments", []))
             except WrongCallError as error:
                 _say({"failed": str(error)})
                 return
@@ -107,7 +107,7 @@ def serve() -> None:
                 return
             _say({"ready": True})
         else:
-            _run(asked, function, work)
+            _run(request, function, work)
 
 
 def _last_line(error: BaseException) -> str:
@@ -131,19 +131,19 @@ def _say(answer: dict[str, Any]) -> None:
         os._exit(1)  # nobody listens any more
 
 
-def _run(asked: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
+def _run(request: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
     """Start the job, say when; wait for its end or for ours."""
     at = time.monotonic()
     pipe = None
-    if "call" in asked and function is not None and can_fork():
-        pid = _fork(asked, function)
+    if "call" in request and function is not None and can_fork():
+        pid = _fork(request, function)
     else:
-        command = asked.get("command") or _as_command(asked, work)
-        pid, pipe = _command(command, asked)
+        command = request.get("command") or _as_command(request, work)
+        pid, pipe = _command(command, request)
     _say({"pid": pid, "at": at})
     reader = None
     if pipe is not None:
-        reader = threading.Thread(target=_read_log, args=(pipe, asked), daemon=True)
+        reader = threading.Thread(target=_read_log, args=(pipe, request), daemon=True)
         reader.start()
     code = _wait(pid)
     ended = time.monotonic()
@@ -152,7 +152,7 @@ def _run(asked: dict[str, Any], function: Callable[..., Any] | None, work: tuple
     _say({"code": code, "at": ended})
 
 
-def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
+def _fork(request: dict[str, Any], function: Callable[..., Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -161,14 +161,14 @@ def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
         os.setsid()
         os.close(_ANSWERS)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.environ[VARIABLE] = asked["progress"]
-        with Progress(asked["progress"]) as progress:
-            function(progress, **asked["call"])
+        os.environ[VARIABLE] = request["progress"]
+        with Progress(request["progress"]) as progress:
+            function(progress, **request["call"])
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -185,19 +185,19 @@ def _fork(asked: dict[str, Any], function: Callable[..., Any]) -> int:
         os._exit(code)
 
 
-def _as_command(asked: dict[str, Any], work: tuple[str, str] | None) -> list[str]:
+def _as_command(request: dict[str, Any], work: tuple[str, str] | None) -> list[str]:
     """The same call in a fresh interpreter, where a fork would not be sound."""
-    return [sys.executable, "-m", "precision_time.ingest.stagger.host", json.dumps([work, asked["call"]])]
+    return [sys.executable, "-m", "precision_time.ingest.stagger.host", json.dumps([work, request["call"]])]
 
 
-def _command(command: str | list[str], asked: dict[str, Any]) -> tuple[int, Any]:
-    environment = {**os.environ, VARIABLE: asked["progress"], "PYTHONUNBUFFERED": "1"}
-    with open(asked["log"], "ab") as log:
+def _command(command: str | list[str], request: dict[str, Any]) -> tuple[int, Any]:
+    environment = {**os.environ, VARIABLE: request["progress"], "PYTHONUNBUFFERED": "1"}
+    with open(request["log"], "ab") as log:
         process = subprocess.Popen(
             command,
             shell=isinstance(command, str),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if asked.get("pattern") else log,
+            stdout=subprocess.PIPE if request.get("pattern") else log,
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
@@ -206,11 +206,11 @@ def _command(command: str | list[str], asked: dict[str, Any]) -> tuple[int, Any]
     return process.pid, process.stdout
 
 
-def _read_log(pipe: Any, asked: dict[str, Any]) -> None:
+def _read_log(pipe: Any, request: dict[str, Any]) -> None:
     """Copies the job's output to its log and turns the lines that match into progress, with the time they came."""
-    counter = Counter(asked["pattern"], asked.get("batch_size"))
+    counter = Counter(request["pattern"], request.get("batch_size"))
     rest = b""
-    with open(asked["log"], "ab", buffering=0) as log, Progress(asked["progress"]) as progress:
+    with open(request["log"], "ab", buffering=0) as log, Progress(request["progress"]) as progress:
         while data := os.read(pipe.fileno(), 1 << 16):
             log.write(data)
             *lines, rest = re.split(rb"[\r\n]", rest + data)
@@ -229,11 +229,11 @@ class Counter:
         self._last = 0
 
     def __call__(self, line: str) -> int:
-        found = self._pattern.search(line)
-        if not found:
+        match = self._pattern.search(line)
+        if not match:
             return 0
         try:
-            value = int(float(found[self._group].replace(",", "").replace("_", "")))
+            value = int(float(match[self._group].replace(",", "").replace("_", "")))
         except ValueError:
             return 0
         if self._group == "more":

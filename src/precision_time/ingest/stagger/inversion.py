@@ -92,20 +92,20 @@ def invert(
     storage_s = [_storage_s(i, jobs, storage_bound, pairs, notes) for i in range(len(jobs))]
     overlap = []
     for i, job in enumerate(jobs):
-        told = overlap_from_half(job, storage_s[i]) if storage_bound[i] else None
-        if told is None and storage_bound[i]:
+        predicted = overlap_from_half(job, storage_s[i]) if storage_bound[i] else None
+        if predicted is None and storage_bound[i]:
             notes.append(
                 f"how far {job.name} reads ahead was not seen"
                 + (": half cached, both extremes are as fast" if job.half else ": it cannot read a half-cached subset")
                 + "; a deep queue is assumed"
             )
-        overlap.append(1.0 if told is None else told)
+        overlap.append(1.0 if predicted is None else predicted)
     hot = [[1.0] * len(jobs) for _ in jobs]
     storage = [[1.0] * len(jobs) for _ in jobs]
-    for (i, j), seen in pairs.items():
+    for (i, j), pair_rates in pairs.items():
         for a, (me, other) in enumerate(((i, j), (j, i))):
-            hot[me][other] = min(MOST, max(1.0, seen.hot[a].seconds / jobs[me].hot.seconds))
-        storage[i][j], storage[j][i] = _stretches((i, j), jobs, storage_s, hot, seen, notes)
+            hot[me][other] = min(MOST, max(1.0, pair_rates.hot[a].seconds / jobs[me].hot.seconds))
+        storage[i][j], storage[j][i] = _stretches((i, j), jobs, storage_s, hot, pair_rates, notes)
     return Parameters(
         tuple(storage_s), tuple(overlap), tuple(map(tuple, hot)), tuple(map(tuple, storage)), tuple(notes)
     )
@@ -124,7 +124,7 @@ def _storage_s(
     job = jobs[i]
     others = [jobs[j] for j in range(len(jobs)) if storage_bound[j]]
     if others:
-        other = min(others, key=lambda seen: seen.cold.seconds)
+        other = min(others, key=lambda pair_rates: pair_rates.cold.seconds)
         weights = (job.bytes_per_sample, other.bytes_per_sample)
         scale = weights[0] / weights[1] if weights[0] and weights[1] else 1.0
         notes.append(
@@ -145,14 +145,14 @@ def _stretches(
     jobs: Sequence[SoloRates],
     storage_s: Sequence[float],
     hot: Sequence[Sequence[float]],
-    seen: PairRates,
+    pair_rates: PairRates,
     notes: list[str],
 ) -> tuple[float, float]:
     """storage[i][j] and storage[j][i] of one pair."""
     mine = [storage_s[k] for k in key]
     stretch_hot = [hot[key[0]][key[1]], hot[key[1]][key[0]]]
     alone_hot = [jobs[k].hot.seconds for k in key]
-    times = [rate.seconds for rate in seen.cold]
+    times = [rate.seconds for rate in pair_rates.cold]
 
     def tried(start: Sequence[float]) -> tuple[float, list[bool], list[float | None]]:
         """How far the model is off with what this start of the iteration leads to, and that."""
@@ -160,32 +160,38 @@ def _stretches(
         for _ in range(50):
             busy = [min(1.0, hots[1 - a] / times[1 - a]) for a in (0, 1)]
             hots = [alone_hot[a] / (1.0 - busy[a] * (1.0 - 1.0 / stretch_hot[a])) for a in (0, 1)]
-        waits = [times[a] > hots[a] * (1.0 + BOUND) + 2 * seen.cold[a].error for a in (0, 1)]
-        found = [
-            _stretch(mine[a], seen.cold[a], None if waits[1 - a] else (mine[1 - a], times[1 - a])) if waits[a] else None
+        waits = [times[a] > hots[a] * (1.0 + BOUND) + 2 * pair_rates.cold[a].error for a in (0, 1)]
+        stretches = [
+            _stretch(mine[a], pair_rates.cold[a], None if waits[1 - a] else (mine[1 - a], times[1 - a]))
+            if waits[a]
+            else None
             for a in (0, 1)
         ]
-        first, second = (found[a] or found[1 - a] or FAIR for a in (0, 1))
+        first, second = (stretches[a] or stretches[1 - a] or FAIR for a in (0, 1))
         pair = [
             JobRates(jobs[k].name, 1, 1, hot_s=h, storage_s=s) for k, h, s in zip(key, alone_hot, mine, strict=True)
         ]
         effects = Slowdowns(((1.0, stretch_hot[0]), (stretch_hot[1], 1.0)), ((1.0, first), (second, 1.0)))
-        told = Contention(pair, effects).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))[0][:, 0]
-        return max(abs(float(told[a]) / times[a] - 1.0) for a in (0, 1)), waits, found
+        predicted = Contention(pair, effects).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))[0][:, 0]
+        return max(abs(float(predicted[a]) / times[a] - 1.0) for a in (0, 1)), waits, stretches
 
     # Both jobs may be slow because of the storage, or because each is slowed by the other's work: from below and from
     # above the iteration finds the one or the other, and the model itself says which.
     above = [h * s for h, s in zip(alone_hot, stretch_hot, strict=True)]
-    _, waits, found = min((tried(start) for start in (alone_hot, above)), key=lambda one: one[0])
+    _, waits, stretches = min((tried(start) for start in (alone_hot, above)), key=lambda one: one[0])
     for a in (0, 1):
-        if found[a] is None:
+        if stretches[a] is None:
             me, beside = jobs[key[a]].name, jobs[key[1 - a]].name
             why = f"{beside} hardly uses the storage" if waits[a] else f"{me} does not wait for the storage"
             notes.append(
                 f"what {beside} does to {me}'s reads was not told by the window ({why} there); taken is "
-                + (f"the {found[1 - a]:.2f} of the other direction" if found[1 - a] else "a storage shared evenly")
+                + (
+                    f"the {stretches[1 - a]:.2f} of the other direction"
+                    if stretches[1 - a]
+                    else "a storage shared evenly"
+                )
             )
-    first, second = (found[a] or found[1 - a] or FAIR for a in (0, 1))
+    first, second = (stretches[a] or stretches[1 - a] or FAIR for a in (0, 1))
     return first, second
 
 

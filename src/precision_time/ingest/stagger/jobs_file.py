@@ -84,8 +84,8 @@ def _reset(field_name: str, value: Any) -> Mapping[str, str]:
         return {"page_cache": ""}
     if not isinstance(value, Mapping) or len(value) != 1:
         raise JobError(f"{field_name} must be page_cache, {{folder: PATH}} or {{command: TEXT}}, not {show(value)}")
-    given = known_fields(value, RESETS[1:], field_name)
-    return {name: text(f"{field_name}.{name}", found) for name, found in given.items()}
+    fields = known_fields(value, RESETS[1:], field_name)
+    return {name: text(f"{field_name}.{name}", found) for name, found in fields.items()}
 
 
 def _warm(field_name: str, value: Any) -> str:
@@ -95,12 +95,12 @@ def _warm(field_name: str, value: Any) -> str:
 
 
 def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
-    given = {} if value is None else value
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+    fields = {} if value is None else value
+    if not isinstance(fields, Mapping) or not all(isinstance(key, str) for key in fields):
         raise JobError(
             f"{field_name} must be a mapping of names to values, not {show(value)}; for example {{batch_size: 32}}"
         )
-    for name, argument in given.items():
+    for name, argument in fields.items():
         try:
             json.dumps(argument, sort_keys=True)
         except (TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
                 f"{field_name}.{name} {show(argument)} cannot be passed on: {error}; write text (in quotes), numbers, "
                 "lists, or mappings of names"
             ) from None
-    return dict(given)
+    return dict(fields)
 
 
 def _file_name(field_name: str, value: Any) -> str:
@@ -255,8 +255,8 @@ class JobsFile:
     @property
     def coalesces(self) -> bool:
         """Whether a read that is under way serves whoever asks for the same: the kernel locks a page it reads."""
-        said = self.cache.coalesces
-        return "page_cache" in self.cache.reset if said is None else said
+        stated = self.cache.coalesces
+        return "page_cache" in self.cache.reset if stated is None else stated
 
     @property
     def same_order(self) -> bool:
@@ -280,21 +280,21 @@ def read_jobs(path: str | Path) -> JobsFile:
 
 def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     """The same from a mapping."""
-    given = known_fields(content, _TOP, "the file")
-    listed = given.get("jobs")
+    fields = known_fields(content, _TOP, "the file")
+    listed = fields.get("jobs")
     if not isinstance(listed, list) or not listed:
         raise JobError("jobs must be a list of at least one job; for example jobs: [{name: a, run: python train.py}]")
     defaults = {
-        "data": _parts("data", given.get("data", "data")),
-        "samples": optional(count)("samples", given.get("samples")),
-        "bytes_per_sample": optional(size_in_bytes)("bytes_per_sample", given.get("bytes_per_sample")),
+        "data": _parts("data", fields.get("data", "data")),
+        "samples": optional(count)("samples", fields.get("samples")),
+        "bytes_per_sample": optional(size_in_bytes)("bytes_per_sample", fields.get("bytes_per_sample")),
     }
     jobs = tuple(_job(index, spec, defaults, folder) for index, spec in enumerate(listed))
     names = [job.name for job in jobs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise JobError(f"two jobs are called {twice[0]!r}; give them different names")
-    cache_words = _section(given, "cache", ("reset", "capacity", "policy", "warm", "coalesces"))
-    calibration = _section(given, "calibration", ("samples", "window_s", "repeats", "patience_s"))
+    cache_words = _section(fields, "cache", ("reset", "capacity", "policy", "warm", "coalesces"))
+    calibration = _section(fields, "calibration", ("samples", "window_s", "repeats", "patience_s"))
     cache = _named("cache", CacheSpec, {"reset": "page_cache", **cache_words})
     if cache.capacity is not None and "folder" not in cache.reset:
         unknown = [job.name for job in jobs if job.bytes_per_sample is None]
@@ -309,7 +309,7 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
         jobs,
         cache,
         _named("calibration", CalibrationSpec, calibration),
-        word(ORDERS)("order", given.get("order", "independent")),
+        word(ORDERS)("order", fields.get("order", "independent")),
         folder,
     )
 
@@ -318,12 +318,12 @@ def _job(index: int, spec: Any, defaults: Mapping[str, Any], folder: Path) -> Jo
     where = f"jobs[{index}]"
     if not isinstance(spec, Mapping):
         raise JobError(f"{where} must be a mapping, not {show(spec)}; for example {{name: a, run: python train.py}}")
-    given = {**{k: v for k, v in defaults.items() if v is not None}, **known_fields(spec, _JOB, where)}
-    given.setdefault("name", f"job-{index + 1}")
+    fields = {**{k: v for k, v in defaults.items() if v is not None}, **known_fields(spec, _JOB, where)}
+    fields.setdefault("name", f"job-{index + 1}")
     for needed in ("run", "samples"):
-        if needed not in given:
+        if needed not in fields:
             raise JobError(f"{where} has no {needed}; add {needed}: {'600' if needed == 'samples' else 'COMMAND'}")
-    job: JobSpec = _named(where, JobSpec, given)
+    job: JobSpec = _named(where, JobSpec, fields)
     if job.is_python and not (folder / job.python_function[0]).is_file():
         raise JobError(f"{where}.run names the file {job.python_function[0]!r}, which is not there; check the path")
     return job
@@ -347,8 +347,8 @@ def _spared(cache: Path, jobs: tuple[JobSpec, ...], folder: Path) -> None:
             )
 
 
-def _section(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> dict[str, Any]:
-    spec = given.get(name, {})
+def _section(fields: Mapping[str, Any], name: str, known: tuple[str, ...]) -> dict[str, Any]:
+    spec = fields.get(name, {})
     if not isinstance(spec, Mapping):
         raise JobError(f"{name} must be a mapping of {', '.join(known)}, not {show(spec)}")
     return known_fields(spec, known, name)

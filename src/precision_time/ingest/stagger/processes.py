@@ -51,13 +51,13 @@ class Trace:
         }
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Trace:
+    def from_dict(cls, fields: dict[str, Any]) -> Trace:
         return cls(
-            given["job"],
-            np.array(given["seconds"]),
-            np.array(given["samples"], dtype=float),
-            given["ended_s"],
-            given["launched_s"],
+            fields["job"],
+            np.array(fields["seconds"]),
+            np.array(fields["samples"], dtype=float),
+            fields["ended_s"],
+            fields["launched_s"],
         )
 
 
@@ -102,7 +102,7 @@ class Running:
     def update(self) -> None:
         """Take in what has been told since."""
         if not self.over:
-            self._host.hear(self)
+            self._host.receive(self)
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)
             data = file.read()
@@ -110,8 +110,8 @@ class Running:
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    told, more = line.split()
-                    self._seconds.append(float(told))
+                    launch_arguments, more = line.split()
+                    self._seconds.append(float(launch_arguments))
                     self._samples.append(self.samples + int(more))
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Running:
         ended = None if self.stopped or self.ended_s is None else self.ended_s - begin
         return Trace(self.job.name, np.array(self._seconds) - begin, np.array(self._samples, dtype=float), ended, begin)
 
-    def death(self, while_doing: str) -> IngestError:
+    def exit_error(self, while_doing: str) -> IngestError:
         """The error that says how it ended, with the last lines of its log."""
         code = self.code or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -141,7 +141,7 @@ class Running:
             "what was measured before is kept"
         )
 
-    def silence(self, seconds: float) -> IngestError:
+    def no_progress_error(self, seconds: float) -> IngestError:
         """The error of a job that ran but told nothing."""
         if self.job.progress:
             why = f"no line of its log matches progress {self.job.progress!r}; correct the pattern"
@@ -173,11 +173,11 @@ class Host:
             cwd=file.folder,
             start_new_session=True,  # Ctrl-C reaches only this process, which ends the host
         )
-        self._heard = b""
+        self._buffer = b""
         if job.is_python:
             name, function = job.python_function
-            given = [*PLACEHOLDERS, *job.arguments]
-            self._ask({"import": [str((file.folder / name).absolute()), function], "arguments": given})
+            fields = [*PLACEHOLDERS, *job.arguments]
+            self._ask({"import": [str((file.folder / name).absolute()), function], "arguments": fields})
 
     def ready(self) -> None:
         """Wait until the job's file is imported."""
@@ -199,21 +199,21 @@ class Host:
         log, progress = (place.absolute().with_name(f"{place.name}.{kind}") for kind in ("log", "progress"))
         for path in (log, progress):
             path.unlink(missing_ok=True)
-        asked: dict[str, Any] = {"log": str(log), "progress": str(progress)}
-        told = {"samples": samples, "first": first, "epochs": epochs}
+        request: dict[str, Any] = {"log": str(log), "progress": str(progress)}
+        launch_arguments = {"samples": samples, "first": first, "epochs": epochs}
         if self.job.is_python:
-            asked["call"] = {**told, **self.job.arguments}
+            request["call"] = {**launch_arguments, **self.job.arguments}
         else:
-            asked |= {
-                "command": self.job.run.format(**told),
+            request |= {
+                "command": self.job.run.format(**launch_arguments),
                 "pattern": self.job.progress,
                 "batch_size": self.job.batch_size,
             }
         running = Running(self, progress, log)
-        self._ask(asked)
+        self._ask(request)
         return running
 
-    def hear(self, running: Running) -> None:
+    def receive(self, running: Running) -> None:
         """Take in the host's answers about a run."""
         for answer in self._answers(0.0):
             if "pid" in answer:
@@ -244,7 +244,7 @@ class Host:
             data = os.read(stdout.fileno(), 1 << 16)
             if not data:
                 return
-            *lines, self._heard = (self._heard + data).split(b"\n")
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
             yield from json_objects(lines)
             patience_s = 0.0
 
@@ -252,14 +252,14 @@ class Host:
 @contextlib.contextmanager
 def hosts(file: JobsFile) -> Iterator[list[Host]]:
     """One host a job, begun together; all are ended, with what they run, however the block is left."""
-    made: list[Host] = []
+    started: list[Host] = []
     try:
-        made += [Host(file, job) for job in file.jobs]
-        for host in made:
+        started += [Host(file, job) for job in file.jobs]
+        for host in started:
             host.ready()
-        yield made
+        yield started
     finally:
-        for host in made:
+        for host in started:
             host.close()
 
 
@@ -276,11 +276,11 @@ def watch(
             for one in running:
                 one.update()
                 if one.over and one.code != 0 and not one.stopped:
-                    raise one.death(while_doing)
+                    raise one.exit_error(while_doing)
                 if one.over and not one.samples:
-                    raise one.silence((one.ended_s or one.launched_s) - one.launched_s)
+                    raise one.no_progress_error((one.ended_s or one.launched_s) - one.launched_s)
                 if not one.over and time.monotonic() - max(one.last_s, one.launched_s) > patience_s:
-                    raise one.silence(patience_s)
+                    raise one.no_progress_error(patience_s)
             if all(one.over for one in running) or until():
                 return
             tick()

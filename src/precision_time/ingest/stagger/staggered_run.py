@@ -54,74 +54,89 @@ def run_jobs(
 ) -> Measured:
     """Launch every job at its offset, from an empty cache, and wait for all.
 
-    The run is written to the folder's journal whatever becomes of it. If a job died, IngestError is raised when the
-    others have come to their end. Ctrl-C ends all. `on` are hosts that are up already, one a job: many runs of the same
-    jobs need not import their files each time.
+    The run is written to the folder's journal in any case. IngestError is raised for a job that died, when the others
+    have ended, and for one that did not report all its samples. Ctrl-C ends all jobs. `on` holds running hosts, one for
+    each job: repeated runs of the same jobs then import their files once.
     """
     if len(offsets_s) != len(file.jobs) or min(offsets_s) < 0:
         raise IngestError(
             f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
         )
     journal = open_journal(folder)
-    place = make_folder(Path(folder) / "runs", "folder", parents=True)
-    begun: dict[int, Running] = {}
-    with contextlib.nullcontext(on) if on else hosts(file) as up:
+    logs = make_folder(Path(folder) / "runs", "folder", parents=True)
+    launched: dict[int, Running] = {}
+    with contextlib.nullcontext(on) if on else hosts(file) as each_host:
         if not keep_cache:
             cache_state.empty(file)
-        start = time.monotonic()
         try:
-            waiting = sorted(range(len(file.jobs)), key=lambda job: offsets_s[job])
-            told = 0.0
-            while waiting or not all(one.over for one in begun.values()):
-                now = time.monotonic() - start
-                while waiting and offsets_s[waiting[0]] <= now:
-                    job = waiting.pop(0)
-                    spec = file.jobs[job]
-                    begun[job] = up[job].launch(file.samples_of(spec), 0, spec.epochs, place / spec.name)
-                for one in begun.values():
-                    one.update()
-                    if not one.over and time.monotonic() - max(one.last_s, one.launched_s) > _patience(file):
-                        one.stop()
-                if now - told > 0.2:
-                    told = now
-                    tick(now, [begun[j].samples if j in begun else 0 for j in range(len(file.jobs))])
-                due = offsets_s[waiting[0]] - (time.monotonic() - start) if waiting else POLL_S
-                time.sleep(max(0.0, min(POLL_S, due)))
+            _launch_and_wait(file, offsets_s, each_host, logs, launched, tick)
         finally:
-            for one in begun.values():
-                one.stop()
-                one.update()
-            if begun:
-                found = _measured(file, offsets_s, begun)
-                _keep(file, journal, found, begun)
-    dead = [one for one in begun.values() if one.code != 0]
-    if dead:
-        others = [one for one in begun.values() if one.code == 0]
-        rest = "".join(f"; job {one.job.name!r} ran on to its end, kept in {str(folder)!r}" for one in others)
-        error = dead[0].silence(_patience(file)) if dead[0].stopped else dead[0].death("in the staggered run")
-        raise IngestError(f"{error}{rest}")
-    for job, one in begun.items():
+            for run in launched.values():
+                run.stop()
+                run.update()
+            if launched:
+                measured = _measured(file, offsets_s, launched)
+                _keep(file, journal, measured, launched)
+    _check_ends(file, folder, launched)
+    return measured
+
+
+def _launch_and_wait(
+    file: JobsFile,
+    offsets_s: Sequence[float],
+    each_host: Sequence[Host],
+    logs: Path,
+    launched: dict[int, Running],
+    tick: Tick,
+) -> None:
+    """Fill `launched` by job number as the offsets pass; returns when all have ended."""
+    start, patience = time.monotonic(), file.calibration.patience_s
+    waiting = sorted(range(len(file.jobs)), key=lambda job: offsets_s[job])
+    last_tick = 0.0
+    while waiting or not all(run.over for run in launched.values()):
+        now = time.monotonic() - start
+        while waiting and offsets_s[waiting[0]] <= now:
+            job = waiting.pop(0)
+            spec = file.jobs[job]
+            launched[job] = each_host[job].launch(file.samples_of(spec), 0, spec.epochs, logs / spec.name)
+        for run in launched.values():
+            run.update()
+            if not run.over and time.monotonic() - max(run.last_s, run.launched_s) > patience:
+                run.stop()
+        if now - last_tick > 0.2:
+            last_tick = now
+            tick(now, [launched[j].samples if j in launched else 0 for j in range(len(file.jobs))])
+        due = offsets_s[waiting[0]] - (time.monotonic() - start) if waiting else POLL_S
+        time.sleep(max(0.0, min(POLL_S, due)))
+
+
+def _check_ends(file: JobsFile, folder: str | Path, launched: dict[int, Running]) -> None:
+    """Raise IngestError for the first job that died, or that did not report all its samples."""
+    failed = [run for run in launched.values() if run.code != 0]
+    if failed:
+        ended = [run for run in launched.values() if run.code == 0]
+        others = "".join(f"; job {run.job.name!r} ran on to its end, kept in {str(folder)!r}" for run in ended)
+        hung = failed[0].stopped
+        patience = file.calibration.patience_s
+        error = failed[0].no_progress_error(patience) if hung else failed[0].exit_error("in the staggered run")
+        raise IngestError(f"{error}{others}")
+    for job, run in launched.items():
         spec = file.jobs[job]
-        told, whole = one.samples, spec.epochs * file.samples_of(spec)
-        batch = batch_of(one.trace()) if told > 0 else 0.0
-        if not whole - spec.epochs * batch <= told <= whole + 0.5:
+        reported, whole = run.samples, spec.epochs * file.samples_of(spec)
+        batch = batch_of(run.trace()) if reported > 0 else 0.0
+        if not whole - spec.epochs * batch <= reported <= whole + 0.5:
             raise IngestError(
-                f"job {spec.name!r} ended with exit code 0 and reported {told} samples in the staggered run, where "
+                f"job {spec.name!r} ended with exit code 0 and reported {reported} samples in the staggered run, where "
                 f"{spec.epochs} epochs have {whole}; check that it reads all of them, and samples and batch_size of "
-                f"the file{one.log_tail()}"
+                f"the file{run.log_tail()}"
             )
-    return found
 
 
-def _patience(file: JobsFile) -> float:
-    return file.calibration.patience_s
-
-
-def _measured(file: JobsFile, offsets_s: Sequence[float], begun: dict[int, Running]) -> Measured:
-    zero = min(one.launched_s for one in begun.values())
-    traces = {job: one.trace() for job, one in begun.items()}
+def _measured(file: JobsFile, offsets_s: Sequence[float], running: dict[int, Running]) -> Measured:
+    zero = min(job_run.launched_s for job_run in running.values())
+    traces = {job: job_run.trace() for job, job_run in running.items()}
     finish = [
-        (begun[job].ended_s or begun[job].last_s) - zero if job in begun else float("nan")
+        (running[job].ended_s or running[job].last_s) - zero if job in running else float("nan")
         for job in range(len(file.jobs))
     ]
     epochs = [
@@ -139,7 +154,7 @@ def _window(file: JobsFile) -> dict[str, Any]:
     return {"kind": "run", "epochs": [job.epochs for job in file.jobs]}
 
 
-def _keep(file: JobsFile, journal: Journal, found: Measured, begun: dict[int, Running]) -> None:
+def _keep(file: JobsFile, journal: Journal, measured: Measured, running: dict[int, Running]) -> None:
     number = 0
     base = key_of(file, list(file.jobs), _window(file))
     while journal.get(f"{base}-{number}") is not None:
@@ -149,10 +164,10 @@ def _keep(file: JobsFile, journal: Journal, found: Measured, begun: dict[int, Ru
         {
             "window": _window(file),
             "jobs": [job.name for job in file.jobs],
-            "run": found.to_dict(),
-            "codes": {one.job.name: one.code for one in begun.values()},
-            "whole": all(o.code == 0 for o in begun.values()) and len(begun) == len(file.jobs),
-            "traces": {"run": [trace.to_dict() for trace in found.traces]},
+            "run": measured.to_dict(),
+            "codes": {job_run.job.name: job_run.code for job_run in running.values()},
+            "whole": all(o.code == 0 for o in running.values()) and len(running) == len(file.jobs),
+            "traces": {"run": [trace.to_dict() for trace in measured.traces]},
         },
     )
 
@@ -161,10 +176,10 @@ def earlier_runs(file: JobsFile, folder: str | Path) -> list[Measured]:
     """Whole runs of these jobs that the folder's journal keeps."""
     journal = open_journal(folder)
     base = key_of(file, list(file.jobs), _window(file))
-    found, number = [], 0
+    measured, number = [], 0
     while (entry := journal.get(f"{base}-{number}")) is not None:
         number += 1
         if entry["whole"]:
             kept = entry["run"]
-            found.append(Measured(*(tuple(kept[w]) for w in ("offsets_s", "finish_s", "first_epoch_s"))))
-    return found
+            measured.append(Measured(*(tuple(kept[w]) for w in ("offsets_s", "finish_s", "first_epoch_s"))))
+    return measured

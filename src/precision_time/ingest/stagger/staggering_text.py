@@ -49,18 +49,18 @@ def _clock(answer: Staggering) -> Clock:
 
 
 def _calibration(answer: Staggering) -> str:
-    found, clock = answer.calibration, _clock(answer)
-    share = found.cost_s / answer.together.makespan_s
-    earlier = f" ({clock(found.reused_s)} of it earlier)" if found.reused_s else ""
+    calibration, clock = answer.calibration, _clock(answer)
+    share = calibration.cost_s / answer.together.makespan_s
+    earlier = f" ({clock(calibration.reused_s)} of it earlier)" if calibration.reused_s else ""
     rows = []
-    for job, seen in zip(found.jobs, found.solo, strict=True):
+    for job, rates in zip(calibration.jobs, calibration.solo, strict=True):
         rate = 1000.0
         rows.append(
             [
                 job.name,
                 f"{job.epochs:g} x {job.samples:,}",
-                f"{seen.cold.seconds * rate:.3g} ± {seen.cold.error * rate:.1g}",
-                f"{seen.hot.seconds * rate:.3g} ± {seen.hot.error * rate:.1g}",
+                f"{rates.cold.seconds * rate:.3g} ± {rates.cold.error * rate:.1g}",
+                f"{rates.hot.seconds * rate:.3g} ± {rates.hot.error * rate:.1g}",
                 f"{job.storage_s * rate:.3g}",
                 f"{job.overlap:.2f}",
                 clock(job.start_up_s),
@@ -68,9 +68,11 @@ def _calibration(answer: Staggering) -> str:
         )
     heads = ["job", "epochs x samples", "cold ms/sample", "hot ms/sample", "storage", "overlap", "start-up"]
     return (
-        f"calibration took {clock(found.cost_s)}{earlier}, {share:.0%} of one makespan\n\n"
+        f"calibration took {clock(calibration.cost_s)}{earlier}, {share:.0%} of one makespan\n\n"
         f"{format_table(heads, rows)}\n\n"
-        + "\n".join(_pair(answer, i, j) for i in range(len(found.jobs)) for j in range(i + 1, len(found.jobs)))
+        + "\n".join(
+            _pair(answer, i, j) for i in range(len(calibration.jobs)) for j in range(i + 1, len(calibration.jobs))
+        )
     )
 
 
@@ -170,13 +172,15 @@ def _notes(answer: Staggering) -> str:
     )
 
 
-def measured_text(answer: Staggering, found: Measured) -> str:
+def measured_text(answer: Staggering, calibration: Measured) -> str:
     """What was measured against what was predicted."""
     clock, way = _clock(answer), answer.launch
 
     def row(name: str, predicted: float, measured: float) -> list[str]:
         return [name, clock(predicted), clock(measured), f"{predicted / measured - 1:+.1%}"]
 
-    rows = [row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, found.finish_s, strict=True)]
-    rows.append(row("makespan", way.makespan_s, found.makespan_s))
+    rows = [
+        row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, calibration.finish_s, strict=True)
+    ]
+    rows.append(row("makespan", way.makespan_s, calibration.makespan_s))
     return f"run: {describe_start(answer, way)}\n\n" + format_table(["", "predicted", "measured", "error"], rows)

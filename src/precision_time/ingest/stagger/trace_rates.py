@@ -48,8 +48,8 @@ def typical(rates: Sequence[Rate]) -> Rate:
 
     Only for launches at different times. Within one launch the mean is right: what is slow there is slow in the run.
     """
-    found = combined(rates)
-    return found if len(rates) < 3 else Rate(median(rate.seconds for rate in rates), found.error, found.windows)
+    rate = combined(rates)
+    return rate if len(rates) < 3 else Rate(median(rate.seconds for rate in rates), rate.error, rate.windows)
 
 
 def combined(rates: Sequence[Rate]) -> Rate:
@@ -85,15 +85,15 @@ def slope(
         seconds, samples = trace.seconds[ends], trace.samples[ends]
     centred = samples - samples.mean()
     spread = float(centred @ centred)
-    found = float(centred @ seconds) / spread
-    if found <= 0:
+    rate = float(centred @ seconds) / spread
+    if rate <= 0:
         raise IngestError(f"job {trace.job!r} told progress that takes no time in {window}; check what it counts")
-    residual = seconds - seconds.mean() - found * centred
+    residual = seconds - seconds.mean() - rate * centred
     # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are, and
     # those of one burst tell no more than its end.
     freedom = max(1.0, lines / 4 - 1)
     error = math.sqrt(float(residual @ residual) / freedom / spread * 4)
-    return Rate(found, error)
+    return Rate(rate, error)
 
 
 def _burst_ends(seconds: Array, inside: Flags) -> Flags:
@@ -157,9 +157,9 @@ def read_solo(trace: Trace, samples: int, epochs: int | None = None) -> SoloTrac
     fill = reached_s(trace, each) - each * first.seconds
     hots, gaps = [], []
     for epoch in range(1, epochs):
-        found = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, window="a hot epoch of a window")
-        hots.append(found)
-        gaps.append(reached_s(trace, (epoch + 1) * each) - reached_s(trace, epoch * each) - each * found.seconds)
+        rate = slope(trace, first=epoch * each + 0.5, last=(epoch + 1) * each + 0.5, window="a hot epoch of a window")
+        hots.append(rate)
+        gaps.append(reached_s(trace, (epoch + 1) * each) - reached_s(trace, epoch * each) - each * rate.seconds)
     end = (trace.ended_s if trace.ended_s is not None else float(trace.seconds[-1])) - float(trace.seconds[-1])
     return SoloTrace(first, tuple(hots), max(0.0, fill), max(0.0, float(np.mean(gaps))) if gaps else 0.0, max(0.0, end))
 

@@ -184,10 +184,10 @@ class FileCache:
             for entry in entries:
                 if entry.name.endswith(ITEM):
                     try:
-                        found = entry.stat()
+                        status = entry.stat()
                     except FileNotFoundError:
                         continue
-                    yield found.st_mtime_ns, entry.path, found.st_size
+                    yield status.st_mtime_ns, entry.path, status.st_size
 
     def _prepare(self) -> None:
         """Make the folder, or check that it holds a cache of this capacity and policy."""

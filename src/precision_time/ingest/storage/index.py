@@ -51,7 +51,7 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
             opened.close()
     try:
         rows = json.loads(content)["files"]
-        found = Index(
+        index = Index(
             tuple(str(row[0]) for row in rows), tuple(int(row[1]) for row in rows), tuple(int(row[2]) for row in rows)
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -59,18 +59,18 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
             f"{INDEX} of data set {root!r} is no index of pictures ({error}); make one with "
             "python -m precision_time.ingest.storage.pictures"
         ) from error
-    wrong = next((place for place, size in enumerate(found.bytes) if size < 1), None)
+    wrong = next((place for place, size in enumerate(index.bytes) if size < 1), None)
     if wrong is not None:
         raise IngestError(
-            f"{INDEX} of data set {root!r} says that {found.names[wrong]!r} has {found.bytes[wrong]} bytes; "
+            f"{INDEX} of data set {root!r} says that {index.names[wrong]!r} has {index.bytes[wrong]} bytes; "
             "leave empty files out, or make the data set anew"
         )
-    if not found:
+    if not index:
         raise IngestError(
             f"data set {root!r} is empty: its {INDEX} names no file; make pictures with "
             "python -m precision_time.ingest.storage.pictures"
         )
-    return found
+    return index
 
 
 def files_of(root: str) -> tuple[str, Index]:
@@ -101,10 +101,10 @@ def local_path(root: str) -> Path | None:
 
 
 def _lying_in(folder: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
+    index: dict[str, int] = {}
     for path in folder.rglob("*"):
         if path.is_file() and (size := path.stat().st_size):
-            found[str(path.relative_to(folder))] = size
-            if len(found) >= MOST_FILES:
+            index[str(path.relative_to(folder))] = size
+            if len(index) >= MOST_FILES:
                 break
-    return found
+    return index

@@ -42,18 +42,18 @@ class Recipe:
             if not low <= value <= high:
                 raise IngestError(f"{word} of the pictures is {value}; give a value from {low} to {high:g}")
 
-    def of_bytes(self, wanted: float) -> Recipe:
+    def of_bytes(self, target_bytes: float) -> Recipe:
         """The same with the noise at which files weigh about `wanted` bytes."""
         low, high = 0.0, MOST_NOISE
         least, most = (len(picture(self._with(noise), 0)) for noise in (low, high))
-        if not least <= wanted <= most:
+        if not least <= target_bytes <= most:
             raise IngestError(
-                f"a file of {wanted / 1024:g} KiB cannot be had at {self.size} x {self.size} pixels in quality "
+                f"a file of {target_bytes / 1024:g} KiB cannot be had at {self.size} x {self.size} pixels in quality "
                 f"{self.quality}; give {least / 1024:.3g} to {most / 1024:.3g} KiB, or another size"
             )
         for _ in range(12):
             middle = (low + high) / 2
-            low, high = (middle, high) if len(picture(self._with(middle), 0)) < wanted else (low, middle)
+            low, high = (middle, high) if len(picture(self._with(middle), 0)) < target_bytes else (low, middle)
         return self._with(round((low + high) / 2, 2))
 
     def _with(self, noise: float) -> Recipe:
@@ -150,16 +150,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quality", type=int, default=85, help="JPEG quality (default 85)")
     parser.add_argument("--kib", type=float, help="wanted size of a file, in KiB (default: as the usual noise gives)")
     parser.add_argument("--seed", type=int, default=0, help="what all chance hangs on (default 0)")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        recipe = Recipe(given.size, given.quality, seed=given.seed)
-        recipe = recipe.of_bytes(given.kib * 1024) if given.kib else recipe
-        index = make(given.folder, given.count, recipe, _show if sys.stderr.isatty() else lambda done, total: None)
+        recipe = Recipe(options.size, options.quality, seed=options.seed)
+        recipe = recipe.of_bytes(options.kib * 1024) if options.kib else recipe
+        index = make(options.folder, options.count, recipe, _show if sys.stderr.isatty() else lambda done, total: None)
     except PrecisionTimeError as error:
         print(f"pictures: error: {error}", file=sys.stderr)
         return 2
     total = sum(size for _, size, _ in index["files"])
-    print(f"{given.count} pictures, {total / 1e6:.1f} MB, {total / given.count / 1e3:.1f} kB each, in {given.folder}")
+    print(
+        f"{options.count} pictures, {total / 1e6:.1f} MB, {total / options.count / 1e3:.1f} kB each: {options.folder}"
+    )
     return 0
 
 

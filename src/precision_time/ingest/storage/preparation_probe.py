@@ -72,21 +72,21 @@ class _InMemory(Pictures):
     def __init__(self, root: str, length: int) -> None:
         index, reader = read_index(root), open_reader(root)
         self.names = index.names
-        kept = min(SAMPLES, len(index))
+        count = min(SAMPLES, len(index))
         try:
-            self._content = [reader.read(name) for name in index.names[:kept]]
+            self._content = [reader.read(name) for name in index.names[:count]]
         finally:
             reader.close()
-        super().__init__(root, index=index.part(0, kept))
+        super().__init__(root, index=index.part(0, count))
         self._length = length
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, number: int) -> tuple[Any, Any]:
-        begun = time.monotonic()
+        start = time.monotonic()
         picture, _ = super().__getitem__(number % len(self._content))
-        return picture, (begun, time.monotonic())
+        return picture, (start, time.monotonic())
 
     def read(self, number: int) -> bytes:
         return self._content[number]
@@ -109,11 +109,11 @@ def probe_preparation(
     torch.set_num_threads(1)
     try:
         part_s = budget_s / 8
-        inline = _pace(pictures, batch_size, 0, part_s)
-        worker = _pace(pictures, batch_size, 1, 2 * part_s)
-        waiting = _pace(pictures, batch_size, 1, part_s, ahead=1)
+        inline = _batch_times(pictures, batch_size, 0, part_s)
+        worker = _batch_times(pictures, batch_size, 1, 2 * part_s)
+        waiting = _batch_times(pictures, batch_size, 1, part_s, ahead=1)
         quarter = max(batch_size // 4, 1)
-        small = _pace(pictures, quarter, 1, part_s)
+        small = _batch_times(pictures, quarter, 1, part_s)
         receive_s = _receive_s(pictures, batch_size, worker.batch_s, part_s)
         missing = _missing(root, pictures, cache_folder, 2 * part_s)
     finally:
@@ -137,7 +137,7 @@ def probe_preparation(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
+class _BatchTimes:
     """Mean seconds from batch to batch, and of them between a batch's last sample and the next one's first; to the
     very first batch.
     """
@@ -160,44 +160,46 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
     return iter(loader)
 
 
-def _pace(pictures: _InMemory, batch_size: int, workers: int, seconds: float, ahead: int | None = None) -> _Pace:
+def _batch_times(
+    pictures: _InMemory, batch_size: int, workers: int, seconds: float, ahead: int | None = None
+) -> _BatchTimes:
     """The pace while nothing is done with the batches.
 
     Means, since an epoch is a sum: what happens now and then is part of it.
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
     batches = _loader(pictures, batch_size, workers, ahead)
     next(batches)
-    first_s = time.perf_counter() - begun
+    first_s = time.perf_counter() - start
     for _ in range(2 * workers):  # what was prepared ahead
         next(batches)
     last: float | None = None
     count, ends, filled = 0, 0.0, time.perf_counter()
-    while time.perf_counter() < begun + seconds or count < 3:
+    while time.perf_counter() < start + seconds or count < 3:
         _, (starts, stops) = next(batches)
         if last is not None:
             ends += float(starts[0]) - last
         last = float(stops[-1])
         count += 1
-    return _Pace((time.perf_counter() - filled) / count, max(ends / (count - 1), 0.0), first_s)
+    return _BatchTimes((time.perf_counter() - filled) / count, max(ends / (count - 1), 0.0), first_s)
 
 
 def _receive_s(pictures: _InMemory, batch_size: int, batch_s: float, seconds: float) -> float:
     """Mean seconds to receive a batch that lies ready and touch all of it, beyond touching it in own memory."""
     batches = _loader(pictures, batch_size, 1, AHEAD)
-    own = next(batches)[0].clone()
+    private = next(batches)[0].clone()
     end = time.perf_counter() + seconds
-    found: list[float] = []
-    while time.perf_counter() < end or not found:
+    excess: list[float] = []
+    while time.perf_counter() < end or not excess:
         time.sleep(1.5 * AHEAD * batch_s)
         for _ in range(AHEAD - 2):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             batch = next(batches)[0]
             batch.sum()
             middle = time.perf_counter()
-            own.sum()
-            found.append(middle - begun - (time.perf_counter() - middle))
-    return max(statistics.mean(found), 0.0)
+            private.sum()
+            excess.append(middle - start - (time.perf_counter() - middle))
+    return max(statistics.mean(excess), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,23 +225,23 @@ def _missing(root: str, pictures: _InMemory, folder: str | Path | None, seconds:
     end = time.perf_counter() + seconds
     try:
         reader.read(pictures.names[0])  # the connection
-        with tempfile.TemporaryDirectory(dir=folder, prefix="precision-time-cache-") as made:
-            cache = FileCache(os.path.join(made, "cache"))
+        with tempfile.TemporaryDirectory(dir=folder, prefix="precision-time-cache-") as folder_name:
+            cache = FileCache(os.path.join(folder_name, "cache"))
             turn = 0
             while not turn or time.perf_counter() < end:
                 for number in range(len(pictures.files)):
                     key, read = f"{turn} {number}", _Timed(reader, pictures.names[number])
-                    begun = time.perf_counter()
+                    start = time.perf_counter()
                     content = cache.get(key, read)
                     decode(content)
-                    misses.append(time.perf_counter() - begun - read.seconds)
+                    misses.append(time.perf_counter() - start - read.seconds)
                     cores.append(read.core_s)
                 for number in range(len(pictures.files)):
-                    begun = time.perf_counter()
+                    start = time.perf_counter()
                     content = cache.get(f"{turn} {number}", reader.read)
                     middle = time.perf_counter()
                     decode(content)
-                    hits.append(middle - begun)
+                    hits.append(middle - start)
                     hit_decodes.append(time.perf_counter() - middle)
                 turn += 1
     finally:
@@ -258,7 +260,7 @@ class _Timed:
         self.seconds = self.core_s = 0.0
 
     def __call__(self, _: str) -> bytes:
-        begun, busy = time.perf_counter(), time.thread_time()
+        start, busy = time.perf_counter(), time.thread_time()
         content = self._reader.read(self._name)
-        self.seconds, self.core_s = time.perf_counter() - begun, time.thread_time() - busy
+        self.seconds, self.core_s = time.perf_counter() - start, time.thread_time() - busy
         return content

@@ -74,12 +74,12 @@ def serve(root: str, local: bool, orders: Connection) -> None:
 
 def carry_out(reader: ObjectReader, order: Order) -> Reads:
     """Files in a random order, and again from the start, until the time is over."""
-    chance, done = random.Random(order.seed), Reads()
+    chance, reads = random.Random(order.seed), Reads()
     wait = order.begin - time.monotonic()
     time.sleep(max(wait, 0.0))
-    done.began = done.ended = time.monotonic()
+    reads.began = reads.ended = time.monotonic()
     files = list(order.files)
-    while not done.seconds or done.ended < order.end:
+    while not reads.seconds or reads.ended < order.end:
         chance.shuffle(files)
         for name, size in files:
             if order.pause_s:
@@ -88,16 +88,16 @@ def carry_out(reader: ObjectReader, order: Order) -> Reads:
             while time.monotonic() < busy:
                 pass
             start, length = _part(size, order.small, isinstance(reader, ColdFiles), chance)
-            begun = time.monotonic()
+            began = time.monotonic()
             content = reader.read(name, start, length)
-            done.ended = time.monotonic()
-            done.seconds.append(done.ended - begun)
-            done.bytes += len(content)
-            if done.ended >= order.end:
+            reads.ended = time.monotonic()
+            reads.seconds.append(reads.ended - began)
+            reads.bytes += len(content)
+            if reads.ended >= order.end:
                 break
     if isinstance(reader, ColdFiles):
-        done.checked, done.cached, reader.checked, reader.cached = reader.checked, reader.cached, 0, 0
-    return done
+        reads.checked, reads.cached, reader.checked, reader.cached = reader.checked, reader.cached, 0, 0
+    return reads
 
 
 def _part(size: int, small: bool, local: bool, chance: random.Random) -> tuple[int, int | None]:
@@ -127,9 +127,9 @@ class ColdFiles:
             try:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
                 self._check(file, start)
-                wanted = os.fstat(file).st_size if length is None else length
+                length_wanted = os.fstat(file).st_size if length is None else length
                 parts, got = [], 0
-                while got < wanted and (part := os.pread(file, wanted - got, start + got)):
+                while got < length_wanted and (part := os.pread(file, length_wanted - got, start + got)):
                     parts.append(part)
                     got += len(part)
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

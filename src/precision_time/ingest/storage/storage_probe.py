@@ -103,11 +103,11 @@ class StorageProbe:
         }
 
     def __str__(self) -> str:
-        found = self.storage
+        storage = self.storage
         lines = [
-            f"{found.name}: {self.files:,} files of {self.mean_bytes / 1e3:,.1f} kB, read for {self.seconds:.0f} s",
-            f"  one reader     {found.latency_s * 1e3:.3g} ms to the first byte, "
-            f"then {found.stream_bytes_per_s / 1e6:,.4g} MB/s",
+            f"{storage.name}: {self.files:,} files of {self.mean_bytes / 1e3:,.1f} kB, read for {self.seconds:.0f} s",
+            f"  one reader     {storage.latency_s * 1e3:.3g} ms to the first byte, "
+            f"then {storage.stream_bytes_per_s / 1e6:,.4g} MB/s",
         ]
         lines += [
             f"  {rate.readers:2d} reader{'s' if rate.readers > 1 else ' '}     "
@@ -116,7 +116,7 @@ class StorageProbe:
         ]
         lines += [
             f"  small reads    {self.small.reads_per_s:,.0f} per second by {self.small.readers} readers",
-            f"  two groups     {found.reader_efficiency:.2f} of the bandwidth is left (eta), {self.group} readers each",
+            f"  two groups     {storage.reader_efficiency:.2f} of the bandwidth is left, {self.group} readers each",
             f"  page cache     {self.cache}",
         ]
         if self.limited_by_requests:
@@ -133,7 +133,7 @@ def probe_storage(
     """Read files at `root` (a folder, a file, http://, s3:// ...) for about `budget_s` seconds."""
     if budget_s < LEAST_BUDGET_S:
         raise IngestError(f"budget of the storage probe is {budget_s:g} s; give at least {LEAST_BUDGET_S:g} s")
-    begun = time.monotonic()
+    start = time.monotonic()
     root, index = files_of(root)
     local = local_path(root) is not None
     if local:
@@ -172,7 +172,7 @@ def probe_storage(
         small,
         doubled,
         cache,
-        time.monotonic() - begun,
+        time.monotonic() - start,
         pictures=index.listed and all(name.lower().endswith((".jpg", ".jpeg")) for name in index.names),
     )
 
@@ -208,8 +208,8 @@ def _storage(
 
 def _usual(seconds: Sequence[float]) -> float:
     """The mean, since an epoch is a sum, without the slowest twentieth: one stall would be all that is seen."""
-    kept = sorted(seconds)[: max(len(seconds) - len(seconds) // 20, 1)]
-    return statistics.mean(kept)
+    fastest = sorted(seconds)[: max(len(seconds) - len(seconds) // 20, 1)]
+    return statistics.mean(fastest)
 
 
 def _short(value: float) -> float:
@@ -296,11 +296,11 @@ class _Readers:
 
     def rate(self, count: int, seconds: float, small: bool = False) -> Rate:
         """What `count` readers get together."""
-        found = self._order(count, seconds, small)
+        results = self._order(count, seconds, small)
         return Rate(
             count,
-            sum(len(one.seconds) / (one.ended - one.began) for one in found),
-            sum(one.bytes / (one.ended - one.began) for one in found),
+            sum(len(reads.seconds) / (reads.ended - reads.began) for reads in results),
+            sum(reads.bytes / (reads.ended - reads.began) for reads in results),
         )
 
     def _order(
@@ -310,7 +310,7 @@ class _Readers:
         for number, pipe in enumerate(self._pipes[:count]):
             files = self._files[number::count] or self._files
             pipe.send(Order(files, begin, begin + seconds, small, pause_s, busy_s, number))
-        found = []
+        results = []
         for pipe in self._pipes[:count]:
             if not pipe.poll(seconds + START_S):
                 raise IngestError(f"a read has not ended after {START_S:g} s; the storage hangs: check it by hand")
@@ -321,8 +321,8 @@ class _Readers:
             if isinstance(answer, str):
                 raise IngestError(answer)
             self._checked, self._cached = self._checked + answer.checked, self._cached + answer.cached
-            found.append(answer)
-        return found
+            results.append(answer)
+        return results
 
     def cache_words(self) -> str:
         """What was done about the page cache, and whether it helped."""
