@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
-from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import UsageError, build_parser
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.data import data_fields
+from precision_time.report.write import check_file
 
 if TYPE_CHECKING:
     from precision_time.hardware import Price
@@ -36,7 +36,7 @@ def predict(options: Namespace) -> str:
 
         estimate = with_largest_batch(estimate)
     if options.trace:
-        from precision_time.job.file import write_whole
+        from precision_time.report.write import write_whole
 
         write_whole(options.trace, _json(estimate.trace_events(), indent=None).encode())
         print(f"trace written to {options.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
@@ -173,7 +173,7 @@ def fit(options: Namespace) -> str:
 
 
 def zoo(options: Namespace) -> str:
-    from precision_time.text_table import format_table
+    from precision_time.report.table import Table
     from precision_time.zoo.catalog import ENTRIES
 
     entries = [ENTRIES[name] for name in sorted(ENTRIES) if (options.filter or "").lower() in name]
@@ -197,12 +197,12 @@ def zoo(options: Namespace) -> str:
         ]
         for e in entries
     ]
-    return format_table(["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5)
+    return Table(["model", "family", "input", "dataset", "optimizer", "batch", "parameters"], rows, left=5).text()
 
 
 def gpus(options: Namespace) -> str:
     from precision_time.hardware import default_catalog, load_device_file
-    from precision_time.text_table import format_table
+    from precision_time.report.table import Table
 
     catalog = load_device_file(options.device) if options.device else default_catalog()
     if options.prices:
@@ -234,7 +234,7 @@ def gpus(options: Namespace) -> str:
         ]
         for gpu in devices
     ]
-    table = format_table(["gpu", "arch", "GiB", "GB/s", *kinds], rows, left=2)
+    table = Table(["gpu", "arch", "GiB", "GB/s", *kinds], rows, left=2).text()
     return f"{table}\n\nfp64 to fp8: dense peaks in TFLOP/s"
 
 
@@ -242,7 +242,7 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
     """Cloud instances whose name, provider or GPU contains the text, the cheapest GPU hour of each GPU first."""
     from dataclasses import asdict
 
-    from precision_time.text_table import format_table
+    from precision_time.report.table import Table
 
     prices = [p for p in known if any(text.lower() in column.lower() for column in (p.instance, p.provider, p.gpu))]
     if not prices:
@@ -258,7 +258,7 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
         ]
         for p in prices
     ]  # fmt: skip
-    return f"{format_table(heads, rows, left=6)}\n\non-demand list prices; they change. Sources: --json"
+    return f"{Table(heads, rows, left=6).text()}\n\non-demand list prices; they change. Sources: --json"
 
 
 def completion(shell: str) -> str:

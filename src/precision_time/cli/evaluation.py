@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from precision_time.checks import count_or_zero
 from precision_time.cli.arguments import ROW_FILTERS
-from precision_time.cli.outputs import check_file
 from precision_time.cli.parser import UsageError
+from precision_time.report.write import check_file
 
 if TYPE_CHECKING:
     from precision_time.evaluation import Evaluation

@@ -8,10 +8,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.cli.outputs import check_file, check_folder
 from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
 from precision_time.errors import nearest
+from precision_time.report.write import check_file, check_folder
 
 if TYPE_CHECKING:
     from precision_time.ingest.stagger.staggered_run import Measured

@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_time.cli.outputs import check_folder
 from precision_time.errors import PredictorError
+from precision_time.report.write import check_folder
 
 if TYPE_CHECKING:
     from precision_time.job import Job
@@ -19,7 +19,7 @@ def train(options: Namespace) -> str:
 
     from precision_time.cli.progress import Progress
     from precision_time.predictors.store import train as train_all
-    from precision_time.text_table import format_table
+    from precision_time.report.table import Table
 
     folder = Path(options.output or "trained")
     check_folder("--output", folder)
@@ -28,7 +28,7 @@ def train(options: Namespace) -> str:
     if options.json:
         return json.dumps(cards, indent=2)
     rows = [[name, str(c["rows"]), _duration(c["measured_s"]), _duration(c["training_s"])] for name, c in cards.items()]
-    table = format_table(["predictor", "rows", "measuring them took", "training took"], rows)
+    table = Table(["predictor", "rows", "measuring them took", "training took"], rows).text()
     return f"{table}\n\npredict with them: precision-time predict ... --predictor NAME --trained {folder}"
 
 

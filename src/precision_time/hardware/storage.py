@@ -154,7 +154,7 @@ def write_storage(path: str | Path, storage: Storage) -> None:
 
     import yaml
 
-    from precision_time.job.file import write_whole
+    from precision_time.report.write import write_whole
 
     check_storage_output(path)
     content = storage.to_dict()

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
-from precision_time.report.write import compact_json, write_whole
 
-__all__ = ["SUFFIXES", "compact_json", "read_mapping", "write_whole"]
 SUFFIXES = (".yaml", ".yml", ".json")
 
 

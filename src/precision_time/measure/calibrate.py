@@ -13,11 +13,11 @@ import numpy as np
 
 from precision_time.errors import MeasureError
 from precision_time.hardware.catalog import Catalog, default_catalog
-from precision_time.job.file import compact_json, write_whole
 from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.point import COLUMNS
+from precision_time.report.write import compact_json, write_whole
 from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0

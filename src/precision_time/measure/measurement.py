@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record, read
 from precision_time.measure.calibrate import Machine, dtypes_of, measure_interference, portable_fields
@@ -29,7 +28,7 @@ from precision_time.measure.suite import Task, bench_task, family_tasks, interle
 from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
 from precision_time.measure.whole_steps import gpu_name, step_tasks
 from precision_time.measure.zoo_operators import zoo_benches
-from precision_time.report.write import make_folder
+from precision_time.report.write import make_folder, write_whole
 
 KINDS = ("operators", "updates", "steps", "host", "ranks")
 """Single operators, optimizer updates, training steps, host costs, effects of several busy ranks."""

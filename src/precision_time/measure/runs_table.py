@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.job.file import write_whole
 from precision_time.journal import Record
 from precision_time.measure.calibrate import Machine, device_name
 from precision_time.measure.machine import memory_bytes, versions
 from precision_time.measure.whole_steps import COLUMNS
+from precision_time.report.write import write_whole
 
 if TYPE_CHECKING:
     from precision_time.measure.small_runs import Configuration

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.text import interval_text
 from precision_time.measure.calibrate import NOISY
-from precision_time.text_table import format_table
+from precision_time.report.table import Table
 from precision_time.units import human_seconds
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def verification_text(verification: Verification) -> str:
         ]
         for row in verification.rows
     ]
-    table = format_table(
+    table = Table(
         ["job", "precision", "ranks", "predicted (P10-P90)", "measured", "runs differ", "error", "inside"], rows, left=2
-    )
+    ).text()
     worst = max(verification.rows, key=lambda row: abs(row.error))
     runs = len(verification.rows[0].runs_s)
     lines = [

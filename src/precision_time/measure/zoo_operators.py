@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from precision_time.errors import PrecisionTimeError
-from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.measure.bench import Bench
 from precision_time.measure.products import Limits
 from precision_time.measure.recording import Recorded, in_dtype, label, passes, record, tensors_of
 from precision_time.measure.replay import bench_of, weighed_operators
+from precision_time.report.write import write_whole
 from precision_time.timing.operators import WorkOptions, works
 from precision_time.zoo.catalog import ENTRIES
 

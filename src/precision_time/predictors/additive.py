@@ -27,7 +27,6 @@ import numpy as np
 
 from precision_time.errors import DataError, PredictorError
 from precision_time.hardware.fabric import Cluster
-from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.prediction import catalog_of, cluster_of
@@ -41,6 +40,7 @@ from precision_time.predictors.operator_profile import (
     device_key,
     profile_operators,
 )
+from precision_time.report.write import write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
 from precision_time.timing.operators import WorkOptions

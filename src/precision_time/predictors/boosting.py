@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import PredictorError
-from precision_time.job.file import compact_json
 from precision_time.job.job import Job
 from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import Facts, facts_of
@@ -31,6 +30,7 @@ from precision_time.predictors.rooflines import Rooflines, fit_rooflines
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, merged, out_of_fold
 from precision_time.predictors.simulator import read_json
 from precision_time.predictors.trees import Setting, Trees, write
+from precision_time.report.write import compact_json
 
 Array = NDArray[np.float64]
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from precision_time.errors import DataError, PredictorError, nearest
-from precision_time.job.file import write_whole
 from precision_time.job.job import JOB_FIELDS, Job
 from precision_time.predictors.experiment_design import BUDGET, FloatArray, Point, design, features
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, global_batch_size
+from precision_time.report.write import write_whole
 
 _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
 """Fields that are s and m, not the job (the layout counts without its dp), or say where a file lies."""

@@ -14,11 +14,11 @@ from typing import Any
 from precision_time.capture.graph import OpSignature
 from precision_time.errors import DataError
 from precision_time.hardware.gpu import Gpu
-from precision_time.job.file import write_whole
 from precision_time.job.job import Job
 from precision_time.journal import read
 from precision_time.measure.clock import Timed
 from precision_time.measure.point import Point
+from precision_time.report.write import write_whole
 from precision_time.timing.operators import WorkOptions
 
 Report = Callable[[int, int], None]

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import PredictorError
-from precision_time.job.file import compact_json
 from precision_time.job.job import Job
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
@@ -27,6 +26,7 @@ from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Pre
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
 from precision_time.predictors.simulator import Simulator, read_json
 from precision_time.predictors.trees import Setting, Trees, write
+from precision_time.report.write import compact_json
 
 Array = NDArray[np.float64]
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from precision_time.errors import PredictorError
 from precision_time.fit.cases import Case, cases, run
 from precision_time.fit.factors import Fitted, fit, left_out
-from precision_time.job.file import compact_json
 from precision_time.job.job import Job
 from precision_time.layered_prediction import is_layered
 from precision_time.measurements.row import Row
@@ -31,6 +30,7 @@ from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import merged
+from precision_time.report.write import compact_json
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.layout_costs import shipped_layout_costs
 

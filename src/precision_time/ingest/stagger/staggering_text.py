@@ -9,7 +9,7 @@ import numpy as np
 from precision_time.ingest.model.rates import Array
 from precision_time.ingest.stagger.staggered_run import Measured
 from precision_time.ingest.stagger.staggering import SMALL, Curve, Staggering, Way
-from precision_time.text_table import format_table
+from precision_time.report.table import Table
 from precision_time.units import digits_for, unit_for
 
 WIDTH = 100
@@ -69,7 +69,7 @@ def _calibration(answer: Staggering) -> str:
     heads = ["job", "epochs x samples", "cold ms/sample", "hot ms/sample", "storage", "overlap", "start-up"]
     return (
         f"calibration took {clock(calibration.cost_s)}{earlier}, {share:.0%} of one makespan\n\n"
-        f"{format_table(heads, rows)}\n\n"
+        f"{Table(heads, rows).text()}\n\n"
         + "\n".join(
             _pair(answer, i, j) for i in range(len(calibration.jobs)) for j in range(i + 1, len(calibration.jobs))
         )
@@ -113,8 +113,9 @@ def _curve(answer: Staggering, curve: Curve) -> str:
         for k in at
     ]
     ends = f"{clock(float(curve.makespan_s.min()))} to {clock(float(curve.makespan_s.max()))}"
-    return f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n" + format_table(
-        [f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0
+    return (
+        f"{first} first, {second} later: {sparkline(curve.makespan_s)} {ends}\n\n"
+        + Table([f"{second} starts after", "cold epochs", "makespan", "P10 - P90", ""], rows, left=0).text()
     )
 
 
@@ -162,7 +163,7 @@ def _ways(answer: Staggering) -> str:
                 "" if way is answer.best else f"{gain:.1%}",
             ]
         )
-    return format_table(["way", "start", "makespan", "best gains"], rows, left=2)
+    return Table(["way", "start", "makespan", "best gains"], rows, left=2).text()
 
 
 def _notes(answer: Staggering) -> str:
@@ -183,4 +184,4 @@ def measured_text(answer: Staggering, calibration: Measured) -> str:
         row(f"{name} ends", p, m) for name, p, m in zip(answer.names, way.finish_s, calibration.finish_s, strict=True)
     ]
     rows.append(row("makespan", way.makespan_s, calibration.makespan_s))
-    return f"run: {describe_start(answer, way)}\n\n" + format_table(["", "predicted", "measured", "error"], rows)
+    return f"run: {describe_start(answer, way)}\n\n" + Table(["", "predicted", "measured", "error"], rows).text()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from precision_time.errors import DataError
-from precision_time.job.file import write_whole
 from precision_time.predictors.predictddl.confidence import Likeness
 from precision_time.predictors.predictddl.law import Law
 from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
+from precision_time.report.write import write_whole
 
 WORDS, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors", "peaks")
