@@ -111,9 +111,9 @@ def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
 
 def only(graph: OpGraph, name: str) -> OpSignature:
     """The kind of the single call of an operator."""
-    found = [kind for _, kind in rows(graph) if kind.name == name]
-    assert len(found) == 1, f"{name}: {len(found)} calls"
-    return found[0]
+    matching = [kind for _, kind in rows(graph) if kind.name == name]
+    assert len(matching) == 1, f"{name}: {len(matching)} calls"
+    return matching[0]
 
 
 def dtypes(specs: Any) -> tuple[str, ...]:

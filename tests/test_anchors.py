@@ -40,8 +40,8 @@ RESNET = Job("resnet50", gpu="a100-80gb-sxm", gpus=8, precision="amp-fp16", batc
 
 def covariance(noise: float = 0.02, **effects: float) -> Covariance:
     named = {name.replace(" ", "_").replace(",", ""): name for name in EFFECTS}
-    found = {named[name]: value for name, value in effects.items()}
-    return Covariance({effect: found.get(effect, 0.0) for effect in EFFECTS}, dict.fromkeys("ABC", noise))
+    effects_by_name = {named[name]: value for name, value in effects.items()}
+    return Covariance({effect: effects_by_name.get(effect, 0.0) for effect in EFFECTS}, dict.fromkeys("ABC", noise))
 
 
 def anchor(ratio: float, job: JobDescriptor = DESCRIPTOR, name: str = "x") -> Anchor:
@@ -54,32 +54,32 @@ def anchor(ratio: float, job: JobDescriptor = DESCRIPTOR, name: str = "x") -> An
 def test_one_anchor_by_hand() -> None:
     """Shrunk by effect^2 / (effect^2 + noise^2): 0.1^2 / (0.1^2 + 0.05^2) = 0.8."""
     known = Anchors([anchor(1.2)], covariance(0.05, family_maths=0.1))
-    found = known.correction(replace(DESCRIPTOR, key="two"))
-    assert found.factors["compute"] == pytest.approx(1.2**0.8)
-    assert found.factors["host"] == 1.0
-    assert found.log_spread == pytest.approx(math.hypot(math.sqrt(0.01 * 0.2), 0.05))
-    assert found.informed == pytest.approx(0.8)
-    assert found.nearest[0].likeness == pytest.approx(0.01 / math.sqrt(0.01 * 0.0125), abs=1e-3)
+    correction = known.correction(replace(DESCRIPTOR, key="two"))
+    assert correction.factors["compute"] == pytest.approx(1.2**0.8)
+    assert correction.factors["host"] == 1.0
+    assert correction.log_spread == pytest.approx(math.hypot(math.sqrt(0.01 * 0.2), 0.05))
+    assert correction.informed == pytest.approx(0.8)
+    assert correction.nearest[0].likeness == pytest.approx(0.01 / math.sqrt(0.01 * 0.0125), abs=1e-3)
 
 
 def test_a_term_is_corrected_by_what_it_moved_in_the_anchor() -> None:
     """Half of the anchor's step is compute, so a step 10 % longer says 2 x as much of compute, before shrinkage."""
     half = replace(DESCRIPTOR, shares=(0.5, 0.0, 0.5, 0.0))
     known = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1))
-    found = known.correction(replace(DESCRIPTOR, key="two"))
-    assert math.log(found.factors["compute"]) == pytest.approx(2 * math.log(1.1), rel=1e-6)
+    correction = known.correction(replace(DESCRIPTOR, key="two"))
+    assert math.log(correction.factors["compute"]) == pytest.approx(2 * math.log(1.1), rel=1e-6)
     both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half)
     assert both.factors["compute"] == pytest.approx(both.factors["host"])
     assert math.log(both.factors["host"]) == pytest.approx(math.log(1.1))
 
 
-def test_loose_rows_of_another_framework_say_nothing() -> None:
+def test_low_trust_rows_of_another_framework_do_not_correct() -> None:
     """TensorFlow's kernels, measured loosely, move a TensorFlow job and no PyTorch job; sound ones move both."""
     loose = replace(anchor(2.0, replace(DESCRIPTOR, framework="tensorflow1")), trust="C")
     for trust, framework, moves in (("C", "tensorflow1", True), ("C", "pytorch", False), ("A", "pytorch", True)):
         known = Anchors([replace(loose, trust=trust)], covariance(0.05, family_maths=0.1))
-        found = known.correction(replace(DESCRIPTOR, key="two", framework=framework))
-        assert (found.factors.get("compute", 1.0) > 1.1) == moves
+        correction = known.correction(replace(DESCRIPTOR, key="two", framework=framework))
+        assert (correction.factors.get("compute", 1.0) > 1.1) == moves
 
 
 def test_effects_fade_with_batch_and_count() -> None:
@@ -134,14 +134,14 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
         block = step_covariance(true, JobColumns(jobs), JobColumns(jobs)) + 0.02**2 * np.eye(len(jobs))
         logs = draw.multivariate_normal(np.zeros(len(jobs)), block)
         anchors += [anchor(math.exp(log), job) for log, job in zip(logs, jobs, strict=True)]
-    found = fit_covariance(anchors)
-    assert found.effects["model, framework"] == pytest.approx(0.2, rel=0.25)
+    fitted = fit_covariance(anchors)
+    assert fitted.effects["model, framework"] == pytest.approx(0.2, rel=0.25)
     # with one architecture and framework these effects cannot be told apart, their sum can
     same = ("family, maths", "family, architecture, maths", "family, framework, maths")
-    maths = math.hypot(*(found.effects[effect] for effect in same))
+    maths = math.hypot(*(fitted.effects[effect] for effect in same))
     assert maths == pytest.approx(0.1, rel=0.25)
-    faded = found.effects["model, framework, architecture, maths, setting, batch"]  # a factor of 8 apart: nearly noise
-    assert math.hypot(found.noise["A"], faded) == pytest.approx(0.02, rel=0.3)
+    faded = fitted.effects["model, framework, architecture, maths, setting, batch"]  # a factor of 8 apart: nearly noise
+    assert math.hypot(fitted.noise["A"], faded) == pytest.approx(0.02, rel=0.3)
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT)
@@ -150,8 +150,8 @@ def test_what_is_left_out_moves_nothing(rule: str) -> None:
     without = LEFT_OUT[rule]
     anchors = [a for a in published() if a.job.family == "unet"]
     judged = anchors[0]
-    alike = [a for a in anchors if all(getattr(a.job, n) == getattr(judged.job, n) for n in without)]
-    lied = [replace(a, measured_s=3 * a.measured_s) if a in alike else a for a in anchors]
+    agreeing = [a for a in anchors if all(getattr(a.job, n) == getattr(judged.job, n) for n in without)]
+    lied = [replace(a, measured_s=3 * a.measured_s) if a in agreeing else a for a in anchors]
     known = {"unet": shipped_covariance()}
     usual = [0.2] * len(anchors)
     before, after = (
@@ -194,18 +194,18 @@ def test_a_repository_is_one_environment() -> None:
 
 def test_a_published_job_comes_out_near_its_measurement_and_says_why() -> None:
     published_as = RESNET.replace(optimizer_impl="torch1")
-    bare, found = predict(published_as.replace(anchors="none")), predict(published_as)
-    nearest = next(use for use in found.anchors.nearest if "8x-amp-fp16-b256" in use.id)
+    bare, anchored = predict(published_as.replace(anchors="none")), predict(published_as)
+    nearest = next(use for use in anchored.anchors.nearest if "8x-amp-fp16-b256" in use.id)
     assert bare.anchors == NONE
     assert nearest.likeness > 0.6
-    assert abs(math.log(found.step.p50 / nearest.measured_s)) < 0.05  # other counts and batches speak too
-    assert found.step.p90 / found.step.p10 < bare.step.p90 / bare.step.p10
-    assert found.sources["measured"] > 0.5 > bare.sources["measured"]
-    assert sum(found.sources.values()) == pytest.approx(1.0)
-    assert sum(found.breakdown.values()) == pytest.approx(found.step.p50)
-    assert nearest.id in str(found)
-    assert "DeepLearningExamples" in str(found)
-    assert Estimate.from_dict(json.loads(json.dumps(found.to_dict()))).anchors == found.anchors
+    assert abs(math.log(anchored.step.p50 / nearest.measured_s)) < 0.05  # other counts and batches speak too
+    assert anchored.step.p90 / anchored.step.p10 < bare.step.p90 / bare.step.p10
+    assert anchored.sources["measured"] > 0.5 > bare.sources["measured"]
+    assert sum(anchored.sources.values()) == pytest.approx(1.0)
+    assert sum(anchored.breakdown.values()) == pytest.approx(anchored.step.p50)
+    assert nearest.id in str(anchored)
+    assert "DeepLearningExamples" in str(anchored)
+    assert Estimate.from_dict(json.loads(json.dumps(anchored.to_dict()))).anchors == anchored.anchors
 
 
 def test_an_unknown_family_is_left_alone() -> None:
@@ -213,7 +213,7 @@ def test_an_unknown_family_is_left_alone() -> None:
     assert predict(job) == predict(job, anchoring=NO_ANCHORS)
 
 
-def test_one_measured_step_of_ones_own() -> None:
+def test_one_measured_step_of_the_user() -> None:
     """40 % slower than said in fp32 alone: the other precision follows part of the way, the same job nearly all."""
     job = Job("gpt2", gpu="h100-80gb-sxm", precision="fp32", batch_size=4)
     bare = predict(job).step.p50
@@ -229,18 +229,18 @@ def test_one_measured_step_of_ones_own() -> None:
 
 def test_no_anchor_pulls_a_step_below_its_floor() -> None:
     job = Job("gpt2", gpu="h100-80gb-sxm", precision="bf16", batch_size=4)
-    found = predict(job.replace(anchors="step_time_s=0.000001"))
-    assert found.step.p50 >= found.floor_s * (1 - 1e-9)
-    assert sum(found.breakdown.values()) == pytest.approx(found.step.p50)
+    estimate = predict(job.replace(anchors="step_time_s=0.000001"))
+    assert estimate.step.p50 >= estimate.floor_s * (1 - 1e-9)
+    assert sum(estimate.breakdown.values()) == pytest.approx(estimate.step.p50)
 
 
 def test_a_file_of_measured_jobs(tmp_path: Path) -> None:
     path, heads = tmp_path / "mine.csv", "id,model,gpu,precision,batch_size,step_time_s"
     path.write_text(f"{heads}\nrun-1,gpt2,h100-80gb-sxm,bf16,4,0.5\n", encoding="utf-8")
     job = Job("gpt2", gpu="h100-80gb-sxm", precision="bf16", batch_size=4, anchors=str(path))
-    found = predict(job)
-    assert [use.id for use in found.anchors.nearest] == ["run-1"]
-    assert found.step.p50 == pytest.approx(0.5, rel=0.15)
+    estimate = predict(job)
+    assert [use.id for use in estimate.anchors.nearest] == ["run-1"]
+    assert estimate.step.p50 == pytest.approx(0.5, rel=0.15)
     path.write_text(f"{heads}\nrun-1,bert-large,h100-80gb-sxm,bf16,4,0.5\n", encoding="utf-8")
     other = predict(job)
     assert other.step == predict(job.replace(anchors="none")).step
@@ -252,12 +252,12 @@ def test_a_file_of_measured_jobs(tmp_path: Path) -> None:
         predict(job.replace(anchors=str(tmp_path / "none.csv")))
 
 
-def test_the_word_in_a_job() -> None:
+def test_the_field_of_a_job() -> None:
     job = Job("resnet50", anchors=["none", {"gpus": 1, "step_time_s": 0.3}])
     assert job.anchors == ("none", "gpus=1,step_time_s=0.3")
     assert Job.from_dict(job.to_dict()) == job
     assert Job("resnet50").to_dict().get("anchors") is None
-    for bad, said in (
+    for bad, message in (
         ("nothing", "anchors 'nothing' is unknown; give published, none, a file"),
         ("gpuss=1,step_time_s=1", "unknown column 'gpuss'; nearest: gpus"),
         ("gpus=1", "step_time_s is missing"),
@@ -265,18 +265,18 @@ def test_the_word_in_a_job() -> None:
         (3, "not 3"),
         ([3], "anchors 3 is not text"),
     ):
-        with pytest.raises(JobError, match=said):
+        with pytest.raises(JobError, match=message):
             Job("resnet50", anchors=bad)  # type: ignore[arg-type]
     with pytest.raises(JobError, match=r"anchors 'precision=fp99,step_time_s=1': precision 'fp99'"):
         predict(Job("resnet50", anchors="precision=fp99,step_time_s=1"))
 
 
 def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["predict", "gpt2", "--precision", "bf16", "--batch-size", "4", "--json"]
-    assert main([*words, "--anchor", "step_time_s=0.5", "--anchor", "gpus=8,step_time_s=0.6"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["anchors"]["count"] == 2
-    assert found["job"]["anchors"] == ["step_time_s=0.5", "gpus=8,step_time_s=0.6"]
+    arguments = ["predict", "gpt2", "--precision", "bf16", "--batch-size", "4", "--json"]
+    assert main([*arguments, "--anchor", "step_time_s=0.5", "--anchor", "gpus=8,step_time_s=0.6"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["anchors"]["count"] == 2
+    assert content["job"]["anchors"] == ["step_time_s=0.5", "gpus=8,step_time_s=0.6"]
     assert main(["predict", "gpt2", "--anchor", "gpus=8"]) == 2
     assert "step_time_s is missing" in capsys.readouterr().err
     assert main(["evaluate", "x.csv", "--anchors", "some"]) == 2
@@ -300,18 +300,18 @@ def test_evaluate_never_lets_a_job_anchor_itself(tmp_path: Path) -> None:
     rows = [line for line in lines if ",ncf," in line][:4]
     path = tmp_path / "t.csv"
     path.write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
-    found = {mode: evaluate(path, anchors=mode) for mode in ("all", "other-families", "none")}
-    assert [j.step for j in found["none"].judged] == [j.step for j in found["other-families"].judged]
-    assert found["all"].overall.mape != found["none"].overall.mape
-    for judged in found["all"].judged:
+    evaluations = {mode: evaluate(path, anchors=mode) for mode in ("all", "other-families", "none")}
+    assert [j.step for j in evaluations["none"].judged] == [j.step for j in evaluations["other-families"].judged]
+    assert evaluations["all"].overall.mape != evaluations["none"].overall.mape
+    for judged in evaluations["all"].judged:
         row = judged.row
         assert row.job is not None
-        own = predict(row.job, anchoring=Anchoring(framework=row.framework, source=row.source))
+        alone = predict(row.job, anchoring=Anchoring(framework=row.framework, source=row.source))
         without = predict(row.job, anchoring=Anchoring(True, ("key",), row.framework, row.source))
         assert judged.step.p50 == pytest.approx(without.step.p50)
-        assert abs(math.log(own.step.p50 / row.measured_s)) < abs(math.log(without.step.p50 / row.measured_s)) + 0.02
-    assert found["none"].to_dict()["anchors"] == "none"
-    assert any("--anchors none" in note for note in found["all"].notes())
+        assert abs(math.log(alone.step.p50 / row.measured_s)) < abs(math.log(without.step.p50 / row.measured_s)) + 0.02
+    assert evaluations["none"].to_dict()["anchors"] == "none"
+    assert any("--anchors none" in note for note in evaluations["all"].notes())
     with pytest.raises(DataError, match="anchors 'some' is unknown"):
         evaluate(path, anchors="some")
 
@@ -331,9 +331,9 @@ def test_the_base_is_what_this_version_predicts() -> None:
     for each in list(shipped_by_model.values())[:12]:
         job = rows[each.id].job
         assert job is not None
-        found = predict(job, anchoring=NO_ANCHORS)
-        assert found.step.p50 == pytest.approx(each.predicted_s, rel=1e-3), each.id
-        assert each.job.shares == pytest.approx(shares_of(found.breakdown), abs=2e-3)
+        estimate = predict(job, anchoring=NO_ANCHORS)
+        assert estimate.step.p50 == pytest.approx(each.predicted_s, rel=1e-3), each.id
+        assert each.job.shares == pytest.approx(shares_of(estimate.breakdown), abs=2e-3)
         checked += 1
     assert checked >= 8
 
@@ -347,7 +347,7 @@ def test_the_base_is_of_the_table_that_the_factors_are_of() -> None:
 
 def test_a_row_of_the_base_reads_back() -> None:
     one = next(iter(published()))
-    given = dict(zip(read_base()["columns"], row_of_anchor(one), strict=True))
-    assert given["source"] == one.source
+    columns = dict(zip(read_base()["columns"], row_of_anchor(one), strict=True))
+    assert columns["source"] == one.source
     assert dataclasses.replace(one) == one
-    assert given["shares"] == list(one.job.shares)
+    assert columns["shares"] == list(one.job.shares)

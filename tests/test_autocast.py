@@ -45,7 +45,7 @@ Stream = list[tuple[str, tuple[str, ...], tuple[str, ...]]]
 
 
 def cases(*lists: str) -> list[Any]:
-    found = []
+    parameters = []
     for name in lists:
         for i, (op, args, *rest) in enumerate(getattr(LISTS, name)):
             if op == "einsum":  # its entry is malformed (torch skips it); tested below
@@ -53,14 +53,14 @@ def cases(*lists: str) -> list[Any]:
             marks = [pytest.mark.skip(reason="no meta kernel")] if op in NO_META else []
             marks += [pytest.mark.filterwarnings("ignore:.*deprecated")]
             options = rest[0] if rest and isinstance(rest[0], dict) else {}
-            found.append(pytest.param(name.split("_")[0], op, args, options, id=f"{name}-{op}-{i}", marks=marks))
-    return found
+            parameters.append(pytest.param(name.split("_")[0], op, args, options, id=f"{name}-{op}-{i}", marks=marks))
+    return parameters
 
 
-def run(where: str, op: str, args: Any, options: dict[str, Any]) -> Any:
-    if where == "methods":
+def run(namespace: str, op: str, args: Any, options: dict[str, Any]) -> Any:
+    if namespace == "methods":
         return getattr(args[0], op)(*args[1:], **options)
-    return getattr(MODULES[where], op)(*args, **options)
+    return getattr(MODULES[namespace], op)(*args, **options)
 
 
 def stream(tracer: Tracer) -> Stream:
@@ -71,14 +71,14 @@ def stream(tracer: Tracer) -> Stream:
     ]  # fmt: skip
 
 
-def without_casts(found: Stream) -> Stream:
-    return [row for row in found if row[0] != "aten._to_copy"]
+def without_casts(operators: Stream) -> Stream:
+    return [row for row in operators if row[0] != "aten._to_copy"]
 
 
-def traced(low: torch.dtype | None, where: str, op: str, args: Any, options: dict[str, Any]) -> tuple[Any, Stream]:
+def traced(low: torch.dtype | None, namespace: str, op: str, args: Any, options: dict[str, Any]) -> tuple[Any, Stream]:
     tracer = Tracer()
     with torch.device("meta"), tracer, intercept.region(low):
-        return run(where, op, args, options), stream(tracer)
+        return run(namespace, op, args, options), stream(tracer)
 
 
 def cast(args: Any, dtype: torch.dtype) -> Any:
@@ -91,37 +91,37 @@ def floating(tree: Any) -> set[torch.dtype]:
 
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("where", "op", "args", "options"), cases("torch_fp16", "nn_fp16", "linalg_fp16", "methods_fp16")
+    ("namespace", "op", "args", "options"), cases("torch_fp16", "nn_fp16", "linalg_fp16", "methods_fp16")
 )
-def test_low_precision_list(low: torch.dtype, where: str, op: str, args: Any, options: dict[str, Any]) -> None:
-    result, found = traced(low, where, op, args, options)
-    expected, reference = traced(None, where, op, cast(args, low), options)
+def test_low_precision_list(low: torch.dtype, namespace: str, op: str, args: Any, options: dict[str, Any]) -> None:
+    result, operators = traced(low, namespace, op, args, options)
+    expected, reference = traced(None, namespace, op, cast(args, low), options)
     assert floating(result) == floating(expected) == {low}
-    assert without_casts(found) == without_casts(reference)
+    assert without_casts(operators) == without_casts(reference)
 
 
-@pytest.mark.parametrize(("where", "op", "args", "options"), cases("torch_fp32", "nn_fp32", "methods_fp32"))
-def test_fp32_list(where: str, op: str, args: Any, options: dict[str, Any]) -> None:
-    result, found = traced(torch.float16, where, op, args, options)
-    expected, reference = traced(None, where, op, cast(args, torch.float32), options)
+@pytest.mark.parametrize(("namespace", "op", "args", "options"), cases("torch_fp32", "nn_fp32", "methods_fp32"))
+def test_fp32_list(namespace: str, op: str, args: Any, options: dict[str, Any]) -> None:
+    result, operators = traced(torch.float16, namespace, op, args, options)
+    expected, reference = traced(None, namespace, op, cast(args, torch.float32), options)
     assert floating(result) == floating(expected) == {torch.float32}
     if op not in KEEPS_INPUTS:
-        assert without_casts(found) == without_casts(reference)
+        assert without_casts(operators) == without_casts(reference)
 
 
-@pytest.mark.parametrize(("where", "op", "args", "options"), cases("torch_need_autocast_promote"))
-def test_promote_list(where: str, op: str, args: Any, options: dict[str, Any]) -> None:
-    result, found = traced(torch.float16, where, op, args, options)
-    expected, reference = traced(None, where, op, cast(args, torch.float32), options)
+@pytest.mark.parametrize(("namespace", "op", "args", "options"), cases("torch_need_autocast_promote"))
+def test_promote_list(namespace: str, op: str, args: Any, options: dict[str, Any]) -> None:
+    result, operators = traced(torch.float16, namespace, op, args, options)
+    expected, reference = traced(None, namespace, op, cast(args, torch.float32), options)
     assert floating(result) == floating(expected) == {torch.float32}
-    assert without_casts(found) == without_casts(reference)
+    assert without_casts(operators) == without_casts(reference)
 
 
 def test_promote_without_fp32_stays_low() -> None:
     half = torch.empty(8, dtype=torch.float16, device="meta")
-    result, found = traced(torch.float16, "torch", "atan2", (half, half), {})
+    result, operators = traced(torch.float16, "torch", "atan2", (half, half), {})
     assert result.dtype == torch.float16
-    assert [name for name, *_ in found] == ["aten.atan2"]
+    assert [name for name, *_ in operators] == ["aten.atan2"]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_promote_without_fp32_stays_low() -> None:
     [c for c in LISTS.torch_expect_builtin_promote if c[0] != "equal"],  # equal asks for the value
 )
 def test_builtin_promotion_is_left_alone(op: str, args: Any, out: torch.dtype) -> None:
-    result, found = traced(torch.float16, "torch", op, args, {})
+    result, operators = traced(torch.float16, "torch", op, args, {})
     assert result.dtype == out
-    assert found == traced(None, "torch", op, args, {})[1]
+    assert operators == traced(None, "torch", op, args, {})[1]
 
 
 @pytest.mark.parametrize(("op", "args", "module"), LISTS.banned)
@@ -143,11 +143,11 @@ def test_banned_raises(op: str, args: Any, module: Any) -> None:
 
 def test_einsum_and_attention_run_low() -> None:
     a = torch.empty(2, 3, 4, 8, device="meta")
-    result, found = traced(torch.bfloat16, "torch", "einsum", ("bkhd,bqhd->bqkh", a, a), {})
+    result, operators = traced(torch.bfloat16, "torch", "einsum", ("bkhd,bqhd->bqkh", a, a), {})
     assert result.dtype == torch.bfloat16
-    assert ("aten.bmm", ("bfloat16", "bfloat16"), ("bfloat16",)) in found
-    _, found = traced(torch.bfloat16, "nn", "scaled_dot_product_attention", (a, a, a), {})
-    assert found[-1] == ("pt.attention", ("bfloat16",) * 3, ("bfloat16", "float32"))
+    assert ("aten.bmm", ("bfloat16", "bfloat16"), ("bfloat16",)) in operators
+    _, operators = traced(torch.bfloat16, "nn", "scaled_dot_product_attention", (a, a, a), {})
+    assert operators[-1] == ("pt.attention", ("bfloat16",) * 3, ("bfloat16", "float32"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
@@ -176,16 +176,16 @@ def test_batch_norm_takes_half_input_with_fp32_statistics() -> None:
 def test_softmax_is_one_kernel_in_float16_and_a_cast_first_in_bfloat16() -> None:
     for low, expected in ((torch.float16, ["aten._softmax"]), (torch.bfloat16, ["aten._to_copy", "aten._softmax"])):
         x = torch.empty(4, 8, dtype=low, device="meta")
-        result, found = traced(low, "torch", "softmax", (x, -1), {})
-        assert [name for name, *_ in found] == expected
+        result, operators = traced(low, "torch", "softmax", (x, -1), {})
+        assert [name for name, *_ in operators] == expected
         assert result.dtype == torch.float32
 
 
 def test_double_is_left_alone() -> None:
     a = torch.empty(8, 8, dtype=torch.float64, device="meta")
-    result, found = traced(torch.float16, "torch", "mm", (a, a), {})
+    result, operators = traced(torch.float16, "torch", "mm", (a, a), {})
     assert result.dtype == torch.float64
-    assert len(found) == 1
+    assert len(operators) == 1
 
 
 def test_the_cast_of_a_weight_is_not_taken_for_another_weight_in_its_place() -> None:
@@ -279,9 +279,9 @@ def test_composite_operators_are_seen_from_inside() -> None:
     """
     x = torch.empty(4, 8, dtype=torch.bfloat16, device="meta")
     target = torch.zeros(4, dtype=torch.int64, device="meta")
-    result, found = traced(torch.bfloat16, "nn", "cross_entropy_loss", (x, target), {})
+    result, operators = traced(torch.bfloat16, "nn", "cross_entropy_loss", (x, target), {})
     assert result.dtype == torch.float32
-    assert [(name, out[0]) for name, _, out in found] == [
+    assert [(name, out[0]) for name, _, out in operators] == [
         ("aten._log_softmax", "bfloat16"), ("aten._to_copy", "float32"), ("aten.nll_loss_forward", "float32"),
     ]  # fmt: skip
 
@@ -381,8 +381,8 @@ ON_CPU = {
 }
 
 
-def mapped(found: Stream) -> Stream:
-    return [(ON_CPU.get(name, name), inputs, outputs) for name, inputs, outputs in found]
+def mapped(operators: Stream) -> Stream:
+    return [(ON_CPU.get(name, name), inputs, outputs) for name, inputs, outputs in operators]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ OPTIONS = WorkOptions()
 
 def product_flops(graph: OpGraph, *phases: Phase) -> float:
     """FLOPs of matrix products and convolutions, which is what FlopCounterMode counts."""
-    found = [w for _, kind in rows(graph, *phases) for w in works(kind, OPTIONS) or []]
-    return sum(w.flops for w in found if w.math != "vector")
+    products = [w for _, kind in rows(graph, *phases) for w in works(kind, OPTIONS) or []]
+    return sum(w.flops for w in products if w.math != "vector")
 
 
 def counted(build: Callable[[], Workload]) -> tuple[int, int]:
@@ -354,10 +354,10 @@ def test_unused_and_frozen_parameters_get_no_gradient() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.frozen(self.used(x))
 
-    found = {p.name: (p.ready >= 0, p.trainable) for p in trace(lambda: total(Net(), torch.ones(2, 4))).parameters}
-    assert found["used.weight"] == (True, True)
-    assert found["unused.weight"] == (False, True)
-    assert found["frozen.weight"] == (False, False)
+    parameters = {p.name: (p.ready >= 0, p.trainable) for p in trace(lambda: total(Net(), torch.ones(2, 4))).parameters}
+    assert parameters["used.weight"] == (True, True)
+    assert parameters["unused.weight"] == (False, True)
+    assert parameters["frozen.weight"] == (False, False)
 
 
 def test_phases_come_in_order() -> None:
@@ -368,6 +368,6 @@ def test_phases_come_in_order() -> None:
 
 def test_module_paths_reach_the_backward_pass() -> None:
     graph = trace(cnn)
-    where = {kind.name: graph.modules[call.module] for call, kind in rows(graph)}
-    assert where["aten.native_batch_norm"] == "norm"
-    assert where["aten.native_batch_norm_backward"] == "norm"
+    modules = {kind.name: graph.modules[call.module] for call, kind in rows(graph)}
+    assert modules["aten.native_batch_norm"] == "norm"
+    assert modules["aten.native_batch_norm_backward"] == "norm"

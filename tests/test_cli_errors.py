@@ -89,8 +89,8 @@ def test_the_flags_are_frozen() -> None:
 
 
 def test_predict_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "predict resnet50 --gpu a100-80gb-sxm --gpus 8 --precision mixed --batch-size 256 --epochs 90"
-    assert main([*words.split(), "--dataset", "imagenet"]) == 0
+    command = "predict resnet50 --gpu a100-80gb-sxm --gpus 8 --precision mixed --batch-size 256 --epochs 90"
+    assert main([*command.split(), "--dataset", "imagenet"]) == 0
     out = capsys.readouterr().out
     assert out == "fake estimate of resnet50 · amp-fp16 · 8 x a100-80gb-sxm · batch 256\n"
 
@@ -98,8 +98,8 @@ def test_predict_prints_the_estimate(capsys: pytest.CaptureFixture[str]) -> None
 def test_job_file_with_flags_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("model: bert-large\ninput: {seq_len: 128}\ngpus: 8\nrun: {epochs: 3, dataset: squad}\n")
-    words = ["predict", str(path), "--gpus=16", "--steps", "50", "--input", "tgt_len=64", "--json"]
-    assert main(words) == 0
+    arguments = ["predict", str(path), "--gpus=16", "--steps", "50", "--input", "tgt_len=64", "--json"]
+    assert main(arguments) == 0
     job = json.loads(capsys.readouterr().out)["job"]
     assert job["gpus"] == 16
     assert job["run"] == {"steps": 50, "dataset": "squad"}
@@ -115,8 +115,8 @@ def test_trace_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_compare_crosses_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "compare resnet50 --precision fp32,amp-fp16 --precision fp8 --gpus 1,8 --batch-size 32 --json"
-    assert main(words.split()) == 0
+    arguments = "compare resnet50 --precision fp32,amp-fp16 --precision fp8 --gpus 1,8 --batch-size 32 --json"
+    assert main(arguments.split()) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [(row["job"]["gpus"], row["job"]["precision"]) for row in rows] == [
         (n, p) for n in (1, 8) for p in ("fp32", "amp-fp16", "fp8")
@@ -125,8 +125,8 @@ def test_compare_crosses_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compare_checks_a_layout_against_the_gpus_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "compare gpt2 --layout tp=8,sp=1 --gpus 16,32 --precision bf16 --json"
-    assert main(words.split()) == 0
+    arguments = "compare gpt2 --layout tp=8,sp=1 --gpus 16,32 --precision bf16 --json"
+    assert main(arguments.split()) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["job"]["layout"] for row in rows] == ["tp=8,dp=2,sp=1", "tp=8,dp=4,sp=1"]
 
@@ -225,14 +225,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), WRONG, ids=[words for words, _ in WRONG])
-def test_every_mistake_is_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words.split()) == 2
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[arguments for arguments, _ in WRONG])
+def test_every_mistake_is_one_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("precision-time: error: ")
     assert printed.err.count("\n") == 1
-    assert says in printed.err
+    assert message in printed.err
 
 
 def test_empty_value(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,8 +246,8 @@ def test_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--help"], ["predict", "--help"], ["compare", "--help"], ["--version"], ["gpus"]):
-        assert main(words) == 0
+    for arguments in ([], ["--help"], ["predict", "--help"], ["compare", "--help"], ["--version"], ["gpus"]):
+        assert main(arguments) == 0
         assert len(capsys.readouterr().out) > 10
     assert main(["gpus", "H100", "--json"]) == 0
     assert all("h100" in gpu["name"] for gpu in json.loads(capsys.readouterr().out))

@@ -15,8 +15,8 @@ from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 
 
 def product_flops(graph: OpGraph, phase: Phase, math: tuple[str, ...] = ("bf16", "fp8")) -> float:
-    found = [w for _, k in rows(graph, phase) for w in works(k, WorkOptions()) or []]
-    return sum(w.flops for w in found if w.math in math)
+    work = [w for _, k in rows(graph, phase) for w in works(k, WorkOptions()) or []]
+    return sum(w.flops for w in work if w.math in math)
 
 
 def linears(rows_: int = 32, width: int = 64, layers: int = 2) -> OpGraph:

@@ -17,9 +17,9 @@ from precision_time.job import Job
 BATCH, SEQ = 2, 512
 
 
-def graph_of(model: str, framework: str, **words: object) -> OpGraph:
+def graph_of(model: str, framework: str, **fields: object) -> OpGraph:
     """The traced step of three layers, or of the named model where it is not divided."""
-    job = Job(model, precision="bf16", input={"seq_len": SEQ}, batch_size=BATCH, framework=framework, **words)  # type: ignore[arg-type]
+    job = Job(model, precision="bf16", input={"seq_len": SEQ}, batch_size=BATCH, framework=framework, **fields)  # type: ignore[arg-type]
     return layered_step(job).layers.graph
 
 
@@ -30,8 +30,8 @@ def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
 
 
 def inside(graph: OpGraph, module: str, phase: Phase, name: str) -> list[OpSignature]:
-    found = (c for c in graph.calls if graph.modules[c.module] == module and c.phase is phase)
-    return [graph.kinds[c.kind] for c in found if graph.kinds[c.kind].name == name]
+    calls = (c for c in graph.calls if graph.modules[c.module] == module and c.phase is phase)
+    return [graph.kinds[c.kind] for c in calls if graph.kinds[c.kind].name == name]
 
 
 def moved(kind: OpSignature) -> tuple[int, int]:
@@ -91,8 +91,8 @@ def test_rotary_embedding_is_one_kernel_for_queries_and_one_for_keys(phase: Phas
     fused = graph_of("llama3-8b", "megatron")
     table = 2 * SEQ * 128
     sizes = [2 * BATCH * h * SEQ * 128 for h in heads]
-    found = inside(fused, "blocks.1.attention", phase, "pt.fused_pointwise")
-    assert [moved(k) for k in found] == [(size + 2 * table, size) for size in sizes]
+    kernels = inside(fused, "blocks.1.attention", phase, "pt.fused_pointwise")
+    assert [moved(k) for k in kernels] == [(size + 2 * table, size) for size in sizes]
     for name in ("neg", "cat"):
         assert not inside(fused, "blocks.1.attention", phase, f"aten.{name}")
 
@@ -113,8 +113,8 @@ def test_dropout_and_the_addition_are_one_kernel() -> None:
     assert names(plain)["native_dropout"] == 7  # two in each of three blocks, one behind the embedding
     assert names(fused)["native_dropout"] == 1
     stream = 2 * BATCH * SEQ * 768
-    found = inside(fused, "blocks.1.dropout", Phase.FORWARD, "pt.fused_pointwise")
-    assert [moved(k) for k in found] == [(2 * stream, stream + stream // 2)] * 2  # the sum and a mask of bytes
+    kernels = inside(fused, "blocks.1.dropout", Phase.FORWARD, "pt.fused_pointwise")
+    assert [moved(k) for k in kernels] == [(2 * stream, stream + stream // 2)] * 2  # the sum and a mask of bytes
     assert names(fused, Phase.BACKWARD)["native_dropout_backward"] == 7
 
 
@@ -122,8 +122,8 @@ def test_scaled_masked_softmax_is_a_softmax() -> None:
     plain, fused = (graph_of("gpt", framework, attention="math") for framework in ("pytorch", "megatron"))
     scores = 2 * BATCH * 12 * SEQ * SEQ
     for phase, name, reads in ((Phase.FORWARD, "aten._softmax", 1), (Phase.BACKWARD, "aten._softmax_backward_data", 2)):
-        found = inside(fused, "blocks.1.attention", phase, name)
-        assert [moved(k) for k in found] == [(reads * scores, scores)]
+        kernels = inside(fused, "blocks.1.attention", phase, name)
+        assert [moved(k) for k in kernels] == [(reads * scores, scores)]
         assert inside(plain, "blocks.1.attention", phase, "aten.masked_fill")
         assert not inside(fused, "blocks.1.attention", phase, "aten.masked_fill")
         assert not inside(fused, "blocks.1.attention", phase, "aten.mul")
@@ -149,5 +149,5 @@ def test_products_weights_and_order_stay(model: str, framework: str) -> None:
     assert [c.phase for c in fused.calls] == sorted(c.phase for c in fused.calls)
     for storage in fused.storages:
         assert storage.category is Category.WEIGHTS or -1 <= storage.born <= storage.dies <= len(fused.calls)
-    found = layered(fused)
-    assert [found.units[i].name in (BEFORE, AFTER) for i in found.order] == [True, False, False, False, True]
+    units = layered(fused)
+    assert [units.units[i].name in (BEFORE, AFTER) for i in units.order] == [True, False, False, False, True]

@@ -19,9 +19,9 @@ from precision_time.timing.operators import WorkOptions, touched, works  # noqa:
 
 def sizes(graph: OpGraph) -> tuple[float, int, float]:
     """Bytes moved, kernels launched, FLOPs of products."""
-    found = [w for _, k in rows(graph) for w in (works(k, WorkOptions()) or [touched(k)])]
-    return (sum(w.bytes for w in found), sum(w.launches for w in found),
-            sum(w.flops for w in found if w.math != "vector"))  # fmt: skip
+    work = [w for _, k in rows(graph) for w in (works(k, WorkOptions()) or [touched(k)])]
+    return (sum(w.bytes for w in work), sum(w.launches for w in work),
+            sum(w.flops for w in work if w.math != "vector"))  # fmt: skip
 
 
 class Chain(nn.Module):

@@ -24,8 +24,8 @@ PORT = 400e9 / 8 * 0.94  # infiniband-400, what an all-reduce reaches
 H100 = cluster("h100", 64)  # 8 nodes of 8, one port to a GPU
 
 
-def wired(where: Cluster, **facts: float | bool) -> Cluster:
-    return replace(where, node=replace(where.node, **facts))
+def wired(base: Cluster, **facts: float | bool) -> Cluster:
+    return replace(base, node=replace(base.node, **facts))
 
 
 def test_tensor_and_data_parallel_groups() -> None:
@@ -124,18 +124,18 @@ FACTS = st.builds(
     st.floats(1, 1e10),
 )  # fmt: skip
 def test_more_oversubscription_is_never_faster(
-    where: Cluster, collective: str, stride: int, facts: dict[str, float], few: float, more: float, size: float
+    base: Cluster, collective: str, stride: int, facts: dict[str, float], few: float, more: float, size: float
 ) -> None:
     ratios = sorted([few, more])
     groups = [
-        wired(where, oversubscription=ratio, **facts).group(where.gpus // stride, stride) for ratio in (1.0, *ratios)
+        wired(base, oversubscription=ratio, **facts).group(base.gpus // stride, stride) for ratio in (1.0, *ratios)
     ]
     seconds = [float(collective_seconds(collective, size, group)) for group in groups]
     assert seconds == sorted(seconds)
-    for group, found in zip(groups, seconds, strict=True):
-        assert found >= float(floor_seconds(collective, size, group)) * (1 - 1e-9)
+    for group, times in zip(groups, seconds, strict=True):
+        assert times >= float(floor_seconds(collective, size, group)) * (1 - 1e-9)
         split = float(collective_seconds(collective, size, group, hierarchical=True))
-        assert floor_seconds(collective, size, group) * (1 - 1e-9) <= split <= found
+        assert floor_seconds(collective, size, group) * (1 - 1e-9) <= split <= times
 
 
 def test_a_network_is_described_in_a_device_file() -> None:

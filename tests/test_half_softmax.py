@@ -33,8 +33,8 @@ def test_merged_graph_equals_a_trace_in_float16(build: Any) -> None:
 def test_one_kernel_each_way_and_fewer_bytes() -> None:
     before = renamed(lambda: transformer(layers=1))
     after = merge_half_softmax(before)
-    found = [(k.name, dtypes(k.inputs), dtypes(k.outputs)) for _, k in rows(after, Phase.FORWARD) if "soft" in k.name]
-    assert found == [("aten._softmax", ("float16",), ("float32",))]
+    kernels = [(k.name, dtypes(k.inputs), dtypes(k.outputs)) for _, k in rows(after, Phase.FORWARD) if "soft" in k.name]
+    assert kernels == [("aten._softmax", ("float16",), ("float32",))]
     removed = names(before)["_to_copy"] - names(after)["_to_copy"]
     assert removed == 2  # around the attention's softmax; the loss asks for its log-softmax in half itself
     assert sum(s.nbytes for s in after.storages) < sum(s.nbytes for s in before.storages)

@@ -129,8 +129,8 @@ def test_errors_name_the_fix(ask, says: str) -> None:  # type: ignore[no-untyped
     ],
 )
 def test_the_usual_node(name: str, gpus: int, box: str, nodes: int) -> None:
-    found = cluster(name, gpus)
-    assert (found.node.name, found.nodes) == (box, nodes)
+    job = cluster(name, gpus)
+    assert (job.node.name, job.nodes) == (box, nodes)
 
 
 def test_published_systems_are_known_by_their_names() -> None:

@@ -58,47 +58,47 @@ LLAMA = (
 
 
 def test_a_megatron_script() -> None:
-    found = from_megatron(SCRIPT)
-    words = found.job_fields()
-    assert words["model"] == "gpt"
-    assert words["model_config"] == {
+    imported = from_megatron(SCRIPT)
+    fields = imported.job_fields()
+    assert fields["model"] == "gpt"
+    assert fields["model_config"] == {
         "layers": 96, "hidden": 12288, "heads": 96, "max_positions": 2048, "pos": "learned", "act": "gelu",
         "norm": "layernorm", "bias": 1, "tied_embeddings": 1, "dropout": 0.1,
         "vocab": 51200,  # 50257 in multiples of 128 x tp 8
     }  # fmt: skip
-    assert words["input"] == {"seq_len": 2048}
-    assert (words["gpus"], words["nodes"], words["batch_size"], words["grad_accum"]) == (128, 16, 1, 1536)
-    assert (words["precision"], words["optimizer"], words["recompute"]) == ("fp16-master", "adamw", "none")
-    assert words["run"] == {"steps": 500000}
-    assert "communication_dtype" not in words, "fp16 gradients travel as they are"
-    job = Job.from_dict(words)
+    assert fields["input"] == {"seq_len": 2048}
+    assert (fields["gpus"], fields["nodes"], fields["batch_size"], fields["grad_accum"]) == (128, 16, 1, 1536)
+    assert (fields["precision"], fields["optimizer"], fields["recompute"]) == ("fp16-master", "adamw", "none")
+    assert fields["run"] == {"steps": 500000}
+    assert "communication_dtype" not in fields, "fp16 gradients travel as they are"
+    job = Job.from_dict(fields)
     assert job.layout == "tp=8,pp=16,dp=1,vpp=3,sp=1,zero=1"
     assert (job.clip_norm, job.layout_spec.overlap_grad_reduce) == (1.0, False)
-    assert found.not_taken["foo-bar"] == "unknown here"
-    assert found.not_taken["context-parallel-size"] == "'$CP' is not set in the text"
-    assert found.not_taken["lr"] == found.not_taken["save"] == NO_EFFECT
-    assert any(note.startswith("foo-bar: ") for note in found.notes())
-    assert found.notes()[-1].endswith(NO_EFFECT)
+    assert imported.not_taken["foo-bar"] == "unknown here"
+    assert imported.not_taken["context-parallel-size"] == "'$CP' is not set in the text"
+    assert imported.not_taken["lr"] == imported.not_taken["save"] == NO_EFFECT
+    assert any(note.startswith("foo-bar: ") for note in imported.notes())
+    assert imported.notes()[-1].endswith(NO_EFFECT)
 
 
-def test_a_llama_in_megatron_s_words() -> None:
-    words = from_megatron(LLAMA).job_fields()
-    assert words["model_config"] == {
+def test_a_llama_in_megatron_arguments() -> None:
+    fields = from_megatron(LLAMA).job_fields()
+    assert fields["model_config"] == {
         "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336, "kv_heads": 8, "pos": "rope", "act": "swiglu",
         "norm": "rmsnorm", "bias": 0, "tied_embeddings": 0, "dropout": 0.0, "vocab": 128256,
     }  # fmt: skip
-    assert words["grad_accum"] == 32
-    assert (words["precision"], words["communication_dtype"]) == ("bf16-master", "float32")
+    assert fields["grad_accum"] == 32
+    assert (fields["precision"], fields["communication_dtype"]) == ("bf16-master", "float32")
 
 
-def words_of(arguments: str, **said: Any) -> dict[str, Any]:
-    return from_megatron(LLAMA + arguments).job_fields(said)
+def fields_of(arguments: str, **overrides: Any) -> dict[str, Any]:
+    return from_megatron(LLAMA + arguments).job_fields(overrides)
 
 
 def test_megatron_s_precisions() -> None:
-    assert "communication_dtype" not in words_of("--grad-reduce-in-bf16")
-    assert words_of("--fp8-format hybrid")["precision"] == "fp8"
-    assert words_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
+    assert "communication_dtype" not in fields_of("--grad-reduce-in-bf16")
+    assert fields_of("--fp8-format hybrid")["precision"] == "fp8"
+    assert fields_of("--fp8-format hybrid --fp8-recipe blockwise")["precision"] == "fp8-block"
     plain = LLAMA.replace("--bf16", "")
     assert from_megatron(plain).fields["precision"] == "fp32"
     half = from_megatron(plain + "--fp16 --loss-scale 4096 --accumulate-allreduce-grads-in-fp32").fields
@@ -106,49 +106,49 @@ def test_megatron_s_precisions() -> None:
 
 
 def test_megatron_s_recomputation() -> None:
-    block = words_of("--recompute-granularity full --recompute-method block --recompute-num-layers 3")
+    block = fields_of("--recompute-granularity full --recompute-method block --recompute-num-layers 3")
     assert (block["recompute"], block["recompute_layers"]) == ("full", 3)
-    chunks = words_of(
+    chunks = fields_of(
         "--recompute-granularity full --recompute-method block --recompute-num-layers 3 "
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4"
     )
     assert (chunks["layout"]["vpp"], chunks["recompute_layers"]) == (2, 6)
-    uniform = words_of("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    uniform = fields_of("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     assert (uniform["recompute"], "recompute_layers" in uniform) == ("full", False)
-    assert words_of("--recompute-activations")["recompute"] == "selective"
-    assert words_of("--recompute-granularity selective --recompute-modules core_attn")["recompute"] == "selective"
+    assert fields_of("--recompute-activations")["recompute"] == "selective"
+    assert fields_of("--recompute-granularity selective --recompute-modules core_attn")["recompute"] == "selective"
 
 
 def test_megatron_s_experts() -> None:
-    found = from_megatron(
+    imported = from_megatron(
         LLAMA + "--num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --expert-model-parallel-size 4 "
         "--moe-shared-expert-intermediate-size 2816 --moe-layer-freq ([0]*1+[1]*31) --moe-expert-capacity-factor 1.25 "
         "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"
     )
-    config = found.fields["model_config"]
+    config = imported.fields["model_config"]
     assert {k: config[k] for k in ("experts", "topk", "moe_ffn", "shared_ffn", "dense_layers")} == {
         "experts": 64, "topk": 6, "moe_ffn": 1408, "shared_ffn": 2816, "dense_layers": 1,
     }  # fmt: skip
     assert (config["attn"], config["kv_lora"], config["qk_nope"], config["qk_rope"]) == ("mla", 512, 128, 64)
-    layout = Job.from_dict(found.job_fields()).layout_spec
+    layout = Job.from_dict(imported.job_fields()).layout_spec
     assert (layout.ep, layout.etp, layout.capacity_factor) == (4, 2, 1.25)
 
 
 def test_megatron_s_defaults_and_overlaps() -> None:
     gated = from_megatron("--num-layers 2 --hidden-size 1024 --num-attention-heads 8 --swiglu")
     assert gated.fields["model_config"]["ffn"] == 2688  # 2/3 of 4 x 1024, in multiples of 64
-    plain = Job.from_dict(words_of("")).layout_spec
+    plain = Job.from_dict(fields_of("")).layout_spec
     assert (plain.overlap_grad_reduce, plain.zero) == (False, 0)
-    told = words_of("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel "
+    told = fields_of("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --sequence-parallel "
                     "--tp-comm-overlap --cp-comm-type a2a --context-parallel-size 2")  # fmt: skip
     layout = Job.from_dict(told).layout_spec
     assert (layout.overlap_grad_reduce, layout.overlap_param_gather, layout.overlap_tp) == (True, True, True)
     assert (layout.cp, layout.cp_comm) == (2, "all-to-all")
-    assert words_of("--use-flash-attn")["attention"] == "flash"
-    assert words_of("--attention-backend unfused")["attention"] == "math"
-    assert words_of("--tokenizer-type NullTokenizer")["model_config"]["vocab"] == 128512, "one more, padded"
-    assert words_of("--optimizer sgd")["optimizer"] == "sgd"
-    assert "optimizer" not in words_of("--optimizer muon")
+    assert fields_of("--use-flash-attn")["attention"] == "flash"
+    assert fields_of("--attention-backend unfused")["attention"] == "math"
+    assert fields_of("--tokenizer-type NullTokenizer")["model_config"]["vocab"] == 128512, "one more, padded"
+    assert fields_of("--optimizer sgd")["optimizer"] == "sgd"
+    assert "optimizer" not in fields_of("--optimizer muon")
     assert (
         from_megatron("--num-layers 4 --micro-batch-size 2").not_taken["the model"].startswith("its shape lacks hidden")
     )
@@ -157,32 +157,32 @@ def test_megatron_s_defaults_and_overlaps() -> None:
 def test_megatron_as_a_mapping() -> None:
     mapping = {"MODEL_ARGS": {"--num-layers": 4, "--hidden-size": 256, "--num-attention-heads": 4, "--bf16": True,
                               "--swiglu": False, "--tensor-model-parallel-size": 2}}  # fmt: skip
-    words = from_megatron(mapping).job_fields({"gpus": 8})
-    assert words["model_config"]["act"] == "gelu"
-    assert Job.from_dict(words).layout_spec.dp == 4
+    fields = from_megatron(mapping).job_fields({"gpus": 8})
+    assert fields["model_config"]["act"] == "gelu"
+    assert Job.from_dict(fields).layout_spec.dp == 4
 
 
 def test_numbers_that_do_not_divide() -> None:
-    says = "128 of the Megatron arguments is not a multiple of batch_size 1 x dp 12 = 12; change gpus or batch_size, or"
-    with pytest.raises(JobError, match=says):
-        words_of("", gpus=24)
+    message = "128 of the Megatron arguments is not a multiple of batch_size 1 x dp 12 = 12; change gpus or batch_size"
+    with pytest.raises(JobError, match=message):
+        fields_of("", gpus=24)
     with pytest.raises(JobError, match=r"num-layers 32 is not a multiple of pipeline-model-parallel-size 4 x .* = 12"):
-        words_of("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3")
+        fields_of("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3")
     with pytest.raises(JobError, match="num-layers must be a whole number"):
         from_megatron("--num-layers many --hidden-size 8")
 
 
-def test_what_is_said_beside_the_file_wins() -> None:
-    words = words_of(
+def test_fields_of_the_user_override_the_file() -> None:
+    fields = fields_of(
         "--train-iters 50", gpus=32, batch_size=2, epochs=3, model_config="layers=2", input={"seq_len": 512}
     )
-    assert (words["gpus"], words["grad_accum"], words["epochs"], "run" in words) == (32, 4, 3, False)
-    assert (words["model_config"]["layers"], words["model_config"]["hidden"]) == (2, 4096)
-    assert words["input"] == {"seq_len": 512}
-    named = words_of("", model="llama3-8b", layout="dp")
+    assert (fields["gpus"], fields["grad_accum"], fields["epochs"], "run" in fields) == (32, 4, 3, False)
+    assert (fields["model_config"]["layers"], fields["model_config"]["hidden"]) == (2, 4096)
+    assert fields["input"] == {"seq_len": 512}
+    named = fields_of("", model="llama3-8b", layout="dp")
     assert (named["model"], "model_config" in named, named["grad_accum"]) == ("llama3-8b", False, 16)
-    assert words_of("", grad_accum=5)["grad_accum"] == 5
-    assert words_of("--nnodes 2", gpus=8).get("nodes") is None
+    assert fields_of("", grad_accum=5)["grad_accum"] == 5
+    assert fields_of("--nnodes 2", gpus=8).get("nodes") is None
 
 
 @given(st.text(max_size=200))
@@ -209,21 +209,21 @@ DEEPSPEED = {
 
 
 def test_a_deepspeed_config() -> None:
-    found = from_deepspeed(DEEPSPEED)
-    job = Job.from_dict(found.job_fields({"model": "gpt2-xl", "gpus": 16}))
+    imported = from_deepspeed(DEEPSPEED)
+    job = Job.from_dict(imported.job_fields({"model": "gpt2-xl", "gpus": 16}))
     assert (job.precision, job.communication_dtype, job.clip_norm) == ("bf16-master", "float32", 1.0)
     assert (job.batch_size, job.grad_accum, job.optimizer, job.layout) == (8, 4, "adamw", "hsdp=8")
-    reasons = found.not_taken
+    reasons = imported.not_taken
     assert reasons["zero_optimization.offload_optimizer"] == "offloading to cpu is not modelled"
     assert reasons["zero_optimization.zero_quantized_weights"] == "compressed communication is not modelled"
     assert (reasons["steps_per_print"], reasons["something_new"]) == (NO_EFFECT, "unknown here")
 
 
-def deepspeed(**words: Any) -> Job:
-    return Job.from_dict(from_deepspeed(words).job_fields({"model": "gpt2", "gpus": 16}))
+def deepspeed(**config: Any) -> Job:
+    return Job.from_dict(from_deepspeed(config).job_fields({"model": "gpt2", "gpus": 16}))
 
 
-def test_deepspeed_s_words() -> None:
+def test_deepspeed_settings() -> None:
     assert deepspeed().layout_spec.zero == 0
     assert deepspeed().clip_norm == 0.0
     assert deepspeed(zero_optimization=True).layout_spec.zero == 1
@@ -277,7 +277,7 @@ def test_a_torchtitan_config() -> None:
     assert (job.optimizer, job.optimizer_impl, job.clip_norm, job.recompute) == ("adamw", "foreach", 1.0, "full")
 
 
-def test_torchtitan_s_words() -> None:
+def test_torchtitan_settings() -> None:
     assert titan().layout == "fsdp"
     assert titan(model={"name": "llama3", "flavor": "405B"}).model == "llama3.1-405b"
     replicas = titan(parallelism={"data_parallel_replicate_degree": 64, "data_parallel_shard_degree": 1})
@@ -328,7 +328,7 @@ def test_files_are_recognised_by_what_they_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("a.txt", "hello", "is not recognised; give a launch script"),
         ("a.json", '{"a": 1}', "is not recognised; give a launch script"),
@@ -340,9 +340,9 @@ def test_files_are_recognised_by_what_they_hold(tmp_path: Path) -> None:
         ("a.toml", b"\xff", "is not UTF-8"),
     ],
 )
-def test_files_that_cannot_be_imported(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
+def test_files_that_cannot_be_imported(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_import(tmp_path / name)
     assert "\n" not in str(caught.value)
 

@@ -22,18 +22,19 @@ from precision_time.job import PRECISIONS, Job, Run
 from precision_time.job import job as job_module
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.fields import clean_fields, format_fields, parse_fields
+from precision_time.job.layout import LAYOUT_FIELDS
 from precision_time.job.precision import ALIASES
 
 counts = st.integers(1, 10**6)
 amounts = st.floats(0.001, 1e6, allow_nan=False)
-words = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True).filter(lambda w: w not in ("true", "false"))
-scalars = st.one_of(st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9, allow_nan=False), st.booleans(), words)
+names = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True).filter(lambda w: w not in ("true", "false"))
+scalars = st.one_of(st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9, allow_nan=False), st.booleans(), names)
 values = st.one_of(scalars, st.lists(scalars, max_size=4).map(tuple).filter(len))
-mappings = st.dictionaries(words, values, max_size=4)
+mappings = st.dictionaries(names, values, max_size=4)
 runs = st.one_of(
     st.builds(Run, epochs=amounts, dataset=st.sampled_from(sorted(DATASETS)), price_per_gpu_hour=amounts),
     st.builds(Run, steps=counts, checkpoint_every_steps=counts, checkpoint_s=amounts, start_up_s=amounts),
-    st.builds(Run, samples=counts, dataset=words, dataset_size=counts, evaluation_samples=counts),
+    st.builds(Run, samples=counts, dataset=names, dataset_size=counts, evaluation_samples=counts),
 )
 precisions = st.sampled_from([*PRECISIONS, "fp8-block"])
 schedules = st.lists(precisions, min_size=2, max_size=3).map(
@@ -41,15 +42,15 @@ schedules = st.lists(precisions, min_size=2, max_size=3).map(
 )
 jobs = st.builds(
     Job,
-    words,
+    names,
     model_config=mappings,
     input=mappings,
     precision=st.one_of(precisions, schedules),
     batch_size=st.none() | counts,
     grad_accum=counts,
-    gpu=words,
+    gpu=names,
     gpus=counts,
-    node=st.none() | words,
+    node=st.none() | names,
     optimizer=st.sampled_from([None, *job_module.OPTIMIZERS]),
     optimizer_impl=st.sampled_from(job_module.OPTIMIZER_IMPLS),
     clip_norm=st.none() | amounts,
@@ -97,7 +98,7 @@ def test_the_issue_s_example() -> None:
     assert job.signature() == "resnet50 · amp-fp16 · 8 x a100-80gb-sxm · batch 256"
 
 
-def test_hyphens_nulls_and_run_words_beside_run() -> None:
+def test_hyphens_nulls_and_fields_of_run_given_directly() -> None:
     job = Job.from_dict({"model": "m", "batch-size": "32", "node": None, "epochs": 3, "run": {"dataset": "coco"}})
     assert job.batch_size == 32
     assert job.run == Run(epochs=3, dataset="coco")
@@ -113,7 +114,7 @@ def test_measurement_table_strings() -> None:
     assert job.model_config == {"cutoffs": (19997, 39997), "drop": 0.1, "variant": "v1.5"}
 
 
-def test_schedule_in_the_precision_word() -> None:
+def test_schedule_as_precision() -> None:
     entries = [{"from_step": 0, "precision": "fp32"}, {"from_step": 9, "precision": "mixed"}]
     job = Job("m", precision=entries)  # type: ignore[arg-type]
     assert job.precision == "fp32"
@@ -234,10 +235,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), BAD, ids=[str(words)[:40] for words, _ in BAD])
-def test_bad_words_get_one_sentence(words: dict[str, Any], says: str) -> None:
-    with pytest.raises(JobError, match=says) as caught:
-        Job.from_dict({"model": "resnet50", **words})
+@pytest.mark.parametrize(("fields", "message"), BAD, ids=[str(fields)[:40] for fields, _ in BAD])
+def test_bad_fields_get_one_sentence(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message) as caught:
+        Job.from_dict({"model": "resnet50", **fields})
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 400
@@ -274,7 +275,7 @@ run: {epochs: 3, dataset: squad}
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("a.yaml", "model: [", r"not valid YAML at line \d"),
         ("a.yaml", "model: a\n\tgpus: 3", "line 2"),
@@ -293,10 +294,10 @@ run: {epochs: 3, dataset: squad}
         ("a.json", b"\xff\xfe{}", "not UTF-8"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         Job.from_file(path)
     assert "\n" not in str(caught.value)
 
@@ -329,8 +330,11 @@ def test_the_job_room_imports_nothing_heavy() -> None:
 
 def test_the_page_names_every_field_and_alias_and_its_examples_run() -> None:
     page = (Path(__file__).parent.parent / "docs" / "job.md").read_text()
-    for name in (*job_module.JOB_FIELDS, *job_module.RUN_FIELDS):
-        assert f"\n| `{name}` | " in page
+    listed = [
+        name for cell in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    ]
+    for name in (*job_module.JOB_FIELDS, *job_module.RUN_FIELDS, *LAYOUT_FIELDS):
+        assert name in listed, name
     for name in (*PRECISIONS, *ALIASES, "fp8-rowwise", "fp8-block"):
         assert f"`{name}`" in page.replace("_", "-")
     blocks = re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)

@@ -19,24 +19,24 @@ degrees = st.sampled_from([1, 1, 2, 3, 4, 8])
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    words: dict[str, Any] = {name: draw(degrees) for name in ("dp", "tp", "pp", "cp")}
-    words["sp"] = draw(st.booleans())
-    words["zero"] = draw(st.integers(0, 3))
-    ranks = words["dp"] * words["cp"]
-    if words["zero"]:
-        words["shard"] = draw(st.sampled_from([None, *(n for n in range(2, ranks + 1) if ranks % n == 0)]))
-        words["overlap_param_gather"] = draw(st.sampled_from([None, True, False]))
-    words["ep"] = draw(st.sampled_from([n for n in range(1, ranks + 1) if ranks % n == 0]))
-    words["etp"] = draw(st.sampled_from([None, 1, words["tp"]]))
-    words["vpp"] = draw(degrees) if words["pp"] > 1 else 1
-    if words["pp"] > 1:
-        words["schedule"] = draw(st.sampled_from(["1f1b", "zero-bubble", *(["gpipe"] if words["vpp"] == 1 else [])]))
-    words["cp_comm"] = draw(st.sampled_from(CP_COMMS))
-    words["overlap_grad_reduce"] = draw(st.sampled_from([None, True, False]))
-    words["overlap_tp"] = words["sp"] and draw(st.booleans())
-    words["expert_imbalance"] = draw(st.floats(1.0, 1e6))
-    words["capacity_factor"] = draw(st.none() | st.floats(1e-6, 1e6))
-    return Layout(**words)
+    fields: dict[str, Any] = {name: draw(degrees) for name in ("dp", "tp", "pp", "cp")}
+    fields["sp"] = draw(st.booleans())
+    fields["zero"] = draw(st.integers(0, 3))
+    ranks = fields["dp"] * fields["cp"]
+    if fields["zero"]:
+        fields["shard"] = draw(st.sampled_from([None, *(n for n in range(2, ranks + 1) if ranks % n == 0)]))
+        fields["overlap_param_gather"] = draw(st.sampled_from([None, True, False]))
+    fields["ep"] = draw(st.sampled_from([n for n in range(1, ranks + 1) if ranks % n == 0]))
+    fields["etp"] = draw(st.sampled_from([None, 1, fields["tp"]]))
+    fields["vpp"] = draw(degrees) if fields["pp"] > 1 else 1
+    if fields["pp"] > 1:
+        fields["schedule"] = draw(st.sampled_from(["1f1b", "zero-bubble", *(["gpipe"] if fields["vpp"] == 1 else [])]))
+    fields["cp_comm"] = draw(st.sampled_from(CP_COMMS))
+    fields["overlap_grad_reduce"] = draw(st.sampled_from([None, True, False]))
+    fields["overlap_tp"] = fields["sp"] and draw(st.booleans())
+    fields["expert_imbalance"] = draw(st.floats(1.0, 1e6))
+    fields["capacity_factor"] = draw(st.none() | st.floats(1e-6, 1e6))
+    return Layout(**fields)
 
 
 @given(layouts())
@@ -112,9 +112,9 @@ SPELLINGS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "label"), SPELLINGS, ids=[str(given) for given, _ in SPELLINGS])
-def test_spellings(given: Any, label: str) -> None:
-    assert parse_layout(given, 16).label == label
+@pytest.mark.parametrize(("value", "label"), SPELLINGS, ids=[str(value) for value, _ in SPELLINGS])
+def test_spellings(value: Any, label: str) -> None:
+    assert parse_layout(value, 16).label == label
 
 
 def test_every_name_and_alias_is_read() -> None:
@@ -202,11 +202,11 @@ WRONG: list[tuple[Any, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "gpus", "says"), WRONG, ids=[str(given) for given, _, _ in WRONG])
-def test_what_cannot_be_is_one_sentence(given: Any, gpus: int, says: str) -> None:
+@pytest.mark.parametrize(("value", "gpus", "message"), WRONG, ids=[str(value) for value, _, _ in WRONG])
+def test_impossible_layouts_are_one_sentence(value: Any, gpus: int, message: str) -> None:
     with pytest.raises(JobError) as caught:
-        parse_layout(given, gpus)
-    assert says in str(caught.value)
+        parse_layout(value, gpus)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

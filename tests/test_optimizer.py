@@ -17,23 +17,25 @@ ELEMENTS = sum(math.prod(s) for s in SHAPES)
 
 
 def parameters(precision: str) -> tuple[Parameter, ...]:
-    said = PRECISIONS[precision]
+    dtypes = PRECISIONS[precision]
     return tuple(
-        Parameter(f"p{i}", shape, said.parameter_dtype, said.gradient_dtype, len(SHAPES) - i)
+        Parameter(f"p{i}", shape, dtypes.parameter_dtype, dtypes.gradient_dtype, len(SHAPES) - i)
         for i, shape in enumerate(SHAPES)
     )  # fmt: skip
 
 
-def tail_of(precision: str, optimizer: str = "adam", how: str | None = None, clip: float | None = None) -> Tail:
-    return tail(parameters(precision), PRECISIONS[precision], optimizer, how, clip)
+def tail_of(
+    precision: str, optimizer: str = "adam", implementation: str | None = None, clip: float | None = None
+) -> Tail:
+    return tail(parameters(precision), PRECISIONS[precision], optimizer, implementation, clip)
 
 
 def bytes_per_element(kind: OpSignature) -> int:
     return sum(BYTES_PER_ELEMENT[s.dtype] for s in (*kind.inputs, *kind.outputs))
 
 
-def traffic(found: Tail, *phases: Phase) -> int:
-    return sum(bytes_per_element(kind) for phase, kind in found.operators if not phases or phase in phases)
+def traffic(operators: Tail, *phases: Phase) -> int:
+    return sum(bytes_per_element(kind) for phase, kind in operators.operators if not phases or phase in phases)
 
 
 # --- against torch ----------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int,
         "adagrad": lambda: torch.optim.Adagrad(weights, foreach=foreach),
     }
     chosen = made[optimizer]()
-    found: list[tuple[str, int, bool]] = []
+    passes: list[tuple[str, int, bool]] = []
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,19 +65,19 @@ def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int,
             inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.device.type == "meta"]
             if inputs and "view" not in name and name not in ("empty_like", "detach", "zeros_like", "stack"):
                 distinct = len({id(t) for t in inputs})
-                found.append((name, distinct // (len(SHAPES) if foreach else 1), inputs[0].shape == SHAPES[0]))
+                passes.append((name, distinct // (len(SHAPES) if foreach else 1), inputs[0].shape == SHAPES[0]))
             return out
 
     for step in range(2):
         for weight in weights:
             weight.grad = torch.empty_like(weight)
-        found.clear()
+        passes.clear()
         if step:
             with Recorder():
                 chosen.step()
         else:
             chosen.step()
-    return [(name, reads, 1) for name, reads, is_first in found if is_first], len(found)
+    return [(name, reads, 1) for name, reads, is_first in passes if is_first], len(passes)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +86,11 @@ def executed_passes(optimizer: str, foreach: bool) -> tuple[list[tuple[str, int,
     [*((o, f) for o in ("sgd", "adam", "adamw", "rmsprop") for f in (False, True)), ("adagrad", True)],
 )
 def test_table_equals_the_real_optimizer(optimizer: str, foreach: bool) -> None:
-    how = "foreach" if foreach else "single"
+    implementation = "foreach" if foreach else "single"
     passes, operators = executed_passes(optimizer, foreach)
     rows = [(p.name.rstrip("_"), p.reads, p.writes) for p in rule(optimizer).passes]
     assert sorted(rows) == sorted((name.rstrip("_"), reads, writes) for name, reads, writes in passes)
-    kinds = [kind for _, kind in tail_of("fp32", optimizer, how).operators]
+    kinds = [kind for _, kind in tail_of("fp32", optimizer, implementation).operators]
     assert sum(int(kind.attr("host_calls", 0)) for kind in kinds) == operators  # type: ignore[arg-type]
     if not foreach:  # a kernel for every tensor and pass
         assert sum(int(kind.attr("launches", 0)) for kind in kinds) == operators  # type: ignore[arg-type]
@@ -117,9 +119,9 @@ def test_state_equals_the_real_optimizers(optimizer: str) -> None:
 @pytest.mark.parametrize(("optimizer", "expected"), [("sgd", 20), ("adam", 28), ("adamw", 28)])
 def test_fused_bytes_per_parameter(optimizer: str, expected: int) -> None:
     """SGD: gradient, weight, momentum in; weight, momentum out. Adam: one moment more each way."""
-    found = tail_of("fp32", optimizer, "fused")
-    assert traffic(found) == expected
-    assert len(found.operators) == 1
+    operators = tail_of("fp32", optimizer, "fused")
+    assert traffic(operators) == expected
+    assert len(operators.operators) == 1
 
 
 def test_foreach_changes_launches_not_bytes() -> None:
@@ -151,10 +153,10 @@ def test_loss_scaling_reads_and_writes_every_gradient_once() -> None:
 
 def test_master_weights_fused() -> None:
     """Half gradient in (2); master and two moments in and out (24); half weight out (2)."""
-    found = tail_of("bf16-master", "adam")
-    assert traffic(found) == 2 + 3 * 4 + 3 * 4 + 2
-    assert found.master_bytes == 4 * ELEMENTS
-    assert found.state_bytes == 8 * ELEMENTS
+    operators = tail_of("bf16-master", "adam")
+    assert traffic(operators) == 2 + 3 * 4 + 3 * 4 + 2
+    assert operators.master_bytes == 4 * ELEMENTS
+    assert operators.state_bytes == 8 * ELEMENTS
 
 
 def test_master_weights_unfused_add_two_casts() -> None:
@@ -169,15 +171,15 @@ def test_novograd_in_python_asks_for_every_tensor() -> None:
     (asked,) = [kind for _, kind in alone.operators if kind.int_attr("host_waits", 0)]
     assert (asked.attr("label"), asked.int_attr("host_waits", 0)) == ("norm", asked.int_attr("tensors", 0))
     assert alone.operators[alone.host_waits_after][1] is asked
-    for how in ("foreach", "fused"):
-        other = tail_of("fp32", "novograd", how)
+    for implementation in ("foreach", "fused"):
+        other = tail_of("fp32", "novograd", implementation)
         assert other.host_waits_after == -1
         assert not any(kind.int_attr("host_waits", 0) for _, kind in other.operators)
 
 
 def test_torch_1_clips_tensor_by_tensor_and_asks_for_the_norm() -> None:
     """torch/nn/utils/clip_grad.py before 1.13: one norm a tensor, and `if clip_coef < 1` on the host."""
-    old, new = (tail_of("fp32", "adam", how, clip=1.0) for how in ("torch1", "single"))
+    old, new = (tail_of("fp32", "adam", implementation, clip=1.0) for implementation in ("torch1", "single"))
     labels = [kind.attr("label") for _, kind in old.operators]
     assert old.host_waits_after == labels.index("grad_norm")
     assert new.host_waits_after == -1
@@ -187,7 +189,7 @@ def test_torch_1_clips_tensor_by_tensor_and_asks_for_the_norm() -> None:
 
 
 def test_a_scripted_optimizer_loops_over_tensors_in_few_passes() -> None:
-    scripted, fused, single = (tail_of("fp32", "lamb", how) for how in ("scripted", "fused", "single"))
+    scripted, fused, single = (tail_of("fp32", "lamb", name) for name in ("scripted", "fused", "single"))
     assert traffic(scripted) == traffic(fused) < traffic(single)
     calls = [sum(kind.int_attr("host_calls", 0) for _, kind in each.operators) for each in (fused, scripted, single)]
     assert calls[0] < calls[1] < calls[2]

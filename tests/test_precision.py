@@ -78,16 +78,16 @@ def test_fp8_is_bf16_outside_matrix_multiplies() -> None:
 
 
 def test_schedule() -> None:
-    given = [{"from_step": 0, "precision": "32"}, {"from-step": 1000, "precision": "bf16-mixed"}]
-    assert parse_schedule(given) == (PrecisionFrom(0, "fp32"), PrecisionFrom(1000, "amp-bf16"))
+    entries = [{"from_step": 0, "precision": "32"}, {"from-step": 1000, "precision": "bf16-mixed"}]
+    assert parse_schedule(entries) == (PrecisionFrom(0, "fp32"), PrecisionFrom(1000, "amp-bf16"))
 
 
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
         ([], "empty schedule"),
-        ("fp32", "no schedule"),
-        ({"from_step": 0}, "no schedule"),
+        ("fp32", "not a schedule"),
+        ({"from_step": 0}, "not a schedule"),
         ([3], "each entry"),
         ([{"from_step": 0}], "without precision"),
         ([{"precision": "fp32"}], "without from_step"),

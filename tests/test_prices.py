@@ -48,7 +48,7 @@ def test_well_known_instances_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "gpus", "per_node", "instance", "count", "usd"),
+    ("choice", "gpus", "per_node", "instance", "count", "usd"),
     [
         ("acme", 1, 1, "small", 1, 1.0),
         ("acme", 2, 2, "box", 1, 5.0),  # 2 x small would be cheaper, but are two boxes
@@ -59,20 +59,20 @@ def test_well_known_instances_are_there() -> None:
         ("small", 3, 3, "small", 3, 3.0),  # a named instance is taken as it is
     ],
 )
-def test_whole_instances_by_hand(word: str, gpus: int, per_node: int, instance: str, count: int, usd: float) -> None:
-    found = rental([SMALL, BOX, BIG], word, "t4", gpus, per_node)
-    assert (found.price.instance, found.instances, found.usd_per_hour) == (instance, count, usd)
+def test_whole_instances_by_hand(choice: str, gpus: int, per_node: int, instance: str, count: int, usd: float) -> None:
+    rented = rental([SMALL, BOX, BIG], choice, "t4", gpus, per_node)
+    assert (rented.price.instance, rented.instances, rented.usd_per_hour) == (instance, count, usd)
 
 
 @given(st.sampled_from(sorted({p.gpu for p in PRICES})), st.integers(1, 200))
 def test_instances_hold_the_job_and_none_is_idle(gpu: str, gpus: int) -> None:
-    found = rental(PRICES, ANY, gpu, gpus, 1)
-    assert (found.instances - 1) * found.price.gpus < gpus <= found.instances * found.price.gpus
-    assert found.usd_per_hour <= min(p.usd_per_hour * ceil(gpus / p.gpus) for p in PRICES if p.gpu == gpu)
+    rented = rental(PRICES, ANY, gpu, gpus, 1)
+    assert (rented.instances - 1) * rented.price.gpus < gpus <= rented.instances * rented.price.gpus
+    assert rented.usd_per_hour <= min(p.usd_per_hour * ceil(gpus / p.gpus) for p in PRICES if p.gpu == gpu)
 
 
 @pytest.mark.parametrize(
-    ("word", "gpu", "said"),
+    ("choice", "gpu", "message"),
     [
         ("asw", "t4", "nearest: aws"),
         ("p4d.24xlarg", "t4", "nearest: p4d.24xlarge"),
@@ -80,41 +80,41 @@ def test_instances_hold_the_job_and_none_is_idle(gpu: str, gpus: int) -> None:
         ("p4d.24xlarge", "a100-80gb-sxm", "instance with a100-40gb-sxm, not a100-80gb-sxm; with it: p4de"),
     ],
 )
-def test_errors_name_the_nearest_and_the_fix(word: str, gpu: str, said: str) -> None:
-    with pytest.raises(CatalogError, match=re.escape(said)) as error:
-        default_catalog().rental(word, cluster(gpu, 2))
+def test_errors_name_the_nearest_and_the_fix(choice: str, gpu: str, message: str) -> None:
+    with pytest.raises(CatalogError, match=re.escape(message)) as error:
+        default_catalog().rental(choice, cluster(gpu, 2))
     assert "price_per_gpu_hour" in str(error.value)
 
 
 def test_cost_is_time_by_whole_instances() -> None:
-    words = {"model": "resnet50", "gpu": "a100-40gb", "gpus": 4, "batch_size": 64, "steps": 1000}
-    found = predict_time(**words, price="p4d.24xlarge")
-    assert found.run is not None
-    assert found.cost_usd is not None
-    assert found.rental is not None
-    assert found.cost_usd.p90 == pytest.approx(found.run.p90 / 3600 * 21.957642)  # 8 GPUs are paid
-    assert "1 x p4d.24xlarge at $21.96 an hour (aws us-east-1" in str(found)
-    assert "2026-11-09, looked up); prices" in str(found)
-    again = Estimate.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert again.rental == found.rental
-    assert str(again) == str(found)
-    mine = predict_time(**words, price="aws", price_per_gpu_hour=2.0)  # one's own price is taken before the list's
+    fields = {"model": "resnet50", "gpu": "a100-40gb", "gpus": 4, "batch_size": 64, "steps": 1000}
+    estimate = predict_time(**fields, price="p4d.24xlarge")
+    assert estimate.run is not None
+    assert estimate.cost_usd is not None
+    assert estimate.rental is not None
+    assert estimate.cost_usd.p90 == pytest.approx(estimate.run.p90 / 3600 * 21.957642)  # 8 GPUs are paid
+    assert "1 x p4d.24xlarge at $21.96 an hour (aws us-east-1" in str(estimate)
+    assert "2026-11-09, looked up); prices" in str(estimate)
+    again = Estimate.from_dict(json.loads(json.dumps(estimate.to_dict())))
+    assert again.rental == estimate.rental
+    assert str(again) == str(estimate)
+    mine = predict_time(**fields, price="aws", price_per_gpu_hour=2.0)  # one's own price is taken before the list's
     assert mine.rental is None
     assert mine.cost_usd is not None
-    assert mine.cost_usd.p50 == pytest.approx(found.run.p50 / 3600 * 8.0)
+    assert mine.cost_usd.p50 == pytest.approx(estimate.run.p50 / 3600 * 8.0)
 
 
-def test_without_a_price_nothing_is_said() -> None:
-    found = predict_time(model="resnet50", gpus=8, batch_size=64, steps=10)
-    assert found.cost_usd is None
-    assert "$" not in str(found)
-    assert "rental" not in found.to_dict()
+def test_without_a_price_there_is_no_cost() -> None:
+    estimate = predict_time(model="resnet50", gpus=8, batch_size=64, steps=10)
+    assert estimate.cost_usd is None
+    assert "$" not in str(estimate)
+    assert "rental" not in estimate.to_dict()
 
 
-def test_without_a_length_the_price_is_said_and_no_cost() -> None:
-    found = str(predict_time(model="resnet50", gpus=8, batch_size=64, price="lambda"))
-    assert "gpu_8x_a100_80gb_sxm4" in found
-    assert "no cost of a run" in found
+def test_without_a_length_the_price_is_shown_without_a_cost() -> None:
+    text = str(predict_time(model="resnet50", gpus=8, batch_size=64, price="lambda"))
+    assert "gpu_8x_a100_80gb_sxm4" in text
+    assert "no cost of a run" in text
 
 
 def test_a_layout_and_a_schedule_are_priced() -> None:
@@ -127,20 +127,20 @@ def test_a_layout_and_a_schedule_are_priced() -> None:
     assert row.estimate.rental == Rental(default_catalog().prices["p5.48xlarge"], 2)
 
 
-def test_compare_says_what_the_prices_are_of() -> None:
+def test_compare_names_the_rented_instances() -> None:
     base = Job.from_dict({"model": "resnet50", "batch_size": 64, "dataset": "imagenet", "price": "aws"})
-    said = str(compare(cross(base, gpu=["t4", "v100"], precision=["amp-fp16"])))
-    assert "$/epoch" in said
-    assert "1 x g4dn.xlarge at $0.53" in said
-    assert "1 x p3.2xlarge at $3.06" in said
+    text = str(compare(cross(base, gpu=["t4", "v100"], precision=["amp-fp16"])))
+    assert "$/epoch" in text
+    assert "1 x g4dn.xlarge at $0.53" in text
+    assert "1 x p3.2xlarge at $3.06" in text
 
 
 def test_a_device_file_adds_prices_and_errors_name_the_key(tmp_path: Path) -> None:
     file = tmp_path / "ours.yaml"
     file.write_text("prices:\n  rack-1: {provider: Ours, gpu: A100, gpus: 8, usd_per_hour: 12}\n")
-    found = load_device_file(file).rental("ours", cluster("a100", 16))
-    assert (found.instances, found.usd_per_hour, found.price.gpu) == (2, 24.0, "a100-80gb-sxm")
-    for entry, said in (
+    rented = load_device_file(file).rental("ours", cluster("a100", 16))
+    assert (rented.instances, rented.usd_per_hour, rented.price.gpu) == (2, 24.0, "a100-80gb-sxm")
+    for entry, message in (
         ("{provider: x, gpu: a100, gpus: 8}", "usd_per_hour is missing"),
         ("{provider: x, gpu: a100, gpus: 8, usd_per_hour: 1, day: 2}", "nearest: "),
         ("{provider: x, gpu: a1000, gpus: 8, usd_per_hour: 1}", "unknown GPU 'a1000'"),
@@ -148,7 +148,7 @@ def test_a_device_file_adds_prices_and_errors_name_the_key(tmp_path: Path) -> No
         ("{provider: x, gpu: a100, gpus: 1, usd_per_hour: 1, trust: sure}", "use looked up or recalled"),
     ):
         file.write_text(f"prices:\n  rack-1: {entry}\n")
-        with pytest.raises(CatalogError, match=re.escape(said)):
+        with pytest.raises(CatalogError, match=re.escape(message)):
             load_device_file(file)
 
 

@@ -28,7 +28,7 @@ def test_nothing_given_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("overrides", "sentence"),
     [
         ({"layrs": 2}, "model_config 'layrs' is not known to gpt; nearest: layers"),
         ({"hidden": 100, "heads": 3}, "hidden=100 of gpt is not a multiple of heads=3; use hidden=99"),
@@ -36,6 +36,6 @@ def test_nothing_given_changes_nothing() -> None:
         ({"heads": 0}, "heads=0"),
     ],
 )
-def test_impossible_shapes_are_one_sentence(given: dict[str, int], sentence: str) -> None:
+def test_impossible_shapes_are_one_sentence(overrides: dict[str, int], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        with_overrides("gpt", GPT, given)
+        with_overrides("gpt", GPT, overrides)

@@ -164,11 +164,11 @@ def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> Non
     symbolic.save(path, {"half": stored}, {})
     (kind,) = symbolic.evaluate(symbolic.load(path, "half"), {"experts": 7}).kinds
     assert kind.attrs == (("groups", 14), ("p", 0.5))
-    words = lambda s: dataclasses.replace(  # noqa: E731
+    graph_at = lambda s: dataclasses.replace(  # noqa: E731
         at(s), kinds=(dataclasses.replace(at(s).kinds[0], attrs=(("mode", "x" * s["experts"]),)),)
     )
     with pytest.raises(CaptureError, match=r"attributes of pt\.grouped_sum change"):
-        symbolic.fit("experts", (experts,), words)
+        symbolic.fit("experts", (experts,), graph_at)
 
 
 def test_graphs_that_differ_in_one_thing_are_not_the_same_step() -> None:

@@ -45,13 +45,13 @@ def graph_of(shape: dict[str, Any], regime: str = "half", attention: str = "flas
     return trace_entry(entry, with_overrides("gpt", entry.config, shape), {**SIZES, **sizes}, regime, attention)
 
 
-def flops(graph: OpGraph, where: str, *phases: Phase) -> float:
+def flops(graph: OpGraph, module: str, *phases: Phase) -> float:
     """Of the matrix products and attention of the modules below `where`."""
-    found = 0.0
+    total = 0.0
     for call, kind in rows(graph, *phases):
-        if graph.modules[call.module].startswith(where):
-            found += sum(w.flops for w in works(kind, WorkOptions()) or [] if w.math != "vector")
-    return found
+        if graph.modules[call.module].startswith(module):
+            total += sum(w.flops for w in works(kind, WorkOptions()) or [] if w.math != "vector")
+    return total
 
 
 # --- operations ---------------------------------------------------------------------------------------------------
@@ -171,10 +171,10 @@ TABLES = (
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [*zip(("deepseek-v3", "gpt-oss-120b", "qwen3-30b-a3b"), TABLES, strict=True)]
+    ("name", "fields"), [*zip(("deepseek-v3", "gpt-oss-120b", "qwen3-30b-a3b"), TABLES, strict=True)]
 )
-def test_the_words_of_the_tables_are_the_named_model(name: str, words: str) -> None:
-    pairs = (pair.split("=") for pair in words.split(";"))
+def test_the_config_of_the_tables_is_the_named_model(name: str, fields: str) -> None:
+    pairs = (pair.split("=") for pair in fields.split(";"))
     config = {key: int(value) if value.isdigit() else value for key, value in pairs}
     assert with_overrides(name, ENTRIES[name].config, config) == dict(ENTRIES[name].config)
     with torch.device("meta"):
@@ -213,14 +213,14 @@ def test_modules_have_the_names_that_layouts_look_for() -> None:
     }
     assert modules["MixtureOfExperts"] == "blocks.1.moe"
     assert modules["Experts"] == "blocks.1.moe.experts"
-    found = {n for n, _ in MixtureOfExperts(complete(MOE)).named_children()}
-    assert found == {"router", "dispatch", "experts", "combine", "shared"}
+    names = {n for n, _ in MixtureOfExperts(complete(MOE)).named_children()}
+    assert names == {"router", "dispatch", "experts", "combine", "shared"}
     latent = {n for n, _ in LatentAttention(complete(MLA)).named_children()}
     assert latent == {"q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "output"}
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"topk": 9}, "topk=9 of 8 experts"),
         ({"router": "hash"}, "unknown router"),
@@ -230,8 +230,8 @@ def test_modules_have_the_names_that_layouts_look_for() -> None:
         ({"attn_sink": "fixed"}, "unknown attn_sink"),
     ],
 )
-def test_what_cannot_be_built_says_why(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_impossible_models_are_errors(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         build({**MOE, **change}, SIZES)
 
 

@@ -98,7 +98,7 @@ def test_table_spellings_of_the_configuration_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "sizes", "words"),
+    ("name", "config", "sizes", "message"),
     [
         ("resnet50", {"variant": "v2"}, {}, "v1.5"),
         ("ssd300-resnet50", {}, {"image_size": (300, 400)}, "square"),
@@ -107,8 +107,8 @@ def test_table_spellings_of_the_configuration_are_understood() -> None:
         ("vgg16", {"name": "vgg17"}, {}, "vgg16"),
     ],
 )
-def test_what_cannot_be_built_says_why(name: str, config: dict[str, Any], sizes: dict[str, Any], words: str) -> None:
-    with pytest.raises(JobError, match=words):
+def test_impossible_models_are_errors(name: str, config: dict[str, Any], sizes: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
         build(BY_NAME[name], config, **sizes)
 
 
