@@ -257,7 +257,7 @@ def test_seconds_are_those_of_the_run_asked_for() -> None:
     run = model.predict(H100.replace(samples=8 * 4 * 10 + 1))
     assert run.seconds == pytest.approx(11 * step.seconds)
     assert step.p10_s < step.seconds < step.p90_s
-    assert "h100-sxm is not at hand: kernel curves stand in for a profile" in step.notes
+    assert "h100-sxm has no profile: kernel curves are used" in step.notes
     piped = model.predict(H100.replace(layout="pp=2,dp=4", grad_accum=4))
     assert any("(pp - 1) = 1 times the compute; with 4 micro-batches a pipeline idles 1/4" in n for n in piped.notes)
 

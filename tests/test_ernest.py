@@ -199,7 +199,7 @@ def test_runs_to_make_are_small_and_of_a_whole_step() -> None:
     assert asked
     assert all(samples <= 1_000 and samples >= 10 * ranks and ranks <= 8 for samples, ranks in asked)
     assert runs_to_make(Job("resnet50", batch_size=8)) == []
-    with pytest.raises(PredictorError, match="no runs at all"):
+    with pytest.raises(PredictorError, match="ernest has no runs, so none of"):
         Ernest().predict(job())
 
 

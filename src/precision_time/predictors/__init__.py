@@ -1,5 +1,5 @@
-"""The published predictors, side by side under one interface, fitted to measured jobs.
+"""Predictors under one interface, fitted to measured jobs: the simulator and those that others published.
 
 interface.py   what a predictor is: fit, predict, save and load, cost
-registry.py    their names, and where each is found
+registry.py    their names and classes
 """

@@ -1,16 +1,16 @@
-"""The per-operator additive model of arXiv 2604.16145, as published: four terms that add up (`additive_equations`).
+"""The per-operator additive model of arXiv 2604.16145: the sum of four terms (`additive_equations`).
 
-Each operator of a rank takes the dtype that autocast really gives it and is looked up, forward and backward, at its
-local shape in a profile of the device. The times come, in this order, from
+Each operator of a rank, forward and backward, has the dtype that autocast gives it and is looked up at its local shape
+in a profile of the device. The times come, in this order, from
 
 1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`), or earlier, in a file
    `operators.zip` beside the job's device file;
 2. the points of the job's device file, as `calibrate` measured them, interpolated where none has the shape;
-3. the product's kernel curves, fitted to kernel benchmarks alone, as stand-in where the device is not at hand.
+3. the shipped kernel curves, fitted to kernel benchmarks alone, where the device is not at hand.
 
-A forecast says in its notes how much of it rests on which. Measured training times are never looked at: `fit` takes
-from measured jobs only what runs and where. The paper gives points; the interval is ours and holds the spread of the
-operators' times alone, not what the equations leave out.
+The notes of a forecast give the share of each source. Measured training times are not used: `fit` takes from measured
+jobs only their devices and operators. The paper gives no interval; ours covers the spread of operator times, not what
+the equations leave out.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from precision_time.timing.program_times import TimedSignatures, time_signatures
 FILE = "additive.json"
 FORMAT = 1
 _CURVES = StepConstants()
-"""Kernel benchmarks alone, without the factors that ship with the package: those were fitted to whole steps."""
+"""Kernel curves without the shipped step factors, which were fitted to whole steps."""
 _MEASURED = SOURCES.index("measured")
 _POINT_S = 0.1
-"""What `calibrate` spends on a point of a short operator (`measure.session.LONGEST_POINT_S`); a long one is called four
+"""Seconds that `calibrate` spends on a short operator (`measure.session.LONGEST_POINT_S`); a long one is called four
 times."""
 _LEAST_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """One step of a job by the equations, with what went into them.
+    """One step of a job by the equations, with their inputs.
 
-    `log_spread` is the standard deviation of log(T_comp); `shares` says how much of T_comp rests on which source
-    (profiled, measured, interpolated ...); volumes are in bytes, bandwidths in bytes per second (0: nothing is sent).
+    `log_spread` is the standard deviation of log(T_comp); `shares` maps a source of operator times (profiled, measured,
+    interpolated ...) to its share of T_comp. Volumes are in bytes, bandwidths in bytes per second (0: nothing is sent).
     """
 
     terms: Terms
@@ -75,13 +75,13 @@ class Added:
 
 
 class Additive:
-    """The predictor. `fit` says which devices it is for, and with a budget profiles the operators of its jobs here.
+    """The predictor. `fit` sets the devices it is for and, with a budget, profiles the operators of its jobs here.
 
     budget_s  seconds of profiling on the machine at hand, for the jobs that run on it (gpu this-cpu or this-gpu of a
               device file that `calibrate` wrote); 0: nothing is run
-    journal   file of the points, one JSON line each; a later fit goes on with it. None: measured anew
-    ranks, threads   as `calibrate` takes them: those under which the jobs run
-    beside    whether a profile beside the jobs' device file is taken
+    journal   file of the points, one JSON line each, which a later fit continues. None: measured anew
+    ranks, threads   as in `calibrate`: those under which the jobs run
+    beside    whether a profile beside the jobs' device file is used
     """
 
     name = "additive"
@@ -104,7 +104,7 @@ class Additive:
         self._uncharged: Sequence[Job] = ()
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
-        """Take the jobs' devices, and profile their operators where a budget says so. Their times are not looked at."""
+        """Set the devices, and profile the jobs' operators if there is a budget. The jobs' times are not used."""
         begin = time.perf_counter()
         self._settle(measured)
         jobs = [self._as_profiled(each.job) for each in measured]
@@ -115,14 +115,14 @@ class Additive:
         self._uncharged = jobs
 
     def predict(self, job: Job) -> Forecast:
-        """Seconds of what the job asks for; `PredictorError` for a device or a layout that this model does not know."""
+        """Seconds of the job's run or step. Raises `PredictorError` for an unknown device or layout."""
         added = self.added(job)
         return Forecast.spread(
             steps_of(job) * added.terms.seconds, added.log_spread, notes=tuple(_notes(job, added, self._profile))
         )
 
     def added(self, job: Job) -> Added:
-        """The terms of one optimizer step and what went into them."""
+        """The terms of one optimizer step and their inputs."""
         job = self._as_profiled(job)
         if job.schedule:
             raise PredictorError("the additive model takes one precision, not a schedule; predict each part by itself")
@@ -192,11 +192,11 @@ class Additive:
         return predictor
 
     def cost(self) -> Cost:
-        """Operators whose measured times it uses, and the seconds that measuring them took.
+        """Operators whose measured times it uses, and the seconds of measuring them.
 
-        On a calibrated device, whose file does not say, these are what `calibrate` spends on so many points.
+        For the points of a device file these are estimated from the time that `calibrate` spends on a point.
         """
-        if self._uncharged:  # asked for late, because every job must be read or traced for it
+        if self._uncharged:  # computed late, because every job must be read or traced for it
             runs, seconds = self._looked_up(self._uncharged)
             self._cost = Cost(self._cost.runs + runs, self._cost.measured_s + seconds, self._cost.fit_s)
             self._uncharged = ()
@@ -218,10 +218,10 @@ class Additive:
         return next((profile for profile in profiles if profile.device in self._devices), OperatorProfile())
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
-        """What the jobs decide beside their devices."""
+        """Take other settings from the jobs."""
 
     def _as_profiled(self, job: Job) -> Job:
-        """The job in the precision whose operators are taken."""
+        """The job in the precision whose operator times are used."""
         return job
 
     def _more(self) -> dict[str, Any]:
@@ -231,13 +231,13 @@ class Additive:
         """Read back what `_more` wrote."""
 
     def _timed(self, job: Job, cluster: Cluster) -> tuple[LocalStep, TimedSignatures, WorkOptions]:
-        """The rank's operators with the times that device file or curves have for them, as if it ran alone."""
+        """The rank's operators with their times from the device file or the curves, on one GPU."""
         local = local_step(job, cluster.gpu.device_type)
         options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc")
         return local, time_signatures(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
 
     def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:
-        """Operators that the jobs' device files measured in their own shapes, and roughly the seconds that took."""
+        """Number of operators that the device files hold in the jobs' shapes; rough seconds of measuring them."""
         seconds_of: dict[Any, float] = {}
         for job in jobs:
             cluster = _where(job)
@@ -251,18 +251,15 @@ class Additive:
 
 
 class BlindAdditive(Additive):
-    """The blind twin: every operator and every gradient at one precision, that of (most of) the jobs it was fitted to.
-
-    It is asked about any precision and answers for that one.
-    """
+    """The precision-blind twin: every job runs in one precision, that of most of the jobs it was fitted to."""
 
     name = "additive-blind"
     precision = ""
-    """The one it knows; "" before `fit`."""
+    """The precision of all predictions; "" before `fit`."""
     _frozen = False
 
     def freeze(self, precision: str) -> None:
-        """Know this precision, whatever that of the jobs it is fitted to: they are profiled in it."""
+        """Set the precision, whatever that of the jobs it is fitted to."""
         self.precision, self._frozen = parse_precision(precision).label, True
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
@@ -281,7 +278,7 @@ class BlindAdditive(Additive):
 
 
 def calibration_seconds(jobs: Iterable[Job]) -> float:
-    """Roughly what `calibrate` took to measure the kernels of the jobs' device files, which do not say."""
+    """Rough seconds that `calibrate` spent on the kernels of the jobs' device files, which hold no such figure."""
     points = {
         device_key(gpu): gpu.calibration.kernels.seconds
         for job in jobs
@@ -295,12 +292,12 @@ def _spent(seconds: Iterable[float]) -> float:
 
 
 def _where(job: Job, alone: bool = False) -> Cluster:
-    """The job's GPUs; `alone`: one of them, as it is when an operator is profiled."""
+    """The job's GPUs; with `alone` one of them, as when an operator is profiled."""
     return catalog_of(job).cluster(job.gpu, 1, node=job.system or job.node) if alone else cluster_of(job)
 
 
 def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
-    """Seconds of every kind, the spread of their log, and which are profiled; casts, not the model's own, take none."""
+    """Seconds of every operator, the spread of their log, and which are profiled; casts take no time."""
     seconds = timed.kind_s.copy()
     at = timed.works.owner
     spread = np.bincount(at, timed.work_s * timed.work_spread, len(seconds)) / np.maximum(seconds, 1e-30)
@@ -315,7 +312,7 @@ def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorPr
 
 
 def _shares(timed: TimedSignatures, calls: Any, profiled: Any, weights: Any) -> dict[str, float]:
-    """How much of T_comp comes from which source, largest first."""
+    """Share of T_comp by source of the operator times, largest first."""
     total = float(weights.sum()) or 1.0
     seconds = {"profiled": float(weights[profiled].sum())}
     rest = np.where(profiled | timed.works.is_cast, 0.0, calls)
@@ -328,7 +325,7 @@ def _notes(job: Job, added: Added, profile: OperatorProfile) -> list[str]:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in added.shares.items())
     notes = [f"operators' times: {shares}"]
     if not {"profiled", "measured", "interpolated"} & set(added.shares):
-        notes.append(f"{job.gpu} is not at hand: kernel curves stand in for a profile")
+        notes.append(f"{job.gpu} has no profile: kernel curves are used")
     layout = job.layout_spec
     if layout.pp > 1 and job.grad_accum > 1:
         notes.append(

@@ -7,20 +7,20 @@
 
     T      = T_comp + T_dp + T_tp + T_pp
 
-No term hides behind another, no message has a latency, and neither optimizer, loss scaler nor casts are in it.
+No term overlaps another, messages have no latency, and optimizer, loss scaler and casts are not included.
 
-**Where this comes from.** The paper's text was not at hand: the equations are what readers of the short paper report.
-What the symbols stand for beyond that is our reading:
+**Source.** The equations are those that readers of the short paper report; its text is not public. The definitions of
+the symbols are this project's reading:
 
 - T_comp is one step of the busiest pipeline stage: all micro-batches, forward, loss and backward, and what is
-  recomputed. Operators that only change a dtype (casts) are not the model's and do not count.
+  recomputed. Casts do not count.
 - V_dp, V_tp: bytes that each rank sends in the ring algorithm: 2 (n - 1) / n of the buffer in an all-reduce among n
   ranks, (n - 1) / n in an all-gather or reduce-scatter. The buffer of V_dp is the gradient in the dtype in which it is
   reduced: float32 under autocast. Plain volumes would be off by these factors, the same for all precisions.
 - B, bytes per second: bus bandwidth between the ranks that exchange (what nccl-tests call so, to which the volumes
   above belong); across nodes the least of fabric and network.
 - (pp - 1): idle time of a pipeline that passes one micro-batch through its stages. With m micro-batches a real one
-  idles (pp - 1) / m of T_comp, which the published equation does not know. It knows no transfer between stages either.
+  idles (pp - 1) / m of T_comp, which the published equation does not include, nor transfers between stages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Sent = tuple[str, float]
 """A collective and its buffer in bytes, as nccl-tests count them (`timing.collectives`)."""
 
 _TRIPS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-"""How often a ring passes (n - 1) / n of the buffer round."""
+"""Passes of a ring over (n - 1) / n of the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def additive(
     tensor_bytes_per_s: float,
     pp: int,
 ) -> Terms:
-    """The terms of T_comp, V_dp and V_tp with their bandwidths (not asked for where nothing is sent), and pp stages."""
+    """The terms from T_comp, V_dp and V_tp with their bandwidths (unused where nothing is sent), and pp stages."""
     return Terms(
         compute_s,
         data_bytes / data_bytes_per_s if data_bytes else 0.0,

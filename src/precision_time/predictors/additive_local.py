@@ -1,7 +1,7 @@
-"""What one rank runs and sends in a step, at its local shapes: all that the additive model asks of a job.
+"""Operators and collectives of one rank in a step, at their local shapes: the input of the additive model.
 
-Knows no seconds. Any captured model runs data parallel; models that the zoo knows how to divide also run tensor
-parallel; both are cut into pipeline stages.
+It holds no seconds. Any captured model runs data parallel; models with a division in the zoo also run tensor parallel;
+both are cut into pipeline stages.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Counts = NDArray[np.float64]
 
 _UNKNOWN = ("cp", "ep")
 _SWEEP = "pt.sweep"
-"""Passes over all parameters: of optimizers, buckets, loss scalers. None of them is an operator of the model."""
-_NEITHER_TIME_NOR_SHAPE = ("gpu", "device", "node", "nodes", "system", "anchors", "run")
-"""Words of a job that do not change what a rank runs."""
+"""Passes over all parameters (optimizer, buckets, loss scaler), which are no operators of the model."""
+_IRRELEVANT = ("gpu", "device", "node", "nodes", "system", "anchors", "run")
+"""Fields of a job that do not change the operators of a rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalStep:
     """One optimizer step of the ranks of every distinct pipeline stage.
 
-    calls     how often each of `kinds` runs, one array a stage: forward, loss, backward and what is recomputed
-    data      what data-parallel ranks exchange, `tensor` what tensor-parallel ones do, one tuple a stage
-    groups    (ranks, stride between them) of both
+    calls   how often each of `kinds` runs, one array for each stage: forward, loss, backward and recomputation
+    data    collectives of the data-parallel ranks, one tuple for each stage; `tensor`: of the tensor-parallel ranks
+    data_group, tensor_group  (ranks, stride between them)
     """
 
     kinds: OpSignatures
@@ -53,7 +53,7 @@ class LocalStep:
 
 
 def local_step(job: Job, device_type: str) -> LocalStep:
-    """A rank's part of the job. Raises `PredictorError` for a layout that the published equations do not know."""
+    """A rank's part of the job. Raises `PredictorError` for a layout that is not in the published equations."""
     layout = job.layout_spec
     for name in _UNKNOWN:
         if getattr(layout, name) > 1:
@@ -61,7 +61,7 @@ def local_step(job: Job, device_type: str) -> LocalStep:
                 f"layout {name}={getattr(layout, name)} is not in the additive model, which knows dp, tp and pp; "
                 f"set {name} to 1 or use predictor simulator"
             )
-    fields = {key: value for key, value in job.to_dict().items() if key not in _NEITHER_TIME_NOR_SHAPE}
+    fields = {key: value for key, value in job.to_dict().items() if key not in _IRRELEVANT}
     path = Path(job.model.partition(".py")[0] + ".py")
     changed_ns = path.stat().st_mtime_ns if ".py" in job.model and path.is_file() else 0
     return _remembered(json.dumps(fields, sort_keys=True), device_type, changed_ns)
@@ -69,7 +69,7 @@ def local_step(job: Job, device_type: str) -> LocalStep:
 
 @lru_cache(maxsize=512)
 def _remembered(fields: str, device_type: str, _changed_ns: int) -> LocalStep:
-    """The same model file traced once until it changes."""
+    """Cached by the fields of the job, and by the modification time of its model file."""
     job = Job.from_dict(json.loads(fields))
     if not is_layered(job):
         step = training_step(job, None, device_type)
@@ -141,7 +141,7 @@ def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
 
 
 def _stage_data(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
-    """Gradients reduced; where states are sharded (which the paper does not speak of), weights gathered too."""
+    """Collectives of gradients; with sharded states (not in the paper) also the gathering of weights."""
     if program.layout.data_ranks == 1:
         return ()
     trainable = stage.dense_trainable + stage.expert_trainable

@@ -1,4 +1,4 @@
-"""CherryPick (Alipourfard et al., NSDI 2017): the cheapest configuration within a deadline, found in few runs.
+"""CherryPick (Alipourfard et al., NSDI 2017): search for the cheapest configuration within a deadline in few runs.
 
 Minimise C(x) = P(x) T(x) subject to T(x) <= T_max. A Gaussian process on log C; the next run is where expected
 improvement times the probability of meeting T_max is largest, with T = C / P; three quasi-random runs to start; stop
@@ -24,15 +24,15 @@ BY_LIKELIHOOD = Likelihood()
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the search is done; the defaults are the published ones.
+    """Settings of a search; the defaults are the published ones.
 
     starts, stop_below, least_runs   3 quasi-random runs; stop below 10 % after 6 runs
     most_runs                        a budget in runs; None for none
     surrogate                        the Gaussian process: hyperparameters of greatest likelihood, or averaged
-    per_cost                         weigh what is expected of a run by what it will cost; ours
-    joint                            expect improvement only where the deadline is met, instead of multiplying by its
-                                     probability: T is C / P, so a low cost is also a short time, and the published
-                                     product counts the same chance twice; ours
+    per_cost                         divide the expected improvement of a run by its expected cost; an addition
+    joint                            expected improvement only where the deadline is met, instead of the product with
+                                     its probability: T is C / P, so a low cost is also a short time, and the published
+                                     product counts the same probability twice; an addition
     """
 
     starts: int = 3
@@ -57,9 +57,9 @@ class Setting:
 
 PUBLISHED = Setting()
 AUTHORS = Setting(starts=2, stop_below=0.06, surrogate=Averaged())
-"""As the authors' public code has it (2 starts, 6 %, averaged hyperparameters), which is not quite as in the paper."""
+"""Settings of the authors' public code (2 starts, 6 %, averaged hyperparameters), which differ from the paper."""
 IMPROVED = Setting(stop_below=0.03, least_runs=8, surrogate=Averaged(), per_cost=True, joint=True)
-"""Ours; chosen on the runs of the five analytics jobs published with CherryPick."""
+"""This project's settings, chosen on the runs of the five analytics jobs published with CherryPick."""
 
 
 def cherrypick(
@@ -71,7 +71,7 @@ def cherrypick(
     setting: Setting = PUBLISHED,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Search:
-    """Search the cheapest configuration; `measure(position)` gives seconds (default: the table's known times).
+    """Search for the cheapest configuration; `measure(position)` gives seconds (default: the table's known times).
 
     `progress(runs made, runs at most)` is called after each run. Until a run meets the deadline, the next is where the
     probability of meeting it is largest, and the search does not stop before all are measured or the budget is spent.
@@ -111,7 +111,7 @@ def quasi_random(places: FloatArray, count: int, seed: int) -> list[int]:
 
 
 def acquisition(trials: Trials, places: FloatArray, setting: Setting, seed: int) -> tuple[FloatArray, FloatArray]:
-    """(gain, score) of every open position: what is expected of a run there, and what the choice goes by.
+    """(gain, score) of every open position: the expected improvement of a run there, and the criterion of the choice.
 
     The gain is the expected improvement of log C times the probability of meeting the deadline; before any run meets
     it, that probability alone. The score is the gain, or the gain for each unit of cost.
@@ -128,6 +128,6 @@ def acquisition(trials: Trials, places: FloatArray, setting: Setting, seed: int)
         gain = belief.improvement_within(math.log(best.cost), limit)
     else:
         gain = belief.expected_improvement(math.log(best.cost)) * belief.below(limit)
-    # Logarithms: far from anything promising the gain is below what a float holds, and all of it would tie at 0.
+    # Logarithms, since small gains underflow and would tie at 0.
     score = np.log(np.maximum(gain, 1e-300)) - (belief.middle if setting.per_cost else 0.0)
     return gain, score

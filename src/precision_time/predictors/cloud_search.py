@@ -1,6 +1,6 @@
 """Configurations to choose from, and the record of a search over them.
 
-A configuration has features (what the surrogate sees), coordinates (what a person would vary one at a time), and a
+A configuration has features (inputs of the surrogate), coordinates (settings that can be varied one at a time) and a
 price per second; its cost is price times time. Prices may be in any unit: dollars, watts, workers. A search measures
 configurations, each at most once, and ends with the cheapest that keeps the deadline.
 """
@@ -64,7 +64,7 @@ class Configurations:
         return scaled
 
     def known(self) -> Measure:
-        """Looks times up instead of measuring. Raises a `PredictorError` where they are not known."""
+        """A measure function that looks up the known times. Raises a `PredictorError` where there are none."""
         seconds = self.seconds
         if seconds is None:
             raise PredictorError("these configurations have no known seconds; give a measure function")
@@ -79,7 +79,7 @@ class Configurations:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration measured: cost is price times seconds; `improvement` what was expected of it, if asked."""
+    """One measured configuration: cost is price times seconds, `improvement` the expected one (None: not computed)."""
 
     index: int
     name: str
@@ -91,7 +91,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was measured, in order, and why no more was."""
+    """The trials in order, and the reason for stopping."""
 
     history: tuple[Trial, ...]
     stopped: str
@@ -104,12 +104,12 @@ class Search:
 
     @property
     def cost(self) -> float:
-        """Spent on all trials."""
+        """Cost of all trials."""
         return sum(t.cost for t in self.history)
 
     @property
     def seconds(self) -> float:
-        """Measured on all trials."""
+        """Seconds of all trials."""
         return sum(t.seconds for t in self.history)
 
     def to_json(self) -> str:
@@ -128,7 +128,7 @@ class Search:
 
 
 class Trials:
-    """The trials of a search under way: measures, prices, and never measures one twice."""
+    """The trials of a running search; each configuration is measured at most once."""
 
     def __init__(self, table: Configurations, measure: Measure | None, deadline_s: float | None) -> None:
         if deadline_s is not None and not deadline_s > 0.0:
@@ -170,7 +170,7 @@ def table_of(
     coordinates: Sequence[Sequence[str | float]],
     seconds: Sequence[float] | None = None,
 ) -> Configurations:
-    """Configurations from one mapping of features each; all must name the same."""
+    """Configurations from one mapping of features each, all with the same names."""
     if not rows:
         raise PredictorError("configurations are empty; give at least one")
     fields = tuple(rows[0])

@@ -2,10 +2,10 @@
 
     t(s, m) = th0 + th1 * s / m + th2 * m + th3 * ln m,   th >= 0, by non-negative least squares
 
-with s the fraction of the data set and m the ranks. A black box: it knows nothing of the network, so it needs runs of
-every job again, one model for each device and each job otherwise unchanged. The runs that its experiment design asks
-for are charged to it. Errors are weighted alike in seconds, as in the authors' code; `relative=True`, which weighs
-them in per cent, is ours. So are the intervals: Ernest gives none.
+with s the fraction of the data set and m the ranks. It uses no feature of the network, so it needs runs of every job:
+one curve for each device and each job that differs in more than s and m. The runs that its experiment design asks for
+are charged to it. Errors are weighted equally in seconds, as in the authors' code. Relative weights (`relative=True`)
+and the intervals are additions of this project.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, glo
 from precision_time.report.write import write_whole
 
 _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
-"""Fields that are s and m, not the job (the layout counts without its dp), or say where a file lies."""
+"""Fields that set s and m instead of the job (of the layout only dp), or name a file."""
 
 SPREAD_UNKNOWN = 0.2
-"""Of log time (standard deviation) where runs are too few to tell: the authors report most errors below 20 %."""
+"""Standard deviation of log time with too few runs to estimate it: the authors report most errors below 20 %."""
 SPREAD_LEAST = 0.02
-"""Runs of one kind on one machine repeat no better than this."""
+"""Least standard deviation of log time between repeats: chosen."""
 
 SMALL_FRACTIONS = (0.01, 0.025, 0.05, 0.075, 0.1)
-"""Parts of the data proposed for runs: Ernest trains on up to a tenth."""
+"""Fractions of the data for candidate runs: Ernest trains on up to a tenth."""
 
 FILE = "ernest.json"
 
 
 def samples_of(job: Job) -> float:
-    """Samples of what the job asks for: of its run, or of one step where that has no length."""
+    """Samples of the job's run, or of one step where that has no length."""
     run = job.run
     if run.samples is not None:
         return float(run.samples)
@@ -55,7 +55,7 @@ def samples_of(job: Job) -> float:
 
 
 def data_set_size(job: Job) -> int | None:
-    """Samples of one epoch, None where the job does not say."""
+    """Samples of one epoch, None where the job does not state them."""
     seq_len = job.input.get("seq_len")
     return job.run.samples_per_epoch(seq_len=seq_len if isinstance(seq_len, int) else None)
 
@@ -66,7 +66,7 @@ def point_of(job: Job) -> Point:
 
 
 def job_key(job: Job, by: Sequence[str] | None = None) -> tuple[tuple[str, Hashable], ...]:
-    """What shares one model: all that is fields of the job but its scale, or only the fields named."""
+    """The key of a curve: all fields of the job but those of its scale, or only the fields `by`."""
     fields = job.to_dict()
     fields["layout"] = job.layout_spec.text(with_dp=False)
     fields["dataset"] = job.run.dataset or ""
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Hashable:
 def by_key(
     measured: Iterable[MeasuredJob], by: Sequence[str] | None = None
 ) -> dict[tuple[tuple[str, Hashable], ...], list[MeasuredJob]]:
-    """Rows by what shares one model."""
+    """Rows by the key of their curve."""
     groups: dict[tuple[tuple[str, Hashable], ...], list[MeasuredJob]] = {}
     for row in measured:
         groups.setdefault(job_key(row.job, by), []).append(row)
@@ -91,7 +91,7 @@ def by_key(
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """t(s, m) of one job on one device: parameters in seconds, what they rest on, and how well they are known."""
+    """t(s, m) of one job on one device: parameters in seconds, the range of the runs, and the spread of log time."""
 
     theta: tuple[float, float, float, float]
     runs: int
@@ -103,18 +103,18 @@ class Curve:
         return float(features([point])[0] @ np.array(self.theta))
 
     def beyond(self, point: Point) -> float:
-        """How many times larger (or smaller) than any run, in ranks or in data, whichever is farther; at least 1."""
+        """Factor by which the point lies outside the runs, in ranks or in data, whichever is larger; at least 1."""
         far = [point.ranks / self.ranks[1], self.ranks[0] / point.ranks]
         far += [point.fraction / self.fractions[1], self.fractions[0] / point.fraction]
         return max(1.0, *far)
 
     def log_spread_at(self, point: Point) -> float:
-        """Standard deviation of log time there; wider away from the runs, a step of e as much as all within them."""
+        """Standard deviation of log time at a point; doubled at a factor of e outside the runs."""
         return self.log_spread * (1.0 + math.log(self.beyond(point)))
 
 
 def fit_curve(points: Sequence[Point], seconds: Sequence[float], relative: bool = False) -> Curve:
-    """Non-negative least squares, with a spread from runs left out one at a time."""
+    """Non-negative least squares, with a spread from leaving out one run at a time."""
     rows, times = features(points), np.asarray(seconds, dtype=float)
     theta = _nnls(rows, times, relative)
     ranks = [p.ranks for p in points]
@@ -132,7 +132,7 @@ def _nnls(rows: FloatArray, times: FloatArray, relative: bool) -> FloatArray:
     from scipy.optimize import nnls
 
     weights = 1.0 / times if relative else np.ones_like(times)
-    # Columns of equal size: the solution is the same, and the solver's tolerance fits all of them.
+    # Scaled columns have the same solution, and the solver's tolerance suits all of them.
     sizes = np.linalg.norm(rows * weights[:, None], axis=0)
     sizes[sizes == 0.0] = 1.0
     theta: FloatArray = nnls(rows * weights[:, None] / sizes, times * weights)[0] / sizes
@@ -152,7 +152,7 @@ def _left_out_spread(rows: FloatArray, times: FloatArray, relative: bool) -> flo
 
 
 class Ernest:
-    """See the module. `by` are the fields that share a model (default: all but the scale; () pools everything)."""
+    """See the module. `by` are the fields that make up the key of a curve (default: all but the scale; (): none)."""
 
     name = "ernest"
 
@@ -168,7 +168,7 @@ class Ernest:
         self._cost = Cost(0, 0.0, 0.0)
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
-        """One curve for each key; all rows given are charged."""
+        """Fit one curve for each key; all rows are charged."""
         start = time.perf_counter()
         self._curves = {
             key: fit_curve([point_of(r.job) for r in rows], [r.seconds for r in rows], self.relative)
@@ -177,7 +177,7 @@ class Ernest:
         self._cost = Cost(len(measured), sum(r.cost_s for r in measured), time.perf_counter() - start)
 
     def curve(self, job: Job) -> Curve:
-        """The fitted curve of a job, or a `PredictorError` that says which runs to make."""
+        """The fitted curve of a job. Raises a `PredictorError` that lists the runs to make."""
         curve = self._curves.get(job_key(job, self.by))
         if curve is None:
             raise PredictorError(self._missing(job))
@@ -225,9 +225,9 @@ class Ernest:
     def _missing(self, job: Job) -> str:
         what = f"{job.model} in {job.precision_spec.label} on {job.gpu}"
         if not self._curves:
-            begin = f"ernest has no runs at all, so none of {what}"
+            begin = f"ernest has no runs, so none of {what}"
         else:
-            begin = f"ernest has no runs of {what} as this job has it, and knows nothing from other jobs"
+            begin = f"ernest has no runs of {what} with these settings, and does not use other jobs"
         runs = runs_to_make(job)
         if not runs:
             return f"{begin}; make a few runs on parts of the data and on several gpus, and fit them"
@@ -236,9 +236,9 @@ class Ernest:
 
 
 def runs_to_make(job: Job, budget: float = BUDGET) -> list[tuple[int, int]]:
-    """(samples, ranks) that the A-optimal design asks for before this job can be predicted; [] where it cannot say.
+    """(samples, ranks) of the A-optimal design for this job; [] where its data set or batch is unknown.
 
-    Candidates are parts of the data up to a tenth on 1, 2, 4 ... ranks up to the job's, each of one step at least.
+    Candidates are fractions of the data up to a tenth on 1, 2, 4 ... ranks up to the job's, of at least one step.
     """
     size = data_set_size(job)
     if size is None or job.batch_size is None:
@@ -253,9 +253,9 @@ def runs_to_make(job: Job, budget: float = BUDGET) -> list[tuple[int, int]]:
 def designed(
     measured: Sequence[MeasuredJob], *, by: Sequence[str] | None = None, budget: float = BUDGET, criterion: str = "A"
 ) -> list[MeasuredJob]:
-    """The measured rows that the design would have asked for, of every key apart.
+    """The measured rows that the design selects, separately for every key.
 
-    Candidates are the (s, m) at which the key was measured; rows at one point come together.
+    Candidates are the points (s, m) at which the key was measured; all rows at a selected point are returned.
     """
     chosen: list[MeasuredJob] = []
     for rows in by_key(measured, by).values():

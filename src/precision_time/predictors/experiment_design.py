@@ -5,9 +5,9 @@ model, scaled by their column means, the weights minimise tr((sum l f f')^-1), t
 (A-optimal), or maximise log det(sum l f f') (D-optimal), while sum l * (s / s_min) / m stays within a budget. Runs
 with a weight above 0.3 are made.
 
-Two departures, for grids that the published form cannot take: directions that no candidate tells apart (1, m and ln m
-on two rank counts) are left out of the criterion, and where the runs above 0.3 cannot tell apart what the candidates
-can, the next by weight are added. Both change nothing elsewhere.
+Two additions handle grids on which the published form fails. Directions that no candidate distinguishes (1, m and ln m
+on two rank counts) are left out of the criterion. Where the runs above 0.3 span fewer directions than the candidates,
+the next by weight are added. Neither changes the result on other grids.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Weights of all candidates and what they amount to.
+    """Weights of all candidates and the runs selected.
 
     `chosen` are positions of the runs to make; `costs` are relative (s / s_min / m). Weighted costs sum to the budget
     at most, while `cost`, of whole runs, may exceed it; `value` is the criterion reached: a trace (A) or log det (D).
@@ -84,9 +84,9 @@ def relative_costs(points: Sequence[Point]) -> FloatArray:
 
 
 def reduced(points: Sequence[Point]) -> FloatArray:
-    """Features scaled by their column means, in an orthonormal basis of what the points tell apart.
+    """Features scaled by their column means, in an orthonormal basis of the directions that the points span.
 
-    Trace of the inverse and determinant do not depend on the basis, so nothing changes where there are four directions.
+    Trace of the inverse and determinant do not depend on the basis.
     """
     raw = features(points)
     means = raw.mean(axis=0)
@@ -99,7 +99,7 @@ def reduced(points: Sequence[Point]) -> FloatArray:
 def _whitened(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(Q, B) of rows = Q U with orthonormal columns and B = U^-T, so that M^-1 = B' (Q' W Q)^-1 B.
 
-    The features are nearly collinear; their own products are too ill-conditioned for a solver, those of Q are not.
+    The features are nearly collinear, and their products are too ill-conditioned for a solver; those of Q are not.
     """
     unit, upper = np.linalg.qr(rows)
     return unit, np.linalg.inv(upper).T
@@ -159,13 +159,13 @@ def _solve(rows: FloatArray, costs: FloatArray, budget: float, criterion: str) -
     if weights.value is None:
         raise PredictorError(f"the design of {len(rows)} runs has no solution ({problem.status}); raise the budget")
     solution = np.clip(np.asarray(weights.value, dtype=float), 0.0, 1.0)
-    # An interior-point solution may pass the budget by its tolerance.
+    # An interior-point solution may exceed the budget by the tolerance of the solver.
     within: FloatArray = solution * min(1.0, budget / max(float(costs @ solution), 1e-300))
     return within
 
 
 def _spanning(rows: FloatArray, weights: FloatArray, threshold: float) -> list[int]:
-    """Runs above the threshold by falling weight; more while these cannot tell apart what all can."""
+    """Runs above the threshold by falling weight, and more until they span all directions of the candidates."""
     order = np.argsort(-weights, kind="stable")
     chosen = [int(i) for i in order if weights[i] > threshold]
     rank = _rank(rows[chosen])

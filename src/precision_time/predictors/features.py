@@ -1,8 +1,7 @@
 """Features of a job for regression: one table of names, units and monotone signs, and the vector of a job.
 
-Sizes ("+" in the table) may only raise a predicted time where all else stays: more operations, bytes, kernels or
-gradients are never faster. All other features are ratios, shares and device facts, without a sign: which way they
-push is for the data to say.
+A feature with sign 1 is a size: more operations, bytes, kernels or gradients never lower the predicted time, all else
+equal. The other features are ratios, shares and device facts, and the data decide their direction.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """`sign` is 1 where more may only be slower, all else equal; 0 where nothing is said."""
+    """`sign` is 1 where a larger value never lowers the time, all else equal, and 0 where either is possible."""
 
     name: str
     unit: str
@@ -107,7 +106,7 @@ COMPUTE: tuple[Feature, ...] = (
     Feature("log_batch", "log10", 0, "samples of a rank and micro-step", lambda f: _log(f.batch)),
     Feature("log_micro_steps", "log10", 0, "micro-steps of a step", lambda f: _log(f.micro_steps)),
 )  # fmt: skip
-"""What compute depends on."""
+"""Features of compute."""
 
 _NAMED = {each.name: each for each in COMPUTE}
 
@@ -132,7 +131,7 @@ COMMUNICATION: tuple[Feature, ...] = (
         "log_kernels", "matrix_use", "bandwidth_saved", "scaling_share", "host_share", "log_micro_steps"
     )),
 )  # fmt: skip
-"""What ranks add to compute depends on."""
+"""Features of communication."""
 
 OVERLAP: tuple[Feature, ...] = tuple(
     each for each in COMMUNICATION if each.name in (
@@ -140,10 +139,10 @@ OVERLAP: tuple[Feature, ...] = tuple(
         "scaling_share", "host_share",
     )
 )  # fmt: skip
-"""What decides how much of the communication hides: beside them the aggregator sees the predicted share of it."""
+"""Features of the overlap; the aggregator also gets the predicted communication over compute."""
 
 FEATURES = tuple({each.name: each for each in (*COMPUTE, *COMMUNICATION)}.values())
-"""All, once each."""
+"""All features, each once."""
 
 
 def vector(facts: Facts, features: Sequence[Feature] = FEATURES) -> Array:
@@ -152,7 +151,7 @@ def vector(facts: Facts, features: Sequence[Feature] = FEATURES) -> Array:
 
 
 def matrix(jobs: Sequence[Facts], features: Sequence[Feature] = FEATURES) -> Array:
-    """A row for every job. The values of facts at hand are kept: folds ask for the same rows again and again."""
+    """A row for every job, a column for every feature. Rows are cached by `Facts` object, since folds repeat them."""
     if not jobs:
         return np.zeros((0, len(features)))
     return np.array([_values(facts) for facts in jobs])[:, [_PLACE[feature.name] for feature in features]]

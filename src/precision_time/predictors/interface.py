@@ -1,7 +1,7 @@
-"""What every predictor is given and gives, so that all are trained and judged on the same measured jobs.
+"""The interface of every predictor, so that all are trained and judged on the same measured jobs.
 
-**The time of a job** is here always the seconds of what it says: of its `run` where that has a length, of one optimizer
-step where it has none. Published rows are steps; the runs on a machine of one's own are passes over a data set.
+**The time of a job** is the seconds of its `run` where that has a length, else of one optimizer step. Published rows
+are steps; real runs are passes over a data set.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ Z90 = 1.2815515655446004
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """A job and how long it took.
+    """A job and its measured time.
 
-    `seconds` is the median of its repeats, `cost_s` what finding it out took in all (repeats, warm-up), `family` the
-    model family that is left out with it, `dataset` the type of data it trains on ("" where unknown), `precision` the
-    project's name. `log_spread` is the standard deviation of log(seconds) between repeats, None where measured once.
+    seconds     median of the repeats
+    cost_s      seconds spent on measuring it (repeats, warm-up)
+    family      model family, for leaving out families
+    dataset     type of data it trains on ("" where unknown)
+    log_spread  standard deviation of log(seconds) between repeats, None where measured once
     """
 
     id: str
@@ -46,8 +48,8 @@ class MeasuredJob:
 class Forecast:
     """Seconds of a job (see the module) with P10 and P90.
 
-    `confidence` in [0, 1] is how like the training jobs this one is, where the predictor has such a notion;
-    `notes` are sentences for the reader (out of distribution, extrapolated ...).
+    `confidence` in [0, 1] is the similarity to the training jobs, None where the predictor has no such measure; `notes`
+    are sentences for the reader (out of distribution, extrapolated ...).
     """
 
     seconds: float
@@ -60,14 +62,14 @@ class Forecast:
     def spread(
         cls, seconds: float, log_spread: float, confidence: float | None = None, notes: tuple[str, ...] = ()
     ) -> Forecast:
-        """With log-normal deciles, `log_spread` being the standard deviation of log(seconds)."""
-        wide = math.exp(Z90 * log_spread)
-        return cls(seconds, seconds / wide, seconds * wide, confidence, notes)
+        """A log-normal forecast; `log_spread` is the standard deviation of log(seconds)."""
+        factor = math.exp(Z90 * log_spread)
+        return cls(seconds, seconds / factor, seconds * factor, confidence, notes)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a predictor had to spend: runs and seconds of measuring jobs (or operators), and seconds of fitting."""
+    """The cost of training: runs and seconds of measuring jobs (or operators), and seconds of fitting."""
 
     runs: int
     measured_s: float
@@ -76,11 +78,11 @@ class Cost:
 
 @runtime_checkable
 class Predictor(Protocol):
-    """One predictor. Each is a class of its own module; `registry.py` names them.
+    """A predictor; `registry.py` names the classes.
 
-    `fit` may be called again, which forgets what was learned before. `predict` raises a `PredictorError` that says what
-    is missing (not trained, another data set type, another device). `save` writes plain files (JSON, text, npz), never
-    pickles, into a folder of its own; `load` reads them back and predicts the same to the last digit but rounding.
+    `fit` replaces the result of an earlier `fit`. `predict` raises a `PredictorError` that names what is missing (not
+    trained, another data set type, another device). `save` writes plain files (JSON, text, npz), never pickles, into a
+    folder; `load` reads them back and predicts the same up to rounding.
     """
 
     name: str
@@ -98,7 +100,7 @@ class Predictor(Protocol):
 
 
 def steps_of(job: Job) -> float:
-    """Optimizer steps of what the job asks for; 1 where its run has no length. A part of a step counts as a whole."""
+    """Optimizer steps of the job's run, rounded up; 1 where the run has no length."""
     run = job.run
     if run.steps is not None:
         return float(run.steps)

@@ -1,4 +1,4 @@
-"""Measured times of single operators, whole and at their real dtype, and how to measure them on the device at hand."""
+"""Measured times of single operators in their real shapes and dtypes, and the profiling of this machine."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from precision_time.timing.operators import WorkOptions
 Report = Callable[[int, int], None]
 _LAYOUT = "layout"
 BESIDE = "operators.zip"
-"""Name of a profile that lies beside the device file of its machine."""
+"""File name of a profile beside the device file of its machine."""
 _MEMBER = "operators.json"
 
 
 def device_key(gpu: Gpu) -> str:
-    """What tells devices apart: the catalog's name, and which machine it was where `calibrate` named it."""
+    """A device's name: that of the catalog, with the machine for a device that `calibrate` measured."""
     return gpu.name if gpu.calibration is None else f"{gpu.name} ({gpu.calibration.machine})"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorProfile:
-    """Points of one device (`device_key`), and what could not be measured.
+    """Points of one device (`device_key`), and the operators that could not be measured.
 
-    `spent_s` is what measuring all of them took, `now_s` the part of it that was not taken from a journal.
+    `spent_s` is the time of measuring all points, `now_s` the part of it that was not read from a journal.
     """
 
     device: str = ""
@@ -52,7 +52,7 @@ class OperatorProfile:
         exact = {(point.kind, point.options): point.time for point in self.points}
         loose: dict[Any, Timed] = {}
         for point in self.points:
-            loose.setdefault((_anyhow(point.kind), point.options), point.time)
+            loose.setdefault((_without_layout(point.kind), point.options), point.time)
         object.__setattr__(self, "_exact", exact)
         object.__setattr__(self, "_loose", loose)
 
@@ -60,7 +60,7 @@ class OperatorProfile:
         return len(self.points)
 
     def time(self, kind: OpSignature, options: WorkOptions) -> Timed | None:
-        """Of this very operator; with its operands lying otherwise in memory where the graph does not say how."""
+        """Time of this operator, or of one with another memory layout where the graph does not state the layout."""
         point = self._exact.get((kind, options))
         if point is None and kind.attr(_LAYOUT) is None:
             point = self._loose.get((kind, options))
@@ -80,7 +80,7 @@ class OperatorProfile:
         return cls(str(content["device"]), points, float(content["spent_s"]), tuple(content["left_out"]))
 
     def write(self, path: Path) -> None:
-        """As compressed JSON, the same bytes for the same profile."""
+        """Write compressed JSON, the same bytes for the same profile."""
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             member = zipfile.ZipInfo(_MEMBER)  # dated 1980, always
@@ -90,7 +90,7 @@ class OperatorProfile:
 
     @classmethod
     def read(cls, path: Path) -> OperatorProfile:
-        """What `write` wrote; `DataError` where it cannot be read."""
+        """Read what `write` wrote. Raises a `DataError` where it cannot be read."""
         try:
             with zipfile.ZipFile(path) as archive:
                 return cls.from_json(json.loads(archive.read(_MEMBER)))
@@ -101,12 +101,12 @@ class OperatorProfile:
 
 
 def _rounded(record: dict[str, Any]) -> dict[str, Any]:
-    """Times to six digits, far below their spread: half the size."""
+    """Round times to six digits, far below their spread, to halve the file."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in record.items()}
 
 
-def _anyhow(kind: OpSignature) -> OpSignature:
-    """The operator whatever the order of its operands' elements in memory."""
+def _without_layout(kind: OpSignature) -> OpSignature:
+    """The operator without the memory layout of its operands."""
     return replace(kind, attrs=tuple(pair for pair in kind.attrs if pair[0] != _LAYOUT))
 
 
@@ -120,9 +120,9 @@ def profile_operators(
 ) -> OperatorProfile:
     """Measure every operator of the jobs on this machine in about `budget_s` seconds, each once.
 
-    Points are kept in `journal` (one JSON line each) as they come: the same call goes on with what lacks, for other
-    jobs too. `ranks` and `threads` as `calibrate` takes them. Raises `MeasureError` where this machine cannot, or
-    where the journal is another machine's.
+    Points are appended to `journal` (one JSON line each), and a later call measures only what is missing, for other
+    jobs too. `ranks` and `threads` as in `calibrate`. Raises `MeasureError` where this machine cannot run them, or
+    where the journal is from another machine.
     """
     from precision_time.measure.calibrate import Machine, portable_fields
     from precision_time.measure.launch import launch
@@ -148,7 +148,7 @@ def profile_operators(
 
 
 def device_at_hand() -> str:
-    """`device_key` of what is profiled on this machine."""
+    """`device_key` of the device that is profiled on this machine."""
     from precision_time.measure import machine
     from precision_time.measure.calibrate import Machine, device_name
 

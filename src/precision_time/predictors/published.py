@@ -1,7 +1,7 @@
-"""The published rows as measured jobs, and what two of them must share to be one job in another dress.
+"""Published rows as measured jobs, and the groups of them that cross-validation keeps in one fold.
 
-Rows of trust A and B alone are loaded, those whose errors the project reports; those of trust C (other frameworks'
-kernels, doubtful conditions) neither train nor judge a predictor.
+Only rows of trust A and B are loaded. Rows of trust C (kernels of other frameworks, doubtful conditions) neither train
+nor judge a predictor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TRUSTED = ("A", "B")
 
 
 def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[MeasuredJob, ...]:
-    """The rows of a table in the measurement schema that can be said as a job; empty where there is no such file.
+    """The rows of a table in the measurement schema (docs/evaluate.md) that can be expressed as a job.
 
-    `seconds` are of one optimizer step, as published. What measuring them cost is not known and stands as zero.
-    Raises `DataError` where the file is no table.
+    Empty where there is no such file. `seconds` are of one optimizer step, as published; their cost is unknown and set
+    to 0. Raises `DataError` where the file is no table.
     """
     if not path.is_file():
         return ()
@@ -62,16 +62,16 @@ Group = Callable[[MeasuredJob], str]
 
 
 def job_group(measured: MeasuredJob) -> str:
-    """Equal for one job in other precisions, batches, accumulations, memory formats and optimizers.
+    """The same text for a job in other precisions, batches, accumulations, memory formats and optimizers.
 
-    Model, its configuration and input, GPU, system, number of GPUs and nodes, and layout must agree.
+    It names model, configuration, input, GPU, system, number of GPUs and nodes, and layout.
     """
     job = measured.job
     return "|".join((card_group(measured), job.system or job.node or "", str(job.gpus), str(job.nodes), job.layout))
 
 
 def card_group(measured: MeasuredJob) -> str:
-    """Stricter: one model on one GPU is one group, whatever the number of GPUs and the machine."""
+    """Model and GPU type: a stricter group, of any number of GPUs and any machine."""
     job = measured.job
     entry = ENTRIES.get(job.model.lower())
     config, sizes = (entry.config, entry.input) if entry is not None else ({}, {})
@@ -79,7 +79,7 @@ def card_group(measured: MeasuredJob) -> str:
 
 
 def _departs(fields: Mapping[str, Value], defaults: Mapping[str, Any]) -> str:
-    """Only what is not the named model's own: sources differ in what they spell out."""
+    """The fields that differ from the named model's defaults, since sources differ in which defaults they state."""
     return format_fields({key: value for key, value in sorted(fields.items()) if defaults.get(key) != value})
 
 

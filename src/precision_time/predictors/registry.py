@@ -1,4 +1,4 @@
-"""Names of the predictors, and their classes, loaded when first asked for: each needs libraries that others do not."""
+"""Names and classes of the predictors. A class is imported when it is asked for, since each needs other libraries."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Gaussian processes over configurations, as CherryPick needs them: Matern 5/2, one length scale for each feature.
 
-`likelihood` takes the hyperparameters of greatest likelihood, with scikit-learn's process. Of a handful of runs these
-are overconfident: a feature that happened not to matter gets an endless length scale. `averaged` weighs many
-hyperparameters, drawn once from a prior, by their likelihood. That is what the authors' code did, by sampling; a fixed
-draw gives the same search each time and needs no fitting, and one batched solve takes the place of many fits.
+`Likelihood` uses the hyperparameters of greatest likelihood, with scikit-learn's process. After few runs these are
+overconfident: a feature without visible effect gets an infinite length scale. `Averaged` weights many hyperparameters,
+drawn once from a prior, by their likelihood, as the authors' code does by sampling. The fixed draw makes a search
+repeatable, and one batched solve replaces many fits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from precision_time.predictors.cloud_search import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed of log C at some places: a mixture of normals, a row for every set of hyperparameters."""
+    """The posterior of log C at some places: a mixture of normals, a row for every set of hyperparameters."""
 
     weights: FloatArray
     mean: FloatArray
@@ -33,7 +33,7 @@ class Belief:
         return gain
 
     def improvement_within(self, best: float, limit: FloatArray) -> FloatArray:
-        """E[max(0, best - Y); Y <= limit] at every place: of an improvement that counts only below a limit."""
+        """E[max(0, best - Y); Y <= limit] at every place: the improvement counts only below a limit."""
         from scipy.special import ndtr
 
         reach = np.minimum(best, limit)
@@ -68,7 +68,7 @@ def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float | 
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """One set of hyperparameters, fitted. Bounds hold for features on [0, 1] and log C of unit variance; ours."""
+    """One set of hyperparameters, fitted. Bounds for features on [0, 1] and log C of unit variance: chosen."""
 
     length_scales: tuple[float, float] = (0.1, 10.0)
     noise: tuple[float, float] = (1e-4, 0.1)
@@ -87,7 +87,7 @@ class Likelihood:
             1.0 * shape + noise, n_restarts_optimizer=self.restarts, random_state=seed
         )
         with warnings.catch_warnings():
-            # A length scale at its bound is what a feature without effect has.
+            # A feature without effect has a length scale at its bound.
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(places, (known - known.mean()) / scale)
         mean, deviation = model.predict(asked, return_std=True)
@@ -103,7 +103,7 @@ class Averaged:
     amplitude, amplitude_spread   the same of the standard deviation of log C
     noise                         range of the noise's share of the variance, log-uniform
     draws                         points of a quasi-random sequence, the same ones each time
-    The mean of log C is unknown too, with the process's own variance.
+    The mean of log C is unknown, with the variance of the process.
     """
 
     length_scale: float = 0.5

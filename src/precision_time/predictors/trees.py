@@ -1,8 +1,8 @@
 """Gradient-boosted trees of LightGBM over named features, averaged over seeds, with monotone constraints.
 
-One setting for all models, fixed before any held-out row was looked at and never tuned: a table of a few hundred rows
-in some dozens of groups bears shallow trees (6 leaves of at least 8 rows), slow steps, half the features and 70 % of
-the rows in each tree, and a loss that a few strange rows do not rule (Huber).
+One setting serves all models. It was fixed before any held-out error was computed and never tuned: for a few hundred
+rows in some dozens of groups, shallow trees (6 leaves of at least 8 rows), a small learning rate, half the features
+and 70 % of the rows in each tree, and Huber loss against outliers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Setting:
     huber: float = 0.3
 
     def parameters(self, features: Sequence[Feature], seed: int) -> dict[str, Any]:
-        """In LightGBM's words."""
+        """LightGBM's parameters."""
         return {
             "objective": "huber",
             "alpha": self.huber,
@@ -77,7 +77,7 @@ class Trees:
         for each in range(setting.seeds):
             parameters = setting.parameters(features, 1000 * seed + each)
             rows = lightgbm.Dataset(columns, **data, params=parameters)
-            # Else LightGBM writes the trees out as text and reads them back.
+            # Without keep_training_booster LightGBM writes the trees as text and reads them back.
             grown.append(lightgbm.train(parameters, rows, setting.rounds, keep_training_booster=True))
         return cls(tuple(features), tuple(grown))
 
@@ -86,12 +86,12 @@ class Trees:
         return np.asarray(np.mean([booster.predict(columns, num_threads=1) for booster in self.boosters], axis=0))
 
     def contributions(self, columns: Array) -> Array:
-        """TreeSHAP: what each feature adds to each row's prediction (rows x features), the mean prediction apart."""
+        """TreeSHAP values (rows x features): the contribution of each feature to each prediction, without the mean."""
         values = [booster.predict(columns, pred_contrib=True, num_threads=1)[:, :-1] for booster in self.boosters]
         return np.asarray(np.mean(values, axis=0))
 
     def gains(self) -> dict[str, float]:
-        """Share of the loss that splits on a feature took away."""
+        """Share of the loss reduction by the splits on each feature."""
         total = np.sum([booster.feature_importance("gain") for booster in self.boosters], axis=0)
         all_gain = float(total.sum()) or 1.0
         return {name: float(gain) / all_gain for name, gain in zip(names(self.features), total, strict=True)}
@@ -120,7 +120,7 @@ class Trees:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """The files of a predictor, in a folder of its own."""
+    """Write the files of a predictor into its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")

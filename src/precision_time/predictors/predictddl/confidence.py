@@ -1,4 +1,4 @@
-"""How like the networks trained on a new one is: cosine similarity of graph vectors, and a flag for strangers."""
+"""Similarity of a new network to the training networks (cosine of graph vectors), and an out-of-distribution flag."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from precision_time.predictors.predictddl.network import Floats
 
 STRANGE = 0.05
-"""Share of the training networks themselves that are as lonely as a stranger: the flag's quantile."""
+"""Quantile of the flag: the share of training networks whose nearest neighbour is less similar than the threshold."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Vectors of the training networks, one row each, and the similarity below which a network is a stranger.
+    """Vectors of the training networks, one row each, and the similarity below which a network is flagged.
 
-    Vectors are standardised over the training networks first: means over nodes all point much the same way, so that
-    raw cosines are near one for everything.
+    Vectors are standardised over the training networks first, because means over nodes are nearly parallel and raw
+    cosines are near one for all networks.
     """
 
     vectors: Floats
@@ -32,11 +32,11 @@ class Likeness:
         return float(np.clip(self._similarities(vector).max(), 0.0, 1.0))
 
     def nearest(self, vector: Floats) -> int:
-        """Row of the training network that is most alike."""
+        """Row of the most similar training network."""
         return int(self._similarities(vector).argmax())
 
     def is_strange(self, vector: Floats) -> bool:
-        """Whether a network is out of distribution: less alike than nearly all training networks are to another."""
+        """Whether a network is out of distribution: less similar than nearly all training networks to their nearest."""
         return self.confidence(vector) < self.threshold
 
     def _similarities(self, vector: Floats) -> Floats:
@@ -49,7 +49,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def likeness(vectors: Floats) -> Likeness:
-    """The threshold is a low quantile of the training networks' similarities to their nearest other."""
+    """Likeness to these vectors; the threshold is a low quantile of their similarities to their nearest other."""
     mean, deviation = vectors.mean(0), vectors.std(0)
     deviation = np.where(deviation > 1e-9, deviation, 1.0)
     unit = _unit((vectors - mean) / deviation)

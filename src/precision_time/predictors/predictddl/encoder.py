@@ -7,7 +7,7 @@ its kernel. A forward sweep and then a backward sweep visit the nodes in topolog
     h_v = GRU(m_v, h_v)
 
 where the neighbours are those before v in the forward, those behind it in the backward sweep. Layer norm; the vector is
-the mean over nodes. What GHN-2 decodes into weights of the network we read as its description, as PredictDDL does.
+the mean over nodes. GHN-2 decodes it into weights of the network; PredictDDL uses it as a description of the network.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from precision_time.predictors.predictddl.primitives import (
 )
 
 WIDTH = 32
-"""Of a node's state and of the graph's vector."""
+"""Numbers of a node's state and of the graph's vector."""
 WEIGHTS = Path(__file__).parent / "data" / "encoder.npz"
 """The pre-trained encoder that ships; `python -m benchmarks.papers.predictddl_pretraining` makes it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTensors:
-    """One network, or several side by side, as the encoder reads it.
+    """One network, or several side by side, as input of the encoder.
 
-    The names are those of torch_geometric: its `Batch` adds the nodes before to everything called index, so that
-    `Data(**fields)` of many networks can be shuffled and batched by its loader, while answering needs no import of it.
+    The names follow torch_geometric: its `Batch` offsets every field whose name contains index, so that its loader can
+    batch `Data(**fields)` of many networks, while inference does not import it.
     """
 
     types: torch.Tensor
@@ -77,7 +77,7 @@ def tensors_of(network: Network) -> GraphTensors:
 
 @dataclass(slots=True)
 class _Sweep:
-    """One level of a sweep after the other: its nodes, and the edges that leave them, as positions among them."""
+    """The levels of a sweep in order: their nodes, and the edges that leave them as positions among the nodes."""
 
     nodes: tuple[torch.Tensor, ...]
     near: tuple[tuple[torch.Tensor, torch.Tensor], ...]
@@ -149,7 +149,7 @@ class Encoder(nn.Module):
         return self.norm(states)
 
     def _visit(self, states: torch.Tensor, sweep: _Sweep) -> torch.Tensor:
-        """One sweep. A level's new states send their messages on at once, so that all behind them have got them."""
+        """One sweep. The messages of a level are added before the next level is visited."""
         messages = torch.zeros_like(states)
         visited = []
         for nodes, (near_from, near_to), (far_from, far_to, nearness) in zip(
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
 
 
 def random_encoder(seed: int = 0) -> Encoder:
-    """An encoder that learned nothing: the frozen random twin of the ablation."""
+    """An untrained encoder, for the ablation."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made: Encoder = Encoder().eval()
@@ -180,7 +180,7 @@ def embed(encoder: Encoder, network: Network) -> Floats:
 
 
 def save_encoder(encoder: Encoder, path: Path, provenance: dict[str, Any]) -> None:
-    """Weights and where they are from, as one npz."""
+    """Write the weights and their provenance as one npz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()}
     with path.open("wb") as file:
@@ -188,7 +188,7 @@ def save_encoder(encoder: Encoder, path: Path, provenance: dict[str, Any]) -> No
 
 
 def load_encoder(path: Path = WEIGHTS) -> Encoder:
-    """The encoder of an npz. Raises a `DataError` where it does not fit."""
+    """Read the encoder of an npz. Raises a `DataError` where its shapes are wrong."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: torch.from_numpy(stored[name].copy()) for name in stored.files if name != "provenance"}

@@ -1,4 +1,4 @@
-"""What is known of a job before it runs: its network, its cluster, its run. No column yet, no number invented."""
+"""Facts of a job before it runs: its network, its cluster and its run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from precision_time.predictors.predictddl.network import Network, network_of
 from precision_time.zoo.catalog import ENTRIES
 
 _TRACED_BATCH = 8
-"""Networks are described per sample; this batch is for the capture alone, and one for all makes one trace of each."""
+"""Batch of the capture. Facts are per sample, so one batch gives one trace for all jobs of a network."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Of one job. Counts are of the whole job: `steps` and `samples` of its run, or of one step."""
+    """Facts of one job. `steps` and `samples` are those of its run, or of one step."""
 
     job: Job
     network: Network
     cluster: Cluster | None
-    """None where the job's device is no GPU of the catalog (a CPU that is not described): it then has no peaks."""
+    """None where the job's device is neither in the catalog nor in a device file; it then has no peaks."""
     dataset: str
     batch_size: int
     ranks: int
@@ -41,15 +41,15 @@ class Facts:
 
     @property
     def gpu(self) -> str:
-        """Its catalog name, where it has one: a100 and a100-80gb-sxm are one device."""
+        """The catalog name where there is one, so that a100 and a100-80gb-sxm are one device."""
         return self.cluster.gpu.name if self.cluster else self.job.gpu
 
 
 def facts_of(job: Job) -> Facts:
-    """Raises the errors of what cannot be: unknown model, other layouts than data parallel, a run without a length."""
+    """The facts of a job. Raises an error for an unknown model, a layout that is not data parallel, or a bad run."""
     if not job.layout_spec.plain:
         raise PredictorError(
-            f"layout {job.layout} is not plain data parallelism, which is all that predictddl knows; "
+            f"layout {job.layout} is not plain data parallelism, the only layout of predictddl; "
             "use layout dp or predictor simulator"
         )
     model = _model_of(job)
@@ -74,17 +74,17 @@ def facts_of(job: Job) -> Facts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
-    """What a model word with its configuration and input stands for."""
+    """A model with its configuration and input."""
 
     network: Network
     dataset: str
     batch_size: int
-    """The model's usual one."""
+    """The default of the model."""
     sizes: Mapping[str, Any]
 
 
 def _model_of(job: Job) -> _Model:
-    """Traced once for all jobs of the network, whatever their precision, device and batch size."""
+    """Traced once for all jobs of the network, of any precision, device and batch size."""
     user_model = job.model.endswith(".py") or ".py:" in job.model
     fields: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
     return _remembered(json.dumps(fields, sort_keys=True), user_model)
@@ -105,7 +105,7 @@ def _captured(job: Job) -> TrainingStep:
 
 
 def _plain(name: str) -> str:
-    """A dataset type: names that differ in case and hyphens are one."""
+    """The name of a dataset type without case, hyphens and underscores."""
     return name.strip().lower().replace("-", "").replace("_", "")
 
 

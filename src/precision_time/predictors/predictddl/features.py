@@ -3,9 +3,9 @@
     x = [graph vector, log params, log FLOPs, log nodes | servers n, 1/n, log n, cores, memory, peaks, bandwidths,
          links | batch, data, samples, image size | precision]
 
-and, as our own addition, `work`: what the network's layers ask of hardware, kind by kind, and its roofline seconds in
-the job's precision where the device has peaks. Each group is named, so that an ablation removes whole groups; the
-published design is `PUBLISHED`, which knows no precision and no work.
+and, as an addition of this project, `work`: operations and bytes by kind of layer, and roofline seconds in the job's
+precision where the device has peaks. An ablation removes whole groups of columns; `PUBLISHED` are the groups of the
+paper, without precision and work.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _COSTLY = {
     "product": (Primitive.LINEAR, Primitive.MSA),
     "recurrent": (Primitive.RNN,),
 }
-"""OpSignatures of layers that compute at rates of their own; all others move memory."""
+"""Kinds of layers that are bound by operations; all others move memory."""
 _PASSES = 3.0
-"""Forward and backward over forward: two products of the gradient for each of the forward pass."""
+"""Operations of forward and backward over forward: the backward pass has two products for each forward one."""
 
 
 def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dict[str, float]:

@@ -1,12 +1,12 @@
-"""A law of work beneath the regressor: seconds of a step as a sum of what its layers ask for, fitted to the same runs.
+"""A law of work beneath the regressor: seconds of a step as a sum over its operations, fitted to the same runs.
 
     seconds = steps * sum over terms of theta * x,   theta >= 0, one set for each precision
 
 with x the ideal seconds of the network's operations and bytes by kind of layer (at the device's peak and bandwidth,
 or at nominal ones where it has none), its counts of layers and of recurrent steps, its weights, and one; all of them
-once more for several ranks. Non-negative least squares on relative errors. This is ours, not PredictDDL's: its
-regressor then tells what is left, log(seconds / law), instead of log(seconds). A law adds where logs multiply, so that
-networks whose time is mostly launches and networks whose time is mostly arithmetic can be told by one.
+once more for several ranks. Fitted by non-negative least squares on relative errors. This is an addition of this
+project: the regressor then predicts log(seconds / law) instead of log(seconds). The law is additive where regressors
+of logs are multiplicative, so one law fits networks bound by launches and networks bound by arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.primitives import Primitive
 
 NOMINAL_PEAK, NOMINAL_BANDWIDTH = 1e11, 1e10
-"""FLOP/s and bytes/s of a device that is not described: theta then takes up what it really has."""
+"""FLOP/s and bytes/s of a device without peaks; theta then contains the ratio to its real ones."""
 _DENSE: Mapping[str, tuple[Primitive, ...]] = {
     "convolution": (Primitive.CONV, Primitive.DIL_CONV),
     "grouped convolution": (Primitive.SEP_CONV,),
@@ -42,7 +42,7 @@ _LAYER_S, _STEP_S = 1e-4, 1e-3
 _ROUNDS = 6
 LSTM_GATES = 4
 ANY = ""
-"""Stands for precisions that no training run had."""
+"""Key of the theta for precisions without training runs."""
 
 
 @lru_cache(maxsize=4096)  # the same jobs are asked about in every fold

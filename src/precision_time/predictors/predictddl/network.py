@@ -73,7 +73,7 @@ def network_of(graph: OpGraph, batch_size: int = 1) -> Network:
         _walk(call, graph.kinds[call.kind], nodes, holds, sources, batch_size)
     if not any(node.kind is not Primitive.INPUT for node in nodes):
         raise PredictorError(
-            f"model {graph.name!r} runs no layer that is known (convolution, linear, attention, norm ...); "
+            f"model {graph.name!r} runs no known layer (convolution, linear, attention, norm ...); "
             "predict it with another predictor, such as simulator"
         )
     nodes = _joined(nodes)
@@ -90,7 +90,7 @@ def network_of(graph: OpGraph, batch_size: int = 1) -> Network:
 
 
 def _joined(nodes: list[_Node]) -> list[_Node]:
-    """Without nodes that nothing joins: labels that only the loss reads."""
+    """Without isolated nodes, such as labels that only the loss reads."""
     used = frozenset().union(*(node.inputs for node in nodes))
     kept = [i for i, node in enumerate(nodes) if i in used or node.inputs]
     number = {old: new for new, old in enumerate(kept)}
@@ -101,7 +101,7 @@ def _joined(nodes: list[_Node]) -> list[_Node]:
 
 @dataclass(slots=True, eq=False)
 class _Sources:
-    """Which storages are data of the job, so that reading one makes an input node."""
+    """Categories of storages: reading an input of the job makes an input node."""
 
     graph: OpGraph
 
@@ -201,7 +201,7 @@ def _shape(kind: OpSignature, primitive: Primitive, before: list[int]) -> tuple[
 
 
 def _window(kind: OpSignature) -> tuple[int, int]:
-    """What a pooling looks at: its kernel, or the whole of what it reduces."""
+    """Kernel of a pooling, or the size of what it reduces."""
     kernel = kind.ints_attr("kernel_size")
     if kernel:
         return (kernel * 2)[-2], kernel[-1]

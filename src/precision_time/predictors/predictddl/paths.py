@@ -1,4 +1,4 @@
-"""What the encoder needs of a graph's shape: the order of its sweeps, and which nodes see each other from afar."""
+"""Levels of a graph, which order the sweeps of the encoder, and virtual edges between distant nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST = 50
 def levels(nodes: int, edges: Ints) -> Ints:
     """Edges on the longest path to every node, for edges in topological order (producers before consumers).
 
-    Nodes of one level do not reach each other, so a sweep may treat them at once.
+    Nodes of one level do not reach each other, so a sweep visits them together.
     """
     level = np.zeros(nodes, dtype=np.int64)
     for source, target in edges.T[np.argsort(edges[1], kind="stable")].tolist():

@@ -1,4 +1,4 @@
-"""PredictDDL as one of the predictors: trained once for each dataset type, it tells networks that it never saw run."""
+"""The PredictDDL predictor: trained for each dataset type, it predicts networks without training runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precision_time.predictors.predictddl.trainer import Design, Row, Trained, d
 
 @cache
 def encoder_of(name: str) -> Encoder:
-    """The shipped encoder, or one that learned nothing."""
+    """The shipped encoder (`pretrained`) or an untrained one (`random`)."""
     if name not in ("pretrained", "random"):
         raise PredictorError(f"encoder {name!r} is unknown; use pretrained or random")
     return load_encoder() if name == "pretrained" else random_encoder()
@@ -36,7 +36,7 @@ def embedder_of(name: str) -> Callable[[Network], Floats]:
 
 
 class PredictDDL:
-    """See the package. `design` says which columns and which encoder; the default is that of the report."""
+    """See the package. `design` sets columns, encoder and regressors."""
 
     name = "predictddl"
 
@@ -44,11 +44,11 @@ class PredictDDL:
         self.design = design or Design()
         self._trained: dict[str, Trained] = {}
         self.left_out: dict[str, str] = {}
-        """Dataset types of the last fit that had too few networks, and what was said of them."""
+        """Dataset types of the last fit with too few networks, and the message."""
 
     @property
     def trained(self) -> Mapping[str, Trained]:
-        """The registry of dataset types."""
+        """Dataset type -> what was trained for it."""
         return self._trained
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
@@ -60,11 +60,11 @@ class PredictDDL:
             raise PredictorError(next(iter(self.left_out.values()), "predictddl was given no measured jobs; give some"))
 
     def learn(self, measured: Sequence[MeasuredJob]) -> None:
-        """The offline training of the dataset types in these rows; types already trained and not in them stay."""
+        """Train the dataset types in these rows; types trained before and not in them are kept."""
         self.learn_described(described(measured))
 
     def learn_described(self, rows: Sequence[Row]) -> None:
-        """The same of rows whose facts are known."""
+        """The same for rows with facts."""
         by_type: dict[str, list[Row]] = {}
         for row in rows:
             by_type.setdefault(row.facts.dataset, []).append(row)

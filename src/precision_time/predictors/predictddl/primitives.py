@@ -3,9 +3,8 @@
 GHN-2 (Knyazev et al., "Parameter Prediction for Unseen Deep Architectures", 2021) has fifteen primitives: max_pool,
 avg_pool, sep_conv, dil_conv, conv, msa, cse, sum, concat, input, bias, bn, ln, pos_enc and glob_avg. They describe
 image networks whose weights are to be guessed. Ours are fifteen too, for all networks and for time: the three
-poolings are one (their kernel tells them apart), a bias is no node, a position table is an embedding; in their place
-stand linear layers (GHN-2 calls them 1 x 1 convolutions), recurrent layers and activations, which all take time of
-their own kind.
+poolings are one (they differ in kernel), a bias is no node, a position table is an embedding. Added are linear layers
+(1 x 1 convolutions in GHN-2), recurrent layers and activations.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from enum import IntEnum
 
 
 class Primitive(IntEnum):
-    """What a node of a network does."""
+    """Operation of a node."""
 
     INPUT = 0
     CONV = 1
@@ -92,11 +91,11 @@ OF_OPERATOR: dict[str, Primitive] = {
         Primitive.ACT,
     ),
 }  # fmt: skip
-"""Operators by name, beside convolutions and products. What is not here hands its inputs on: casts, copies, dropout,
-masks, random numbers; so a graph is the same at every precision."""
+"""Operators by name, beside convolutions and products. Other operators (casts, copies, dropout,
+masks, random numbers) pass their inputs on, so the graph is the same in every precision."""
 
 GATES: dict[object, int] = {0: 1, 1: 1, 2: 4, 3: 3}
 """Of a recurrent layer by the mode of `pt.rnn` (cuDNN's numbering): relu, tanh, LSTM, GRU."""
 
 TWO_SIDED = frozenset({Primitive.SUM, Primitive.CSE})
-"""Nodes only where two different activations meet: adding a bias or scaling by a number is none."""
+"""Nodes only where two different activations are combined, not for a bias or a scalar factor."""

@@ -1,6 +1,6 @@
 """The four regressors of PredictDDL on standardised columns: linear, degree-2 ridge, RBF-SVR, MLP.
 
-scikit-learn fits them; what they learned is arrays, which answer here without it, are saved as npz and read back.
+scikit-learn fits them. The fitted arrays are evaluated here without it and saved as npz.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Arrays = Mapping[str, Floats]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A regressor and its settings, as the selection tries them."""
+    """A kind of regressor with its options."""
 
     kind: str
     options: tuple[tuple[str, float], ...] = ()
@@ -38,7 +38,7 @@ SETTINGS: tuple[Setting, ...] = (
     *(Setting(SVR, (("C", c), ("width", w))) for c, w in ((0.3, 0.1), (0.3, 0.3), (3.0, 0.1), (3.0, 0.3))),
     Setting(MLP, (("alpha", 30.0),)),
 )
-"""What the selection tries. `width` scales the RBF's 1 / columns."""
+"""Settings that the selection compares. `width` scales the RBF's 1 / columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Fitted:
 
 
 _FAR = 6.0
-"""Standard deviations beyond which a column says no more: a square of a stray value must not rule the sum."""
+"""Standard deviations at which columns are clipped, so that the square of an outlier does not dominate."""
 
 
 _Solver = Callable[[Floats, Floats, Mapping[str, float], int], dict[str, Floats]]
@@ -67,7 +67,7 @@ def fit(setting: Setting, x: Floats, y: Floats, seed: int = 0) -> Fitted:
     if setting.kind not in _FIT:
         raise PredictorError(f"regressor {setting.kind!r} is unknown; nearest: {nearest(setting.kind, _FIT)}")
     mean, deviation = x.mean(0), x.std(0)
-    deviation = np.where(deviation > 1e-9, deviation, 1.0)  # a column that never changes says nothing
+    deviation = np.where(deviation > 1e-9, deviation, 1.0)  # constant columns
     y_mean, y_deviation = float(y.mean()), float(y.std()) or 1.0
     z = (x - mean) / deviation
     learned = _FIT[setting.kind](z, (y - y_mean) / y_deviation, dict(setting.options), seed)
@@ -91,7 +91,7 @@ def _squares(z: Floats) -> Floats:
 
 def _fit_linear(z: Floats, y: Floats, options: Mapping[str, float], _seed: int) -> dict[str, Floats]:
     ridge = _ridge(z, y, options["alpha"])
-    # The median of what is left is not moved by a few strange networks, as the mean is.
+    # The median of the residuals is robust against a few outlying networks.
     return {**ridge, "intercept": np.array(np.median(y - z @ ridge["coefficients"]))}
 
 

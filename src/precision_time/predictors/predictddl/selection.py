@@ -1,4 +1,4 @@
-"""Choice of the regressor by folds that keep each network whole: how well is a network told that was never seen?"""
+"""Selection of the regressor by cross-validation with whole networks left out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOLDS = 5
 
 
 def grouped_folds(groups: Sequence[str], folds: int = FOLDS, seed: int = 0) -> list[tuple[Ints, Ints]]:
-    """(train, test) row numbers; all rows of a group stand on one side. As many folds as groups at most.
+    """(train, test) row numbers of each fold; all rows of a group are on one side. At most one fold for each group.
 
-    Groups are dealt to folds by chance, the largest first, each to the fold with the fewest rows so far.
+    Groups are assigned in random order, the largest first, each to the fold with the fewest rows so far.
     """
     names = sorted(set(groups))
     order = [names[i] for i in np.random.default_rng(seed).permutation(len(names))]
@@ -37,10 +37,10 @@ def grouped_folds(groups: Sequence[str], folds: int = FOLDS, seed: int = 0) -> l
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen setting fitted to all rows; what every setting's unseen networks were off by; the chosen one's errors.
+    """The chosen setting fitted to all rows, the held-out errors of every setting, and the residuals of the chosen one.
 
     `errors` is the mean of |log(predicted / measured)| over held-out rows, by setting; `residuals` are the chosen
-    setting's log(predicted / measured), row by row, each from the fold that had not seen its network.
+    setting's log(predicted / measured), row by row, each from the fold without its network.
     """
 
     fitted: Fitted
@@ -59,15 +59,15 @@ def choose(
 ) -> Choice:
     """Fit every setting to every fold, keep one, fit it to all rows.
 
-    Kept is the first of `settings`, which go from the plainest to the freest, that is as good as the best but for one
-    standard error of the best over networks (Breiman et al. 1984): with some thirty networks the best is often luck.
+    The first of `settings`, which are ordered from simple to flexible, within one standard error of the best over
+    networks is kept (Breiman et al. 1984), since with some thirty networks the order of the best is mostly chance.
     """
     parts = grouped_folds(groups, folds, seed)
     off: dict[Setting, Floats] = {}
     for setting in settings:
         residuals = np.zeros(len(y))
         for train, test in parts:
-            # With one network alone nothing can be held out: its own rows must do.
+            # With a single network nothing can be held out.
             known = train if len(train) else test
             residuals[test] = fit(setting, x[known], y[known], seed).predict(x[test]) - y[test]
         off[setting] = residuals
@@ -79,7 +79,7 @@ def choose(
 
 
 def _standard_error(residuals: Floats, groups: Sequence[str]) -> float:
-    """Of the mean |residual|, rows of one network counting as one."""
+    """Standard error of the mean |residual| over networks."""
     named = np.array(groups)
     means = [float(np.abs(residuals[named == name]).mean()) for name in sorted(set(groups))]
     return float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""A trained predictor on disk: a JSON file of words and numbers, an npz of arrays, no pickle."""
+"""Files of a trained predictor: JSON, and an npz of arrays; no pickle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
 from precision_time.report.write import write_whole
 
-WORDS, ARRAYS = "predictddl.json", "predictddl.npz"
+CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors", "peaks")
 
 
 def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
-    """Write both files. Arrays are named NUMBER.PART.NAME, the number being that of the type in the JSON."""
+    """Write both files. Arrays are named NUMBER.PART.NAME with the position of the dataset type in the JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     types: list[dict[str, Any]] = []
     arrays: dict[str, Any] = {}
@@ -38,13 +38,13 @@ def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
     write_whole(folder / ARRAYS, packed.getvalue())
-    write_whole(folder / WORDS, (json.dumps(content, indent=1) + "\n").encode())
+    write_whole(folder / CONTENT, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def load(folder: Path) -> tuple[Design, dict[str, Trained]]:
-    """What `save` wrote. Raises a `DataError` where it is not there or not whole."""
+    """Read what `save` wrote. Raises a `DataError` where it is missing or incomplete."""
     try:
-        content = json.loads((folder / WORDS).read_text(encoding="utf-8"))
+        content = json.loads((folder / CONTENT).read_text(encoding="utf-8"))
         with np.load(folder / ARRAYS, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         design = content["design"]

@@ -1,4 +1,4 @@
-"""The task checker: can this request be answered at all, and if not, what is missing?"""
+"""Checks whether a job can be predicted, with errors that name what is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Trained
 
 
 def how_to_train(gpu: str) -> str:
-    """What to measure, where to put it, and the command that trains on it."""
+    """A sentence on the runs to measure, their table, and the command that trains on it."""
     return (
         f"measure runs of at least {LEAST_NETWORKS} networks on it, with gpu {gpu}, as rows of a FOLDER/runs.csv "
         "(columns: docs/predictors.md; precision-time runs writes such a table), and train with precision-time train "
@@ -20,10 +20,10 @@ def how_to_train(gpu: str) -> str:
 
 
 def check(job: Job, trained: Mapping[str, Trained]) -> tuple[Facts, Trained]:
-    """The facts of a job and who answers for it.
+    """The facts of a job and what was trained for its dataset type.
 
-    Asked in this order: is anything trained; can the network be traced and is the layout data parallel (`facts_of`);
-    is its dataset type known; is its device. Raises a `PredictorError`, or the error of the part that failed.
+    Checked in this order: anything trained; network and layout (`facts_of`); dataset type; device. Raises a
+    `PredictorError`, or the error of the network or cluster.
     """
     if not trained:
         raise PredictorError("predictddl is not trained; fit it to measured jobs, or load a folder that was saved")

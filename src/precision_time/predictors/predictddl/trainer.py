@@ -1,4 +1,4 @@
-"""The offline trainer: from measured jobs of one dataset type to what answers for that type."""
+"""Training on the measured jobs of one dataset type."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from precision_time.predictors.predictddl.regressors import SETTINGS, Fitted, Se
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
 
 LEAST_NETWORKS = 4
-"""Different networks below which nothing can be learned about a new one."""
+"""Fewest different networks to train on."""
 LEAST_SPREAD = 0.02
 STRANGER = 2.0
-"""By how much the spread widens for a network unlike all trained on (ours: nothing published says)."""
+"""Factor on the spread for a network out of distribution: chosen, nothing is published."""
 
 
 FAR = 4.0
-"""Standard deviations of a size among the training networks; vectors are blind to size, being means over nodes."""
+"""Standard deviations beyond which a size is extrapolated; vectors are means over nodes and do not contain size."""
 
 
 Embedder = Callable[[Network], Floats]
@@ -36,14 +36,14 @@ Embedder = Callable[[Network], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Which columns and regressors are used. `encoder` is "pretrained" or "random" (frozen, learned nothing)."""
+    """Columns and regressors to use. `encoder` is "pretrained" or "random" (untrained)."""
 
     groups: tuple[str, ...] = GROUPS
     encoder: str = "pretrained"
     settings: tuple[Setting, ...] = SETTINGS
     seed: int = 0
     law: bool = True
-    """Whether the regressor tells log(seconds / law of work) instead of log(seconds)."""
+    """Whether the regressor predicts log(seconds / law of work) instead of log(seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Trained:
     errors: tuple[tuple[str, float], ...]
     law: Law | None = None
     peaks: bool = True
-    """Whether the devices trained on had peaks (a catalog GPU, or a device file); those asked about must then too."""
+    """Whether all training devices had peaks (catalog or device file); a predicted job's device then needs them too."""
 
     def forecast(self, facts: Facts, vector: Floats) -> Forecast:
         """Seconds of a job whose network has this vector."""
@@ -90,7 +90,7 @@ class Trained:
         return Forecast.spread(seconds, spread, confidence, notes)
 
     def _far(self, row: Mapping[str, float]) -> str:
-        """Which size of the network is beyond `FAR` standard deviations of those trained on; "" where none is."""
+        """Name of a size beyond `FAR` standard deviations of the training networks; "" where there is none."""
         for name, mean, deviation in zip(
             self.names, self.fitted.arrays["mean"], self.fitted.arrays["deviation"], strict=True
         ):
@@ -101,7 +101,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """A measured job with what is known of it."""
+    """A measured job with its facts."""
 
     measured: MeasuredJob
     facts: Facts
@@ -113,12 +113,12 @@ def described(measured: Sequence[MeasuredJob]) -> list[Row]:
 
 
 def network_name(measured: MeasuredJob) -> str:
-    """What folds keep whole: the model, at whatever size and configuration."""
+    """The model, of any size and configuration: what folds keep whole."""
     return measured.job.model
 
 
 def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) -> Trained:
-    """Choose a regressor by folds over networks and fit it. Raises a `PredictorError` for too few networks."""
+    """Select a regressor by folds over networks and fit it. Raises a `PredictorError` for too few networks."""
     start = time.perf_counter()
     names_of = [network_name(row.measured) for row in rows]
     if len(set(names_of)) < LEAST_NETWORKS:
@@ -157,7 +157,7 @@ def train(rows: Sequence[Row], dataset: str, embed: Embedder, design: Design) ->
 
 
 def _unseen_law(rows: Sequence[Row], networks: Sequence[str], seed: int) -> Floats:
-    """Log seconds of every row by a law fitted without its network: what is left is then what is left of a new one."""
+    """Log seconds of every row by a law fitted without its network, so that residuals are those of new networks."""
     log_seconds = np.zeros(len(rows))
     for known, unseen in grouped_folds(networks, seed=seed + 1):
         seconds = np.array([rows[i].measured.seconds for i in known])
