@@ -672,3 +672,8 @@ def test_importing_evaluate_is_light() -> None:
     code = "import precision_time.evaluation, sys; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     assert isinstance(read_table(EXAMPLE).rows[0], Row)
+
+
+def test_an_unknown_filter_is_refused(table: Path) -> None:
+    with pytest.raises(TypeError, match="evaluate has no filter 'gpu_name'; it has trust, precision, gpu, model"):
+        evaluate(table, gpu_name=["a100-80gb-sxm"])

@@ -1,9 +1,11 @@
-"""The command `evaluate`: check where results go, judge the table, write the files that were asked for."""
+"""The command `evaluate`: check the output files, evaluate the table, write the files that were asked for."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,55 +18,64 @@ if TYPE_CHECKING:
     from precision_time.evaluation import Evaluation
 
 
-def evaluate(given: Namespace) -> tuple[Evaluation, int]:
-    """The evaluation of the parsed command line, its files written, and how many of the worst rows to show."""
-    from precision_time.evaluation.evaluation import ANCHORS
-
-    if not given.table:
-        raise UsageError("no table is given; name a CSV file of measured jobs, for example precision-time evaluate "
-                         "measured.csv (columns: docs/evaluate.md)")  # fmt: skip
-    worst = count_or_zero("worst", given.worst)
-    if given.anchors not in ANCHORS:
-        raise UsageError(f"--anchors {given.anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
-    for flag, suffixes in (("html", (".html", ".htm")), ("csv", (".csv",))):
-        if getattr(given, flag) is not None:
-            _check_output(f"--{flag}", Path(getattr(given, flag)), suffixes, Path(given.table))
-    if given.html is not None:
-        from precision_time.report.figure import require_matplotlib
-
-        require_matplotlib("the HTML report")
+def evaluate(options: Namespace) -> tuple[Evaluation, int]:
+    """The evaluation of the parsed command line, its files written, and the number of worst rows to show."""
+    if not options.table:
+        raise UsageError(
+            "no table is given; name a CSV file of measured jobs, for example precision-time evaluate measured.csv "
+            "(columns: docs/evaluate.md)"
+        )
+    worst = count_or_zero("worst", options.worst)
+    _check_options(options)
     from precision_time.cli.progress import Progress
-    from precision_time.evaluation import evaluate as judge
+    from precision_time.evaluation import evaluate as evaluate_table
     from precision_time.measurements.table import read_table
     from precision_time.report.write import write_whole
 
-    table = read_table(given.table)
+    table = read_table(options.table)
     for warning in table.warnings:
         print(f"precision-time: warning: {warning}", file=sys.stderr)
-    chosen = {word: _values(word, getattr(given, word)) for word in ROW_FILTERS}
+    filters = {column: _values(column, getattr(options, column)) for column in ROW_FILTERS}
     with Progress("rows") as progress:
-        evaluation = judge(table, blind=given.blind, anchors=given.anchors, workers=None, progress=progress, **chosen)
-    if given.csv is not None:
+        evaluation = evaluate_table(
+            table, blind=options.blind, anchors=options.anchors, workers=None, progress=progress, **filters
+        )
+    if options.csv is not None:
         from precision_time.evaluation.csv_table import csv_text
 
-        write_whole(given.csv, csv_text(evaluation), inputs=[given.table])
-        print(f"rows written to {given.csv}", file=sys.stderr)
-    if given.html is not None:
+        write_whole(options.csv, csv_text(evaluation), inputs=[options.table])
+        print(f"rows written to {options.csv}", file=sys.stderr)
+    if options.html is not None:
         from precision_time.evaluation.page import page
 
-        write_whole(given.html, page(evaluation, _command(given), worst).encode())
-        print(f"report written to {given.html}", file=sys.stderr)
-    if given.json:
+        write_whole(options.html, page(evaluation, _command(options), worst), inputs=[options.table])
+        print(f"report written to {options.html}", file=sys.stderr)
+    if options.json:
         for note in evaluation.notes():
             print(f"precision-time: note: {note}", file=sys.stderr)
     return evaluation, worst
 
 
-def _values(word: str, given: list[str] | None) -> list[str]:
-    """The values of a filter, given with commas or by repeating the flag."""
-    values = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
-    if given and not values:
-        raise UsageError(f"flag --{word} is empty; give it a value or leave it out")
+def _check_options(options: Namespace) -> None:
+    """Raise `UsageError` or `DataError` for options that would fail after minutes of predicting."""
+    from precision_time.evaluation.evaluation import ANCHORS
+
+    if options.anchors not in ANCHORS:
+        raise UsageError(f"--anchors {options.anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
+    for flag, suffixes in (("html", (".html", ".htm")), ("csv", (".csv",))):
+        if getattr(options, flag) is not None:
+            _check_output(f"--{flag}", Path(getattr(options, flag)), suffixes, Path(options.table))
+    if options.html is not None:
+        from precision_time.report.figure import require_matplotlib
+
+        require_matplotlib("the HTML report")
+
+
+def _values(column: str, texts: Sequence[str] | None) -> list[str]:
+    """The values of a filter, separated by commas or from a repeated flag."""
+    values = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    if texts and not values:
+        raise UsageError(f"flag --{column} is empty; give it a value or leave it out")
     return values
 
 
@@ -76,13 +87,11 @@ def _check_output(flag: str, path: Path, suffixes: tuple[str, ...], table: Path)
         raise UsageError(f"{flag} {str(path)!r} is the table itself; name another file")
 
 
-def _command(given: Namespace) -> str:
+def _command(options: Namespace) -> str:
     """The command line that makes this report again."""
-    import shlex
-
-    words = ["precision-time", "evaluate", given.table]
+    arguments = ["precision-time", "evaluate", options.table]
     for flag in ("blind", "anchors", *ROW_FILTERS):
-        value = getattr(given, flag)
+        value = getattr(options, flag)
         if value and value != "all":
-            words += [f"--{flag}", ",".join(value) if isinstance(value, list) else value]
-    return shlex.join(words)
+            arguments += [f"--{flag}", ",".join(value) if isinstance(value, list) else value]
+    return shlex.join(arguments)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import DataError
-from precision_time.evaluation.filters import select
+from precision_time.evaluation.filters import RowFilters, select
 from precision_time.evaluation.fitted_rows import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
 from precision_time.evaluation.forecast import Forecast, Question, forecast_all
 from precision_time.evaluation.order import Order, precision_order
@@ -22,6 +22,8 @@ from precision_time.measurements.table import Table, read_table
 from precision_time.report.errors import ErrorStatistics
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from precision_time.prediction import Anchoring
 
 
@@ -203,19 +205,15 @@ def _row_dict(judged: JudgedRow) -> dict[str, Any]:
 def evaluate(
     table: str | Path | Table,
     *,
-    trust: Iterable[str] = (),
-    precision: Iterable[str] = (),
-    gpu: Iterable[str] = (),
-    model: Iterable[str] = (),
-    framework: Iterable[str] = (),
     blind: str | None = None,
     anchors: str = "all",
     workers: int | None = 1,
     progress: Callable[[int, int], None] | None = None,
+    **filters: Unpack[RowFilters],
 ) -> Evaluation:
     """Predict every chosen row of a table and compare the predictions with the measurements.
 
-    `trust`, `precision`, `gpu`, `model`, `framework` keep the rows that have one of the values. `anchors` chooses the
+    `filters` (trust, precision, gpu, model, framework) keep the rows that have one of the values. `anchors` chooses the
     measured jobs that may correct the predictions: "all" as `predict` does, except rows of exactly the same job;
     "other-families"; "none". `blind` replaces the precision of every job. `workers` processes share the work, None for
     as many as are worth starting (the calling script then needs the usual `__main__` guard). `progress(done, total)`
@@ -227,8 +225,7 @@ def evaluate(
     if anchors not in ANCHORS:
         raise DataError(f"anchors {anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
     label = None if blind is None else parse_precision(blind, "blind").label
-    wanted = {"trust": trust, "precision": precision, "gpu": gpu, "model": model, "framework": framework}
-    rows = select(table, {name: list(values) for name, values in wanted.items()})
+    rows = select(table, filters)
     jobs = [Question(row.job, _anchoring(row, anchors)) for row in rows if row.job is not None]
     twins = [] if label is None else [replace(each, job=each.job.replace(precision=label)) for each in jobs]
     forecasts = forecast_all([*jobs, *twins], workers, progress)

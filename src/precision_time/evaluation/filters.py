@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, cast
 
 from precision_time.errors import DataError, JobError, nearest
 from precision_time.evaluation.rows import GROUPINGS
@@ -12,12 +13,25 @@ from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table
 
 
-def select(table: Table, wanted: Mapping[str, Sequence[str]]) -> list[Row]:
-    """The rows that have, for every grouping in `wanted`, one of its values; no values keep all rows.
+class RowFilters(TypedDict, total=False):
+    """Values that a row may have, by column; a column that is left out, or without values, keeps all rows."""
+
+    trust: Iterable[str]
+    precision: Iterable[str]
+    gpu: Iterable[str]
+    model: Iterable[str]
+    framework: Iterable[str]
+
+
+def select(table: Table, filters: RowFilters) -> list[Row]:
+    """The rows that have one of the values of every filter.
 
     A precision may have any of its names. Raises `DataError` for a value that no row has, and when no row passes all
-    filters.
+    filters, `TypeError` for an unknown filter.
     """
+    wanted = {name: list(values) for name, values in cast("Mapping[str, Any]", filters).items()}
+    if unknown := wanted.keys() - RowFilters.__annotations__.keys():
+        raise TypeError(f"evaluate has no filter {min(unknown)!r}; it has {', '.join(RowFilters.__annotations__)}")
     rows = list(table.rows)
     for grouping, values in wanted.items():
         if not values:
@@ -33,8 +47,8 @@ def select(table: Table, wanted: Mapping[str, Sequence[str]]) -> list[Row]:
         keep = {_plain(grouping, value) for value in values}
         rows = [row for row in rows if _plain(grouping, group(row)) in keep]
     if not rows:
-        filters = " and ".join(f"{name} {','.join(values)}" for name, values in wanted.items() if values)
-        raise DataError(f"no row of {table.path.name} has {filters} together; leave one of the filters out")
+        combined = " and ".join(f"{name} {','.join(values)}" for name, values in wanted.items() if values)
+        raise DataError(f"no row of {table.path.name} has {combined} together; leave one of the filters out")
     return rows
 
 
