@@ -19,8 +19,8 @@ from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError
 from precision_time.fit.kernel_tables import Rows
-from precision_time.fit.measured_parameters import FEWEST, fit_own
-from precision_time.fit.measured_points import OwnFolder, OwnGroup, read_folder, read_folders, update_work
+from precision_time.fit.measured_parameters import FEWEST, fit_measured
+from precision_time.fit.measured_points import MeasuredFolder, MeasuredGroup, read_folder, read_folders, update_work
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.journal import Journal, read
@@ -118,7 +118,7 @@ MODELS = (("resnet50", (8, 32, 128)), ("mobilenet-v3-large", (16, 128)), ("gpt2"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> OwnFolder:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> MeasuredFolder:
     """The operators of four models at several batches, and updates, on the synthetic H200."""
     rng = np.random.default_rng(7)
     records: dict[str, Any] = {"c": {"probe_s": 1e-3, "at": "2026-11-21T03:04:05+00:00"}, "r": {"refused": "no"}}
@@ -139,8 +139,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> OwnFolder:
 
 
 @pytest.fixture(scope="module")
-def own(folder: OwnFolder) -> dict[str, Any]:
-    return fit_own([folder], [], SETS)[0]
+def own(folder: MeasuredFolder) -> dict[str, Any]:
+    return fit_measured([folder], [], SETS)[0]
 
 
 def relative_error(own: Mapping[str, Any], found: list[Work], gpu: Any = H200) -> np.ndarray:
@@ -152,7 +152,7 @@ def relative_error(own: Mapping[str, Any], found: list[Work], gpu: Any = H200) -
 # --- what is read ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_becomes_groups_of_one_family_pass_and_dtype(folder: OwnFolder) -> None:
+def test_a_folder_becomes_groups_of_one_family_pass_and_dtype(folder: MeasuredFolder) -> None:
     assert folder.gpu == H200
     assert folder.file == "h200/journal.jsonl"
     assert len(folder.sha256) == 64
@@ -164,7 +164,7 @@ def test_a_folder_becomes_groups_of_one_family_pass_and_dtype(folder: OwnFolder)
     for group in folder.groups:
         assert all((m.work.family, m.work.variant, m.work.dtype_class) == group.key for m in group.members)
     lookups = next(group for group in folder.groups if group.key[0] == "scatter")
-    assert {w.family for m in lookups.members for w in m.beside} == {"fill", "sort"}
+    assert {w.family for m in lookups.members for w in m.others} == {"fill", "sort"}
 
 
 @pytest.mark.parametrize("table", ["operators.parquet", "operators.csv"])
@@ -229,8 +229,8 @@ def test_a_recurrent_layer_is_its_chain_beside_its_products(tmp_path: Path) -> N
     found = read_folder(folder_of(tmp_path / "h200", records))
     (group,) = found.groups
     assert group.key == ("rnn", "fwd", "half")
-    assert {(m.count, len(m.beside)) for m in group.members} == {(2, 2)}
-    own, _ = fit_own([found], [], SETS)
+    assert {(m.count, len(m.others)) for m in group.members} == {(2, 2)}
+    own, _ = fit_measured([found], [], SETS)
     chains = [works(lstm(32, 100, h), WorkOptions())[1] for h in (768, 1536)]  # type: ignore[index]
     assert relative_error(own, chains).max() < 0.10
 
@@ -278,7 +278,7 @@ def test_works_that_were_not_measured_are_priced_within_a_few_percent(own: dict[
     assert np.median(relative_error({}, UNSEEN[key])) > 2 * np.median(error), "better than what was guessed"
 
 
-def test_sets_say_where_they_come_from(folder: OwnFolder, own: dict[str, Any]) -> None:
+def test_sets_say_where_they_come_from(folder: MeasuredFolder, own: dict[str, Any]) -> None:
     for sets in own.values():
         for chip, found in sets.items():
             assert chip in ("H200-SXM", "arch:hopper")
@@ -291,17 +291,17 @@ def test_sets_say_where_they_come_from(folder: OwnFolder, own: dict[str, Any]) -
     }  # fmt: skip
 
 
-def test_few_rows_are_pooled_with_their_pass_or_family_or_left(folder: OwnFolder) -> None:
+def test_few_rows_are_pooled_with_their_pass_or_family_or_left(folder: MeasuredFolder) -> None:
     groups = {group.key: group for group in folder.groups}
     wgrad, dgrad = (groups["conv", f"{way}.nchw", "half"] for way in ("wgrad", "dgrad"))
     norm = groups["batch_norm", "bwd", "half"]
 
-    def fitted(*parts: tuple[OwnGroup, str, int]) -> dict[str, list[str]]:
+    def fitted(*parts: tuple[MeasuredGroup, str, int]) -> dict[str, list[str]]:
         cut = []
         for group, variant, count in parts:
             family, _, kind = group.key
             cut.append(replace(group, key=(family, variant, kind), members=group.members[:count]))
-        own, _ = fit_own([replace(folder, groups=tuple(cut))], [], SETS)
+        own, _ = fit_measured([replace(folder, groups=tuple(cut))], [], SETS)
         return {key: sets["H200-SXM"]["variants"] for key, sets in own.items()}
 
     assert fitted((wgrad, "wgrad.nchw", 9), (wgrad, "wgrad.nhwc", 3)) == {
@@ -329,11 +329,11 @@ def test_a_pooled_set_serves_the_variants_it_was_measured_in() -> None:
     assert not learned("pooling", "bwd")
 
 
-def test_wild_points_that_nobody_marked_hardly_matter(folder: OwnFolder) -> None:
+def test_wild_points_that_nobody_marked_hardly_matter(folder: MeasuredFolder) -> None:
     key = ("batch_norm", "bwd", "half")
     (group,) = [group for group in folder.groups if group.key == key]
     wild = [replace(m, seconds=m.seconds * (5 if i % 20 == 0 else 1)) for i, m in enumerate(group.members)]
-    own, _ = fit_own([replace(folder, groups=(replace(group, members=tuple(wild)),))], [], SETS)
+    own, _ = fit_measured([replace(folder, groups=(replace(group, members=tuple(wild)),))], [], SETS)
     for name, value in TRUTH["batch_norm.bwd|half"].items():
         assert own["batch_norm.bwd|half"]["H200-SXM"]["values"][name] == pytest.approx(value, rel=0.15)
 
@@ -351,7 +351,7 @@ def test_rows_of_others_keep_the_shape_and_ours_say_how_fast(tmp_path: Path) -> 
 
     large = [(m, 4096, k) for m in (2048, 4096, 8192) for k in (1024, 2048, 4096)]
     records = {str(size): {"points": [point(product(*size), rng)]} for size in large}
-    found, report = fit_own([read_folder(folder_of(tmp_path / "h200", records))], [theirs], SETS)
+    found, report = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [theirs], SETS)
     said = found["matmul|half"]["H200-SXM"]
     assert said["file"] == "h200/journal.jsonl + theirs.parquet"
     assert said["others"]["rows"] == len(small)
@@ -372,7 +372,7 @@ def test_attention_and_fp32_convolutions_have_their_own_curves(tmp_path: Path) -
         x, w = TensorSpec((n, c, side, side), "float32"), TensorSpec((c, c, kernel, kernel), "float32")
         kinds.append(OpSignature("aten.convolution", (x, w), (x,), (("stride", (1, 1)), ("groups", 1))))
     records = {str(kind): {"points": [point(kind, rng)]} for kind in kinds}
-    found, _ = fit_own([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
+    found, _ = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert {"attention.fwd|half", "conv.fwd.nchw|fp32", "winograd.fwd.nchw|fp32"} == set(found)
     unseen = [attention_work(4, 12, 12, n, n, 64, "bf16", 2, causal=True) for n in (512, 1536)]
     assert relative_error(found, unseen).max() < 0.10
@@ -391,7 +391,7 @@ def test_a_dilated_convolution_in_fp32_is_fitted_beside_the_winograd_kernels_it_
         x, w = TensorSpec((n, c, side, side), "float32"), TensorSpec((c, c, 3, 3), "float32")
         attrs = (("stride", (1, 1)), ("dilation", (2, 2)), ("groups", 1))
         records[f"{n} {c} {side}"] = {"points": [point(OpSignature("aten.convolution", (x, w), (x,), attrs), rng)]}
-    found, report = fit_own([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
+    found, report = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert set(found) == {"conv_dilated.fwd.nchw|fp32"}
     dilated = [
         conv_work(8, c, c, (20, 20), (20, 20), (3, 3), (1, 1), 1, "fp32", 4, dilated=True) for c in (96, 192)
@@ -417,7 +417,7 @@ def test_an_architecture_speaks_for_all_its_measured_devices(tmp_path: Path) -> 
             said = Point(kind, WorkOptions(), Timed(seconds, NOISE, 9, seconds)).to_json()
             records[str(elements)] = {"points": [said]}
         folders.append(read_folder(folder_of(tmp_path / name, records, gpu.name)))
-    (sets,) = fit_own(folders, [], SETS)[0].values()
+    (sets,) = fit_measured(folders, [], SETS)[0].values()
     assert set(sets) == {"H100-SXM-80GB", "H200-SXM", "arch:hopper"}
     assert sets["H100-SXM-80GB"]["values"]["memory"] == pytest.approx(0.8, rel=0.05)
     assert sets["H200-SXM"]["values"]["memory"] == pytest.approx(0.9, rel=0.05)
@@ -521,9 +521,9 @@ def _relu(rng: np.random.Generator) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "error", "why"),
     [
-        (lambda p: None, DataError, "is no folder that `precision-time measure` wrote"),
-        (lambda p: p.write_text("x"), DataError, "is no folder that `precision-time measure` wrote"),
-        (lambda p: p.mkdir(), DataError, "is no folder that `precision-time measure` wrote"),
+        (lambda p: None, DataError, "is not a folder that `precision-time measure` wrote"),
+        (lambda p: p.write_text("x"), DataError, "is not a folder that `precision-time measure` wrote"),
+        (lambda p: p.mkdir(), DataError, "is not a folder that `precision-time measure` wrote"),
         (
             lambda p: (p.mkdir(), (p / JOURNAL).write_text("hello\n")),
             DataError,
@@ -577,7 +577,7 @@ def test_a_folder_counts_once(tmp_path: Path) -> None:
 
 def test_a_folder_with_too_little_changes_nothing(tmp_path: Path) -> None:
     path = folder_of(tmp_path / "h200", {"a": {"points": [_relu(np.random.default_rng(0))]}})
-    assert fit_own([read_folder(path)], [], SETS) == ({}, [])
+    assert fit_measured([read_folder(path)], [], SETS) == ({}, [])
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -616,7 +616,7 @@ def test_the_command_hands_the_folders_on(
     [
         ("fit steps --measured nowhere", "--measured goes with stage kernels, which is not among steps"),
         ("fit --report --measured nowhere", "--measured goes with stage kernels"),
-        ("fit kernels --measured nowhere", "measured 'nowhere' is no folder that `precision-time measure` wrote"),
+        ("fit kernels --measured nowhere", "measured 'nowhere' is not a folder that `precision-time measure` wrote"),
     ],
 )
 def test_a_wrong_word_is_one_line(words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -643,7 +643,7 @@ def test_the_script_refuses_alike_and_never_drops_what_was_measured(
 
 
 def test_the_script_writes_our_sets_beside_those_of_the_tables(
-    folder: OwnFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: MeasuredFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the tables and their fit, which takes a minute, taken as done."""
     from precision_time.fit import kernels
@@ -697,7 +697,7 @@ def test_the_real_suite_writes_what_the_fit_reads(tmp_path: Path) -> None:
     assert found.rows > 15
     assert {"matmul", "conv", "pointwise"} <= {group.key[0] for group in found.groups}
     assert found.skipped == 0
-    own, _ = fit_own([found], [], SETS)
+    own, _ = fit_measured([found], [], SETS)
     assert own
     for sets in own.values():
         assert all(np.isfinite(list(s["values"].values())).all() for s in sets.values())

@@ -20,8 +20,8 @@ from precision_time.errors import DataError
 from precision_time.fit.kernel_corrections import fit_corrections
 from precision_time.fit.kernel_curves import fit_convolution, fit_curve
 from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows
-from precision_time.fit.measured_parameters import fit_own
-from precision_time.fit.measured_points import OwnFolder, read_folders
+from precision_time.fit.measured_parameters import fit_measured
+from precision_time.fit.measured_points import MeasuredFolder, read_folders
 from precision_time.fit.provenance import sha256
 from precision_time.report.errors import percent
 from precision_time.report.table import Table
@@ -86,7 +86,7 @@ def as_json(content: Mapping[str, Any]) -> str:
     return re.sub(r"\[[-\s\d.,e+]+\]", lambda match: "[" + " ".join(match.group()[1:-1].split()) + "]", text) + "\n"
 
 
-def check_kept(out: Path, folders: Sequence[OwnFolder]) -> None:
+def check_kept(out: Path, folders: Sequence[MeasuredFolder]) -> None:
     """Raises `DataError` if `out` holds sets from a folder that is not among `folders`: they would be lost."""
     if not out.exists():
         return
@@ -126,7 +126,7 @@ def run(
     }
     own: dict[str, Any] = {}
     if folders:
-        own, evaluation = fit_own(folders, rows, sets, NOT_POOLED)
+        own, evaluation = fit_measured(folders, rows, sets, NOT_POOLED)
         content |= {"measured": {folder.file: folder.described() for folder in folders}}
         content |= {"own_evaluation": evaluation, "own": own}
         print(error_table(evaluation))

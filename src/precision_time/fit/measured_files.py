@@ -1,6 +1,6 @@
-"""The files of a folder that `precision-time measure` wrote: its device, and its records as the journal keeps them.
+"""Reads a folder that `precision-time measure` wrote: its device, and its records in the form of the journal.
 
-Where the journal was not kept, the operator table and the data card say the same.
+Without the journal, the same facts are read from the operator table and the data card.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ Record = Mapping[str, Any]
 
 
 def content(folder: Path) -> tuple[str, Sequence[Record], Sequence[Record], Path]:
-    """Name of the device, points and updates as a journal keeps them, and the file that has the points."""
-    said = f"measured {str(folder)!r}"
+    """Name of the device, points and updates in the form of the journal, and the file with the points.
+
+    Raises `DataError` where the folder is not one of `measure`.
+    """
+    label = f"measured {str(folder)!r}"
     table = next((folder / name for name in (JOURNAL, *TABLES) if (folder / name).is_file()), None)
     if table is None:
         raise DataError(
-            f"{said} is no folder that `precision-time measure` wrote: it has no {JOURNAL}; check --measured"
+            f"{label} is not a folder that `precision-time measure` wrote: it has no {JOURNAL}; check --measured"
         )
     try:
         if table.name == JOURNAL:
@@ -37,11 +40,11 @@ def content(folder: Path) -> tuple[str, Sequence[Record], Sequence[Record], Path
             return str(header["gpu"]), points, [r for r in records.values() if "update" in r], table
         device = _CARD.findall((folder / "README.md").read_text(encoding="utf-8"))[0]
         updates = folder / "updates.csv"
-        others = [_numbers(row) for row in _rows(updates)] if updates.is_file() else []
-        return device, [_point_of(row) for row in _rows(table)], others, table
+        update_rows = [_numbers(row) for row in _rows(updates)] if updates.is_file() else []
+        return device, [_point_of(row) for row in _rows(table)], update_rows, table
     except (DataError, KeyError, TypeError, ValueError, IndexError, OSError) as error:
         raise DataError(
-            f"{said}: {table.name} and its README.md are not what `precision-time measure` writes "
+            f"{label}: {table.name} and its README.md are not what `precision-time measure` writes "
             f"({type(error).__name__}); check --measured"
         ) from error
 
@@ -57,7 +60,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _point_of(row: Mapping[str, Any]) -> Record:
-    """A row of the operator table as the journal has it."""
+    """A row of the operator table in the form of the journal."""
     tensors = {
         side: [[[int(n) for n in shape.split(",") if n], dtype] for dtype, shape in _TENSOR.findall(row[side])]
         for side in ("inputs", "outputs")
