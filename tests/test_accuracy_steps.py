@@ -240,6 +240,7 @@ def test_the_command_judges_once_and_renders_again(
     kept = tmp_path / "rows.json"
     assert main([*given, "--readme", str(readme), "--json", str(kept)]) == 0
     text = (tmp_path / "accuracy.md").read_text(encoding="utf-8")
+    assert "| its family | 5 |" in (tmp_path / "anchors.md").read_text(encoding="utf-8")
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "[benchmarks/results/accuracy.md]" in readme.read_text(encoding="utf-8")
     assert "`measurements_llm.csv`: 1 row cannot be expressed as a job yet" in text

@@ -6,7 +6,7 @@ knows not how a step is predicted or a parameter is fitted
 
 | part | modules | judges | held out by |
 |---|---|---|---|
-| steps | `steps`, `step_*`, `residuals` | data-parallel steps, beside a blind twin | model family, GPU, precision |
+| steps | `steps`, `step_*`, `anchor_page`, `residuals` | data-parallel steps, blind twins | family, GPU, precision |
 | layouts | `layouts` | steps of large models in any layout | model, GPU count, scale, GPU, framework |
 | kernels | `kernels` | kernel times | device, dtype class, half of the rows |
 | collectives | `collectives` | collective times | GPU type, link generation, network, GPU count |

@@ -5,7 +5,8 @@
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
     python -m benchmarks.accuracy steps --from FILE        write the page again from FILE, without judging
 
-Run it from the root of the repository. On one core: steps nine minutes, layouts ten, kernels six, collectives two.
+Run it from the root of the repository. On one core, steps take fifteen minutes, layouts eight, kernels seven,
+collectives three.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy import collective_page, collectives, kernel_page, kernels, layouts, step_figure, step_page
+from benchmarks.accuracy import (
+    anchor_page,
+    collective_page,
+    collectives,
+    kernel_page,
+    kernels,
+    layouts,
+    step_figure,
+    step_page,
+)
 from benchmarks.accuracy.facts import Facts
 from benchmarks.accuracy.step_cache import read_runs, write_runs
-from benchmarks.accuracy.steps import board, judge_all
+from benchmarks.accuracy.steps import AWARE, board, judge_all
 from precision_time.errors import PrecisionTimeError
 from precision_time.fit.layouts import judge
 from precision_time.measurements.repository import LARGE_STEPS, STEPS, required_data_folder
@@ -53,7 +63,7 @@ class Options:
 
 
 def steps(options: Options) -> None:
-    """accuracy.md, its figure accuracy.png and README's first table."""
+    """accuracy.md with its figure accuracy.png, anchors.md and README's first table."""
     path = options.tables / STEPS
     tables = [read_table(path), read_table(options.tables / LARGE_STEPS)]
     facts = Facts.of(path, tables[0])
@@ -67,6 +77,7 @@ def steps(options: Options) -> None:
     judged = board(facts, runs, tables)
     write_whole(options.results / "accuracy.png", step_figure.picture(judged))
     write_whole(options.results / "accuracy.md", step_page.page(judged, "accuracy.png"))
+    write_whole(options.results / "anchors.md", anchor_page.page(runs[AWARE]))
     options.fill_readme("accuracy", step_page.readme_table(judged, "benchmarks/results/accuracy.md"))
 
 

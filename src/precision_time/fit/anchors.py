@@ -49,16 +49,16 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
         members = [a for a in anchors if a.job.family == family]
         jobs = JobColumns([a.job for a in members])
         matrices = effect_matrices(jobs, jobs)
-        own = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
-        blocks.append((np.array([matrices[e] for e in EFFECTS]), own, np.array([a.residual for a in members])))
+        trusts = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
+        blocks.append((np.array([matrices[e] for e in EFFECTS]), trusts, np.array([a.residual for a in members])))
     likely = np.log([*([LIKELY_EFFECT] * len(EFFECTS)), *(LIKELY_NOISE[t] for t in TRUSTS)])
     width = np.array([*([PRIOR_WIDTH] * len(EFFECTS)), *([NOISE_WIDTH] * len(TRUSTS))])
 
     def negative_log_posterior(theta: Array) -> float:
         variance = np.exp(2.0 * theta)
         total = 0.5 * float((((theta - likely) / width) ** 2).sum())
-        for matrices, own, residual in blocks:
-            within = np.tensordot(variance[: len(EFFECTS)], matrices, 1) + np.diag(variance[len(EFFECTS) :] @ own)
+        for matrices, trusts, residual in blocks:
+            within = np.tensordot(variance[: len(EFFECTS)], matrices, 1) + np.diag(variance[len(EFFECTS) :] @ trusts)
             root = np.linalg.cholesky(within + 1e-9 * np.eye(len(residual)))
             total += float(np.log(np.diag(root)).sum() + 0.5 * (np.linalg.solve(root, residual) ** 2).sum())
         return total
@@ -160,7 +160,8 @@ def table_of_one(anchors: Sequence[Anchor], spreads: Sequence[float], covariance
     for name, differs in ONE.items():
         judged = judge_one(anchors, spreads, covariances, differs)
         nearest = statistics([(log_error, spread) for _, log_error, spread in judged])
-        rows.append([name, percent(float(np.mean([mean for mean, _, _ in judged]))), *nearest.cells(FIELDS)])
+        mean = float(np.mean([error for error, _, _ in judged])) if judged else None
+        rows.append([name, percent(mean), *nearest.cells(FIELDS)])
     return Table(["one row, differing in", "MAPE, mean of all", *labels(FIELDS)], rows)
 
 
@@ -190,6 +191,13 @@ def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) ->
     }
 
 
+def worth(judged: Sequence[HeldOut]) -> tuple[Table, Table]:
+    """Errors of the rows held out by model family once other rows correct them: all other rows, and one row alone."""
+    anchors, spreads = [j.anchor for j in judged], usual_spreads(judged)
+    covariances = covariances_without(anchors)
+    return table(anchors, spreads, covariances), table_of_one(anchors, spreads, covariances)
+
+
 def run(tables: Path, judge_only: bool = False) -> None:
     """Fit the anchors to the steps below `tables`, print their worth held out, and write them unless `judge_only`."""
     source = tables / STEPS
@@ -197,12 +205,10 @@ def run(tables: Path, judge_only: bool = False) -> None:
     traced = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
     judged = cross_validate(traced, FOLDS["model family"])
-    held_out, spreads = [j.anchor for j in judged], usual_spreads(judged)
-    by_family = covariances_without(held_out)
-    print(table(held_out, spreads, by_family), table_of_one(held_out, spreads, by_family), sep="\n\n")
+    print(*worth(judged), sep="\n\n")
     if not judge_only:
         shipped_anchors = [j.anchor for j in judge(traced, shipped(), "none")]
-        content = document(shipped_anchors, fit_covariance(held_out), source)
+        content = document(shipped_anchors, fit_covariance([j.anchor for j in judged]), source)
         OUTPUT.parent.mkdir(exist_ok=True)
         write_whole(OUTPUT, compact_json(content) + "\n")
         print(f"{len(shipped_anchors)} anchors -> {OUTPUT}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The measured collectives that `fit/collectives.py` fits, read from the shared tables."""
+"""The measured collectives that `fit/collectives.py` fits, read from the tables of `data/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 MIB = 2**20
 
-# GPU of the tables -> fabric. GPU types that share a fabric are fitted, and left out, together.
 NVLINK = {
     "A100-SXM4-80GB": "nvlink3-switch",
     "H100-SXM-80GB": "nvlink4-switch",
@@ -22,9 +21,10 @@ NVLINK = {
     "GB200": "nvlink5-rack",
     "GB300": "nvlink5-rack",
 }
+"""GPU of the tables -> fabric. GPU types that share a fabric are fitted together."""
 PCIE = {"L40S": "pcie4", "RTX-PRO-6000-Server": "pcie5"}
-# Very large messages carry the asymptote, of which the kernel table (up to 512 MB) says little.
 LARGE_WEIGHT = 5.0
+"""Weight of messages from 512 MiB on: they determine the asymptotic bandwidth, and the kernel table has few of them."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def table_cases(table: pd.DataFrame, fabrics: Mapping[str, str]) -> list[Case]:
 
 
 def large_cases(published: pd.DataFrame) -> list[Case]:
-    """One-node messages of at least 512 MiB, and the slide peaks of B200, taken as 16 GiB."""
+    """One-node messages of at least 512 MiB, and the published peaks of B200, taken as messages of 16 GiB."""
 
     def case(gpu: str, collective: str, rows: pd.DataFrame, nvls: bool = True) -> Case:
         size = rows.bytes.fillna(2.0**34).to_numpy(dtype=np.float64)
@@ -85,6 +85,7 @@ def large_cases(published: pd.DataFrame) -> list[Case]:
 
 
 def efa_cases(published: pd.DataFrame) -> list[Case]:
+    """Collectives between nodes of p5.48xlarge."""
     rows = published[published.system == "p5.48xlarge EFA"]
     return [
         Case(

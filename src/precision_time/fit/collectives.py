@@ -2,8 +2,8 @@
 
 Reads `data/kernels/aic_nccl.parquet` and `data/published/collectives.csv`, writes `timing/data/collectives.json`. Three
 steps: the shared constants with the NVLink fabrics, then PCIe, then the network of p5.48xlarge. Then every link
-generation is left out in turn: those errors set the spread of fabrics that nobody measured. The bandwidths found belong
-into `hardware/data/fabrics.yaml` (a test compares the two). About four minutes.
+generation is left out in turn: those errors set the spread of fabrics that nobody measured. The fitted bandwidths
+belong into `hardware/data/fabrics.yaml` (a test compares the two). About four minutes.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ SHARED: dict[str, tuple[float, float]] = {  # start, upper bound
 
 
 def constants_from(value: Mapping[str, float], peer_share: float = 0.1) -> Constants:
+    """Constants from the parameters `SHARED` by name; `peer_share` is that of a far peer of an all-to-all."""
     protocols = ("LL", "LL128", "Simple")
     hop = {p: value[f"hop {p}"] for p in protocols}
     return Constants(
@@ -110,11 +111,11 @@ def constants_from(value: Mapping[str, float], peer_share: float = 0.1) -> Const
 
 
 def solve(bounds: Mapping[str, tuple[float, float]], residual: Callable[[dict[str, float]], Array]) -> dict[str, float]:
-    """Positive parameters below their bound that make the (robust) squared residuals least."""
+    """Positive parameters below their bounds with the smallest residuals (soft L1)."""
     names = list(bounds)
     start = np.log([bounds[name][0] for name in names])
     upper = np.log([bounds[name][1] for name in names])
-    found = least_squares(
+    result = least_squares(
         lambda x: residual(dict(zip(names, np.exp(x), strict=True))),
         np.minimum(start, upper - 1e-3),
         bounds=(np.full(len(names), -12.0), upper),
@@ -123,15 +124,16 @@ def solve(bounds: Mapping[str, tuple[float, float]], residual: Callable[[dict[st
         x_scale=1.0,
         max_nfev=200,
     )
-    return dict(zip(names, (float(v) for v in np.exp(found.x)), strict=True))
+    return dict(zip(names, (float(v) for v in np.exp(result.x)), strict=True))
 
 
 def weighted(errors: Sequence[Array], cases: Sequence[Case]) -> Array:
+    """All errors, each times the weight of its case."""
     return np.concatenate([error * case.weight for error, case in zip(errors, cases, strict=True)])
 
 
 def tuned(name: str, value: Mapping[str, float], counts: Sequence[int] = ()) -> Fabric:
-    """The catalog's fabric with the fitted figures put in."""
+    """The fabric `name` of the catalog with the fitted bandwidths (GB/s) and latency scale."""
     base = fabric(name)
     table = {n: value[f"{name} bus {n}"] * 1e9 for n in counts} or {2: value[f"{name} bus"] * 1e9}
     nvls = value.get(f"{name} nvls", 0.0) * 1e9
@@ -144,6 +146,7 @@ def tuned(name: str, value: Mapping[str, float], counts: Sequence[int] = ()) -> 
 
 
 def fit_nvlink(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, Fabric]]:
+    """Shared parameters by name, and the NVLink fabrics, fitted together."""
     names = sorted({case.fabric for case in cases})
     bounds = dict(SHARED)
     for name in names:
@@ -164,27 +167,29 @@ def fit_nvlink(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, Fabri
 
 
 def fit_pcie(cases: Sequence[Case], constants: Constants) -> dict[str, Fabric]:
-    found = {}
+    """Each PCIe fabric, with the shared constants fixed."""
+    fabrics = {}
     for name in sorted({case.fabric for case in cases}):
-        mine = [case for case in cases if case.fabric == name]
-        counts = sorted({case.ranks for case in mine})
+        members = [case for case in cases if case.fabric == name]
+        counts = sorted({case.ranks for case in members})
         bounds = {f"{name} bus {n}": (25.0, 64.0) for n in counts} | {f"{name} latency": (1.0, 5.0)}
 
         def residual(
-            value: dict[str, float], name: str = name, mine: list[Case] = mine, counts: list[int] = counts
+            value: dict[str, float], name: str = name, members: list[Case] = members, counts: list[int] = counts
         ) -> Array:
-            return weighted(log_errors(mine, constants, {name: tuned(name, value, counts)}), mine)
+            return weighted(log_errors(members, constants, {name: tuned(name, value, counts)}), members)
 
-        found[name] = tuned(name, solve(bounds, residual), counts)
-    return found
+        fabrics[name] = tuned(name, solve(bounds, residual), counts)
+    return fabrics
 
 
 def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping[str, Fabric]) -> tuple[Fabric, float]:
+    """The network of p5.48xlarge, and the share of a far peer of its all-to-all."""
     base = fabric("efa-100")
     bounds = {"efficiency": (0.9, 1.0), "hop": (50.0, 500.0), "peer": (0.1, 1.0)}
 
     def network(value: Mapping[str, float]) -> Fabric:
-        hops = dict.fromkeys(("LL", "LL128", "Simple"), value["hop"])  # no row is small enough to tell
+        hops = dict.fromkeys(("LL", "LL128", "Simple"), value["hop"])  # no message is small enough to differ
         return replace(base, efficiency=value["efficiency"], hop_us=hops)
 
     def residual(value: dict[str, float]) -> Array:
@@ -196,22 +201,23 @@ def fit_efa(cases: Sequence[Case], shared: Mapping[str, float], fabrics: Mapping
 
 
 class FitInside:
-    """Constants and fabrics inside a node, from cases that may lack some. Equal NVLink cases are fitted once."""
+    """Constants and fabrics inside a node, fitted to any subset of the cases. NVLink fits are kept by GPU types."""
 
     def __init__(self) -> None:
         self.done: dict[frozenset[str], tuple[dict[str, float], dict[str, Fabric]]] = {}
 
     def __call__(self, cases: Sequence[Case]) -> ConstantsAndFabrics:
-        near = [case for case in cases if case.fabric in NVLINK.values()]
-        key = frozenset(case.gpu for case in near)
+        nvlink = [case for case in cases if case.fabric in NVLINK.values()]
+        key = frozenset(case.gpu for case in nvlink)
         if key not in self.done:
-            self.done[key] = fit_nvlink(near)
+            self.done[key] = fit_nvlink(nvlink)
         value, fabrics = self.done[key]
         constants = constants_from(value)
         return constants, fabrics | fit_pcie([case for case in cases if case.fabric in PCIE.values()], constants)
 
 
 def rms(errors: Sequence[Array]) -> float:
+    """Root mean square of all errors."""
     return float(np.sqrt(np.mean(np.concatenate(list(errors)) ** 2)))
 
 

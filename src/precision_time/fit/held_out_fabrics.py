@@ -92,10 +92,10 @@ def held_out(
     for name, gpus in left.items():
         out = set(gpus)
         constants, fabrics = fit([case for case in cases if case.gpu not in out])
-        mine = [case for case in cases if case.gpu in out and case.weight == 1.0]
-        missing = sorted({case.fabric for case in mine} - set(fabrics))
+        members = [case for case in cases if case.gpu in out and case.weight == 1.0]
+        missing = sorted({case.fabric for case in members} - set(fabrics))
         known = fabrics | {each: assumed_fabric(each, fabrics) for each in missing}
-        judged[name] = case_errors(mine, errors(mine, constants, known))
+        judged[name] = case_errors(members, errors(members, constants, known))
     return judged
 
 

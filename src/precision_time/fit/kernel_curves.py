@@ -20,7 +20,7 @@ from precision_time.timing.curves import (
 from precision_time.timing.kernels import DEFAULT_SM_COUNT, TRANSPOSE_SHARE, WorkTable, compute_peak
 
 Free = Mapping[str, tuple[float, float, float]]
-"""name: (start, lower, upper). The few numbers each curve is allowed to learn."""
+"""name: (start, lower, upper) of each fitted number."""
 EFFICIENCY = {
     "e256x128": (0.8, 0.05, 1.0), "e128x128": (0.75, 0.05, 1.0), "e128x64": (0.6, 0.05, 1.0),
     "e64x64": (0.45, 0.03, 1.0), "e64x32": (0.3, 0.02, 1.0),
@@ -33,22 +33,21 @@ FREE: dict[str, dict[str, tuple[float, float, float]]] = {
                   "d0": (16.0, 0.0, 200.0), **_COMMON, "power": (3.0, 1.3, 12.0)},
     "pointwise": _COMMON, "softmax": _COMMON, "layer_norm": _COMMON,
 }  # fmt: skip
-# A tile that no row needs would drift anywhere: it is drawn weakly to its usual share of the largest tile's
-# efficiency.
+# A weak prior holds the efficiency of tiles that no row uses at their usual share of the largest tile's efficiency.
 _USUAL_SHARE = {"e128x128": 0.93, "e128x64": 0.8, "e64x64": 0.57, "e64x32": 0.3}
 _PRIOR_WEIGHT = 0.03
-# A call timed alone carries the event and launch overhead of its host; back to back a kernel starts in this
-# time. Attention rows also write the paged cache in a second kernel, which training does not.
+# Seconds to start a kernel back to back; a call timed alone also takes the event and launch overhead of its host.
+# Attention rows also write the paged cache in a second kernel, which training does not.
 BACK_TO_BACK_START = {"attention": 6e-6}
 DEFAULT_START = 3e-6
-# fp8 rows quantise inside the timed call, at a cost of their own library: a multiple of the traffic of one pass, which
-# is fitted and not shipped, since a training step has its quantising kernels listed by themselves.
+# fp8 rows quantise inside the timed call. Its cost, a multiple of the traffic of one pass, is fitted and not shipped,
+# because the graph of a training step lists its quantising kernels apart.
 QUANTISING = "quantising"
 _QUANTISING: Free = {QUANTISING: (2.0, 0.3, 8.0)}
 
 
 def vector(values: Mapping[str, float]) -> Array:
-    """Named values as a parameter column; what is not named does not matter to the curve."""
+    """Named values as a parameter column; the curve does not use the parameters without a name."""
     p = np.zeros(len(PARAMETERS))
     p[INDEX["power"]], p[INDEX["memory"]] = 4.0, 1.0
     for name, value in values.items():
@@ -60,7 +59,7 @@ def vector(values: Mapping[str, float]) -> Array:
 def predict(
     table: WorkTable, rows: Rows, values: Mapping[str, float], rival: Mapping[str, float] | None = None
 ) -> Array:
-    """Seconds of `rows` with these parameters, by the same curves the package runs."""
+    """Seconds of `rows` with these parameters, by the curves that the package runs; `rival`: those of Winograd."""
     gpu, p = rows.gpu, vector(values)[:, None]
     peak = np.array(compute_peak(gpu, rows.works[0].math, rows.kind))
     sms, bandwidth = float(gpu.sm_count or DEFAULT_SM_COUNT), gpu.memory_bytes_per_s
@@ -68,7 +67,7 @@ def predict(
         compute = attention_seconds(table.shape, table.flops, p, peak, sms)
     elif rows.curve in ("matmul", "conv"):
         compute = table.repeats * matmul_seconds(table.shape, p, peak, sms, bandwidth)
-    elif rows.curve == "direct":  # on the vector units, as KernelModel prices depthwise convolutions
+    elif rows.curve == "direct":  # on the vector units, as KernelModel times depthwise convolutions
         compute = table.flops / (np.minimum(peak, gpu.peaks.get("fp32", peak)) * p[0])
     else:
         compute = table.flops / peak
@@ -119,11 +118,11 @@ def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
     def expand(x: Array) -> tuple[dict[str, float], dict[str, float]]:
         named = dict(zip(free, x.tolist(), strict=True))
         sets = []
-        for way in ("direct", "winograd"):
+        for algorithm in ("direct", "winograd"):
             values = dict(product)
             for name in EFFICIENCY:
-                values[name] = min(1.0, product[name] * named[way])
-            values |= {"k0": named[f"{way}_k0"], "memory": named["memory"], "start": named["start"]}
+                values[name] = min(1.0, product[name] * named[algorithm])
+            values |= {"k0": named[f"{algorithm}_k0"], "memory": named["memory"], "start": named["start"]}
             sets.append(values | {"power": named["power"]})
         sets[1]["memory"] = named["transforms"]
         return sets[0], sets[1]
@@ -136,7 +135,7 @@ def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
 
 
 def solve(residual: Callable[[Array], Array], free: Free) -> Array:
-    """The numbers of `free`, within their bounds, with the smallest residuals, large ones counting less; two starts."""
+    """The numbers of `free` within their bounds with the smallest residuals (soft L1), the better of two starts."""
     start, low, high = (np.array([bounds[i] for bounds in free.values()]) for i in range(3))
     span = high - low
 
@@ -146,12 +145,12 @@ def solve(residual: Callable[[Array], Array], free: Free) -> Array:
     best = None
     for nudge in (0.0, 0.15):
         z0 = np.clip((start - low) / span + nudge * np.array([(-1) ** i for i in range(len(start))]), 0.02, 0.98)
-        found = least_squares(scaled, z0, bounds=(0.0, 1.0), loss="soft_l1", f_scale=0.15, diff_step=3e-3, max_nfev=60)
-        if best is None or found.cost < best.cost:
-            best = found
+        result = least_squares(scaled, z0, bounds=(0.0, 1.0), loss="soft_l1", f_scale=0.15, diff_step=3e-3, max_nfev=60)
+        if best is None or result.cost < best.cost:
+            best = result
     assert best is not None
-    found_x: Array = low + best.x * span
-    return found_x
+    solution: Array = low + best.x * span
+    return solution
 
 
 def _finish(groups: Sequence[Rows], residual: Any, free: Free, expand: Any) -> dict[str, Any]:

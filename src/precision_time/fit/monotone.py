@@ -12,15 +12,15 @@ from precision_time.timing.corrections import AXES, CURVE, ROW, TERMS, UP
 from precision_time.timing.curves import Array
 
 STEEPEST = 0.95
-"""Of its growth along the curve, time may lose this much. Less than one: it still grows."""
+"""Largest share of its growth along the curve that a correction may take from time; below one, time still grows."""
 _FLATTEST = 0.002
-"""What g falls at least along the curve: else the last digits of a solution could make a batch cost more than twice."""
+"""Least fall of g along the curve; else rounding could make a doubled batch cost more than twice."""
 _ROUNDS, _RELAXED, _CLOSE = 4000, 1.6, 1e-4
 
 
 class Monotone:
-    """A x >= b for the tables of one class: x holds their coefficients, then two bounds on the slope of each
-    table along the curve between each two knots.
+    """The inequalities A x >= b of one class: x holds the coefficients of its tables, then two bounds on the slope of
+    each table along the curve between neighbouring knots.
     """
 
     def __init__(self, curve: str, knots: Mapping[str, Array]) -> None:
@@ -103,7 +103,7 @@ class Monotone:
 
 
 def level(curve: str, tables: Sequence[Array], digits: int = 4) -> list[Array]:
-    """The tables rounded, and what a solver leaves falling along a size made flat."""
+    """The tables rounded, with the small falls along a size that the solver leaves made flat."""
     result = []
     for (one, other), table in zip(TERMS[curve], tables, strict=True):
         flat = table
