@@ -40,7 +40,7 @@ from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
 from precision_time.report.errors import percent
 
 ROOT = Path(__file__).parent.parent
-PUBLISHED = ROOT.parent / "shared" / "data" / "published"
+PUBLISHED = ROOT / "data" / "published"
 EXAMPLE = ROOT / "docs" / "examples" / "measured.csv"
 STATS = ["n", "mape", "median_ape", "signed_mean", "p90_ape", "max_ape", "coverage_p10_p90", "geo_mean_ratio"]
 
@@ -67,7 +67,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_predict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fixed 0.1 s for every job (P10 0.09, P90 0.12), 0.05 s in amp-fp16; a V100 without bf16; fp64 is a bug."""
 
     def predict(job: Job, **_: Any) -> Any:
@@ -80,14 +80,14 @@ def fake_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precision_time.prediction.predict", predict)
 
 
-def cells(**given: str) -> dict[str, str]:
+def cells(**changes: str) -> dict[str, str]:
     usual = {"id": "x", "model": "resnet50", "gpu": "a100-80gb-sxm", "precision": "fp32", "step_time_s": "1"}
-    return dict.fromkeys((*OPTIONAL, *REQUIRED), "") | usual | {"batch_size": "64"} | given
+    return dict.fromkeys((*OPTIONAL, *REQUIRED), "") | usual | {"batch_size": "64"} | changes
 
 
-def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.0, **given: str) -> JudgedRow:
+def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.0, **changes: str) -> JudgedRow:
     """A row that took `measured` s, predicted `predicted` s with P10 and P90 at `low` and `high` times that."""
-    row = replace(row_of(2, cells(**given)), measured_s=measured)
+    row = replace(row_of(2, cells(**changes)), measured_s=measured)
     terms = {"forward": 0.25 * predicted, "backward": 0.75 * predicted, "casts": 0.0, "host_gaps": 1e-15}
     return JudgedRow(row, Interval(low * predicted, predicted, high * predicted), terms, True, False)
 
@@ -95,30 +95,30 @@ def judged(measured: float, predicted: float, low: float = 0.5, high: float = 2.
 # --- accuracy
 
 
-def test_errors_worked_out_by_hand() -> None:
+def test_error_statistics_of_rows_by_hand() -> None:
     rows = [judged(1.0, 1.1), judged(1.0, 0.8), judged(2.0, 2.0), judged(2.0, 3.0, low=0.9)]
-    found = statistics(rows)
-    assert found.n == 4
-    assert found.mape == pytest.approx((0.1 + 0.2 + 0.0 + 0.5) / 4)
-    assert found.median_ape == pytest.approx(0.15)
-    assert found.signed_mean == pytest.approx((0.1 - 0.2 + 0.0 + 0.5) / 4)
-    assert found.p90_ape == pytest.approx(0.2 + 0.7 * (0.5 - 0.2))  # 90 % of the way from first to fourth
-    assert found.max_ape == pytest.approx(0.5)
-    assert found.coverage_p10_p90 == pytest.approx(0.75)  # the last P10 is 2.7 s, above its 2 s
-    assert found.geo_mean_ratio == pytest.approx((1.1 * 0.8 * 1.0 * 1.5) ** 0.25)
+    errors = statistics(rows)
+    assert errors.n == 4
+    assert errors.mape == pytest.approx((0.1 + 0.2 + 0.0 + 0.5) / 4)
+    assert errors.median_ape == pytest.approx(0.15)
+    assert errors.signed_mean == pytest.approx((0.1 - 0.2 + 0.0 + 0.5) / 4)
+    assert errors.p90_ape == pytest.approx(0.2 + 0.7 * (0.5 - 0.2))  # 90 % of the way from first to fourth
+    assert errors.max_ape == pytest.approx(0.5)
+    assert errors.coverage_p10_p90 == pytest.approx(0.75)  # the last P10 is 2.7 s, above its 2 s
+    assert errors.geo_mean_ratio == pytest.approx((1.1 * 0.8 * 1.0 * 1.5) ** 0.25)
 
 
-def test_the_ends_of_the_interval_belong_to_it() -> None:
+def test_the_interval_includes_its_ends() -> None:
     assert judged(1.0, 2.0, low=0.5).inside
     assert judged(1.0, 0.5, high=2.0).inside
     assert not judged(1.0, 0.49, high=2.0).inside
 
 
-def test_no_row_no_number() -> None:
+def test_no_rows_have_no_statistics() -> None:
     assert statistics([]).to_dict() == {"n": 0, **dict.fromkeys(STATS[1:])}
 
 
-def test_top_terms_leave_out_what_is_nothing() -> None:
+def test_top_terms_omit_zero_terms() -> None:
     assert judged(1.0, 2.0).top_terms() == {"backward": 1.5, "forward": 0.5}
 
 
@@ -154,7 +154,7 @@ def test_three_precisions_and_the_mean_over_jobs() -> None:
     assert (only.n_jobs, only.n_pairs, only.pairs_right) == (1, 2, 0.5)
 
 
-def test_other_batches_are_compared_by_the_sample() -> None:
+def test_rows_of_other_batches_are_compared_per_sample() -> None:
     """Mixed is measured to take longer a step, but less a sample."""
     order = precision_order(
         [
@@ -193,19 +193,21 @@ def test_different_jobs_are_not_compared(changed: dict[str, str]) -> None:
 # --- the table
 
 
-def test_a_row_becomes_a_job_and_says_what_it_assumed(tmp_path: Path) -> None:
+def test_a_row_becomes_a_job_and_lists_its_assumptions(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "resnet50,a100-80gb-sxm,mixed,0.1", head=",".join(REQUIRED), encoding="utf-8-sig")
     (row,) = read_table(path).rows
     assert (row.id, row.line, row.family, row.precision, row.gpus) == ("line-2", 2, "resnet", "amp-fp16", 1)
     assert row.job == Job(
         "resnet50", gpu="a100-80gb-sxm", precision="amp-fp16", optimizer_impl="fused", execution="eager"
     )
-    said = " ".join(row.assumed)
-    assert all(word in said for word in ("batch_size 256", "gpus 1", "optimizer sgd", "memory_format nchw", "system"))
-    assert "attention" not in said  # a ResNet has none
+    assumed = " ".join(row.assumed)
+    assert all(
+        word in assumed for word in ("batch_size 256", "gpus 1", "optimizer sgd", "memory_format nchw", "system")
+    )
+    assert "attention" not in assumed  # a ResNet has none
 
 
-def test_what_the_row_says_is_taken() -> None:
+def test_cells_of_a_row_replace_the_defaults() -> None:
     row = row_of(2, cells(framework="tensorflow1", grad_accum="4", gpus="8", nodes="2", notes="all-reduce no no_sync",
                           model="bert-base", input="seq_len=128", attention="math", optimizer="adam"))  # fmt: skip
     assert row.job == Job(
@@ -227,7 +229,7 @@ def test_what_the_row_says_is_taken() -> None:
         ({"gpus": "8", "nodes": "3"}, "gpus 8 cannot be shared out evenly"),
     ],
 )
-def test_what_is_wrong_with_a_job_stays_with_its_row(changed: dict[str, str], reason: str) -> None:
+def test_a_wrong_job_costs_only_its_row(changed: dict[str, str], reason: str) -> None:
     row = row_of(2, cells(**changed))
     assert row.job is None
     assert reason in row.reason
@@ -260,32 +262,32 @@ BAD_TABLES: list[tuple[str, list[str], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("head", "rows", "says"), BAD_TABLES, ids=[says[:40] for _, _, says in BAD_TABLES])
-def test_a_table_that_cannot_be_read(head: str, rows: list[str], says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("head", "rows", "message"), BAD_TABLES, ids=[message[:40] for _, _, message in BAD_TABLES])
+def test_a_table_that_cannot_be_read(head: str, rows: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_table(write(tmp_path / "t.csv", *rows, head=head))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_files_that_are_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_bytes(b"")
     (tmp_path / "latin.csv").write_bytes(b"model,gpu\nr\xe9sum\xe9,b\n")
     (tmp_path / "nul.csv").write_bytes(b'model,gpu,precision,step_time_s\n"a' + b"b" * 200_000)
-    for name, says in (
+    for name, message in (
         ("empty.csv", "is empty"), ("latin.csv", "not UTF-8"), ("nul.csv", "is not valid CSV at line"),
         ("none.csv", "no such file"), ("", "cannot be read"),
     ):  # fmt: skip
-        with pytest.raises(DataError, match=says):
+        with pytest.raises(DataError, match=message):
             read_table(tmp_path / name)
 
 
 def test_warnings_name_columns_and_ids(tmp_path: Path) -> None:
     head = HEAD.replace("batch_size", "batchsize") + ",colour"
-    found = read_table(write(tmp_path / "t.csv", ROWS[0] + ",red", ROWS[0] + ",blue", head=head))
-    columns, twice = found.warnings
+    jobs = read_table(write(tmp_path / "t.csv", ROWS[0] + ",red", ROWS[0] + ",blue", head=head))
+    columns, twice = jobs.warnings
     assert columns == "column(s) ignored: 'batchsize', 'colour'; 'batchsize' looks like 'batch_size', which is missing"
     assert "r-tf32" in twice
-    assert len(found.rows) == 2
+    assert len(jobs.rows) == 2
     assert read_table(write(tmp_path / "t.csv", *ROWS)).warnings == ()
 
 
@@ -307,28 +309,28 @@ def test_every_row_is_judged_or_listed_in_order(table: Path) -> None:
     job = one.judged[3].row.job
     assert job is not None
     row = one.judged[3].row
-    said = predict(job, anchoring=Anchoring(without=("key",), framework=row.framework, source=row.source))
-    assert one.judged[3].step == said.step
-    assert dict(one.judged[3].breakdown) == dict(said.breakdown)
+    estimate = predict(job, anchoring=Anchoring(without=("key",), framework=row.framework, source=row.source))
+    assert one.judged[3].step == estimate.step
+    assert dict(one.judged[3].breakdown) == dict(estimate.breakdown)
     assert one.order.to_dict() == {"n_jobs": 2, "kendall_tau": 1.0, "pairs_right": 1.0, "n_pairs": 2}
     two = evaluate(table, workers=2)
     assert two == one
 
 
-def test_progress_counts_every_job(table: Path, fake_line: None) -> None:
+def test_progress_counts_every_job(table: Path, fake_predict: None) -> None:
     seen: list[tuple[int, int]] = []
     evaluate(table, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 6) for done in range(7)]
 
 
-def test_a_bug_of_ours_costs_one_row(tmp_path: Path, fake_line: None) -> None:
+def test_an_internal_error_costs_one_row(tmp_path: Path, fake_predict: None) -> None:
     result = evaluate(write(tmp_path / "t.csv", ROWS[0], ROWS[1].replace("amp-fp16", "fp64")))
     assert len(result.judged) == 1
     assert result.unpredicted[0].reason == "internal error: ZeroDivisionError: division by zero"
     assert "please report it" in str(result)
 
 
-def test_a_prediction_that_is_no_number_is_a_bug_too(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prediction_that_is_not_finite_is_an_internal_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precision_time.prediction.predict", lambda job, **_: fake(job, forward=math.inf))
     result = evaluate(table)
     assert not result.judged
@@ -338,7 +340,7 @@ def test_a_prediction_that_is_no_number_is_a_bug_too(table: Path, monkeypatch: p
 
 @pytest.mark.parametrize("failure", ["no processes", "killed"])
 def test_without_a_pool_the_rows_are_predicted_here(
-    failure: str, table: Path, fake_line: None, monkeypatch: pytest.MonkeyPatch
+    failure: str, table: Path, fake_predict: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(ProcessPoolExecutor):
         def submit(self, *_: Any, **__: Any) -> Any:
@@ -351,13 +353,13 @@ def test_without_a_pool_the_rows_are_predicted_here(
     assert evaluate(table, workers=2) == evaluate(table, workers=1)
 
 
-def test_few_graphs_stay_in_one_process(table: Path, fake_line: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_graphs_stay_in_one_process(table: Path, fake_predict: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda *_, **__: pytest.fail("a pool for six rows"))
     jobs = [forecasting.Question(row.job) for row in read_table(table).rows if row.job]
     assert len(forecast_all(jobs, workers=None)) == 6
 
 
-def test_filters(table: Path, fake_line: None) -> None:
+def test_filters(table: Path, fake_predict: None) -> None:
     def ids(**chosen: Any) -> list[str]:
         result = evaluate(table, **chosen)
         rows = [*(j.row for j in result.judged), *(u.row for u in result.unpredicted)]
@@ -374,7 +376,7 @@ def test_filters(table: Path, fake_line: None) -> None:
         evaluate(table, trust=["A"], framework=["tensorflow2"])
 
 
-def test_blind_twin(table: Path, fake_line: None) -> None:
+def test_blind_twin(table: Path, fake_predict: None) -> None:
     """Fakes take 0.1 s, in amp-fp16 0.05 s. The row without bf16 units is in neither."""
     result = evaluate(table, blind="16-mixed", trust=["A", "B"])
     assert result.blind == "amp-fp16"
@@ -393,7 +395,7 @@ def test_blind_twin(table: Path, fake_line: None) -> None:
     assert "MAPE aware" in str(result)
 
 
-def test_rows_that_either_twin_lacks_are_in_neither(table: Path, fake_line: None) -> None:
+def test_rows_that_either_twin_lacks_are_in_neither(table: Path, fake_predict: None) -> None:
     result = evaluate(table, blind="amp-bf16", model=["bert-base", "resnet50"])
     assert [j.row.id for j in result.judged] == [j.row.id for j in result.aware] == ["r-tf32", "r-amp"]
     assert [u.row.id for u in result.unpredicted] == ["b-fp32", "b-amp", "b-bf16", "untimed"]
@@ -403,7 +405,7 @@ def test_rows_that_either_twin_lacks_are_in_neither(table: Path, fake_line: None
         evaluate(table, blind="fp17")
 
 
-def test_json_is_the_published_schema(table: Path, fake_line: None) -> None:
+def test_json_is_the_published_schema(table: Path, fake_predict: None) -> None:
     data = json.loads(json.dumps(evaluate(table).to_dict(), allow_nan=False))
     assert (data["n_rows"], data["n_predicted"]) == (7, 5)
     assert list(data["overall"]) == STATS
@@ -430,7 +432,7 @@ def test_json_is_the_published_schema(table: Path, fake_line: None) -> None:
     assert "blind" not in data
 
 
-def test_the_text_adds_up(table: Path, fake_line: None) -> None:
+def test_the_text_adds_up(table: Path, fake_predict: None) -> None:
     text = str(evaluate(table))
     assert text.startswith("jobs.csv: 5 of 7 measured jobs predicted. They are off by ")
     for title in ("by precision", "by GPU", "by model family", "by framework", "by number of GPUs", "by trust"):
@@ -446,15 +448,15 @@ def test_the_text_adds_up(table: Path, fake_line: None) -> None:
 @pytest.mark.parametrize(
     ("value", "sign", "text"), [(0.1249, "", "12.5%"), (-0.5, "+", "-50.0%"), (2e6, "+", "+2.0e+08%"), (None, "", "-")]
 )
-def test_shares_as_people_read_them(value: float | None, sign: str, text: str) -> None:
+def test_percentages(value: float | None, sign: str, text: str) -> None:
     assert percent(value, sign=sign) == text
 
 
-def test_reasons_that_differ_in_numbers_stand_together() -> None:
+def test_reasons_that_differ_only_in_numbers_are_one_group() -> None:
     rows = [Unpredicted(row_of(n, cells(id=f"r{n}")), f"layout tp={n} is not supported") for n in (2, 4, 8)]
     rows.append(Unpredicted(row_of(9, cells(id="r9")), "no measured time"))
     grouped = Evaluation("t.csv", (), tuple(rows)).unpredicted_by_reason()
-    assert [(reason, len(found)) for reason, found in grouped] == [
+    assert [(reason, len(group)) for reason, group in grouped] == [
         ("layout tp=2 is not supported (numbers vary)", 3), ("no measured time", 1),
     ]  # fmt: skip
 
@@ -462,8 +464,8 @@ def test_reasons_that_differ_in_numbers_stand_together() -> None:
 # --- rows that the fit has seen
 
 
-def test_a_fitted_row_is_recognised_however_it_is_spelled(
-    table: Path, fake_line: None, monkeypatch: pytest.MonkeyPatch
+def test_a_fitted_row_is_recognised_in_any_spelling(
+    table: Path, fake_predict: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = row_of(2, cells(input="seq_len=128;a=1", precision="mixed", step_time_s="0.1", grad_accum="1"))
     same = row_of(9, cells(id="y", input="a=1; seq_len=128", precision="amp-fp16", step_time_s="0.10000", source="s"))
@@ -480,13 +482,11 @@ def test_a_fitted_row_is_recognised_however_it_is_spelled(
     )
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not part of the repository")
 def test_the_published_rows_are_those_of_the_fit() -> None:
     rows = read_table(PUBLISHED / "measurements.csv").rows
     assert {row.digest for row in rows} == fitted(STEPS)
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not part of the repository")
 def test_every_published_language_model_row_is_a_job_or_has_a_reason() -> None:
     rows = read_table(PUBLISHED / "measurements_llm.csv").rows
     assert len(rows) > 400
@@ -528,10 +528,10 @@ class _Page(HTMLParser):
         self.text += data
 
     def all(self, tag: str, name: str) -> list[str]:
-        return [str(attrs[name]) for found, attrs in self.seen if found == tag and name in attrs]
+        return [str(attrs[name]) for element, attrs in self.seen if element == tag and name in attrs]
 
 
-def test_the_report_is_one_whole_page(tmp_path: Path, fake_line: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_one_valid_page(tmp_path: Path, fake_predict: None, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     evil = ROWS[0].replace("r-tf32", "</script><b>&x")
     path = write(tmp_path / "jobs.csv", evil, *ROWS[1:])
@@ -556,7 +556,7 @@ def test_the_report_is_one_whole_page(tmp_path: Path, fake_line: None, capsys: p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["jobs.csv", "out.html"]
 
 
-def test_the_report_of_a_blind_twin_and_of_nothing(tmp_path: Path, table: Path, fake_line: None) -> None:
+def test_the_report_of_a_blind_twin_and_of_nothing(tmp_path: Path, table: Path, fake_predict: None) -> None:
     pytest.importorskip("matplotlib")
     from precision_time.evaluation.page import page
 
@@ -568,30 +568,30 @@ def test_the_report_of_a_blind_twin_and_of_nothing(tmp_path: Path, table: Path, 
     assert not any(tag in ("svg", "table") for tag, _ in nothing.seen)
 
 
-def test_rows_as_csv(table: Path, tmp_path: Path, fake_line: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_as_csv(table: Path, tmp_path: Path, fake_predict: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(table), "--csv", str(tmp_path / "out.csv")]) == 0
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    assert [row["id"] for row in found] == [line.split(",")[0] for line in ROWS]
-    assert tuple(found[0]) == COLUMNS
-    assert float(found[0]["error"]) == pytest.approx(1.0)
-    assert float(found[0]["forward_s"]) == pytest.approx(0.03)
-    assert (found[4]["p50_s"], found[4]["reason"]) == ("", "v100 has no bf16 peak; use amp-fp16.")
-    assert found[6]["measured_s"] == ""
+        lines = list(csv.DictReader(file))
+    assert [row["id"] for row in lines] == [line.split(",")[0] for line in ROWS]
+    assert tuple(lines[0]) == COLUMNS
+    assert float(lines[0]["error"]) == pytest.approx(1.0)
+    assert float(lines[0]["forward_s"]) == pytest.approx(0.03)
+    assert (lines[4]["p50_s"], lines[4]["reason"]) == ("", "v100 has no bf16 peak; use amp-fp16.")
+    assert lines[6]["measured_s"] == ""
 
 
-def test_the_command_prints_text_or_json(table: Path, fake_line: None, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", str(table), "--trust", "A,B", "--precision", "mixed", "--precision", "tf32"]
-    assert main([*words, "--worst", "1"]) == 0
+def test_the_command_prints_text_or_json(table: Path, fake_predict: None, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", str(table), "--trust", "A,B", "--precision", "mixed", "--precision", "tf32"]
+    assert main([*arguments, "--worst", "1"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("jobs.csv: all 3 measured jobs predicted.")
     assert "furthest off (1)" in out
     assert err == ""
-    assert main([*words, "--json"]) == 0
+    assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["n_rows"] == 3
 
 
-def test_warnings_go_to_stderr(tmp_path: Path, fake_line: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_go_to_stderr(tmp_path: Path, fake_predict: None, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "t.csv", ROWS[0] + ",red", head=HEAD + ",colour")
     assert main(["evaluate", str(path), "--json"]) == 0
     out, err = capsys.readouterr()
@@ -600,7 +600,7 @@ def test_warnings_go_to_stderr(tmp_path: Path, fake_line: None, capsys: pytest.C
     assert json.loads(out)["warnings"] == ["column(s) ignored: 'colour'"]
 
 
-def test_nothing_predicted_is_an_answer_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_predictions_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(write(tmp_path / "t.csv", ROWS[5], ROWS[6]))]) == 0
     assert "t.csv: none of 2 measured jobs could be predicted." in capsys.readouterr().out
 
@@ -621,24 +621,24 @@ MISTAKES: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), MISTAKES, ids=[words for words, _ in MISTAKES])
-def test_every_mistake_is_one_line_before_any_work(
-    words: str, says: str, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[command for command, _ in MISTAKES])
+def test_every_user_error_is_one_line_before_any_work(
+    command: str, message: str, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(table.parent)
     monkeypatch.setattr("precision_time.prediction.predict", lambda job, **_: pytest.fail("worked before it checked"))
     (table.parent / "folder.csv").mkdir()
     before = table.read_bytes()
-    assert main(words.split()) == 2
+    assert main(command.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("precision-time: error: ")
     assert err.count("\n") == 1
-    assert says in err
+    assert message in err
     assert table.read_bytes() == before
 
 
-def test_the_report_says_before_the_work_that_matplotlib_is_missing(
+def test_missing_matplotlib_is_reported_before_any_work(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -665,7 +665,7 @@ def test_the_page_shows_the_example_table() -> None:
     assert all(note.startswith("ILLUSTRATIVE") for note in notes)
 
 
-def test_importing_evaluate_is_light() -> None:
+def test_importing_the_room_loads_no_numpy() -> None:
     """The name alone loads nothing; `Row` is the table's row."""
     import subprocess
 
