@@ -88,9 +88,16 @@ def describe_job(
     sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
     model = f"{job.model.lower()} {step.parameter_count} {sizes}"
     identity = (
-        model, framework, step.batch_size, job.grad_accum, job.gpus, job.gpu, step.precision.name, job.memory_format,
+        model,
+        framework,
+        step.batch_size,
+        job.grad_accum,
+        job.gpus,
+        job.gpu,
+        step.precision.name,
+        job.memory_format,
         *(() if job.layout == "dp" and job.recompute == "none" else (job.layout, job.recompute, job.recompute_layers)),
-    )  # fmt: skip
+    )
     return JobDescriptor(
         family=family_of(job),
         model=model,

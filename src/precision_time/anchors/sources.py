@@ -52,11 +52,17 @@ def _of_file(name: str) -> list[Measured]:
         raise DataError(f"anchors: {name!r} cannot be read; name a CSV file of measured jobs") from None
     table = _read(name, state.st_mtime_ns, state.st_size)
     rows = [
-        Measured(row.job, row.framework or "pytorch", row.trust or "B", row.id or f"{Path(name).name}:{row.line}",
-                 row.source or OWN, row.measured_s)
+        Measured(
+            row.job,
+            row.framework or "pytorch",
+            row.trust or "B",
+            row.id or f"{Path(name).name}:{row.line}",
+            row.source or OWN,
+            row.measured_s,
+        )
         for row in table.rows
         if row.job is not None
-    ]  # fmt: skip
+    ]
     if not rows:
         reason = next((row.reason for row in table.rows), "it has no rows")
         raise DataError(f"anchors: no row of {name!r} can be used: {reason}")

@@ -57,9 +57,14 @@ def _state_scan_backward(grad: Any, *saved: Any) -> Any:
 
 
 for _shape in (
-    _grouped_mm, _grouped_mm_weight, _grouped_sum, _combine, _combine_backward, _state_scan_forward,
+    _grouped_mm,
+    _grouped_mm_weight,
+    _grouped_sum,
+    _combine,
+    _combine_backward,
+    _state_scan_forward,
     _state_scan_backward,
-):  # fmt: skip
+):
     _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
 
 

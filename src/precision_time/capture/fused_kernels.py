@@ -159,9 +159,12 @@ def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSign
         replacements |= dict.fromkeys((for_gate, for_up, back))
         replacements[first] = (
             OpSignature("pt.fused_pointwise", (wide, wide, wide), (wide, wide), (("operators", 3),)),
-            replace(graph.calls[first], reads=(gradient, gate, up),
-                    writes=(*graph.calls[back].writes, *graph.calls[for_up].writes)),
-        )  # fmt: skip
+            replace(
+                graph.calls[first],
+                reads=(gradient, gate, up),
+                writes=(*graph.calls[back].writes, *graph.calls[for_up].writes),
+            ),
+        )
         removed.update(graph.calls[for_gate].writes)
     return replacements, removed
 

@@ -170,9 +170,15 @@ def tail(
 
 
 def sweep_tail(
-    sweep: Sweep, weight: str, gradient: str, precision: Precision, optimizer: str, implementation: str | None,
-    clip_norm: float | None, loss_scale: str,
-) -> Tail:  # fmt: skip
+    sweep: Sweep,
+    weight: str,
+    gradient: str,
+    precision: Precision,
+    optimizer: str,
+    implementation: str | None,
+    clip_norm: float | None,
+    loss_scale: str,
+) -> Tail:
     """The same for parameters given by their sizes, and by the dtypes of the first one and of its gradient."""
     chosen = rule(optimizer)
     kernels = implementation or ("fused" if precision.master_weights else "foreach")

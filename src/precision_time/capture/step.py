@@ -108,9 +108,9 @@ def _trace(
     handles: list[Any] = [
         p.register_post_accumulate_grad_hook(gradient_hook(n)) for n, p in parameters.items() if p.requires_grad
     ]
-    updates = [u.loss for u in workload.updates] if workload.updates else [
-        lambda: workload.loss(module, workload.inputs)
-    ]  # fmt: skip
+    updates = (
+        [u.loss for u in workload.updates] if workload.updates else [lambda: workload.loss(module, workload.inputs)]
+    )
     with _module_paths(module, tracer):
         for loss_function in updates:
             tracer.phase = Phase.FORWARD

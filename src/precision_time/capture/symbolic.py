@@ -234,8 +234,14 @@ class _Encoder:
                 "category": [int(s.category) for s in first.storages],
             },
             "parameters": [
-                [p.name, [self.polynomial(dim) for dim in zip(*(q.shape for q in row), strict=True)], p.dtype,
-                 p.grad_dtype, p.ready, int(p.trainable)]
+                [
+                    p.name,
+                    [self.polynomial(dim) for dim in zip(*(q.shape for q in row), strict=True)],
+                    p.dtype,
+                    p.grad_dtype,
+                    p.ready,
+                    int(p.trainable),
+                ]
                 for p, row in zip(first.parameters, zip(*(g.parameters for g in graphs), strict=True), strict=True)
             ],
             "buffer_bytes": self.polynomial(tuple(g.buffer_bytes for g in graphs)),
@@ -243,7 +249,7 @@ class _Encoder:
             "kinds": [[n, list(i), list(o), _jsonable(a)] for n, i, o, a in self.kinds.values],
             "specs": [[dtype, *dims] for dtype, dims in self.specs.values],
             "polynomials": [[[i, _number(c)] for i, c in terms] for terms in self.polynomials.values],
-        }  # fmt: skip
+        }
 
 
 def _number(value: Fraction) -> int | str:
@@ -321,7 +327,12 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
         calls=tuple(
             Call(kind, phases[phase], module, views, tuple(reads), tuple(writes))
             for kind, phase, module, views, reads, writes in zip(
-                calls["kind"], calls["phase"], calls["module"], calls["views"], calls["reads"], calls["writes"],
+                calls["kind"],
+                calls["phase"],
+                calls["module"],
+                calls["views"],
+                calls["reads"],
+                calls["writes"],
                 strict=True,
             )
         ),
@@ -334,7 +345,11 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
         ),
         parameters=tuple(
             Parameter(
-                n, tuple(values[d] for d in shape), rename.get(dtype, dtype), rename.get(grad, grad), ready,
+                n,
+                tuple(values[d] for d in shape),
+                rename.get(dtype, dtype),
+                rename.get(grad, grad),
+                ready,
                 bool(trainable),
             )
             for n, shape, dtype, grad, ready, trainable in stored["parameters"]
@@ -342,7 +357,7 @@ def evaluate(stored: Mapping[str, Any], sizes: Mapping[str, int], rename: Mappin
         buffer_bytes=int(values[stored["buffer_bytes"]] * factor),
         sizes=dict(sizes),
         assumptions=tuple(stored["assumptions"]),
-    )  # fmt: skip
+    )
 
 
 def rename_dtypes(graph: OpGraph, rename: Mapping[str, str]) -> OpGraph:

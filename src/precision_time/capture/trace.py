@@ -56,6 +56,10 @@ def trace_entry(
     build = builder(entry)
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
     return capture(
-        lambda: build(config, sizes), Regime(regime), attention=attention, name=entry.name, sizes=plain,
+        lambda: build(config, sizes),
+        Regime(regime),
+        attention=attention,
+        name=entry.name,
+        sizes=plain,
         device_rules=device_rules,
-    )  # fmt: skip
+    )

@@ -181,10 +181,12 @@ def zoo(options: Namespace) -> str:
         raise _no_match("model", options.filter, ENTRIES)
     if options.json:
         names = ("name", "family", "dataset", "optimizer", "batch_size", "parameters")
-        return _json([
-            {**{name: getattr(e, name) for name in names}, "input": dict(e.input), "model_config": dict(e.config)}
-            for e in entries
-        ])  # fmt: skip
+        return _json(
+            [
+                {**{name: getattr(e, name) for name in names}, "input": dict(e.input), "model_config": dict(e.config)}
+                for e in entries
+            ]
+        )
     rows = [
         [
             e.name,
@@ -211,18 +213,20 @@ def gpus(options: Namespace) -> str:
     if not devices:
         raise _no_match("gpu", options.filter, catalog.gpus)
     if options.json:
-        return _json([
-            {
-                "name": gpu.name,
-                "vendor": gpu.vendor,
-                "arch": gpu.arch,
-                "memory_bytes": gpu.memory_bytes,
-                "memory_bytes_per_s": gpu.memory_bytes_per_s,
-                "peaks_flop_per_s": dict(gpu.peaks),
-                "sources": gpu.sources,
-            }
-            for gpu in devices
-        ])  # fmt: skip
+        return _json(
+            [
+                {
+                    "name": gpu.name,
+                    "vendor": gpu.vendor,
+                    "arch": gpu.arch,
+                    "memory_bytes": gpu.memory_bytes,
+                    "memory_bytes_per_s": gpu.memory_bytes_per_s,
+                    "peaks_flop_per_s": dict(gpu.peaks),
+                    "sources": gpu.sources,
+                }
+                for gpu in devices
+            ]
+        )
     kinds = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
     rows = [
         [
@@ -253,11 +257,18 @@ def _prices(known: list[Price], text: str, as_json: bool) -> str:
     heads = ["gpu", "provider", "instance", "region", "as of", "trust", "GPUs", "$/hour", "$/GPU-hour"]
     rows = [
         [
-            p.gpu, p.provider, p.instance, p.region, p.as_of, p.trust,
-            str(p.gpus), f"{p.usd_per_hour:,.2f}", f"{p.usd_per_gpu_hour:,.2f}",
+            p.gpu,
+            p.provider,
+            p.instance,
+            p.region,
+            p.as_of,
+            p.trust,
+            str(p.gpus),
+            f"{p.usd_per_hour:,.2f}",
+            f"{p.usd_per_gpu_hour:,.2f}",
         ]
         for p in prices
-    ]  # fmt: skip
+    ]
     return f"{Table(heads, rows, left=6).text()}\n\non-demand list prices; they change. Sources: --json"
 
 

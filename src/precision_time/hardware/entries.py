@@ -116,8 +116,15 @@ def arch_family(text: str) -> str:
 
 
 _NODE_NUMBERS = {
-    "gpus_per_node", "nics", "domain_gpus", "clock_factor", "host_factor", "tdp_w", "oversubscription", "gpus_per_leaf"
-}  # fmt: skip
+    "gpus_per_node",
+    "nics",
+    "domain_gpus",
+    "clock_factor",
+    "host_factor",
+    "tdp_w",
+    "oversubscription",
+    "gpus_per_leaf",
+}
 _NETWORK_FACTS = ("oversubscription", "rail_optimised", "gpus_per_leaf")
 _HOST_NUMBERS = {"cores", "host_memory_gib"}
 NODE_KEYS = {

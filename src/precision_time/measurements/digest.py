@@ -15,10 +15,17 @@ DIGITS = 8
 def digest(cells: Mapping[str, str], precision: str) -> str:
     """The first hex digits of SHA-256 over the normalised cells of the job and its step time."""
     identity = (
-        cells["model"].lower(), _plain(cells["model_config"]), _plain(cells["input"]), cells["batch_size"],
-        cells["grad_accum"] or "1", cells["gpus"] or "1", cells["gpu"].lower(), cells["system"].lower(), precision,
+        cells["model"].lower(),
+        _plain(cells["model_config"]),
+        _plain(cells["input"]),
+        cells["batch_size"],
+        cells["grad_accum"] or "1",
+        cells["gpus"] or "1",
+        cells["gpu"].lower(),
+        cells["system"].lower(),
+        precision,
         f"{float(cells['step_time_s'] or 0):.5g}",
-    )  # fmt: skip
+    )
     return hashlib.sha256("|".join(identity).encode()).hexdigest()[:DIGITS]
 
 

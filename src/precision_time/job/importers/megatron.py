@@ -53,8 +53,11 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     if {"layers", "hidden", "heads"} <= set(config):
         fields |= {"model": "gpt", "model_config": config}
     elif config.keys() & {"layers", "hidden", "heads"}:
-        lacking = [flag for flag, key in (("num-layers", "layers"), ("hidden-size", "hidden"),
-                                          ("num-attention-heads", "heads")) if key not in config]  # fmt: skip
+        lacking = [
+            flag
+            for flag, key in (("num-layers", "layers"), ("hidden-size", "hidden"), ("num-attention-heads", "heads"))
+            if key not in config
+        ]
         reader.not_taken["the model"] = f"its shape lacks {' and '.join(lacking)}; name a model"
     if (length := reader.number("seq-length", "encoder-seq-length")) is not None:
         fields["input"] = {"seq_len": length}
@@ -96,9 +99,12 @@ def _leave_unset(reader: Reader) -> None:
 def _layout(reader: Reader) -> dict[str, Any]:
     layout: dict[str, Any] = {}
     for field, name in (
-        ("tp", "tensor-model-parallel-size"), ("pp", "pipeline-model-parallel-size"), ("cp", "context-parallel-size"),
-        ("ep", "expert-model-parallel-size"), ("etp", "expert-tensor-parallel-size"),
-    ):  # fmt: skip
+        ("tp", "tensor-model-parallel-size"),
+        ("pp", "pipeline-model-parallel-size"),
+        ("cp", "context-parallel-size"),
+        ("ep", "expert-model-parallel-size"),
+        ("etp", "expert-tensor-parallel-size"),
+    ):
         if (degree := reader.number(name)) is not None:
             layout[field] = degree
     if reader.on("sequence-parallel"):

@@ -79,9 +79,13 @@ def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
     replicate = number("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
     shard = reader.take("parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree", default=-1)
     layout: dict[str, Any] = {
-        "data_parallel_replicate_degree": replicate, "data_parallel_shard_degree": shard, "tp": tp, "pp": pp, "cp": cp,
+        "data_parallel_replicate_degree": replicate,
+        "data_parallel_shard_degree": shard,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
         "sp": tp > 1,  # its tensor parallelism always splits the sequence of norms and dropouts
-    }  # fmt: skip
+    }
     if str(reader.take("parallelism.fsdp_reshard_after_forward", default="default")) == "never":
         layout["zero"] = 2
     for field, name in (("ep", "expert_parallel_degree"), ("etp", "expert_tensor_parallel_degree")):
@@ -102,11 +106,17 @@ def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
             reader.not_taken[f"pipeline_parallel_schedule {name}"] = "no model of this schedule; taken as 1F1B"
     reader.refuse(
         "the split of layers over stages is taken as even",
-        *(f"parallelism.{n}" for n in (
-            "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points", "module_fqns_per_model_part",
-            "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
-        )),
-    )  # fmt: skip
+        *(
+            f"parallelism.{n}"
+            for n in (
+                "pipeline_parallel_layers_per_stage",
+                "pipeline_parallel_split_points",
+                "module_fqns_per_model_part",
+                "pipeline_parallel_first_stage_less_layers",
+                "pipeline_parallel_last_stage_less_layers",
+            )
+        ),
+    )
     known = str(shard).strip()
     return layout, tp * pp * cp * replicate * (int(known) if known.isdigit() else 1)
 
