@@ -17,7 +17,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from networks import cnn, names, total, trace, transformer  # noqa: E402
-from precision_time.capture import symbolic  # noqa: E402
+from precision_time.capture import symbolic, symbolic_fit  # noqa: E402
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.errors import CaptureError, DataError  # noqa: E402
@@ -31,7 +31,7 @@ REGIMES = ("full", "autocast", "half")
 
 @cache
 def fitted(regime: str) -> dict[str, Any]:
-    return symbolic.fit("transformer", (BATCH, LENGTH),
+    return symbolic_fit.fit("transformer", (BATCH, LENGTH),
                         lambda s: trace(lambda: transformer(s["batch_size"], s["length"]), regime))  # fmt: skip
 
 
@@ -39,12 +39,12 @@ def fitted(regime: str) -> dict[str, Any]:
 @given(regime=st.sampled_from(REGIMES), batch=st.integers(2, 64), width=st.integers(1, 16).map(lambda n: 4 * n))
 def test_cnn_at_unseen_sizes(regime: str, batch: int, width: int) -> None:
     evaluated = symbolic.evaluate(_cnn_of(width, regime), {"batch_size": batch})
-    assert symbolic.same_step(evaluated, trace(lambda: cnn(batch, width), regime))
+    assert symbolic_fit.same_step(evaluated, trace(lambda: cnn(batch, width), regime))
 
 
 @cache
 def _cnn_of(width: int, regime: str) -> dict[str, Any]:
-    return symbolic.fit("cnn", (BATCH,), lambda s: trace(lambda: cnn(s["batch_size"], width), regime))
+    return symbolic_fit.fit("cnn", (BATCH,), lambda s: trace(lambda: cnn(s["batch_size"], width), regime))
 
 
 @settings(max_examples=8)
@@ -52,7 +52,7 @@ def _cnn_of(width: int, regime: str) -> dict[str, Any]:
 def test_transformer_at_unseen_sizes(regime: str, batch: int, length: int) -> None:
     # At batch size 1 some copies are views; see test_batch_size_one.
     evaluated = symbolic.evaluate(fitted(regime), {"batch_size": batch, "length": length})
-    assert symbolic.same_step(evaluated, trace(lambda: transformer(batch, length), regime))
+    assert symbolic_fit.same_step(evaluated, trace(lambda: transformer(batch, length), regime))
 
 
 def test_batch_size_one_differs_by_copies_only() -> None:
@@ -104,7 +104,7 @@ def test_double_is_float_with_twice_the_bytes() -> None:
 
 def sized(function: Any, symbol: Symbol = BATCH) -> dict[str, Any]:
     """Fit a linear layer on an input whose shape is `function` of the symbol."""
-    return symbolic.fit(
+    return symbolic_fit.fit(
         "odd", (symbol,), lambda s: trace(lambda: total(torch.nn.Linear(4, 4), torch.ones(*function(s[symbol.name]))))
     )
 
@@ -123,7 +123,7 @@ def test_another_sequence_of_operators_raises() -> None:
     deep = lambda s: trace(lambda: total(torch.nn.Sequential(*(torch.nn.Linear(4, 4)  # noqa: E731
                                          for _ in range(s["batch_size"]))), torch.ones(2, 4)))  # fmt: skip
     with pytest.raises(CaptureError, match="sequence of operators"):
-        symbolic.fit("deep", (BATCH,), deep)
+        symbolic_fit.fit("deep", (BATCH,), deep)
 
 
 def test_a_size_off_the_grid_raises() -> None:
@@ -143,12 +143,12 @@ def test_a_grid_without_its_far_corners_is_enough_for_few_factors() -> None:
         linear = lambda: torch.nn.Linear(sizes["width"], sizes["classes"])  # noqa: E731
         return trace(lambda: total(linear(), torch.ones(sizes["batch_size"], sizes["width"])))
 
-    stored = symbolic.fit("linear", symbols, at, degree=2)
+    stored = symbolic_fit.fit("linear", symbols, at, degree=2)
     assert len(seen) == 7 + 1  # and the check
     sizes = {"batch_size": 7, "width": 40, "classes": 11}
-    assert symbolic.same_step(symbolic.evaluate(stored, sizes), at(sizes))
+    assert symbolic_fit.same_step(symbolic.evaluate(stored, sizes), at(sizes))
     with pytest.raises(CaptureError, match="no polynomials"):
-        symbolic.fit("linear", symbols, at, degree=1)
+        symbolic_fit.fit("linear", symbols, at, degree=1)
 
 
 def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> Non
         kind = OpSignature("pt.grouped_sum", (TensorSpec((8, 4), "float32"),), (), attrs)
         return dataclasses.replace(trace(cnn), kinds=(kind,), calls=(Call(0, Phase.FORWARD),))
 
-    stored = symbolic.fit("experts", (experts,), at)
+    stored = symbolic_fit.fit("experts", (experts,), at)
     path = tmp_path / "experts.zip"
     symbolic.save(path, {"half": stored}, {})
     (kind,) = symbolic.evaluate(symbolic.load(path, "half"), {"experts": 7}).kinds
@@ -168,19 +168,19 @@ def test_a_count_among_the_attributes_is_a_polynomial_too(tmp_path: Path) -> Non
         at(s), kinds=(dataclasses.replace(at(s).kinds[0], attrs=(("mode", "x" * s["experts"]),)),)
     )
     with pytest.raises(CaptureError, match=r"attributes of pt\.grouped_sum change"):
-        symbolic.fit("experts", (experts,), graph_at)
+        symbolic_fit.fit("experts", (experts,), graph_at)
 
 
 def test_graphs_that_differ_in_one_thing_are_not_the_same_step() -> None:
     graph = trace(cnn)
-    assert symbolic.same_step(graph, trace(cnn))
+    assert symbolic_fit.same_step(graph, trace(cnn))
     shorter = dataclasses.replace(graph, calls=graph.calls[:-1])
     later = dataclasses.replace(
         graph, storages=(dataclasses.replace(graph.storages[-1], dies=0), *graph.storages[1:])
     )  # fmt: skip
-    assert not symbolic.same_step(graph, shorter)
-    assert not symbolic.same_step(graph, later)
-    assert not symbolic.same_step(graph, trace(cnn, "half"))
+    assert not symbolic_fit.same_step(graph, shorter)
+    assert not symbolic_fit.same_step(graph, later)
+    assert not symbolic_fit.same_step(graph, trace(cnn, "half"))
 
 
 # --- the file ---------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_files_are_reproducible_and_read_back(tmp_path: Path) -> None:
     for regime, stored in variants.items():
         read = symbolic.load(tmp_path / "a.zip", regime)
         sizes = {"batch_size": 7, "length": 33}
-        assert symbolic.same_step(symbolic.evaluate(read, sizes), symbolic.evaluate(stored, sizes))
+        assert symbolic_fit.same_step(symbolic.evaluate(read, sizes), symbolic.evaluate(stored, sizes))
 
 
 def test_a_damaged_or_foreign_file_is_a_data_error(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_fresh_capture_equals_the_shipped_graph(name: str) -> None:
                 pytest.skip(str(error))
             raise
         if same_torch:
-            assert symbolic.same_step(evaluated, traced), (
+            assert symbolic_fit.same_step(evaluated, traced), (
                 f"{variant} changed: run python -m precision_time.zoo.ship {name}"
             )
         assert _traffic(traced) == pytest.approx(_traffic(evaluated), rel=0.02)

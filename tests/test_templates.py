@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from precision_time.capture import symbolic  # noqa: E402
+from precision_time.capture import symbolic, symbolic_fit  # noqa: E402
 from precision_time.capture.graph import OpGraph  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
@@ -65,7 +65,7 @@ def test_a_template_is_the_model_at_that_shape(template: Template, regime: str, 
     @settings(max_examples=3)
     @given(sizes(2))
     def at(chosen: dict[str, int]) -> None:
-        assert symbolic.same_step(*both(template, regime, attention, chosen))
+        assert symbolic_fit.same_step(*both(template, regime, attention, chosen))
 
     at()
 

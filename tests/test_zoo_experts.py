@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import names, only, rows  # noqa: E402
-from precision_time.capture import symbolic  # noqa: E402
+from precision_time.capture import symbolic, symbolic_fit  # noqa: E402
 from precision_time.capture.fp8 import to_fp8  # noqa: E402
 from precision_time.capture.graph import OpGraph, Phase  # noqa: E402
 from precision_time.capture.optimizer import tail  # noqa: E402
@@ -241,9 +241,9 @@ def test_impossible_models_are_errors(change: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize("regime", ["full", "autocast", "half"])
 def test_a_graph_of_experts_is_good_for_every_size(regime: str) -> None:
     shape = {**MLA, **MOE, "attn": "mla", "layers": 2, "dense_layers": 1}
-    stored = symbolic.fit("moe", (BATCH, SEQ), lambda s: graph_of(shape, regime, **s))
+    stored = symbolic_fit.fit("moe", (BATCH, SEQ), lambda s: graph_of(shape, regime, **s))
     sizes = {"batch_size": 3, "seq_len": 50}
-    assert symbolic.same_step(symbolic.evaluate(stored, sizes), graph_of(shape, regime, **sizes))
+    assert symbolic_fit.same_step(symbolic.evaluate(stored, sizes), graph_of(shape, regime, **sizes))
 
 
 def test_under_autocast_products_are_low_and_routing_is_single() -> None:

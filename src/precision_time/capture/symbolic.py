@@ -1,19 +1,15 @@
-"""A step whose tensor dimensions are polynomials of the input sizes, and the file it is stored in.
+"""Stored steps: a graph whose dimensions are polynomials of the input sizes, evaluated at concrete sizes without torch.
 
-Captured at a grid of sizes, the same sequence of operators appears with other dimensions. Each dimension is fitted,
-in exact rational arithmetic, by a polynomial of the symbols (batch size, sequence length, ...) and checked at another
-size, so that a named model answers for any size without torch. Floating-point never enters: a dimension that is not
-such a polynomial raises `CaptureError`.
+`symbolic_fit` makes them from captures. Coefficients are exact rationals: an evaluated dimension equals the traced one.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,236 +27,9 @@ from precision_time.capture.graph import (
     TensorSpec,
 )
 from precision_time.errors import CaptureError, DataError
-from precision_time.zoo.workload import Symbol
 
-_FORMAT = 2
+FORMAT = 2
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
-
-
-def fit(
-    name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph], degree: int | None = None
-) -> dict[str, Any]:
-    """The stored form of the step that `capture_at(sizes)` traces, fitted over the symbols' samples.
-
-    `degree`: the highest total degree of a polynomial, for models of many symbols: products of more of them than that
-    do not occur, and the corners of the grid that only they need are not captured.
-    Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
-    """
-    places = _places(symbols, degree)
-    graphs = [capture_at({s.name: s.samples[k] for s, k in zip(symbols, place, strict=True)}) for place in places]
-    encoder = _Encoder(name, symbols, places)
-    encoded = encoder.encode(graphs)
-    stored = {
-        "format": _FORMAT,
-        "name": name,
-        "symbols": [[s.name, s.multiple_of, s.degree] for s in symbols],
-        **encoded,
-    }
-    check = {s.name: s.check for s in symbols}
-    evaluated, traced = evaluate(stored, check), capture_at(check)
-    if not same_step(evaluated, traced):
-        raise CaptureError(
-            f"{name}: the fitted graph differs from a capture at {check}: its dimensions are no polynomials"
-        )
-    return stored
-
-
-def same_step(a: OpGraph, b: OpGraph) -> bool:
-    """Whether two graphs run the same operators on the same tensors with the same lifetimes."""
-    if len(a.calls) != len(b.calls) or a.parameters != b.parameters or len(a.storages) != len(b.storages):
-        return False
-    return (
-        all(
-            a.kinds[x.kind] == b.kinds[y.kind]
-            and (x.phase, x.views, x.reads, x.writes) == (y.phase, y.views, y.reads, y.writes)
-            for x, y in zip(a.calls, b.calls, strict=True)
-        )
-        and a.storages == b.storages
-    )
-
-
-def _places(symbols: Sequence[Symbol], degree: int | None = None) -> list[tuple[int, ...]]:
-    """The captured points of the grid, by index of each symbol's sample; also the powers that they determine."""
-    every = itertools.product(*(range(symbol.degree + 1) for symbol in symbols))
-    return [place for place in every if degree is None or sum(place) <= degree]
-
-
-def _number_of(place: Sequence[int], widths: Sequence[int]) -> int:
-    """The place's number among all powers, the last symbol's counted first."""
-    number = 0
-    for power, width in zip(place, widths, strict=True):
-        number = number * width + power
-    return number
-
-
-@dataclass(frozen=True, slots=True)
-class _Polynomial:
-    """An attribute that is a polynomial of the sizes, by its number."""
-
-    index: int
-
-
-class _Table:
-    """Values numbered in order of first appearance."""
-
-    def __init__(self) -> None:
-        self.index: dict[Any, int] = {}
-
-    def __call__(self, value: Any) -> int:
-        return self.index.setdefault(value, len(self.index))
-
-    @property
-    def values(self) -> list[Any]:
-        return list(self.index)
-
-
-class _Encoder:
-    def __init__(self, name: str, symbols: Sequence[Symbol], places: Sequence[tuple[int, ...]]) -> None:
-        self.name = name
-        self.units = [[Fraction(sample, s.multiple_of) for sample in s.samples] for s in symbols]
-        index = {place: i for i, place in enumerate(places)}
-        # Along every symbol, the runs of places that differ in it alone, from its first sample on.
-        self.runs = [
-            [
-                [index[other] for k in range(len(units)) if (other := (*p[:at], k, *p[at + 1 :])) in index]
-                for p in places
-                if p[at] == 0
-            ]
-            for at, units in enumerate(self.units)
-        ]
-        widths = [symbol.degree + 1 for symbol in symbols]
-        self.numbers = [_number_of(place, widths) for place in places]
-        self.polynomials = _Table()
-        self.memo: dict[tuple[int, ...], int] = {}
-        self.specs = _Table()
-        self.kinds = _Table()
-
-    def polynomial(self, values: tuple[int, ...]) -> int:
-        known = self.memo.get(values)
-        if known is not None:
-            return known
-        coefficients = self._coefficients(values)
-        terms = tuple((n, c) for n, c in zip(self.numbers, coefficients, strict=False) if c)
-        self.memo[values] = index = self.polynomials(terms)
-        return index
-
-    def _coefficients(self, values: Sequence[int]) -> list[Fraction]:
-        """Newton's divided differences along one symbol after the other, then conversion from Newton's form to powers.
-
-        Both use only the places below a place, so a grid without its far corners gives the same result.
-        """
-        differences = [Fraction(v) for v in values]
-        if len(set(values)) == 1:
-            return [differences[0]]
-        for units, runs in zip(self.units, self.runs, strict=True):
-            for run in runs:
-                for order in range(1, len(run)):
-                    for k in range(len(run) - 1, order - 1, -1):
-                        difference = differences[run[k]] - differences[run[k - 1]]
-                        differences[run[k]] = difference / (units[k] - units[k - order])
-        for units, runs in zip(self.units, self.runs, strict=True):
-            for run in runs:
-                for start in range(len(run) - 2, -1, -1):
-                    for k in range(start, len(run) - 1):
-                        differences[run[k]] -= units[start] * differences[run[k + 1]]
-        return differences
-
-    def spec(self, specs: Sequence[TensorSpec]) -> int:
-        first = specs[0]
-        if any(len(s.shape) != len(first.shape) or s.dtype != first.dtype for s in specs):
-            raise CaptureError(f"{self.name}: a tensor changes rank or dtype with the input sizes")
-        dims = tuple(self.polynomial(dim) for dim in zip(*(s.shape for s in specs), strict=True))
-        return self.specs((first.dtype, dims))
-
-    def kind(self, kinds: Sequence[OpSignature]) -> int:
-        first = kinds[0]
-        for other in kinds[1:]:
-            if (other.name, len(other.inputs), len(other.outputs)) != (
-                first.name,
-                len(first.inputs),
-                len(first.outputs),
-            ):
-                raise CaptureError(f"{self.name}: {first.name} becomes {other.name} at another input size")
-        inputs = tuple(self.spec(column) for column in zip(*(k.inputs for k in kinds), strict=True))
-        outputs = tuple(self.spec(column) for column in zip(*(k.outputs for k in kinds), strict=True))
-        return self.kinds((first.name, inputs, outputs, self.attrs(kinds)))
-
-    def attrs(self, kinds: Sequence[OpSignature]) -> tuple[tuple[str, AttrValue | _Polynomial], ...]:
-        """Constant attributes, and integers that change with the sizes (number of experts) as polynomials."""
-        first = kinds[0].attrs
-        fitted: list[tuple[str, AttrValue | _Polynomial]] = []
-        for column in zip(*(k.attrs for k in kinds), strict=False):
-            name, value = column[0]
-            values = tuple(v for _, v in column)
-            if all(v == value for v in values):
-                fitted.append((name, value))
-            elif all(type(v) is int for v in values):
-                fitted.append((name, _Polynomial(self.polynomial(tuple(int(str(v)) for v in values)))))
-            else:
-                break
-        if len(fitted) < len(first) or any([n for n, _ in k.attrs] != [n for n, _ in first] for k in kinds):
-            raise CaptureError(f"{self.name}: the attributes of {kinds[0].name} change with the input sizes")
-        return tuple(fitted)
-
-    def encode(self, graphs: Sequence[OpGraph]) -> dict[str, Any]:
-        first = graphs[0]
-        if any(len(g.calls) != len(first.calls) or len(g.storages) != len(first.storages) for g in graphs):
-            raise CaptureError(f"{self.name}: the sequence of operators changes with the input sizes")
-        memo: dict[tuple[int, ...], int] = {}
-        kinds = []
-        for calls in zip(*(g.calls for g in graphs), strict=True):
-            key = tuple(c.kind for c in calls)
-            if key not in memo:
-                memo[key] = self.kind([g.kinds[c.kind] for g, c in zip(graphs, calls, strict=True)])
-            kinds.append(memo[key])
-        sizes = [
-            self.polynomial(tuple(s.nbytes for s in row)) for row in zip(*(g.storages for g in graphs), strict=True)
-        ]
-        calls_ = first.calls
-        return {
-            "modules": list(first.modules),
-            "calls": {
-                "kind": kinds,
-                "phase": [int(c.phase) for c in calls_],
-                "module": [c.module for c in calls_],
-                "views": [c.views for c in calls_],
-                "reads": [list(c.reads) for c in calls_],
-                "writes": [list(c.writes) for c in calls_],
-            },
-            "storages": {
-                "bytes": sizes,
-                "born": [s.born for s in first.storages],
-                "dies": [s.dies - s.born for s in first.storages],
-                "category": [int(s.category) for s in first.storages],
-            },
-            "parameters": [
-                [
-                    p.name,
-                    [self.polynomial(dim) for dim in zip(*(q.shape for q in row), strict=True)],
-                    p.dtype,
-                    p.grad_dtype,
-                    p.ready,
-                    int(p.trainable),
-                ]
-                for p, row in zip(first.parameters, zip(*(g.parameters for g in graphs), strict=True), strict=True)
-            ],
-            "buffer_bytes": self.polynomial(tuple(g.buffer_bytes for g in graphs)),
-            "assumptions": list(first.assumptions),
-            "kinds": [[n, list(i), list(o), _jsonable(a)] for n, i, o, a in self.kinds.values],
-            "specs": [[dtype, *dims] for dtype, dims in self.specs.values],
-            "polynomials": [[[i, _number(c)] for i, c in terms] for terms in self.polynomials.values],
-        }
-
-
-def _number(value: Fraction) -> int | str:
-    return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
-
-
-def _jsonable(attrs: tuple[tuple[str, AttrValue | _Polynomial], ...]) -> list[Any]:
-    return [
-        [k, {"polynomial": v.index} if isinstance(v, _Polynomial) else list(v) if isinstance(v, tuple) else v]
-        for k, v in attrs
-    ]
 
 
 def _attr(value: Any, values: Sequence[int]) -> AttrValue:
@@ -408,6 +177,6 @@ def load(path: Path, variant: str) -> dict[str, Any]:
         raise DataError(
             f"{path.name} cannot be read ({error}): regenerate it with `python -m precision_time.zoo.ship`"
         ) from error
-    if stored.get("format") != _FORMAT:
-        raise DataError(f"{path.name} has format {stored.get('format')}, this version reads {_FORMAT}: regenerate it")
+    if stored.get("format") != FORMAT:
+        raise DataError(f"{path.name} has format {stored.get('format')}, this version reads {FORMAT}: regenerate it")
     return stored

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from precision_time.capture import symbolic
+from precision_time.capture import symbolic, symbolic_fit
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import PrecisionTimeError
@@ -38,7 +38,7 @@ def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
         return trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)
 
     fitted = {
-        variant: symbolic.fit(entry.name, entry.symbols, lambda s, r=regime, a=attention: at(r, a, s))  # type: ignore[misc]
+        variant: symbolic_fit.fit(entry.name, entry.symbols, lambda s, r=regime, a=attention: at(r, a, s))  # type: ignore[misc]
         for variant, regime, attention in variants_of(entry)
     }
     folder.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ def ship_template(template: Template, folder: Path = DATA) -> Path:
         return trace_entry(entry, template.config_at(sizes), inputs, regime, attention)
 
     fitted = {
-        r if a == "flash" else f"{r}.math": symbolic.fit(
+        r if a == "flash" else f"{r}.math": symbolic_fit.fit(
             f"template-{template.name}",
             template.symbols,
             lambda s, r=r, a=a: at(r, a, s),  # type: ignore[misc]
