@@ -76,6 +76,15 @@ def test_a_record_is_on_the_disk_when_it_was_added(tmp_path: Path, monkeypatch: 
     assert "two" not in journal
 
 
+def test_a_journal_without_a_header_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(
+        '{"key": "a", "at": "2026-11-21T10:00:00", "n": 1}\n{"key": "b", "n": 2}\n{"key": "c"', encoding="utf-8"
+    )
+    Journal(path).add("d", {"n": 3})
+    assert {label: record["n"] for label, record in Journal(path).records.items()} == {"a": 1, "b": 2, "d": 3}
+
+
 def test_a_journal_in_memory_and_one_that_cannot_be_written(tmp_path: Path) -> None:
     assert Journal().add("one", {"n": 1}) == {"n": 1}
     with pytest.raises(DataError, match=r"journal '.*' cannot be used: is a directory; name another output"):

@@ -95,10 +95,12 @@ def read(path: str | Path) -> tuple[Record, dict[str, Record], int]:
                     break
                 content = json.loads(line)
                 complete_bytes += len(line)
-                if number == 0:
+                if number == 0 and "key" not in content:
                     header = content["header"]
-                else:
-                    records[content.pop("label")] = content
+                    continue
+                # Journals of staggered jobs had no header before, and named the label "key".
+                header = header or {"format": FORMAT}
+                records[content.pop("label", None) or content.pop("key")] = content
     except OSError as error:
         raise _unusable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
