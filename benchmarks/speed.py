@@ -1,9 +1,8 @@
-"""Speed and memory of precision-time beside what one would otherwise run: `python benchmarks/speed.py`.
+"""Speed and memory of precision-time, and of torch's own tools: `python -m benchmarks.speed` (`make benchmark`).
 
-Every figure is the median over fresh processes (so imports count, except where it says warm), with the largest peak
-memory.
-Writes benchmarks/results/speed.json and speed.md; --readme FILE puts the table between that file's speed markers.
-Leave the machine alone meanwhile.
+Each figure is the median over fresh processes, so imports are included unless the row says "warm"; memory is the
+largest peak of any of them. Writes benchmarks/results/speed.json and speed.md; --readme FILE puts the table between
+that file's speed markers. Run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -23,19 +22,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from precision_time.report.page import fill_markers
+from precision_time.report.table import Table
+from precision_time.units import human_seconds
+
 RESULTS = Path(__file__).parent / "results"
 COMMAND = str(Path(sys.executable).with_name("precision-time"))
+LARGE = ["llama3.1-405b", "--gpu", "h100-80gb-sxm", "--gpus", "16384", "--precision", "bf16-master", "--batch-size",
+         "1", "--grad-accum", "16", "--layout", "tp=8,pp=16,cp=2,dp=64,vpp=2,sp=1,zero=1"]  # fmt: skip
 RESNET = ["resnet50", "--gpu", "a100-80gb-sxm", "--gpus", "8", "--precision", "amp-fp16", "--batch-size", "256"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a command line, or a script that prints {"seconds": ...}; and the goal we hold ourselves to."""
+    """A command line to measure, and the goal for it."""
 
     name: str
     command: Sequence[str]
     goal: str = ""
     group: str = "precision-time"
+    prints_json: bool = True
+    """Whether its last line is {"seconds": ..., "note": ...}; otherwise the whole process is timed."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,14 @@ print(json.dumps({{"seconds": time.perf_counter() - start, "note": note}}))
 WARM = """
 import json, statistics, time
 from precision_time import Job, predict
-job = Job("resnet50", gpu="a100-80gb-sxm", gpus=8, precision="amp-fp16", batch_size=256)
+job = Job({job})
 predict(job)
 times = []
 for _ in range(200):
     start = time.perf_counter()
     predict(job)
     times.append(time.perf_counter() - start)
-print(json.dumps({"seconds": statistics.median(times)}))
+print(json.dumps({{"seconds": statistics.median(times)}}))
 """
 
 CAPTURE = """
@@ -100,56 +107,6 @@ import precision_time.zoo.models.decoder
 start = time.perf_counter()
 graph = trace_entry(entry, entry.config, {**entry.input, "batch_size": 8}, "autocast", "flash")
 print(json.dumps({"seconds": time.perf_counter() - start, "note": f"{len(graph.calls):,} operators"}))
-"""
-
-DEEP = """
-import json, statistics, time
-from precision_time import Job
-from precision_time.capture.training_step import training_step
-from precision_time.hardware import cluster
-from precision_time.layout.data_parallel import data_parallel
-from precision_time.timing import program_times as pricing
-from precision_time.timing.operators import WorkOptions
-step = training_step(Job("gpt2", precision="amp-bf16", batch_size=2, model_config={"layers": 96}))
-program, place = data_parallel(step, 8), cluster("h100-80gb-sxm", 8)
-"""
-
-DISTINCT = """
-import dataclasses, json, statistics, time
-from precision_time import Job
-from precision_time.capture.training_step import training_step
-from precision_time.hardware import cluster
-from precision_time.layout.data_parallel import data_parallel
-from precision_time.layout.rank_program import OpSignatures, Segment
-from precision_time.timing import program_times as pricing
-from precision_time.timing.operators import WorkOptions
-from precision_time.zoo.catalog import ENTRIES
-found, names = {}, iter(ENTRIES)
-while len(found) < 5000:
-    job = Job(next(names), precision="amp-bf16")
-    found.update(dict.fromkeys(training_step(job).graph.kinds))
-step = training_step(job)
-empty = Segment.of([])
-program = dataclasses.replace(
-    data_parallel(step, 8), kinds=OpSignatures(list(found)[:5000]),
-    micro=Segment.of([(i, 0, 0, 0) for i in range(5000)]),
-    tail=empty, accumulate=empty, bucket_copies=empty,
-)
-place = cluster("h100-80gb-sxm", 8)
-"""
-
-PRICE = """
-def median(*forgotten):
-    times = []
-    for _ in range({repeats} + 1):
-        for cache in forgotten:
-            cache.cache_clear()
-        start = time.perf_counter()
-        pricing.time_program(program, place, WorkOptions())
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
-note = f"{{len(program.micro) + len(program.tail):,}} operators, {{len(program.kinds):,}} of them different"
-print(json.dumps({{"seconds": median({forgotten}), "note": note}}))
 """
 
 LOAD = """
@@ -165,21 +122,49 @@ print(json.dumps({"seconds": time.perf_counter() - imported,
 
 MANY = """
 import json, time
-start = time.perf_counter()
-from precision_time import Job, compare
-from precision_time.comparison import cross
-jobs = cross(
-    Job("resnet50"),
-    gpu=["v100-16gb-sxm", "v100-32gb-sxm", "a100-40gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm"],
-    gpus=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
-    batch_size=[16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768],
-    precision=["fp32", "amp-fp16", "amp-bf16", "fp16", "bf16", "fp16-master", "bf16-master", "tf32", "fp64", "fp8"],
-)[:10000]
-result = compare(jobs)
-text = str(result)
-known = sum(row.estimate is not None for row in result.rows)
-print(json.dumps({"seconds": time.perf_counter() - start,
-                  "note": f"{len(jobs):,} jobs, {known:,} with an estimate, table of {text.count(chr(10)):,} lines"}))
+
+if __name__ == "__main__":  # a pool's workers import this file
+    start = time.perf_counter()
+    from precision_time import Job, compare
+    from precision_time.comparison import cross
+    jobs = cross(
+        Job("resnet50"),
+        gpu=["v100-16gb-sxm", "v100-32gb-sxm", "a100-40gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm"],
+        gpus=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+        batch_size=[16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768],
+        precision=["fp32", "amp-fp16", "amp-bf16", "fp16", "bf16", "fp16-master", "bf16-master", "tf32", "fp64", "fp8"],
+    )[:10000]
+    result = compare(jobs, workers=2)
+    text = str(result)
+    known = sum(row.estimate is not None for row in result.rows)
+    print(json.dumps({"seconds": time.perf_counter() - start,
+                      "note": f"{known:,} with an estimate, table of {text.count(chr(10)):,} lines"}))
+"""
+
+LAYOUTS = """
+import itertools, json, time
+
+def layouts():
+    for gpus, tp, pp, cp, vpp, micro, zero, recompute in itertools.product(
+        (256, 512, 1024, 2048), (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 5), (1, 2, 4), (0, 1, 3),
+        ("none", "selective", "full"),
+    ):
+        dp = gpus // (tp * pp * cp)
+        accum = 2048 // max(dp * micro, 1)
+        whole = dp >= 1 and accum * dp * micro == 2048 and 80 % (pp * vpp) == 0
+        if whole and not (pp == 1 and vpp > 1) and not (pp > 1 and zero == 3) and not (vpp > 1 and accum % pp):
+            layout = f"tp={tp},pp={pp},dp={dp},cp={cp},vpp={vpp},sp={int(tp > 1)},zero={zero}"
+            yield dict(gpus=gpus, layout=layout, batch_size=micro, grad_accum=accum, recompute=recompute)
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    from precision_time import Job, compare
+    base = Job("llama3-70b", gpu="h100-80gb-sxm", precision="bf16-master", optimizer="adamw")
+    jobs = [base.replace(**each) for each in itertools.islice(layouts(), 10000)]
+    result = compare(jobs, workers=2)
+    estimates = [row.estimate for row in result.rows if row.estimate is not None]
+    print(json.dumps({"seconds": time.perf_counter() - start,
+                      "note": f"{len(jobs):,} layouts, {sum(e.memory.fits for e in estimates):,} fit in memory"}))
 """
 
 TORCH_STEP = """
@@ -201,54 +186,67 @@ print(json.dumps({{"seconds": time.perf_counter() - start, "note": {note}}}))
 """
 
 
-def pricing(graph: str, forgotten: str, repeats: int = 100) -> list[str]:
-    """A script that prices the program of `graph` again and again, each time without what these caches remembered."""
-    return [sys.executable, "-c", graph + PRICE.format(forgotten=forgotten, repeats=repeats)]
-
-
 def torch_step(imports: str, mode: str, note: str) -> list[str]:
     return [sys.executable, "-c", TORCH_STEP.format(imports=imports, mode=mode, note=note)]
 
 
 def cases(folder: Path) -> list[Case]:
-    own = folder / "own_model.py"
-    own.write_text(OWN_MODEL, encoding="utf-8")
+    """All figures; scripts that start other processes are written to `folder`."""
+    files = {name: folder / name for name in ("own_model.py", "many.py", "layouts.py")}
+    for path, text in zip(files.values(), (OWN_MODEL, MANY, LAYOUTS), strict=True):
+        path.write_text(text, encoding="utf-8")
     python = [sys.executable, "-c"]
     compare = ["compare", *RESNET]
     compare[compare.index("amp-fp16")] = "fp32,tf32,amp-fp16,amp-bf16"
+    own_model = [COMMAND, "predict", f"{files['own_model.py']}:make_job", "--gpus", "8", "--precision", "amp-bf16"]
+    resnet = WARM.format(job="'resnet50', gpu='a100-80gb-sxm', gpus=8, precision='amp-fp16', batch_size=256")
+    deep = WARM.format(job="'gpt2', precision='amp-bf16', gpus=8, batch_size=2, model_config={'layers': 96}")
+
+    def shell(name: str, command: Sequence[str], goal: str = "") -> Case:
+        return Case(name, command, goal, prints_json=False)
+
     return [
-        Case("named model, cold shell", [COMMAND, "predict", *RESNET], "< 1 s, < 250 MB"),
+        shell("named model, cold shell", [COMMAND, "predict", *RESNET], "< 0.6 s, < 60 MB"),
         Case("what that imports", [*python, NO_TORCH.format(arguments=["predict", *RESNET])], "no torch"),
-        Case("four precisions compared, cold shell", [COMMAND, *compare]),
-        Case("own module (12-layer transformer), cold shell",
-             [COMMAND, "predict", f"{own}:make_job", "--gpus", "8", "--precision", "amp-bf16"], "< 5 s"),
-        Case("predict() again, warm", [*python, WARM], "< 2 ms"),
-        Case("5,000 operators timed, warm", pricing(DEEP, "pricing.kind_works, pricing._kernel_times"), "< 10 ms"),
-        Case("5,000 operators timed again, all remembered", pricing(DEEP, "")),
-        Case("5,000 different operators timed, their work known", pricing(DISTINCT, "pricing._kernel_times"),
-             "< 10 ms"),
-        Case("5,000 different operators timed, their work too",
-             pricing(DISTINCT, "pricing.kind_works, pricing._kernel_times", 5)),
+        shell("four precisions compared, cold shell", [COMMAND, *compare]),
+        shell("own module (12-layer transformer), cold shell", own_model, "< 5 s"),
+        shell("llama3.1-405b on 16,384 H100, cold shell", [COMMAND, "predict", *LARGE], "< 1 s"),
+        Case("predict() again, warm", [*python, resnet], "< 1 ms"),
+        Case("predict() of a GPT-2 with 96 layers again, warm", [*python, deep], "< 1 ms"),
         Case("loading the kernel models", [*python, LOAD], "< 150 ms"),
         Case("capture of GPT-2 XL (imports apart)", [*python, CAPTURE], "< 3 s"),
-        Case("10,000 jobs compared, with imports", [*python, MANY], "< 10 s"),
-        Case("torch FlopCounterMode, ResNet-50 step: FLOP only",
-             torch_step("from torch.utils.flop_counter import FlopCounterMode\n"
-                        "counter = FlopCounterMode(display=False)",
-                        "counter", "f'{counter.get_total_flops() / 1e12:.2f} TFLOP; no time, no memory'"),
-             group="otherwise"),
-        Case("torch MemTracker, ResNet-50 step: memory only",
-             torch_step("from torch.distributed._tools.mem_tracker import MemTracker\n"
-                        "TOTAL, PEAK, tracker = 'Total', 'peak', MemTracker()", "tracker",
-                        "f'{sum(v[TOTAL] for v in tracker.get_tracker_snapshot(PEAK).values()) / 2**30:.1f} GiB'"),
-             group="otherwise"),
-        Case("torch RuntimeEstimator (roofline), ResNet-50 step",
-             torch_step("from torch.distributed._tools.runtime_estimator import RuntimeEstimator\n"
-                        "estimator = RuntimeEstimator()",
-                        "estimator(estimate_mode_type='operator-level-cost-model')",
-                        "f'{estimator.total_runtime:.0f} ms'"),
-             group="otherwise"),
-    ]  # fmt: skip
+        Case("10,000 jobs compared on two cores, with imports", [sys.executable, str(files["many.py"])], "< 10 s"),
+        Case("10,000 layouts of llama3-70b on two cores", [sys.executable, str(files["layouts.py"])], "< 10 s"),
+        Case(
+            "torch FlopCounterMode, ResNet-50 step: FLOP only",
+            torch_step(
+                "from torch.utils.flop_counter import FlopCounterMode\ncounter = FlopCounterMode(display=False)",
+                "counter",
+                "f'{counter.get_total_flops() / 1e12:.2f} TFLOP; no time, no memory'",
+            ),
+            group="otherwise",
+        ),
+        Case(
+            "torch MemTracker, ResNet-50 step: memory only",
+            torch_step(
+                "from torch.distributed._tools.mem_tracker import MemTracker\n"
+                "TOTAL, PEAK, tracker = 'Total', 'peak', MemTracker()",
+                "tracker",
+                "f'{sum(v[TOTAL] for v in tracker.get_tracker_snapshot(PEAK).values()) / 2**30:.1f} GiB'",
+            ),
+            group="otherwise",
+        ),
+        Case(
+            "torch RuntimeEstimator (roofline), ResNet-50 step",
+            torch_step(
+                "from torch.distributed._tools.runtime_estimator import RuntimeEstimator\n"
+                "estimator = RuntimeEstimator()",
+                "estimator(estimate_mode_type='operator-level-cost-model')",
+                "f'{estimator.total_runtime:.0f} ms'",
+            ),
+            group="otherwise",
+        ),
+    ]
 
 
 def run_once(command: Sequence[str]) -> tuple[int, float, float, str, str]:
@@ -266,35 +264,33 @@ def run_once(command: Sequence[str]) -> tuple[int, float, float, str, str]:
 
 
 def measure(case: Case, repeats: int) -> Result:
-    """The median of fresh processes; the script's own seconds where it prints them."""
+    """The median over `repeats` fresh processes, after one that fills the file cache."""
     times, peaks, note = [], [], ""
-    run_once(case.command)  # fills the file cache and writes the bytecode
+    run_once(case.command)
     for _ in range(repeats):
         code, wall, peak, out, err = run_once(case.command)
         if code:
-            why = next((line for line in reversed(err.strip().splitlines()) if line.strip()), f"exit code {code}")
-            return Result(case.name, case.group, None, None, None, case.goal, f"cannot run here: {why[:160]}")
-        said = json.loads(out.splitlines()[-1]) if "-c" in case.command else {}
-        times.append(said.get("seconds", wall))
+            reason = next((line for line in reversed(err.strip().splitlines()) if line.strip()), f"exit code {code}")
+            return Result(case.name, case.group, None, None, None, case.goal, f"cannot run here: {reason[:160]}")
+        answer = json.loads(out.splitlines()[-1]) if case.prints_json else {}
+        times.append(answer.get("seconds", wall))
         peaks.append(peak)
-        note = said.get("note", "")
+        note = answer.get("note", "")
     spread = (min(times), max(times))
     return Result(case.name, case.group, statistics.median(times), spread, max(peaks), case.goal, note)
 
 
-def human(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
-
-
-def table(results: Sequence[Result]) -> str:
-    lines = ["| what | median | peak memory | goal | |", "|---|---|---|---|---|"]
+def table(results: Sequence[Result]) -> Table:
+    rows = []
     for r in results:
-        cells = ("-", "-") if r.seconds is None or r.peak_mib is None else (human(r.seconds), f"{r.peak_mib:.0f} MiB")
-        lines.append(f"| {r.name} | {cells[0]} | {cells[1]} | {r.goal} | {r.note} |")
-    return "\n".join(lines)
+        seconds = "-" if r.seconds is None else human_seconds(r.seconds)
+        peak = "-" if r.peak_mib is None else f"{r.peak_mib:.0f} MiB"
+        rows.append((r.name, seconds, peak, r.goal, r.note))
+    return Table(["figure", "median", "peak memory", "goal", ""], rows, left=5)
 
 
 def machine() -> dict[str, str]:
+    """Date, processor, system and versions, as the results name them."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -313,41 +309,38 @@ def machine() -> dict[str, str]:
 
 
 def report(results: Sequence[Result], where: dict[str, str], repeats: int) -> str:
-    said = ", ".join(f"{k} {v}" for k, v in where.items() if k not in ("date", "cpu", "system"))
+    versions = ", ".join(f"{k} {v}" for k, v in where.items() if k not in ("date", "cpu", "system"))
     return (
-        f"{table(results)}\n\n{where['date']}, {where['cpu']}, {where['system']}; {said}. Median of {repeats} fresh "
-        "processes each, imports included except where it says otherwise: `python benchmarks/speed.py`. Calculon and "
-        "SimuMax, the other open predictors, cover only Megatron-style transformers and are run from a checkout, "
-        "not installed; torch's roofline estimator asks for a CUDA device.\n"
+        f"{table(results).markdown()}\n\n{where['date']}, {where['cpu']}, {where['system']}; {versions}. Median of "
+        f"{repeats} fresh processes each, imports included unless the row says otherwise: `python -m benchmarks.speed`."
+        " torch's roofline estimator needs a CUDA device.\n"
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5, help="fresh processes for each figure (default 5)")
     parser.add_argument("--only", default="", help="only figures whose name contains this; writes no file")
     parser.add_argument("--readme", type=Path, help="put the table between this file's speed markers")
-    given = parser.parse_args()
+    options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(Path(folder)):
-            if given.only in case.name:
-                results.append(measure(case, given.repeats))
+            if options.only in case.name:
+                results.append(measure(case, options.repeats))
                 print(f"{results[-1].name}: {results[-1]}", file=sys.stderr)
     where = machine()
-    text = report(results, where, given.repeats)
+    text = report(results, where, options.repeats)
     print(text)
-    if given.only:
+    if options.only:
         return 0
     RESULTS.mkdir(exist_ok=True)
-    content = {"machine": where, "repeats": given.repeats, "results": [asdict(r) for r in results]}
+    content = {"machine": where, "repeats": options.repeats, "results": [asdict(r) for r in results]}
     (RESULTS / "speed.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     (RESULTS / "speed.md").write_text(f"# Speed\n\n{text}", encoding="utf-8")
-    if given.readme:
-        begin, end = "<!-- speed:begin -->", "<!-- speed:end -->"
-        page = given.readme.read_text(encoding="utf-8")
-        head, rest = page.split(begin, 1)
-        given.readme.write_text(f"{head}{begin}\n{text}{end}{rest.split(end, 1)[1]}", encoding="utf-8")
+    if options.readme:
+        page = options.readme.read_text(encoding="utf-8")
+        options.readme.write_text(fill_markers(page, "speed", text, str(options.readme)), encoding="utf-8")
     return 0
 
 

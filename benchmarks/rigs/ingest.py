@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed import RESULTS, human, machine
+from benchmarks.speed import RESULTS, machine
 from precision_time.ingest.model.curve import stagger_curve
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
+from precision_time.units import human_seconds
 
 POINTS = 100
 PAIRS = {
@@ -69,7 +70,7 @@ def measured(repeats: int) -> list[dict[str, Any]]:
                 order = "one order" if same_order else "independent orders"
                 results = {"curve": seconds(curve, repeats), "best": seconds(best, max(repeats // 2, 1))}
                 rows.append({"jobs": pair, "order": order, "cache": name, **results})
-                print(f"{pair}, {order}, {name}: {human(results['curve']['processor_s'])}", flush=True)
+                print(f"{pair}, {order}, {name}: {human_seconds(results['curve']['processor_s'])}", flush=True)
     return rows
 
 
@@ -87,8 +88,9 @@ def main() -> int:
         "| jobs | samples | cache | curve, processor | curve, wall | stagger_curve, processor | stagger_curve, wall |",
         "|---|---|---|---|---|---|---|",
         *(
-            f"| {row['jobs']} | {row['order']} | {row['cache']} | {human(row['curve']['processor_s'])} | "
-            f"{human(row['curve']['wall_s'])} | {human(row['best']['processor_s'])} | {human(row['best']['wall_s'])} |"
+            f"| {row['jobs']} | {row['order']} | {row['cache']} | {human_seconds(row['curve']['processor_s'])} | "
+            f"{human_seconds(row['curve']['wall_s'])} | {human_seconds(row['best']['processor_s'])} | "
+            f"{human_seconds(row['best']['wall_s'])} |"
             for row in rows
         ),
         "",
