@@ -50,7 +50,7 @@ picture: .venv/.demo  ## draw docs/images/compare.png again
 	@$(BIN)/precision-time compare $(DEMO) --plot docs/images/compare.png
 
 benchmark: .venv/.dev  ## measure speed and memory into benchmarks/results (about ten minutes)
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python -m benchmarks.speed
 
 fit: .venv/.dev  ## fit all shipped parameters to the tables of data/ (about an hour)
 	$(BIN)/precision-time fit
