@@ -152,10 +152,12 @@ def _peaks(published: pd.DataFrame, efa_share: float) -> list[dict[str, Any]]:
             2**34 * 2 * 31 / 32 / float(collective_seconds("all_reduce", 2**34, each)) / 1e9
             for each in (nodes, assumed)
         )
-        rows.append({
-            "system": system,
-            "measured": round(float(measured.mean()), 1),
-            "in_sample": round(known_gb_per_s, 1),
-            "held_out": round(held_out_gb_per_s, 1),
-        })  # fmt: skip
+        rows.append(
+            {
+                "system": system,
+                "measured": round(float(measured.mean()), 1),
+                "in_sample": round(known_gb_per_s, 1),
+                "held_out": round(held_out_gb_per_s, 1),
+            }
+        )
     return rows

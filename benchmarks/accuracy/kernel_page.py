@@ -66,12 +66,17 @@ def page(judged: Sequence[CurveErrors], tables: Path) -> str:
     """The page as Markdown; `tables` is the folder with the kernel tables."""
     goals = targets(judged)
     return _TEXT.format(
-        made=date.today().isoformat(), python=platform.python_version(), numpy=np.__version__, scipy=scipy.__version__,
+        made=date.today().isoformat(),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        scipy=scipy.__version__,
         rows=sum(curve.rows for curve in judged),
         inputs="\n".join(f"- `{name}`, sha256 `{sha256(tables / name)}`" for name in TABLES),
-        targets=_targets_table(goals), missed="\n".join(map(_missed, goals)), curves=_by_curve(judged),
+        targets=_targets_table(goals),
+        missed="\n".join(map(_missed, goals)),
+        curves=_by_curve(judged),
         lines=_by_device(judged),
-    )  # fmt: skip
+    )
 
 
 def _targets_table(goals: Sequence[Target]) -> str:

@@ -29,39 +29,45 @@ class Known:
 
 KNOWN = (
     Known(
-        "waveglow", False,
+        "waveglow",
+        False,
         "Its optimizer loops over 900 tensors after a wait for the gradient norm, about 0.2 s of every step. Without "
         "WaveGlow only Jasper tells what a tensor costs the host.",
     ),
     Known(
-        "jasper", False,
+        "jasper",
+        False,
         "Every step holds 0.15 to 0.25 s that no batch size changes; a NovoGrad that asks the device about every "
         "tensor is about half of it, the rest is not understood. What tells one-dimensional convolutions apart comes "
         "from WaveGlow alone when Jasper is left out.",
     ),
     Known(
-        "ssd", True,
+        "ssd",
+        True,
         "Convolutions of all published families run faster than the hand-set priors say; without SSD fewer are left to "
         "say so. Why tf32 is furthest off is not understood.",
     ),
     Known(
-        "ncf", True,
+        "ncf",
+        True,
         "About a quarter of the step in half precision is lookups in large embeddings and their gradients, whose "
         "traffic was never measured alone. Why half precision is further off than fp32 is not understood.",
     ),
     Known(
-        "unet", False,
+        "unet",
+        False,
         "On the A100 in half precision nothing else published keeps images in NCHW, so its convolutions are those of "
         "other arithmetics. Of a step, 8 to 10 ms change with no batch size.",
         gpus=("a100-80gb-sxm",),
     ),
     Known(
-        "resnet", True,
+        "resnet",
+        True,
         "Graphics chips of the Ampere name are an architecture of their own, and ResNet-50 is the only convolutional "
         "network published on them: left out, they take what holds for other chips.",
         gpus=("rtx-3090", "rtx-a6000"),
     ),
-)  # fmt: skip
+)
 """The first that applies is shown."""
 
 

@@ -31,13 +31,20 @@ def _rows(held_out: Sequence[HeldOut], judged: Sequence[JudgedRow]) -> list[dict
     steps = {j.row.line: j.step for j in judged}
     return [
         {
-            "id": h.row.id, "line": h.row.line, "fold": h.fold, "predicted_s": h.predicted_s,
-            "p10_s": steps[h.row.line].p10, "p90_s": steps[h.row.line].p90,
-            "error": h.predicted_s / h.row.measured_s - 1.0, "widening": h.widening, "breakdown": h.breakdown,
-            "fits": h.fits, "descriptor": dataclasses.asdict(h.descriptor),
+            "id": h.row.id,
+            "line": h.row.line,
+            "fold": h.fold,
+            "predicted_s": h.predicted_s,
+            "p10_s": steps[h.row.line].p10,
+            "p90_s": steps[h.row.line].p90,
+            "error": h.predicted_s / h.row.measured_s - 1.0,
+            "widening": h.widening,
+            "breakdown": h.breakdown,
+            "fits": h.fits,
+            "descriptor": dataclasses.asdict(h.descriptor),
         }
         for h in held_out
-    ]  # fmt: skip
+    ]
 
 
 def read_runs(path: Path, facts: Facts, rows: Sequence[Row]) -> tuple[Facts, Runs]:

@@ -140,8 +140,11 @@ def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list
     bases = {n: spread_for([j for j in judged if j.fold != n] or judged) if base is None else base for n in names}
     return [
         JudgedRow(
-            j.row, Interval.around(j.predicted_s, float(np.hypot(bases[j.fold], j.widening))), j.breakdown, j.fits,
+            j.row,
+            Interval.around(j.predicted_s, float(np.hypot(bases[j.fold], j.widening))),
+            j.breakdown,
+            j.fits,
             seen=False,
         )
         for j in sorted(judged, key=lambda j: j.row.line)
-    ]  # fmt: skip
+    ]

@@ -109,10 +109,14 @@ def fit_curve(groups: Sequence[Rows]) -> dict[str, Any]:
 def fit_convolution(rows: Rows, product: Mapping[str, float]) -> dict[str, Any]:
     """Direct and Winograd convolution as departures from the matrix-product set of the same device."""
     free = {
-        "direct": (0.9, 0.2, 1.3), "direct_k0": (100.0, 0.0, 1500.0), "winograd": (0.7, 0.1, 1.3),
-        "winograd_k0": (20.0, 0.0, 300.0), **_COMMON, "transforms": (0.7, 0.2, 1.0),
+        "direct": (0.9, 0.2, 1.3),
+        "direct_k0": (100.0, 0.0, 1500.0),
+        "winograd": (0.7, 0.1, 1.3),
+        "winograd_k0": (20.0, 0.0, 300.0),
+        **_COMMON,
+        "transforms": (0.7, 0.2, 1.0),
         "power": (3.0, 1.3, 12.0),
-    }  # fmt: skip
+    }
     table = WorkTable.from_works(rows.works)
 
     def expand(x: Array) -> tuple[dict[str, float], dict[str, float]]:

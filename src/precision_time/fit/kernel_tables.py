@@ -33,10 +33,16 @@ GPUS = Path(__file__).parents[1] / "hardware" / "data" / "gpus.csv"
 SEED = 20261121
 TABLES = ("neusight.parquet", "aic_gemm.parquet", "aic_attention.parquet")
 _PEAKS = {
-    "fp64": "fp64_tflops", "fp64_matrix": "fp64_tensor_tflops", "fp32": "fp32_tflops", "tf32": "tf32_tflops",
-    "fp32_matrix": "fp32_matrix_tflops", "fp16": "fp16_tflops", "fp16_vector": "fp16_vector_tflops",
-    "bf16": "bf16_tflops", "fp8": "fp8_tflops",
-}  # fmt: skip
+    "fp64": "fp64_tflops",
+    "fp64_matrix": "fp64_tensor_tflops",
+    "fp32": "fp32_tflops",
+    "tf32": "tf32_tflops",
+    "fp32_matrix": "fp32_matrix_tflops",
+    "fp16": "fp16_tflops",
+    "fp16_vector": "fp16_vector_tflops",
+    "bf16": "bf16_tflops",
+    "fp8": "fp8_tflops",
+}
 _ARCH = {"Blackwell Ultra": "blackwell", "Xe2": "xe2", "TPU": "tpu"}
 
 _OPERANDS = {"add": 3, "mul": 3, "div": 3, "addu": 2, "mulu": 2, "divu": 2, "relu": 2, "tanh": 2, "gelu": 2}

@@ -96,9 +96,12 @@ def log_predictions(cases: Sequence[LayoutCase], theta: Array, base: StepConstan
 
 
 def fit(
-    cases: Sequence[LayoutCase], base: StepConstants, start: Array | None = None, rounds: int = 5,
+    cases: Sequence[LayoutCase],
+    base: StepConstants,
+    start: Array | None = None,
+    rounds: int = 5,
     progress: Callable[[str], None] = lambda _: None,
-) -> Fitted:  # fmt: skip
+) -> Fitted:
     """Gauss-Newton with weights that let large errors count linearly, never further than a factor of two at a time."""
     measured = np.log([c.row.measured_s for c in cases])
     theta = usual() if start is None else start

@@ -342,7 +342,10 @@ def _judged(problem: Problem, solved: Solution, before: KernelModel) -> dict[str
     errors = solved.log_error(problem.samples), problem.held_out(), np.concatenate(old)
     fitted, unseen, guessed = (np.abs(np.expm1(error)) for error in errors)
     numbers = {
-        "median": np.median(fitted), "p90": np.percentile(fitted, 90), "held-out median": np.median(unseen),
-        "held-out p90": np.percentile(unseen, 90), "before": np.median(guessed),
-    }  # fmt: skip
+        "median": np.median(fitted),
+        "p90": np.percentile(fitted, 90),
+        "held-out median": np.median(unseen),
+        "held-out p90": np.percentile(unseen, 90),
+        "before": np.median(guessed),
+    }
     return {"rows": problem.count, **{name: round(float(value), 4) for name, value in numbers.items()}}

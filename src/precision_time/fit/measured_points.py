@@ -137,9 +137,13 @@ def update_work(record: Record) -> Work:
     kind, _, implementation = record["update"].partition(" ")
     sweeps = _sweeps(record["model"], kind, implementation, record["dtype"])
     return memory_work(
-        "optimizer", sum(w.bytes_read for w in sweeps), sum(w.bytes_written for w in sweeps),
-        sum(w.launches for w in sweeps), dtype=record["dtype"], flops=sum(w.flops for w in sweeps),
-    )  # fmt: skip
+        "optimizer",
+        sum(w.bytes_read for w in sweeps),
+        sum(w.bytes_written for w in sweeps),
+        sum(w.launches for w in sweeps),
+        dtype=record["dtype"],
+        flops=sum(w.flops for w in sweeps),
+    )
 
 
 @cache
