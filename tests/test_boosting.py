@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boosting_cases import measured_jobs
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
 from precision_time.predictors import boosting
@@ -40,24 +41,6 @@ from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
 
 FEW = Setting(rounds=25, seeds=2)
-MODELS = {"resnet50": "resnet", "bert-base": "bert", "vgg16": "vgg"}
-UTILISATION = {"fp32": 0.8, "tf32": 0.6, "amp-fp16": 0.5}
-
-
-def measured_jobs() -> list[MeasuredJob]:
-    """72 jobs: three models, two GPUs, two precisions each, three batches, one GPU or eight."""
-    found = []
-    for model, family in MODELS.items():
-        for gpu, precisions in (("v100-16gb-sxm", ("fp32", "amp-fp16")), ("a100-80gb-sxm", ("tf32", "amp-fp16"))):
-            for precision in precisions:
-                for batch in (8, 16, 32):
-                    for gpus in (1, 8):
-                        job = Job(model, precision=precision, batch_size=batch, gpu=gpu, gpus=gpus)
-                        facts = facts_of(job)
-                        seconds = facts.roof_s / UTILISATION[precision] + 0.2 * facts.wire_s + 1e-3 * math.log2(gpus)
-                        name = f"{model}-{gpu}-{precision}-{batch}-{gpus}"
-                        found.append(MeasuredJob(name, job, seconds, family, cost_s=10.0))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -586,65 +569,3 @@ def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[Measure
     ratio = np.mean([predictor.predict(m.job).seconds / m.seconds for m in doubled])
     assert ratio == pytest.approx(1.0, abs=0.1)
     assert simulator.step_seconds(doubled[0].job) == pytest.approx(doubled[0].seconds / 2)
-
-
-# --- the study
-
-
-def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> None:
-    pytest.importorskip("matplotlib")
-    from benchmarks.papers.boosting import study
-    from benchmarks.papers.study import Context
-
-    heard: list[tuple[str, int, int]] = []
-    section = study(Context(measured, measured[::2], (), quick=True, progress=lambda *said: heard.append(said)))
-    scores = section.data["scores"]
-    assert {"boosting by job", "boosting by family", "simulator by family", "boosting-residual by family"} <= set(
-        scores
-    )
-    assert scores["boosting by job"]["all"]["n"] == 72
-    assert set(scores["boosting by job"]["precision"]) == {"fp32", "tf32", "amp-fp16"}
-    by_job = section.claims[0]
-    assert by_job.met == (scores["boosting by job"]["all"]["mape"] <= 0.098)
-    blind = section.data["blind"]
-    assert blind["blind, trained in amp-fp16"]["fp32"] > 2 * blind["aware"]["fp32"]
-    assert all(figure.svg.startswith("<svg") for figure in section.figures)
-    assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
-    counts = [count for count, _ in section.data["learning_curve"]]
-    assert counts == sorted(counts)
-    assert any("Large" in table.caption for table in section.tables)
-    assert {part for part, _, _ in heard} == {"boosting: held out", "boosting: large models", "boosting: all rows"}
-    assert {v.predictor for v in section.verdicts} == {"boosting", "boosting-residual", "simulator"}
-    assert all(v.call_s is not None and 0.0 < v.call_s < 1.0 for v in section.verdicts)
-    json.dumps(section.data)
-
-
-def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
-    from benchmarks.papers.boosting import study
-    from benchmarks.papers.study import Context
-
-    section = study(Context((), (), ()))
-    assert "absent" in section.text[0]
-    assert not section.claims
-    few = study(Context(measured[:15], (), (), quick=True))
-    assert few.text[0] == "15 published rows are too few to judge boosting held out."
-
-
-def test_no_question_of_the_study_trains_on_what_it_judges(measured: list[MeasuredJob]) -> None:
-    from benchmarks.papers.boosting_held_out import BLIND, questions
-
-    asked = questions(measured, seed=0)
-    whole: dict[str, list[int]] = {}
-    for question in asked:
-        taught, judged = (
-            {job_group(measured[i]) for i in rows} for rows in (question.training, question.judged)
-        )  # fmt: skip
-        if question.run != "boosting by precision":
-            assert not taught & judged, question.run
-        assert not set(question.training) & set(question.judged)
-        whole.setdefault(question.run, []).extend(question.judged)
-        if question.kind == BLIND:
-            assert {measured[i].precision for i in question.training} == {question.precision}
-    for run, judged in whole.items():
-        if run != "boosting without attention":
-            assert sorted(judged) == list(range(72)), run

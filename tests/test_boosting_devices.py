@@ -98,69 +98,13 @@ def test_measured_kernels_teach_the_line_nothing(here: Job) -> None:
     assert BlindSimulator("fp32").step_seconds(half) == Simulator().step_seconds(job)
 
 
-# --- the study on real runs
+# --- real runs
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[MeasuredJob]:
     pytest.importorskip("torch")
     return list(read_runs())
-
-
-def test_no_question_about_real_runs_trains_on_what_it_judges(runs: list[MeasuredJob]) -> None:
-    from benchmarks.papers.boosting_runs import ATTENTION, questions_of_runs
-
-    asked = questions_of_runs(runs, seed=0)
-    whole: dict[str, list[int]] = {}
-    alike = {
-        "job": lambda m: (m.job.model, m.dataset, m.job.gpus), "network": lambda m: m.job.model,
-        "family": lambda m: m.family, "precision": lambda m: m.precision, "attention": lambda m: m.family,
-    }  # fmt: skip
-    for question in asked:
-        way = "job" if question.run.startswith("blind") else question.run.rpartition(" ")[2]
-        taught, judged = ({alike[way](runs[i]) for i in rows} for rows in (question.training, question.judged))
-        assert taught, question.run
-        assert not taught & judged, question.run
-        whole.setdefault(question.run, []).extend(question.judged)
-        if question.run.startswith("blind"):
-            assert {runs[i].precision for i in question.training} == {question.run.split()[1]}
-    for run, judged in whole.items():
-        unseen = [i for i, each in enumerate(runs) if each.family in ATTENTION]
-        assert sorted(judged) == (unseen if run.endswith("attention") else list(range(len(runs)))), run
-    assert {runs[i].job.model for i in whole["boosting without attention"]} == {
-        "small-vit-p4", "small-vit-p8", "small-deit-p8", "small-cct", "small-swin"
-    }  # fmt: skip
-
-
-def test_a_quick_study_of_real_runs(runs: list[MeasuredJob]) -> None:
-    pytest.importorskip("matplotlib")
-    from benchmarks.papers.boosting import QUICK
-    from benchmarks.papers.boosting_runs import FEW as NETWORKS
-    from benchmarks.papers.boosting_runs import study
-    from benchmarks.papers.study import Context
-
-    heard: list[str] = []
-    section = study(Context((), (), runs, quick=True, progress=lambda part, done, of: heard.append(part)), QUICK)
-    scores = section.data["scores"]
-    judged = [m for m in runs if m.job.model in NETWORKS and m.dataset == "cifar-10"]
-    for run in ("boosting by job", "boosting by family", "boosting-residual by family", "simulator"):
-        assert scores[run]["all"]["n"] == len(judged)
-        assert set(scores[run]["precision"]) == {"fp32", "amp-bf16"}
-    assert set(scores["boosting without attention"]["family"]) == {"vit"}
-    blind = section.data["blind"]
-    assert blind["simulator, blind, knows fp32"]["fp32"] == blind["simulator, aware"]["fp32"]
-    assert blind["simulator, blind, knows fp32"]["amp-bf16"] != blind["simulator, aware"]["amp-bf16"]
-    assert blind["boosting, blind, trained in fp32"]["amp-bf16"] != blind["boosting, aware"]["amp-bf16"]
-    for verdict in section.verdicts:
-        assert verdict.rows == "real runs"
-        assert set(verdict.errors) == {"all", "fp32", "amp-bf16"}
-        assert verdict.call_s
-        assert verdict.measured_s
-        assert 0.0 < verdict.measured_s < sum(m.cost_s for m in judged) + 600.0
-    assert all(figure.svg.startswith("<svg") for figure in section.figures)
-    assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
-    assert {"boosting: counting real runs", "boosting: real runs, held out"} == set(heard)
-    json.dumps(dict(section.data))
 
 
 def test_lengths_of_a_run_are_judged_by_their_steps(runs: list[MeasuredJob]) -> None:

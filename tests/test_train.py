@@ -1,27 +1,21 @@
-"""`reproduce`, `train` and `predict --predictor`: the frame around the predictors, with one made for the test."""
+"""`train`, `predict --predictor` and the interface of every predictor, with a predictor made for the test."""
 
 from __future__ import annotations
 
 import json
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from benchmarks.papers import __main__ as papers
-from benchmarks.papers import reproduce
-from benchmarks.papers.report import Report, page
-from benchmarks.papers.study import Claim, Context, Figure, Section, Table, Verdict
 from precision_time.cli.main import main
 from precision_time.errors import MissingExtraError, PredictorError
 from precision_time.job import Job
 from precision_time.predictors import registry, store
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
-from precision_time.report.errors import ErrorStatistics
 
 
 class Mean:
@@ -170,116 +164,10 @@ def test_training_that_fails_leaves_what_was_there(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mean"]
 
 
-# --- reproduce
+# --- former names
 
 
 @pytest.mark.parametrize("words", [[], ["ernest"], ["--shared", "x"], ["--seed", "3", "--quick", "--json"]])
 def test_the_former_command_says_where_it_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *words]) == 2
     assert "`make reproduce` in a checkout" in capsys.readouterr().err
-
-
-def _study(context: Context) -> Section:
-    context.progress("counting", 1, 2)
-    errors = {"all": ErrorStatistics.of([0.5, -0.1]), "fp32": ErrorStatistics.of([0.5])}
-    return Section(
-        "ernest", "Ernest & friends", ("First <words>.",),
-        (Claim("error", "<= 10 %", "12 %", False, "too few runs"), Claim("ratio", "9.8x", "3x", None)),
-        (Table("By network", ("network", "MAPE"), (("a", "1 %"), ("b", "2 %"))),),
-        (Figure("A line", "<svg xmlns='http://www.w3.org/2000/svg'></svg>"),),
-        (Verdict("ernest", "real runs", "job", errors, 90.0, None),),
-        {"rows": len(context.runs), "seed": context.seed, "quick": context.quick},
-    )  # fmt: skip
-
-
-@pytest.fixture
-def studies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(context: Context) -> Section:
-        raise PredictorError("it has no rows")
-
-    for name, study in (("ernest", _study), ("cherrypick", refuses)):
-        module = ModuleType(f"benchmarks.papers.{name}")
-        module.study = study  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-def test_a_study_that_fails_does_not_end_the_others(studies: None) -> None:
-    heard: list[tuple[Any, ...]] = []
-    found = reproduce.reproduce(["cherrypick", "ernest"], seed=3, workers=1, progress=lambda *what: heard.append(what))
-    assert [s.key for s in found.sections] == ["ernest"]
-    assert found.failed == {"cherrypick": "it has no rows"}
-    data = found.to_dict()["studies"]["ernest"]
-    assert data["data"]["seed"] == 3
-    assert data["data"]["rows"] > 100
-    assert data["claims"][0]["met"] is False
-    assert "too few runs" in str(found)
-    assert all(what[0] in ("ernest", "cherrypick") for what in heard)
-
-
-def test_all_stand_in_one_table(studies: None) -> None:
-    found = reproduce.reproduce(["ernest"], workers=1)
-    table = found.side_by_side
-    assert table is not None
-    assert dict(zip(table.header, table.rows[0], strict=True)) == {
-        "predictor": "ernest", "rows": "real runs", "held out": "job", "n": "2", "MAPE": "30.0%", "median": "30.0%",
-        "P90": "46.0%", "signed": "+20.0%", "fp32": "50.0%", "measured": "90.0 s", "call": "-",
-    }  # fmt: skip
-    assert found.to_dict()["side_by_side"][0]["errors"]["fp32"]["n"] == 1
-    assert "46.0%" in str(found)
-
-
-def test_the_command_writes_page_and_data(
-    studies: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(reproduce, "cores", lambda: 1)
-    assert papers.main(["ernest", "--quick", "--output", str(tmp_path / "out")]) == 0
-    assert "missed" in capsys.readouterr().out
-    data = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert data["studies"]["ernest"]["data"]["quick"] is True
-    text = (tmp_path / "out" / "report.html").read_text()
-    assert "First &lt;words&gt;." in text
-    assert "<figure><svg" in text
-    lines = (tmp_path / "out" / "report.md").read_text().splitlines()
-    assert "| network | MAPE |" in lines
-    assert lines[lines.index("| network | MAPE |") + 1] == "| --- | ---: |"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["earnest"], "study 'earnest' is unknown; nearest: ernest"),
-     (["--data", "/nowhere"], "has no published"), (["--output", __file__], "is a file; name a folder"),
-     (["--real-runs", "/nowhere"], "cannot be read")],
-)  # fmt: skip
-def test_wrong_words_are_said_before_the_work(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert papers.main(words) == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-class _Balanced(HTMLParser):
-    """Fails on tags that are not closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_the_page_stands_alone() -> None:
-    section = _study(Context((), (), ()))
-    text = page(Report((section,), {"ernest": 2.0}, {"additive": "no <device>"}, {"date": "today"}))
-    parser = _Balanced()
-    parser.feed(text)
-    assert parser.open == []
-    assert "src=" not in text
-    assert "no &lt;device&gt;" in text
-    assert text.count("too few runs") == 2  # in the summary and in its section
