@@ -68,8 +68,11 @@ def _times(estimate: Estimate) -> str:
     loading = estimate.loading
     first = loading.first_epoch if loading is not None and loading.steady == "later" else None
     for name, interval in (
-        ("step", estimate.step), ("first epoch", first), ("epoch", estimate.epoch), ("run", estimate.run)
-    ):  # fmt: skip
+        ("step", estimate.step),
+        ("first epoch", first),
+        ("epoch", estimate.epoch),
+        ("run", estimate.run),
+    ):
         if interval is not None:
             lines.append(_row(_length(estimate, name), _in_unit(interval, *unit_for(interval.p50))))
     if estimate.cost_usd is not None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
-from precision_time.estimate.text import interval_text
+from precision_time.estimate.text import TERM_LABELS, interval_text
 from precision_time.evaluation import figures
 from precision_time.evaluation.evaluation import Evaluation
 from precision_time.evaluation.rows import JudgedRow
@@ -52,15 +52,17 @@ def _figures(evaluation: Evaluation) -> list[str]:
         heading("Predicted over measured"),
         paragraph(
             "One point per row. On the line a prediction is exact, the band is ±20 %; below, the ratio. Point at a dot "
-            "for its numbers, click to find its row.", "soft",
+            "for its numbers, click to find its row.",
+            "soft",
         ),
         figures.scatter(judged),
         heading("Errors"),
         paragraph(
             "Right of zero the prediction is too slow. Box: the middle half; whiskers: P5 and P95; grey: ±20 %. "
-            "Colours are the precisions of the first figure.", "soft",
+            "Colours are the precisions of the first figure.",
+            "soft",
         ),
-    ]  # fmt: skip
+    ]
     for grouping, name in (("precision", "precision"), ("family", "model family"), ("gpu", "GPU")):
         parts += [heading(f"by {name}", 3), figures.errors_by(judged, grouping, evaluation.groups(grouping))]
     return [*parts, heading("Share of rows within an error", 3), figures.shares(evaluation)]
@@ -79,15 +81,17 @@ def _worst(judged: Sequence[JudgedRow]) -> list[str]:
     if not judged:
         return []
     colours = zip(BREAKDOWN_TERMS, STACK, strict=True)
-    key = "".join(f'<i style="background:{c}"></i>{html.escape(t.replace("_", " "))}' for t, c in colours)
+    key = "".join(f'<i style="background:{c}"></i>{html.escape(TERM_LABELS[t])}' for t, c in colours)
     rows: list[list[str | Cell]] = [
         [
             Cell(j.row.id, markup=f'<a href="#r{j.row.line}">{html.escape(j.row.id)}</a>', css="prose"),
-            human_seconds(j.row.measured_s), interval_text(j.step), percent(j.error, sign="+"),
+            human_seconds(j.row.measured_s),
+            interval_text(j.step),
+            percent(j.error, sign="+"),
             Cell(terms_text(j), markup=f'{_bar(j)}<span class="soft">{html.escape(terms_text(j))}</span>', css="prose"),
         ]
         for j in judged
-    ]  # fmt: skip
+    ]
     return [
         heading(f"Furthest off ({len(judged)})"),
         f'<p class="soft key">terms of the predicted step: {key}</p>',
@@ -132,12 +136,19 @@ def _rows(judged: Sequence[JudgedRow]) -> list[str]:
 def _row(judged: JudgedRow) -> list[str | Cell]:
     row, step = judged.row, judged.step
     return [
-        Cell(row.id, css="prose"), "yes" if judged.inside else "no", row.precision, row.gpu, row.model, row.framework,
-        row.trust, str(row.gpus),
-        Cell(human_seconds(row.measured_s), sort=row.measured_s), Cell(human_seconds(step.p50), sort=step.p50),
+        Cell(row.id, css="prose"),
+        "yes" if judged.inside else "no",
+        row.precision,
+        row.gpu,
+        row.model,
+        row.framework,
+        row.trust,
+        str(row.gpus),
+        Cell(human_seconds(row.measured_s), sort=row.measured_s),
+        Cell(human_seconds(step.p50), sort=step.p50),
         Cell(f"{human_seconds(step.p10)} - {human_seconds(step.p90)}", sort=step.p10),
         Cell(percent(judged.error, sign="+"), sort=judged.error),
-    ]  # fmt: skip
+    ]
 
 
 def _about(evaluation: Evaluation, command: str) -> list[str]:

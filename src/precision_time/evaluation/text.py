@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from precision_time.estimate.text import interval_text
+from precision_time.estimate.text import TERM_LABELS, interval_text
 from precision_time.evaluation.order import Order, precision_order
 from precision_time.evaluation.rows import JudgedRow, statistics
 from precision_time.measurements.row import Row
@@ -125,7 +125,7 @@ def reason_text(reason: str, rows: Sequence[Row]) -> str:
 
 def terms_text(judged: JudgedRow) -> str:
     """The largest terms of the predicted step: "backward 6.13 s, forward 3.2 s"."""
-    return ", ".join(f"{name.replace('_', ' ')} {human_seconds(s)}" for name, s in judged.top_terms().items())
+    return ", ".join(f"{TERM_LABELS.get(name, name)} {human_seconds(s)}" for name, s in judged.top_terms().items())
 
 
 def first_names(names: Sequence[str], count: int = 3) -> str:

@@ -134,9 +134,15 @@ def measured_vs_predicted(axes: Any, series: Sequence[Points], ratio: bool = Fal
     for points in series:
         heights = np.divide(points.predicted, points.measured) if ratio else points.predicted
         drawn = axes.scatter(
-            points.measured, heights, s=size, c=points.colour, marker=points.marker, alpha=0.75, linewidths=0,
+            points.measured,
+            heights,
+            s=size,
+            c=points.colour,
+            marker=points.marker,
+            alpha=0.75,
+            linewidths=0,
             label=points.label or None,
-        )  # fmt: skip
+        )
         if points.links:
             drawn.set_urls(points.links)
     axes.set(xscale="log", yscale="log", xlim=ends, xlabel="measured")
