@@ -1,4 +1,4 @@
-"""The fluid model: cases worked by hand, and the invariants of SYSTEMS.md, section 5."""
+"""The fluid model: cases worked by hand, and the invariants of cache-aware staggering."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_smaller_cache_is_never_faster_alone(
 
 @pytest.mark.parametrize("capacity", [150.0, 500.0, 900.0])
 @pytest.mark.parametrize("cached", [0.0, 0.4])
-def test_longer_steps_tell_the_same(capacity: float, cached: float) -> None:
+def test_step_length_hardly_matters(capacity: float, cached: float) -> None:
     jobs = [
         JobRates("a", 1000, 3, 0.001, 0.004, 0.5, cached=cached),
         JobRates("b", 1000, 2.5, 0.002, 0.004, cached=cached),
@@ -248,7 +248,7 @@ def test_equal_jobs_gain_nothing_from_a_stagger(overlap: float, epochs: int) -> 
             assert found.min() > found[0] * (1 - 1e-5)
 
 
-# ---- invariants of SYSTEMS.md, section 5
+# ---- invariants of cache-aware staggering
 
 
 @BUDGET

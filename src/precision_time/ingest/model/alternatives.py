@@ -1,4 +1,4 @@
-"""What jobs could do instead of starting apart: share the preparation, or stop a small cache from evicting."""
+"""Alternatives to staggered starts: shared preparation, or a cache that does not evict."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
 
 
 def alone_s(job: JobRates, cache: SharedCache) -> float:
-    """Makespan of one job with nobody beside it."""
+    """Makespan of one job alone, in seconds."""
     return float(run([job], Slowdowns.uniform(1), cache, [[0.0]]).makespan_s[0])
 
 
 def first_epoch_s(job: JobRates, cache: SharedCache) -> float:
-    """From launch to the end of the first epoch, with nobody beside it."""
+    """Seconds from launch to the end of the first epoch of one job alone."""
     return job.start_up_s + float(run([job], Slowdowns.uniform(1), cache, [[0.0]]).first_epoch_s[0, 0])
 
 
 def shared_preparation_s(jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache) -> float | None:
     """Makespan when one loader feeds all jobs, started together; None if they do not read the same data.
 
-    Every sample is read and prepared once an epoch and all go at the pace of the slowest (Joader, Xu et al., NeurIPS
-    2022; coordinated preparation of CoorDL). A job with more epochs goes on without those that are done. The jobs still
-    slow each other's `hot_s` as they do now, so this is an upper bound where that comes from preparation.
+    Every sample is read and prepared once an epoch, and all jobs run at the rate of the slowest (Joader, Xu et al.,
+    NeurIPS 2022; coordinated preparation of CoorDL). Jobs with more epochs continue without those that have ended. The
+    jobs are assumed to slow each other's `hot_s` as before, so this is an upper bound where preparation causes that.
     """
     if any(set(job.parts) != set(jobs[0].parts) for job in jobs):
         return None

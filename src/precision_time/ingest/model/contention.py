@@ -1,17 +1,17 @@
-"""How fast each of several jobs runs at one moment, when they slow each other.
+"""Rates of several jobs at one moment, when they slow each other.
 
-A job is slowed by what another does, and what another does depends on how much it is slowed: a fixed point. The
+How much a job slows another depends on how much it is slowed itself: the rates are a fixed point. The
 unknowns are the share of time u_j that j reads from the storage and the share g_j that it prepares or trains:
 
     speed of i's reads       = mean over who reads   of 1 / (1 + sum over readers j (storage[i][j] - 1))
     speed of i's preparation = mean over who prepares of 1 / (1 + sum over preparers j (hot[i][j] - 1))
     time_i = JobRates.time_s(m_i, 1 / first, 1 / second);   u_i = min(1, m_i storage_i / time_i);   g_i = hot_i / time_i
 
-Who is busy is taken as independent. A mean of *speeds* over time is exact when one job reads all the time and another
-some of it: the one gets what the other leaves. More reading of one makes the others read longer and prepare for a
-smaller share, so iteration from "all read all the time" falls monotonically to the busiest solution; that one is
-continuous in m where a storage with eta < 1 has several (SYSTEMS.md, section 5). Where jobs lose both by sharing the
-storage (more than 2) and by sharing cores, it may jump: 9 % of a time with 3 and 1.5. Makespans stay continuous then.
+The jobs are taken to be busy independently of each other. A mean of *speeds* over time is exact when one job reads all
+the time and another some of it. More reading by one job makes the others read longer and prepare for a smaller share of
+time, so iteration from "all read all the time" decreases monotonically to the busiest solution. That solution is
+continuous in m where a storage with eta < 1 has several. Where jobs lose throughput both by sharing the storage (more
+than 2) and by sharing cores, it may jump: by 9 % of a time with 3 and 1.5. Makespans stay continuous.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from precision_time.ingest.model.rates import Array, JobRates, Slowdowns
 Flags = NDArray[np.bool_]
 Leaders = NDArray[np.int_]
 TOLERANCE, ROUGH = 1e-4, 1e-2
-"""By how much a time, or a share of time, still moves when iteration ends: it is then nearer than that by the factor of
-a turn, 0.1 to 0.5. `ROUGH` where a solution only leads to the middle of a step."""
+"""Relative change of a time, or change of a share of time, at which iteration ends; the error left is 0.1 to 0.5 of it.
+`ROUGH` is used for solutions that only lead to the middle of a step."""
 GROWN, ABOVE = 1.2, 0.1
-"""Misses that grew by no more than this factor: by what part of the way to all reading the iteration starts higher."""
+"""Where misses grew by at most GROWN, iteration starts this part of the way from the last solution to all reading."""
 
 
 class Contention:
-    """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Keeps the last solution to start from."""
+    """Rates of `jobs` in many lanes at once; arrays are [jobs, lanes]. Iteration starts from the last solution."""
 
     def __init__(self, jobs: Sequence[JobRates], slowdowns: Slowdowns, tolerance: float = TOLERANCE) -> None:
         if len(slowdowns.hot) != len(jobs):
@@ -57,14 +57,16 @@ class Contention:
         self,
         miss: Array,
         running: Flags,
-        pressing: Flags | None = None,
+        starting: Flags | None = None,
         rough: Flags | None = None,
         leader: Leaders | None = None,
     ) -> tuple[Array, Array, Array]:
-        """Seconds per sample of each job, and the shares of time that it prepares or trains, and that it reads.
+        """Seconds per sample of each job, and its shares of time preparing or training, and reading.
 
-        `running`: reads and trains; `pressing`: starts up, which slows the others' preparation as training does;
-        `rough`: lanes in which a guess will do; `leader`: for each job the one that it cannot overtake, or itself.
+        running    jobs that read and train
+        starting   jobs that start up, which slows the others' preparation as training does
+        rough      [lanes] that need only a rough solution
+        leader     for each job the one that it cannot overtake, or itself
         """
         tolerance = self._tolerance if rough is None else np.where(rough, ROUGH, self._tolerance)
         reading, training = self._start(miss, running)
@@ -72,12 +74,12 @@ class Contention:
         reads = miss * active
         time = self.seconds(miss, self._hot, self._storage)
         for _ in range(200):
-            hot, storage = self.stretched(reading, training, pressing)
+            hot, storage = self.stretched(reading, training, starting)
             before, time = time, self.seconds(miss, hot, storage)
             if leader is not None:
                 time = np.maximum(time, np.take_along_axis(time, leader, 0))
             reading = np.minimum(reads * storage / time, 1.0)
-            # Reading is not asked for: where jobs just fail to fill the storage it moves slowly and changes no time.
+            # `reading` need not converge: where jobs nearly fill the storage it changes slowly and affects no time.
             moved = np.abs(time - before) / time
             if self._hot_speed.matters:
                 trained, training = training, active * hot / time
@@ -89,24 +91,24 @@ class Contention:
         return time, training, reading
 
     def seconds(self, miss: Array, hot: Array, storage: Array) -> Array:
-        """Seconds per sample, as rates.sample_s (written out: this is the innermost line)."""
+        """Seconds per sample, as rates.sample_s; written out, because this is the innermost loop."""
         if self._all_deep:
             return np.asarray(np.maximum(hot, miss * storage))
         hidden = np.maximum(miss * storage - hot, 0.0) * self._overlap
         return np.asarray(hot + hidden + miss * self._shallow * np.maximum(storage - hot, 0.0))
 
-    def stretched(self, reading: Array, training: Array, pressing: Flags | None) -> tuple[Array, Array]:
+    def stretched(self, reading: Array, training: Array, starting: Flags | None) -> tuple[Array, Array]:
         """Seconds of a hit and of the storage, when the others are busy for these shares of time."""
         hot, storage = self._hot, self._storage
         if self._hot_speed.matters:
-            hot = hot / self._hot_speed.mean(training if pressing is None else np.maximum(training, pressing))
+            hot = hot / self._hot_speed.mean(training if starting is None else np.maximum(training, starting))
         if self._storage_speed.matters:
             storage = storage / self._storage_speed.mean(reading)
         return hot, storage
 
     def _start(self, miss: Array, running: Flags) -> tuple[Array, Array]:
-        """The last solution, or somewhat above it where they miss a little more than then, so that iteration still
-        falls to the busiest solution; where they miss much more, all read.
+        """Where iteration starts: at the last solution; somewhat above it where misses rose a little, so that iteration
+        still decreases to the busiest solution; at "all read" where they rose much.
         """
         everyone = (running & (miss > 0)).astype(float)
         if self._miss is None or self._reading is None or self._training is None:
@@ -127,7 +129,7 @@ class _Speed:
         # Column s: who is busy, as the bits of s, the first job the lowest.
         busy = (np.arange(2 ** len(table)) >> np.arange(len(table))[:, None]) & 1
         self._of_set = 1.0 / (1.0 + table @ busy)
-        # What the one of two loses while the other is busy.
+        # With two jobs: the share of speed that one loses while the other is busy.
         self._lost = 1.0 - np.array([[self._of_set[0, -2]], [self._of_set[-1, 1]]])
 
     def mean(self, busy: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The makespan of two jobs over the stagger, in both orders, and what is gained by the best."""
+"""The makespan of two jobs over the start offset, in both orders, and the gain of the best start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slow
 Evaluate = Callable[[Array, Array], Array]
 
 SAME = 1e-7
-"""Makespans closer than this share are equal: the smaller offset is preferred."""
+"""Makespans closer than this share count as equal; the smaller offset is then preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Curve:
     jobs          names
     offsets_s     [points] from 0 on
     makespan_s    [2, points] row f: job f starts first
-    best          over all offsets and both orders, found between the points too
+    best          least over all offsets and both orders, refined between the points
     at_once       both start at once
-    wait_epoch    the second starts when the first, alone, has done its first epoch: in each order
-    serial        the second starts when the first has ended: in each order
+    wait_epoch    the second starts when the first, alone, has done its first epoch; for each order
+    serial        the second starts when the first has ended; for each order
     shared_preparation_s  one loader feeds both, see alternatives.py; None if they read different data
-    no_eviction_s         best over the points if the cache did not evict; None if it does not now
+    no_eviction_s         least over the points with a cache that does not evict; None if it does not evict anyway
     """
 
     jobs: tuple[str, str]
@@ -99,7 +99,7 @@ def stagger_curve(
     offsets = np.linspace(0.0, longest, points)
     plain_first = np.array([0.0, 0.0, 1.0, 0.0, 1.0])
     plain_offset = np.array([0.0, epoch[0], epoch[1], alone[0], alone[1]])
-    # All at once: more lanes cost little.
+    # One run for all lanes: more lanes cost little.
     first = np.concatenate([np.repeat([0.0, 1.0], points), plain_first])
     predicted = evaluate(first, np.concatenate([offsets, offsets, plain_offset]))
     makespan, plain = predicted[: 2 * points].reshape(2, points), predicted[2 * points :]
@@ -120,7 +120,7 @@ def stagger_curve(
 
 
 def _refined(evaluate: Evaluate, offsets: Array, makespan: Array, wells: int = 4, rounds: int = 3) -> list[Stagger]:
-    """The best points of the curve, and what a search around the lowest `wells` of each order finds."""
+    """All points of the curve, and the results of a search around the lowest `wells` points of each order."""
     candidates = [
         Stagger(first, float(offsets[p]), float(row[p])) for first, row in enumerate(makespan) for p in range(len(row))
     ]

@@ -1,14 +1,14 @@
-"""How jobs that share a node run beside each other: a fluid model, many start offsets at once.
+"""When jobs that share a node end: a fluid model, for many start offsets at once.
 
-A job is a flow through its epochs: it advances at 1 / (time per sample x samples) epochs a second, where the time per
-sample depends on how many of its next samples are missing from the cache (misses.py) and on what the other jobs do
-meanwhile (contention.py). This is the performance model of cache-aware staggering (HiPC 2023) in the form of
-SYSTEMS.md, section 5, for any number of jobs, overlapping data and a cache of stated capacity.
+A job advances continuously through its epochs, at 1 / (time per sample x samples) epochs per second. The time per
+sample depends on the share of its next samples that are missing from the cache (misses.py) and on the other jobs
+(contention.py). This is the performance model of cache-aware staggering (HiPC 2023) in continuous form, for any number
+of jobs, overlapping data and a cache of stated capacity.
 
-Time goes in steps of the midpoint method, second order, that end exactly where a rate may jump: at starts, ends of
-epochs, and when the cache is full. (The midpoint, since a small LRU cache misses most at the very end of an epoch.)
-Steps are as short as rates change fast (pace.py). While no share of misses changes, one step goes all the way to the
-next moment of a jump.
+Time advances in steps of the midpoint method (second order) that end exactly where a rate may jump: at starts, ends of
+epochs, and when the cache is full. The midpoint is used because a small LRU cache misses most at the end of an epoch.
+Steps are shorter where rates change faster (step_length.py). While no share of misses changes, one step reaches the
+next jump.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from precision_time.ingest.model.same_order import simulate
 from precision_time.ingest.model.step_length import CHANGE, CHANGE_LRU, StepLength
 
 STEP = 1 / 8
-"""Share of an epoch in one step, at most, while shares of misses change."""
+"""Longest step, as a share of an epoch, while shares of misses change."""
 
 
 def run(
@@ -40,13 +40,13 @@ def run(
     step: float = STEP,
     trajectory: bool = False,
 ) -> Outcome:
-    """Run `jobs`, each launched at its offset; `offsets_s` is [lanes, jobs], every row a case of its own.
+    """Run `jobs`, each launched at its offset; `offsets_s` in seconds is [lanes, jobs], each row an independent case.
 
-    start_up_presses  a job that starts up slows the others as one does that prepares and trains
-    step              longest step in epochs, while shares of misses change
-    trajectory        record what happened; for one row only
+    count_start_up  a job that starts up slows the others as a job that prepares and trains does
+    step            longest step in epochs, while shares of misses change
+    trajectory      record the progress over time; for one row only
 
-    Raises IngestError for offsets of another shape or below 0. Jobs of one order are run by same_order.simulate.
+    Raises IngestError for offsets of another shape or below 0. Jobs with one order are run by same_order.simulate.
     """
     offsets = _checked(jobs, offsets_s, trajectory)
     if slowdowns.same_order:
@@ -71,7 +71,7 @@ def run(
 
 
 class _Flow:
-    """All lanes, from step to step. Progress x counts epochs; n is the epoch that a job is in. [jobs, lanes]"""
+    """The state of all lanes, [jobs, lanes]: progress x in epochs, and the epoch n that each job is in."""
 
     def __init__(
         self, jobs: Sequence[JobRates], contention: Contention, cache: AllCached, offsets: Array, step: float
@@ -99,17 +99,17 @@ class _Flow:
         return self.cache.held(self.x, self._n)
 
     def settle(self) -> Array:
-        """Share of misses of each job now; finds the rates too."""
+        """Compute and return the share of misses of each job now; compute the rates too."""
         self.running = (self._begin <= self.time) & np.isnan(self.finish)
-        self._pressing = None if self.launch is None else (self.launch <= self.time) & (self._begin > self.time)
+        self._starting = None if self.launch is None else (self.launch <= self.time) & (self._begin > self.time)
         miss = self.cache.share(self.x, self._n)
         self._changing = self.cache.changing(self.x, self._n, self.running)
-        time, self._busy, self._reading = self._contention.solve(miss, self.running, self._pressing, self._changing)
+        time, self._busy, self._reading = self._contention.solve(miss, self.running, self._starting, self._changing)
         self._rate = self.running / (time * self._samples)
         return miss
 
     def advance(self) -> None:
-        """One step of each lane, to the next moment of a jump at most."""
+        """Advance each lane by one step, at most to the next jump of a rate."""
         x, running = self.x, self.running
         ends = self.cache.ends(self._n, self._goal, x)
         moments = self._begin if self.launch is None else np.concatenate([self._begin, self.launch])
@@ -124,7 +124,7 @@ class _Flow:
         dt = dt * share
         arrived = running & (ends - x <= self._rate * dt + 1e-12)
         self.x = x = np.where(arrived, ends, np.minimum(x + self._rate * dt, ends))
-        # Onto the start exactly, so that the comparisons in settle() hold.
+        # Exactly the start time, so that the comparisons in settle() hold.
         started = dt >= (starts - self.time) * (1 - 1e-12)
         self.time = np.where(started, starts, self.time + dt)
         self._length.accept(dt, started | (share < 1) | arrived.any(axis=0))
@@ -145,11 +145,11 @@ class _Flow:
         return np.asarray(np.minimum(starts - self.time, way.min(axis=0)))
 
     def _to_the_middle(self, dt: Array, ends: Array) -> None:
-        """The rates in the middle of a step of `dt` become those of the step."""
+        """Replace the rates by those in the middle of a step of `dt`."""
         with np.errstate(divide="ignore", invalid="ignore"):
             middle = np.minimum(self._length.middle(self.x, self._rate, dt), ends)
         halfway = self.cache.share(middle, self._n)
-        time, self._busy, later = self._contention.solve(halfway, self.running, self._pressing)
+        time, self._busy, later = self._contention.solve(halfway, self.running, self._starting)
         before, self._rate = self._rate, self.running / (time * self._samples)
         self._length.adapt(dt, before, self._rate, np.abs(later - self._reading), self._changing)
 
@@ -160,9 +160,9 @@ class _Flow:
 
 
 class _SoloEpochs:
-    """Skips epochs of a job that is alone with an LRU cache: after two, each takes as long as the one before.
+    """Skips epochs of a job that runs alone with an LRU cache: after two such epochs all later ones take equally long.
 
-    By then what others have left in the cache is gone, or the job's own data fit beside it.
+    By then the data of other jobs are evicted, or fit in the cache beside the job's data.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -173,7 +173,7 @@ class _SoloEpochs:
     def skip(
         self, t: Array, going: Flags, arrived: Flags, others: Flags, left: Array, stalled: Array
     ) -> tuple[Array, Array]:
-        """Whole epochs that are skipped, [jobs, lanes], and the time after them; `stall` is the wait in each."""
+        """Number of epochs to skip, [jobs, lanes], and the time after them; `stall` is the wait in each, in seconds."""
         alone = (going.sum(axis=0) == 1) & ~others
         if not alone.any():
             self._ends[:] = 0.0
@@ -190,7 +190,7 @@ class _SoloEpochs:
 
 
 def _misses(parts: Parts, cache: SharedCache, lanes: int) -> AllCached:
-    """How misses come about with this cache, in independent orders."""
+    """The model of misses for this cache, with independent orders."""
     capacity = cache.capacity
     if capacity is None or capacity >= parts.size.sum() * (1 - 1e-12):
         return AllCached(parts)

@@ -1,4 +1,4 @@
-"""How far every job was at earlier moments: one row for each step, between which progress is linear."""
+"""Progress of every job at earlier times: one row for each step; progress is linear between rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Rows = NDArray[np.int_]
 
 
 class History:
-    """Progress of each job at the end of every step so far; the first row is the start, 0.
+    """Progress of each job at the end of every step so far. The first row is the start, 0.
 
-    One row more is that of the moment asked about, after the last step: `now`.
+    One more row holds the time in question, after the last step: see `now`.
     """
 
     def __init__(self, jobs: int, lanes: int) -> None:
@@ -22,14 +22,14 @@ class History:
         self._cells = np.arange(jobs * lanes).reshape(jobs, lanes)
 
     def accept(self, x: Array) -> None:
-        """The jobs have come to x, [jobs, lanes]."""
+        """A step ended with progress x, [jobs, lanes]."""
         self.now(x)
         self.rows += 1
         if self.rows == len(self._past):
             self._past = np.concatenate([self._past, np.zeros_like(self._past)])
 
     def now(self, x: Array) -> None:
-        """The jobs would be at x after the last step."""
+        """Set the last row to progress x, the time in question."""
         self._past[self.rows] = x
 
     def at(self, row: Rows) -> Array:

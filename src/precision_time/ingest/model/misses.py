@@ -1,7 +1,7 @@
-"""How many of a job's next samples are not in the cache, from how far every job is.
+"""The share of a job's next samples that are not in the cache, from the progress of all jobs.
 
-Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in an order
-of its own, drawn anew, so whether two jobs have touched a sample are independent events. Arrays are [jobs, lanes].
+Progress x counts epochs; n is the epoch a job is in, and x - n lies in [0, 1]. Every job reads each epoch in a new
+random order, so that two jobs touch a sample independently. Arrays are [jobs, lanes].
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from precision_time.ingest.model.rates import Array
 
 
 class AllCached:
-    """The cache holds all that is read: a job misses, in its first epoch, what nobody has read before it.
+    """The cache holds all data: a job misses, in its first epoch, the samples that no job has read before.
 
     A sample that i has not read is missed if no other job has read it: m_i = product over the others of (1 - x_j), in
-    each part of the data; from the second epoch on nothing is missed. (With phi = 1 - product over all of (1 - x_j),
-    the share of the data in the cache, this is (1 - phi) / (1 - x_i): SYSTEMS.md, section 5.)
+    each part of the data; from the second epoch on nothing is missed.
+    With phi = 1 - product over all of (1 - x_j), the share of the data in the cache, this is (1 - phi) / (1 - x_i).
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -53,7 +53,7 @@ class AllCached:
         return miss
 
     def touched(self, untouched: Array, cached: Array | None = None) -> Array:
-        """Samples that anyone has touched, or that were cached, [lanes]."""
+        """Samples that any job has read, or that were cached at the start, [lanes]."""
         total = np.full(untouched.shape[1:], self._all)
         for p, readers in enumerate(self.readers):
             left = prod(untouched[j] for j in readers) * self.parts.size[p]
@@ -77,17 +77,17 @@ class AllCached:
         return np.where(n < 1, np.minimum(goal, 1.0), goal)
 
     def until(self, x: Array, ahead: Array) -> Array:
-        """Share of the way from x to `ahead` at which the cache is full, at most 1, [lanes]."""
+        """Share of the step from x to `ahead` at which the cache becomes full, at most 1, [lanes]."""
         return np.ones(x.shape[1])
 
     def accept(self, x: Array, n: Array) -> None:
-        """The jobs have come to x."""
+        """A step ended with progress x."""
 
 
 class NoEviction(AllCached):
-    """The cache is full once and then stays as it is (CoorDL): what was read before that moment is in it.
+    """The cache fills once and then keeps its content (CoorDL): the samples read before it was full.
 
-    `frozen` is how far each job was then: a sample is in the cache unless none had touched it.
+    `frozen` is the progress of each job at that time; a sample is cached if any job had read it by then.
     """
 
     def __init__(self, parts: Parts, capacity: float, lanes: int) -> None:
@@ -120,13 +120,13 @@ class NoEviction(AllCached):
 EDGE = 1e-7
 """Epochs within which a crossing is found."""
 AHEAD = np.arange(4)[:, None]
-"""Rows of the history that are tried at once for the opening of the window."""
+"""Rows of the history that are examined at once for the start of the window."""
 
 
 class Lru(AllCached):
-    """A miss replaces what was used longest ago, so the cache holds what was touched in a window of time.
+    """A miss evicts the least recently used sample, so the cache holds the samples touched in a window of time.
 
-    The window opens at the time tau at which the samples touched since then are as many as the cache holds (the
+    The window starts at the time tau since which as many distinct samples were touched as the cache holds (the
     characteristic time of Che et al., 2002, here a function of time). For progress x = n + a now and n' + b at tau, j
     has not touched a sample since with the chance 1 - (a - b) in one epoch, b (1 - a) over the end of one, else 0. A
     job misses what it has not yet read in this epoch, if it did not read it in the window in the epoch before (chance
@@ -171,7 +171,7 @@ class Lru(AllCached):
         share = crossing(over, x, ahead, ~self._filled)
         if not self.parts.cached.any():
             return share
-        # What was there before anyone started goes from the moment on at which all that is there fills the cache.
+        # Samples cached before the start are evicted from the time on at which the cache is full.
         room = over(x, self.parts.cached) < -1e-9 * self._capacity
         return np.minimum(share, crossing(lambda y: over(y, self.parts.cached), x, ahead, room))
 
@@ -180,10 +180,10 @@ class Lru(AllCached):
         self._last = None
 
     def window(self, x: Array, n: Array) -> tuple[Array, Flags, Array, Array]:
-        """Progress of each job when the window opened, 0 before the cache is full; whether it is full; and _untouched.
+        """Progress of each job at the start of the window (0 before the cache is full); whether it is full; _untouched.
 
-        Between two rows of the history each chance is linear in how far the window is from one to the other, so what
-        was touched is a polynomial of that.
+        Between two rows of the history each chance is linear in the position between them, so the number of samples
+        touched is a polynomial of that position.
         """
         if self._last is not None and self._last[0] is x and self._last[1] is n:
             return self._last[2:]
@@ -200,9 +200,9 @@ class Lru(AllCached):
         low, high = then[:, passed, self._lanes], then[:, passed + 1, self._lanes]
         at_low, at_high = over[passed, self._lanes], over[passed + 1, self._lanes]
         line = _Segment(low, high, x, n)
-        # The window may have been moved for a point half a step ahead.
+        # The window may have been computed for a point half a step ahead.
         full = (self._opens > 0) | (at_low >= -1e-9 * capacity)
-        # The straight line first, then a step of Newton's: touched falls from low to high.
+        # Linear interpolation, then one Newton step.
         share = np.clip(at_low / np.maximum(at_low - at_high, 1e-300), 0.0, 1.0) * full
         if capacity > 0 and full.any():
             over, slope = self._slope(line.untouched(share), line.slope)
@@ -223,7 +223,7 @@ class Lru(AllCached):
         return over, change
 
     def _left_of_the_first(self, untouched: Array, full: Flags) -> Array:
-        """Share of each part, among what nobody touched, that is still there from before anyone started."""
+        """Share of each part's untouched samples that are still cached from before the start."""
         cached = self.parts.cached[:, None]
         if not cached.any():
             return cached
@@ -235,7 +235,7 @@ class Lru(AllCached):
 
 
 class _Segment:
-    """_untouched() on the way from `low` (0) to `high` (1), two rows of the history in one epoch of each job."""
+    """_untouched() between `low` (0) and `high` (1), two rows of the history within one epoch of each job."""
 
     def __init__(self, low: Array, high: Array, x: Array, n: Array) -> None:
         before = np.minimum(np.floor(low), n)
@@ -254,7 +254,7 @@ class _Segment:
 
 
 def _untouched(then: Array, x: Array, n: Array) -> Array:
-    """Chance that a job has not touched a sample since it was at `then`."""
+    """Probability that a job has not read a sample since its progress was `then`."""
     before = np.minimum(np.floor(then), n)
     ends, rest = n - before, 1.0 - (x - n)
     same = ends == 0
@@ -262,9 +262,9 @@ def _untouched(then: Array, x: Array, n: Array) -> Array:
 
 
 def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Flags, rounds: int = 12) -> Array:
-    """Share of the way from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
+    """Share of the step from x to `ahead` at which `value` rises to 0, in `lanes`; 1 where it does not.
 
-    Regula falsi (the Illinois rule): the values are nearly straight over a step.
+    Regula falsi with the Illinois rule, since the values are nearly linear over a step.
     """
     way, low = ahead - x, np.zeros(x.shape[1])
     at_low, at_high = value(x), value(ahead)
@@ -291,7 +291,7 @@ def crossing(value: Callable[[Array], Array], x: Array, ahead: Array, lanes: Fla
 
 
 def limited(parts: Parts, capacity: float) -> Parts:
-    """The parts with no more of them cached at the start than the cache holds."""
+    """The parts, with the content at the start limited to the capacity of the cache."""
     held = float(parts.size @ parts.cached)
     scale = min(1.0, capacity / held) if held else 1.0
     return Parts(parts.names, parts.share, parts.size, parts.cached * scale)

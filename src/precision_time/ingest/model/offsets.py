@@ -38,11 +38,10 @@ def best_offsets(
     count_start_up: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Offsets:
-    """Coordinate descent from several starts at once: all together, orders an epoch or half of it apart, at random.
+    """Coordinate descent from several starts: all at once, in orders an epoch or half an epoch apart, and at random.
 
-    Every round tries 13 offsets of one job after the other; the span halves from the longest makespan alone. The
-    model takes longer steps meanwhile.
-    `progress` is called with the share done.
+    Each round tries 13 offsets for one job after another; their span starts at the longest makespan alone and
+    halves every round. The model uses longer steps during the search. `progress` is called with the share done.
     """
     count = len(jobs)
     epochs = [first_epoch_s(job, cache) for job in jobs]

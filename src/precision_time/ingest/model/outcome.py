@@ -1,4 +1,4 @@
-"""When co-located jobs end, and what happened on the way."""
+"""When co-located jobs end, and their progress over time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from precision_time.ingest.model.rates import Array
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What happened over time for one vector of offsets; rows are moments.
+    """Progress over time for one vector of offsets; a row for each time.
 
     times_s   [T] seconds
     progress  [T, jobs] epochs done
-    miss      [T, jobs] share of misses from this moment on; 0 where a job does not read
+    miss      [T, jobs] share of misses until the next row; 0 where a job does not read
     held      [T] share of all the data that is in the cache
     """
 
@@ -39,8 +39,8 @@ class Outcome:
     finish_s        [lanes, jobs] from time 0 to the end of the process
     makespan_s      [lanes] from time 0 to the last of them
     first_epoch_s   [lanes, jobs] from a job's first read to the end of its first epoch
-    stall_s         [lanes, jobs] time that a job waited for its data: what it ran minus what it prepared or trained
-    trajectory      where it was asked for
+    stall_s         [lanes, jobs] time that a job waited for data: its run time minus preparing and training
+    trajectory      if requested
     """
 
     finish_s: Array

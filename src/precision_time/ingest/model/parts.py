@@ -1,4 +1,4 @@
-"""The parts of the data that several jobs read: how large each is, and who reads it."""
+"""The parts of the data that several jobs read: the size of each, and the jobs that read it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from precision_time.ingest.model.rates import Array, JobRates
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The named parts of the data of several jobs, and who reads which.
+    """The named parts of the data of several jobs.
 
     names    in order of appearance
     share    [jobs, parts] share of a job's samples that lie in the part
     size     [parts] samples
-    cached   [parts] share in the cache before anyone starts
+    cached   [parts] share in the cache before any job starts
     """
 
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class Parts:
 
     @classmethod
     def of(cls, jobs: Sequence[JobRates], tolerance: float = 0.05) -> Parts:
-        """Refuses jobs that give one part two sizes, further apart than `tolerance`."""
+        """Raises IngestError for jobs that give one part sizes further apart than `tolerance`."""
         names = tuple(dict.fromkeys(part for job in jobs for part in job.parts))
         share = np.array([[job.parts.get(part, 0.0) for part in names] for job in jobs])
         samples = share * np.array([[job.samples] for job in jobs])

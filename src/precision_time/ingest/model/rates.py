@@ -1,6 +1,6 @@
-"""What is known of jobs that share a node: how fast each runs alone, and how much they slow each other.
+"""The parameters of jobs that share a node: rates of each job alone, and how much the jobs slow each other.
 
-Every field can be measured in short windows (calibration.py) or come from a description of the loader (loader.py).
+Every field is measured in short windows (calibration.py) or derived from a description of the loader (predicted.py).
 Vocabulary: a *hit* is a sample found in the cache; the *storage* is what a missed sample is read from.
 """
 
@@ -21,7 +21,7 @@ POLICIES = ("lru", "no-eviction")
 
 
 def _checked(owner: str, name: str, value: float, least: float, most: float = math.inf, open_: bool = False) -> None:
-    """Refuse what is not a finite number in [least, most], or in (least, most] when `open_`."""
+    """Raise IngestError for a value that is not finite and in [least, most], or in (least, most] when `open_`."""
     if not math.isfinite(value) or value < least or value > most or (open_ and value == least):
         valid = f"above {least:g}" if open_ else f"at least {least:g}"
         valid += f" and at most {most:g}" if math.isfinite(most) else ""
@@ -30,7 +30,7 @@ def _checked(owner: str, name: str, value: float, least: float, most: float = ma
 
 @dataclass(frozen=True, slots=True)
 class JobRates:
-    """One job as it runs alone. All times are seconds per sample of the whole job (all its ranks and workers).
+    """One job running alone. All times are seconds per sample of the whole job (all its ranks and workers).
 
     samples       samples of one epoch
     epochs        epochs; may be a fraction
@@ -42,8 +42,8 @@ class JobRates:
     end_s         from the last sample to the end of the process
     parts         share of this job's samples that lie in each named part of the data; jobs that name the same part
                   read the same samples there. {"data": 1.0} for all jobs: they read the same data
-    cached        share of its samples that are in the cache before anyone starts
-    bytes_per_sample  what a missed sample weighs on the storage, for sizes of caches; None: not known
+    cached        share of its samples that are cached before any job starts
+    bytes_per_sample  stored bytes of a sample, for cache capacities; None: not known
     """
 
     name: str
@@ -119,18 +119,18 @@ def sample_s(hot: float | Array, storage: float | Array, miss: float | Array, ov
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """How jobs slow each other, pairwise: entry [i][j] is what i suffers while j is busy; 1 is nothing.
+    """How jobs slow each other, pairwise: entry [i][j] is the factor on i's time while j is busy; 1 is no slowdown.
 
-    While the set B of other jobs is busy, a time of i is multiplied by 1 + sum over j in B of (entry[i][j] - 1). Over a
-    stretch of time in which j is busy for a share u_j, i's *speed* is the mean over who is busy: for two jobs
-    1 - u_j (1 - 1 / entry[i][j]). (contention.py finds the shares.)
+    While the set B of other jobs is busy, a time of i is multiplied by 1 + sum over j in B of (entry[i][j] - 1). If j
+    is busy for a share u_j of the time, the *speed* of i is averaged over it: for two jobs it is
+    1 - u_j (1 - 1 / entry[i][j]). contention.py computes the shares.
 
-    hot        by sharing cores or an accelerator: of `hot_s`, while j prepares or trains
-    storage    by sharing the storage: of `storage_s`, while j reads from it. Two readers of a storage that serves both
-               as fast together as one alone: 2; with a loss eta: 2 / eta (SYSTEMS.md, section 5); a storage that does
-               not notice: 1
-    same_order the jobs read samples in one order (the same seed) that is the same in every epoch, so one that runs
-               behind another finds all it needs
+    hot         factor on `hot_s` while j prepares or trains, from shared cores or a shared accelerator
+    storage     factor on `storage_s` while j reads from the same storage: 2 if the storage serves both readers as fast
+                together as one alone, 2 / eta if two readers get only a share eta of that, 1 if it has capacity for
+                both
+    same_order  the jobs read samples in one order (one seed), the same in every epoch, so that a job behind another
+                hits what that one has read
     """
 
     hot: tuple[tuple[float, ...], ...]
@@ -144,13 +144,13 @@ class Slowdowns:
                 raise IngestError(f"{name} is not a square table: give one row and one column for each job.")
             for i, row in enumerate(table):
                 for j, value in enumerate(row):
-                    # Below 1 a job would be sped up by another's work; caches do that, and they are modelled apart.
+                    # A factor below 1 would be a speed-up. Only the cache gives one, and it is modelled apart.
                     if i != j:
-                        _checked("the jobs together", f"{name}[{i}][{j}]", value, 1.0)
+                        _checked("the jobs' slowdowns", f"{name}[{i}][{j}]", value, 1.0)
 
     @classmethod
     def uniform(cls, jobs: int, storage: float = 2.0, hot: float = 1.0, same_order: bool = False) -> Slowdowns:
-        """All pairs slow each other by the same."""
+        """The same factors for all pairs."""
 
         def table(value: float) -> tuple[tuple[float, ...], ...]:
             return tuple(tuple(1.0 if i == j else value for j in range(jobs)) for i in range(jobs))
@@ -162,10 +162,11 @@ class Slowdowns:
 class SharedCache:
     """The cache between storage and jobs.
 
-    capacity   samples it holds (of the mean size); None: everything
-    policy     "lru": a miss replaces what was used longest ago; "no-eviction": when full it stays as it is (CoorDL)
-    coalesces  who asks for a sample that another is just reading waits for it, as in the page cache; if not, as in a
-               cache of files, both read it, and jobs side by side in one order (`same_order`) read everything twice
+    capacity   samples it holds (of the mean size); None: all
+    policy     "lru": a miss evicts the least recently used sample; "no-eviction": a full cache keeps its content
+               (CoorDL)
+    coalesces  whether jobs that miss one sample at the same time share one read, as in the page cache. If not, as in a
+               cache of files, each reads it, and jobs at the same sample of one order read everything twice
     """
 
     capacity: float | None = None

@@ -43,7 +43,7 @@ def simulate(
     count_start_up: bool = False,
     trajectory: bool = False,
 ) -> Outcome:
-    """As fluid.run, for `together.same_order`; `offsets` is [jobs, lanes]."""
+    """What fluid.run returns, for `together.same_order`; `offsets` is [jobs, lanes]."""
     run = _Simulation(jobs, slowdowns, cache, offsets, count_start_up)
     rows: list[tuple[Array, Array, Array, Array]] = []
     while run.going:
@@ -60,9 +60,14 @@ def simulate(
 
 
 class _Blocks:
-    """The cache: when each block of the data was last entered, [lanes, blocks of all groups]; 0 if it is not in it.
+    """The cache, in blocks of samples.
 
-    A group is a set of jobs that read the same data; its blocks are columns of their own.
+    A group is a set of jobs that read the same data; each group has `per_epoch` blocks, the columns of the tables.
+
+    group     [jobs] the first job of each job's group
+    initial   [jobs] share of a job's samples that are cached before the start
+    weight    [blocks] samples of a block
+    entered   [lanes, blocks] event number at which a job last began to read the block; 0: not in the cache
     """
 
     def __init__(self, parts: Parts, cache: SharedCache, epochs: float, lanes: int) -> None:
@@ -104,11 +109,13 @@ class _Blocks:
         return np.asarray(np.minimum(occupied, min(self.capacity, self._total)) / self._total)
 
     def lost(self, lanes: Leaders, column: Leaders, unread: Array) -> Array:
-        """Share of a block that is not in the cache, [lanes]: with LRU, 0 if what was touched since then fits.
+        """Share of a block that is not in the cache, [lanes].
 
-        Near the edge it goes from 0 to 1 over EDGE blocks: a job there misses now and then, which slows the one ahead
-        and so may keep it there; its prefetch queue evens out the hits and misses. `unread`: samples that the others
-        have not read yet of the blocks they are in.
+        With LRU a block is cached if the samples read since it was entered fit in the cache. The share rises from 0 to
+        1 over EDGE blocks around that capacity, because prefetching averages hits and misses. A job at this distance
+        misses some samples, which slows the job ahead and can keep the distance constant.
+
+        unread   [lanes] samples of the other jobs' current blocks that these have not read yet
         """
         entered = self.entered[lanes, column]
         if not self.evicts or np.isinf(self.capacity):
@@ -116,11 +123,13 @@ class _Blocks:
         weight = self.weight[column]
         since = (self.entered[lanes] > entered[:, None]) @ self.weight + weight
         since += self._unread[lanes, column] - unread
-        beyond = (since - self.capacity) / (EDGE * weight) + 0.5
+        # Narrower where nearly all fits: a job that has read all else since then misses the whole block.
+        band = np.minimum(EDGE * weight, 2.0 * (self._total - self.capacity))
+        beyond = (since - self.capacity) / band + 0.5
         return np.where(entered > 0, np.clip(np.round(beyond * LEVELS) / LEVELS, 0.0, 1.0), 1.0)
 
     def enter(self, lanes: Leaders, column: Leaders, unread: Array, share: float) -> None:
-        """A job reads a block, `share` of which was not cached before the start; `unread` as in lost()."""
+        """A job begins to read a block, `share` of which was not cached before the start; `unread` as in lost()."""
         self._clock += 1.0
         if not self.evicts:
             more = self.weight[column] * share * (self.entered[lanes, column] == 0)
@@ -133,11 +142,12 @@ class _Blocks:
 
 
 class _Simulation:
-    """All lanes, from event to event. `done` counts the blocks a job has finished, `part` is the share of the next.
+    """The state of all lanes, advanced from event to event. Arrays are [jobs, lanes].
 
-    lost     share of the rest of a job's block that is not cached
-    reads    a job reads the rest of its block beside another, each for itself
-    target   the nearest job ahead in the same block; the job itself if there is none
+    done, part   blocks that a job has finished, and the share it has read of its current one
+    lost         share of the rest of a job's current block that is not cached
+    reads        whether a job reads the rest of its block itself although another job reads it too
+    target       the nearest job ahead in the same block; the job itself if there is none
     """
 
     def __init__(
@@ -154,7 +164,7 @@ class _Simulation:
         self._coalesces = cache.coalesces
         same = (self.blocks.group[:, None] == self.blocks.group) & ~np.eye(len(jobs), dtype=bool)
         self._pairs = [(int(i), int(j)) for i, j in np.argwhere(same)]
-        # Of jobs side by side the one leads that takes the least time for a sample it misses.
+        # Of jobs at the same sample, the one that takes the least time for a missed sample reads it.
         self._quickest = [int(i) for i in np.argsort([job.time_s(1.0) for job in jobs], kind="stable")]
         self._launch = offsets if count_start_up else None
         self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
@@ -177,7 +187,7 @@ class _Simulation:
         return np.asarray((self._done + self._part) / self.blocks.per_epoch)
 
     def settle(self) -> Array:
-        """Share of misses of each job from now to the next event; finds the rates too."""
+        """Compute and return the share of misses of each job until the next event; compute the rates too."""
         self._running = (self._begin <= self.time) & np.isnan(self.finish)
         # A job that has ended stays in the block that it read in part.
         self._present = self._running | (self._part > 0)
@@ -200,14 +210,14 @@ class _Simulation:
         miss = np.where(misses & (leader == self._self), self._lost, 0.0)
         if self.blocks.initial.any():
             miss *= 1.0 - self.blocks.initial[:, None] * ~self.blocks.full
-        pressing = np.zeros_like(misses)
+        starting = np.zeros_like(misses)
         if self._launch is not None:
-            pressing = (self._launch <= self.time) & (self._begin > self.time)
-        self._rate, self._waiting = self._rates(miss, self._running, pressing, leader)
+            starting = (self._launch <= self.time) & (self._begin > self.time)
+        self._rate, self._waiting = self._rates(miss, self._running, starting, leader)
         return miss
 
     def _enter(self) -> None:
-        """Jobs at the start of a block: is it cached? One that another job is just reading is not, yet."""
+        """Look up the blocks that jobs begin. A block that another job is still reading is not cached yet."""
         enters = self._enters & self._running
         if not enters.any():
             return
@@ -227,7 +237,7 @@ class _Simulation:
         self._enters &= ~enters
 
     def _nearest_ahead(self) -> Leaders:
-        """For each job that has not found its block cached, the nearest job ahead in it; else the job itself."""
+        """For each job in a block that is not cached, the nearest job ahead in that block; else the job itself."""
         target, nearest = self._self.copy(), np.full(self._part.shape, np.inf)
         for i, j in self._pairs:
             beside = self._running[i] & (self._lost[i] > 0) & self._present[j] & (self._lost[j] > 0)
@@ -237,7 +247,7 @@ class _Simulation:
         return target
 
     def advance(self) -> None:
-        """To the next event of each lane: a launch, the end of a block, a job caught up with."""
+        """Advance each lane to its next event: a launch, the end of a block, or one job reaching another."""
         moments = self._begin if self._launch is None else np.concatenate([self._begin, self._launch])
         start = np.where(moments > self.time, moments, np.inf).min(axis=0)
         stop = np.minimum(self._goal - self._done, 1.0)
@@ -253,13 +263,13 @@ class _Simulation:
         self.stall += self._running * dt * self._waiting
         part = self._part + self._rate * dt
         ended = self._running & (part >= stop - TIED)
-        # Exactly beside the job that was caught up with.
+        # A job that has reached another is at exactly the same sample.
         there = np.take_along_axis(part, self._target, 0)
         self._part = np.where(np.abs(there - part) <= TIED, there, part)
         self._end_blocks(ended, stop)
 
     def _end_blocks(self, ended: Flags, stop: Array) -> None:
-        """Those that `ended` a block, or their last share `stop` of one."""
+        """Record the jobs that `ended` a block, or the last share `stop` of their last block."""
         whole = ended & (stop >= 1)
         stored = np.take_along_axis(self.blocks.entered.T, self._column, 0) > 0
         self._part = np.where(whole, 0.0, np.where(ended, stop, self._part))
@@ -273,44 +283,46 @@ class _Simulation:
 
 
 class _Rates:
-    """Blocks per second, and share of time waiting for data, of each set of states; each set is solved once.
+    """Blocks per second and share of time waiting for data, [jobs, lanes], for given states of all jobs.
 
-    A state is a job's share of misses, whether it runs or starts up, and who leads it.
+    A state is a job's share of misses, whether it runs or starts up, and the job it cannot overtake. Solutions of
+    contention.py are cached by the states of all jobs of a lane.
     """
 
     def __init__(self, jobs: Sequence[JobRates], slowdowns: Slowdowns, per_epoch: int, lanes: int) -> None:
-        self._jobs, self._together = jobs, slowdowns
+        self._jobs, self._slowdowns = jobs, slowdowns
         self._samples = np.array([[job.samples / per_epoch] for job in jobs])
         self._known: dict[bytes, Array] = {}
         self._state = np.full((3 * len(jobs), lanes), np.nan)
         self._now = np.zeros((2, len(jobs), lanes))
 
-    def __call__(self, miss: Array, running: Flags, pressing: Flags, leader: Leaders) -> tuple[Array, Array]:
-        state = np.concatenate([miss, running + 2.0 * pressing, leader])
+    def __call__(self, miss: Array, running: Flags, starting: Flags, leader: Leaders) -> tuple[Array, Array]:
+        state = np.concatenate([miss, running + 2.0 * starting, leader])
         changed = np.flatnonzero((state != self._state).any(axis=0))
         if len(changed):
             keys = [row.tobytes() for row in state[:, changed].T.copy()]
             new = {key: int(lane) for key, lane in zip(keys, changed, strict=True) if key not in self._known}
             if new:
                 self._known.update(
-                    zip(new, self._solve(list(new.values()), miss, running, pressing, leader), strict=True)
+                    zip(new, self._solve(list(new.values()), miss, running, starting, leader), strict=True)
                 )
             self._now[:, :, changed] = np.array([self._known[key] for key in keys]).transpose(1, 2, 0)
             self._state = state
         return self._now[0], self._now[1]
 
-    def _solve(self, lanes: list[int], miss: Array, running: Flags, pressing: Flags, leader: Leaders) -> Array:
+    def _solve(self, lanes: list[int], miss: Array, running: Flags, starting: Flags, leader: Leaders) -> Array:
         """[lanes, 2, jobs]"""
         at = np.array(lanes)
-        contention = Contention(self._jobs, self._together)
-        time, busy, _ = contention.solve(miss[:, at], running[:, at], pressing[:, at], leader=leader[:, at])
+        contention = Contention(self._jobs, self._slowdowns)
+        time, busy, _ = contention.solve(miss[:, at], running[:, at], starting[:, at], leader=leader[:, at])
         return np.stack([running[:, at] / (time * self._samples), 1.0 - busy]).transpose(2, 0, 1)
 
 
 def _division(filling: float, cache: SharedCache, epochs: float) -> int:
-    """Blocks of an epoch; `filling`: share of an epoch that fills the cache, 1 if all of it fits.
+    """Number of blocks of an epoch. `filling`: share of an epoch that fills the cache; 1 if all data fit.
 
-    Blocks resolve evictions and reads side by side. Without these they only tell what is in a full cache.
+    Evictions, and jobs that read the same block each for itself, need blocks for resolution in time. A cache that only
+    fills up needs a number of blocks of which a nearly whole number fits.
     """
     if filling == 1 and cache.coalesces:
         return 1
@@ -321,7 +333,7 @@ def _division(filling: float, cache: SharedCache, epochs: float) -> int:
 
 
 def _groups(parts: Parts) -> Leaders:
-    """For each job, the first that reads the same data; refuses data that are the same in part."""
+    """For each job, the first job that reads the same data. Raises IngestError if jobs share part of their data."""
     reads = parts.share > 0
     for i, j in np.argwhere(reads.astype(float) @ reads.T > 0):
         if (reads[i] != reads[j]).any():

@@ -1,4 +1,4 @@
-"""How long the steps of the fluid model are: as long as rates hardly change, but no longer than a share of an epoch."""
+"""Adaptive step length of the fluid model: long while rates change little, at most a share of an epoch."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from precision_time.ingest.model.contention import Flags
 from precision_time.ingest.model.rates import Array
 
 CHANGE, CHANGE_LRU = 0.2, 0.8
-"""By how much a rate, or the share of time that a job reads, may change in half a step, for each epoch of the longest
-step: 2.5 % where that is 1/8. With an LRU cache, whose steps cost more, 10 %. What that does to makespans:
-tests/test_fluid.py, test_longer_steps_tell_the_same and test_equal_jobs_gain_nothing_from_a_stagger."""
-AFRESH, LEAST = 1 / 2, 1 / 16
+"""Accepted change of a rate, or of the share of time that a job reads, in half a step, per epoch of the longest step.
+For a longest step of 1/8 that is 2.5 %, or 10 % with an LRU cache, whose steps cost more. Effect on makespans:
+tests/test_fluid.py, test_step_length_hardly_matters and test_equal_jobs_gain_nothing_from_a_stagger."""
+AFTER_JUMP, LEAST = 1 / 2, 1 / 16
 """Length of the first step after a jump, and of the shortest, as shares of the longest."""
 
 
 class StepLength:
-    """Length of the next step in each lane, from how much changed in the last; and where its middle is.
+    """Length and midpoint of the next step in each lane, from how much the rates changed in the last one.
 
-    A step is not taken again when it turns out too long: the next one is shorter.
+    A step that was too long is not repeated; the next one is shorter.
     """
 
     def __init__(self, step: float, change: float, jobs: int, lanes: int) -> None:
         self._step, self._change = step, change * step
-        # Epochs of the job that goes fastest.
-        self._span = np.full(lanes, AFRESH * step)
+        # In epochs of the fastest job.
+        self._span = np.full(lanes, AFTER_JUMP * step)
         self._jumped = np.ones(lanes, dtype=bool)
         self._rate = np.zeros((jobs, lanes))
         self._since = np.ones(lanes)
@@ -51,5 +51,5 @@ class StepLength:
     def accept(self, dt: Array, jumped: Flags) -> None:
         """A step of `dt` was taken, and rates may have `jumped` at its end."""
         self._jumped = jumped
-        self._span = np.where(jumped, np.minimum(self._span, AFRESH * self._step), self._span)
+        self._span = np.where(jumped, np.minimum(self._span, AFTER_JUMP * self._step), self._span)
         self._since = self._since + dt
