@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from precision_time.estimate.interval import Z90, Interval
-from precision_time.ingest.pipeline.formats import SAID_SPREAD
+from precision_time.ingest.pipeline.formats import STATED_SPREAD
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.units import human_seconds
 
@@ -156,7 +156,7 @@ class Pace:
         stalls = max(first.p50 - train_s, 0.0), max(later.p50 - train_s, 0.0)
         in_later = not self.only_first and stalls[1] > NOTICED * train_s
         remedy = loader.remedy(train_s, self.later_miss if in_later else self.first_miss)
-        measured = loader.storage.measured and loader.prepare_spread <= SAID_SPREAD
+        measured = loader.storage.measured and loader.prepare_spread <= STATED_SPREAD
         return Loading(
             storage=loader.storage.name,
             steady="first" if self.only_first else "later",

@@ -1,1 +1,1 @@
-"""One job's loader: what storage, cache and workers let through, and whether training waits for it."""
+"""The data loader of one job: the rate of storage, cache and workers, and whether training waits for it."""

@@ -1,4 +1,4 @@
-"""How often a job alone finds a sample in a cache that holds a share of its data, after its first epochs."""
+"""Steady hit shares of one job with a cache that holds a share of its data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from precision_time.errors import IngestError
 
 
 def no_eviction_hits(share: float) -> float:
-    """Hits of a cache that fills once and stays as it is (CoorDL, Mohan et al., VLDB 2021): what it holds."""
+    """Hit share of a cache that fills once and keeps its content (CoorDL, Mohan et al., VLDB 2021): the share it
+    holds."""
     return _checked(share)
 
 
 def lru_hits(share: float) -> float:
-    """Hits of an LRU cache when every epoch is read in a fresh random order: c + (1 - c) ln(1 - c), less than c.
+    """Hit share of an LRU cache when every epoch has a new random order: c + (1 - c) ln(1 - c), less than c.
 
     A sample read at x of one epoch and at y of the next is read again after the last 1 - x of the one and the first y
     of the other; two independent orders touch a share 1 - x (1 - y) of the data in this. It is a hit if that is at most
@@ -25,7 +26,7 @@ def lru_hits(share: float) -> float:
 
 
 def sequential_lru_hits(share: float) -> float:
-    """Hits of an LRU cache when every epoch is read in the same order: none unless it holds all."""
+    """Hit share of an LRU cache when every epoch has the same order: 0 unless the cache holds all."""
     return 1.0 if _checked(share) == 1.0 else 0.0
 
 

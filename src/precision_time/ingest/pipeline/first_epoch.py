@@ -1,4 +1,4 @@
-"""How often the first epoch finds a sample in a cache that held some of the data before it began."""
+"""Hit share of the first epoch with a cache that holds some of the data at the start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a loader worker spends on a sample that is there: to decode, augment and batch it. One core, seconds.
+"""Seconds of one core to decode, augment and batch a sample, by storage format.
 
-Facts of a format, for jobs that do not say `decode_ms`: your own figure is worth more. "Measured": here, on one core of
+Defaults for jobs without `decode_ms`; a measured figure is more accurate. "Measured": here, on one core of
 an AMD EPYC with Pillow 13, torch 2.15 and torchvision 0.29 (2026-11-22), on made images of natural spectrum.
 """
 
@@ -45,10 +45,11 @@ PREPARATIONS: dict[str, Preparation] = {
     "video": Preparation(5e-3, 20e-9, "assumed"),
 }
 
-SAID_SPREAD = 0.10
-"""Spread of the log of preparation times that the job states: chosen, as of a measured storage."""
+STATED_SPREAD = 0.10
+"""Spread of the logarithm of preparation times that the job states: chosen, equal to that of a measured storage."""
 FORMAT_SPREAD = 0.35
-"""The same of this table: processors and augmentations differ that much (chosen)."""
+"""The same for this table, since processors and augmentations differ (chosen)."""
 
 WORKER_START_S = 0.02
-"""To fork a worker at the start of an epoch: measured 13 to 20 ms each, up to four on two cores."""
+"""Seconds to fork a worker at the start of an epoch: 13 to 20 ms were measured, with up to four workers on two
+cores."""

@@ -1,4 +1,4 @@
-"""From the words of a job's `data` section to the numbers of its loader, with what had to be filled in."""
+"""From a job's `data` section to its loader, with the assumptions made for missing fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from precision_time.errors import IngestError
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.storage import Storage, storage
-from precision_time.ingest.pipeline.formats import FORMAT_SPREAD, PREPARATIONS, SAID_SPREAD
+from precision_time.ingest.pipeline.formats import FORMAT_SPREAD, PREPARATIONS, STATED_SPREAD
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.job.data import Data
 from precision_time.job.dataset_files import DATASET_FILES
@@ -18,11 +18,11 @@ from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
 
 DEFAULT_WORKERS = 4
-"""Of each rank. PyTorch's own default is 0, which training scripts do not leave."""
+"""Workers of each rank. PyTorch's default is 0, which training scripts override."""
 DEFAULT_PREFETCH = 2
 """PyTorch's."""
 PAGE_CACHE_SHARE = 0.8
-"""Of a node's memory that files may fill beside the processes: assumed."""
+"""Share of a node's memory that the page cache may fill: assumed."""
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
 """Pinned copies over 16 lanes by generation: three quarters of the line, as bandwidth tests show (recalled)."""
 PAGEABLE_SHARE = 0.4
@@ -30,7 +30,7 @@ PAGEABLE_SHARE = 0.4
 
 
 class Sampled(Protocol):
-    """What of a traced step the loader has to know."""
+    """The facts of a traced step that the loader needs."""
 
     @property
     def batch_size(self) -> int: ...
@@ -41,7 +41,7 @@ class Sampled(Protocol):
 
 
 def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[str, ...]]:
-    """The loader of a job whose `data` says something, and what had to be assumed, in words."""
+    """The loader of a job with a `data` section, and the assumptions made, as sentences."""
     data = job.data
     notes: list[str] = []
     chosen = _storage(data, notes)
@@ -51,7 +51,7 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
         prepare_s, spread = PREPARATIONS[format_name].seconds(nbytes), FORMAT_SPREAD
         notes.append(f"a worker prepares a {format_name} sample in {prepare_s * 1e3:.3g} ms (decode_ms)")
     else:
-        prepare_s, spread = data.prepare_s, SAID_SPREAD
+        prepare_s, spread = data.prepare_s, STATED_SPREAD
     workers = DEFAULT_WORKERS if data.workers is None else data.workers
     if data.workers is None:
         notes.append(f"{workers} loader workers per rank")
@@ -85,7 +85,7 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
 
 
 def _storage(data: Data, notes: list[str]) -> Storage:
-    """That of the catalog or of a file, with what the job says itself on top."""
+    """The storage of the catalog or of a file, with the fields that the job overrides."""
     if data.storage is not None:
         base = storage(data.storage)
         if not base.measured:
@@ -127,7 +127,7 @@ def _samples(job: Job, step: Sampled) -> float | None:
 
 
 def _files(job: Job, step: Sampled, notes: list[str]) -> tuple[float, str, float]:
-    """Bytes of a stored sample, its format, samples that one read brings."""
+    """Stored bytes of a sample, its format, and samples per read."""
     data, name = job.data, _dataset(job, step)
     files = DATASET_FILES.get(name or "")
     nbytes, form = data.bytes_per_sample, data.format
@@ -154,7 +154,7 @@ def _files(job: Job, step: Sampled, notes: list[str]) -> tuple[float, str, float
 
 
 def _cores(data: Data, cluster: Cluster, loaders: int, notes: list[str]) -> tuple[float | None, float]:
-    """Cores of a node for workers, and on a CPU those that training keeps busy."""
+    """Cores of a node for workers, and on a CPU device the cores that training keeps busy."""
     if cluster.gpu.device_type == "cpu":
         threads = (cluster.gpu.calibration.threads if cluster.gpu.calibration else None) or 1
         training = threads * cluster.gpus_per_node
@@ -171,7 +171,7 @@ def _cores(data: Data, cluster: Cluster, loaders: int, notes: list[str]) -> tupl
 def _cache(
     data: Data, chosen: Storage, cluster: Cluster, samples: float | None, nbytes: float, notes: list[str]
 ) -> tuple[float, str]:
-    """Share of the samples that a node's cache holds, and what it does when it is full."""
+    """Share of the samples that a node's cache holds, and its policy."""
     kind = data.cache or ("page-cache" if chosen.page_cache else "none")
     policy = data.cache_policy or ("no-eviction" if kind == "explicit" else "lru")
     if kind == "none":
@@ -199,7 +199,7 @@ def _cache(
 
 
 def _copy_s(job: Job, step: Sampled, cluster: Cluster, nbytes: float) -> float:
-    """Seconds to bring a rank's batches of one step to its device."""
+    """Seconds to copy a rank's batches of one step to its device."""
     if cluster.gpu.device_type == "cpu":
         return 0.0
     rate = PCIE_BYTES_PER_S[min(max(cluster.gpu.pcie_gen or 3, 3), 5)] * (cluster.gpu.pcie_lanes or 16) / 16
@@ -210,7 +210,7 @@ def _copy_s(job: Job, step: Sampled, cluster: Cluster, nbytes: float) -> float:
 
 
 def _prepared_bytes(sizes: Mapping[str, Any], nbytes: float) -> float:
-    """Of a sample as the model takes it: float32 images, int64 tokens; else what was stored."""
+    """Bytes of a sample as model input: float32 images, int64 tokens; otherwise the stored bytes."""
     if (edge := sizes.get("image_size")) is not None:
         height, width = edge if isinstance(edge, tuple) else (edge, edge)
         return float(4 * height * width * sizes.get("channels", 3))

@@ -1,20 +1,20 @@
-"""One job's loader: seconds that storage, workers and cores take for a step's samples, and what training waits.
+"""The loader of one job: seconds of storage, workers and cores for a step's samples, and how long training waits.
 
-Every node has `loaders` ranks, each with its workers; a worker reads a missed sample, keeps it in the cache, decodes
-and batches it, one after the other. So a step of B samples on a node cannot be shorter than any of
+Every node has `loaders` ranks with workers. A worker reads a missed sample, writes it to the cache, decodes it and
+batches it, in this order. A step of B samples on a node is not shorter than any of
 
     storage     m B max(bytes / bandwidth, 1 / requests)              m: share of samples not in the cache
     workers     B / loaders (d + m (latency + bytes / stream + k)) / workers
-                                              d: seconds to prepare a sample, k: to keep one in the cache
-    cores       B (d + m (k + r)) / cores     r: of a core, to read a sample
+                                              d: seconds to prepare a sample, k: to write one to the cache
+    cores       B (d + m (k + r)) / cores     r: seconds of a core to read a sample
     copy        bytes of the batches over PCIe, where memory is pinned and the copy runs behind compute
 
-nor than training itself. A full queue of batches hides the rest; without workers loading and training take turns. On a
-CPU the cores that train also prepare: what both need in core-seconds is shared out over all cores.
+nor than training. The queue of batches hides everything else; without workers, loading and training alternate. On a CPU
+device training and preparation share the cores: a step takes the core-seconds of both over all cores.
 
-One reader alone asks for nothing while it puts a batch together (without workers: and trains), and a storage does not
-save up what it was not asked for: see `_alone_s`. With a prefetch factor of 1 a worker has no order for its next batch
-until training has received the last one.
+A single reader sends no requests while it batches (or, without workers, trains), and a request-limited storage does not
+save up unused requests: see `_alone_s`. With a prefetch factor of 1 a worker is told its next batch only when training
+has received the last one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STORAGE = (BANDWIDTH, REQUESTS)
 _ENOUGH = 1e-9
 """Times that differ by less are equal."""
 _STEADY = 1e-3
-"""A cache whose hit share is nearer to its last one than this is warm."""
+"""A cache counts as warm when its hit share is this near to its final value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Loader:
     samples_per_step  of all ranks; batches_per_step  micro-steps: batches of a rank in a step
     nodes, loaders    nodes that load, and ranks with a loader on each
     prepare_s         one core, to decode, augment and batch a sample
-    batch_s           of a batch's prepare_s, what comes at its end, when nothing is read: to put it together, hand over
-    keep_s            one core, to keep a missed sample in the cache and to come back to decoding
-    read_core_s       of a missed sample's wait, what keeps a core busy
-    handoff_s         from a batch that is ready to the order for another, while training is free to receive it
+    batch_s           part of a batch's prepare_s at its end, when nothing is read: collating and handing over
+    keep_s            one core, to write a missed sample to the cache and return to decoding
+    read_core_s       core time of reading a missed sample
+    handoff_s         from a ready batch to the next order, while training is free to receive it
     samples_per_read  samples that one request brings
-    cores             of a node that workers may use, one left to each rank itself; None: as many as they need
-    training_cores    of them, those that training keeps busy (a CPU device: there they are all of the node's)
+    cores             cores of a node for workers, without one for each rank; None: enough
+    training_cores    of these, cores that training keeps busy (CPU devices only)
     copy_s            batches of a step to the device; pinned: behind compute
     samples           of an epoch; None: not known, and nothing can be cached
     capacity          share of all samples that a node's cache holds; policy: "lru" or "no-eviction"
@@ -83,7 +83,7 @@ class Loader:
 
     @property
     def samples_per_node(self) -> float:
-        """Of a step."""
+        """Samples of a step that a node loads."""
         return self.samples_per_step / self.nodes
 
     @property
@@ -92,12 +92,12 @@ class Loader:
 
     @property
     def request_s(self) -> float:
-        """One reader's wait for a sample's first byte."""
+        """Seconds of one reader to a sample's first byte."""
         return self.storage.latency_s / self.samples_per_read
 
     @property
     def stream_s(self) -> float:
-        """One reader's seconds for a sample's bytes."""
+        """Seconds of one reader for a sample's bytes."""
         return self.bytes_per_sample / self.storage.stream_bytes_per_s
 
     @property
@@ -147,15 +147,15 @@ class Loader:
 
     @property
     def _reads_alone(self) -> bool:
-        """One process is all that reads from this storage."""
+        """Whether a single process reads from this storage."""
         return self.loaders * (self.nodes if self.storage.shared else 1) == 1 and self.workers <= 1
 
     def _alone_s(self, miss: float, train_s: float = 0.0) -> float:
-        """Seconds of a step whose one reader does something else once in every batch.
+        """Seconds of a step whose only reader pauses once in every batch.
 
-        Between two of its reads pass at least the storage's seconds for a sample and at least its own; at a batch's
-        end its own are more by `batch_s`, and by `train_s` where it trains too. A storage of requests per second has
-        rested meanwhile, and answers the next one at once, but not two of them.
+        Two reads are apart by at least the storage's and the reader's seconds for a sample; at a batch's end the reader
+        needs `batch_s` more, and `train_s` where it trains too. A request-limited storage then answers one request at
+        once, but not two.
         """
         batches = float(self.batches_per_step)
         samples = self.samples_per_loader / batches
@@ -179,7 +179,7 @@ class Loader:
         return max(busy, self.period_s(miss), self.shared_cores_s(train_s, miss))
 
     def shared_cores_s(self, train_s: float, miss: float) -> float:
-        """On a CPU device: seconds in which its cores both train and load a step."""
+        """On a CPU device: seconds in which the cores both train and load a step."""
         if not self.training_cores or self.cores is None:
             return 0.0
         return (train_s * self.training_cores + self.core_s(miss)) / self.cores
@@ -188,7 +188,7 @@ class Loader:
         return max(self.step_s(train_s, miss) - train_s, 0.0)
 
     def binding(self, train_s: float, miss: float) -> str:
-        """What the loader's time is limited by."""
+        """Name of the resource that limits the loader."""
         parts = self.parts(miss)
         name = max(parts, key=parts.__getitem__)
         shared = self.shared_cores_s(train_s, miss) if self.workers else 0.0
@@ -199,10 +199,10 @@ class Loader:
         return name
 
     def epoch_s(self, train_s: float, miss: float, steps: float) -> float:
-        """Seconds of an epoch of so many steps: workers start, the first batches fill the queue, the last drain it.
+        """Seconds of an epoch of `steps`, with starting the workers, filling the queue and draining it.
 
-        The workers begin together and share whatever is the limit, so batches come in groups of as many as there are
-        workers; training meets either its first group or its last one late.
+        The workers start at the same time and share the limiting resource, so batches arrive in groups of one for each
+        worker; training waits for the first group or for the last.
         """
         if not self.workers or steps <= 0:
             return steps * self.step_s(train_s, miss)
@@ -221,16 +221,16 @@ class Loader:
     # --- what is in the cache -------------------------------------------------------------------------------------
 
     def first_miss(self) -> float:
-        """Share of the first epoch's samples that come from the storage."""
+        """Share of misses in the first epoch."""
         if self.nodes == 1 and self.policy == "lru":
             return 1.0 - first_lru_hits(self.capacity, self.cached)
         return 1.0 - min(self.cached, self.capacity)
 
     def later_misses(self, epochs: float | None = None) -> list[tuple[float, float]]:
-        """(epochs, share that is missed) of the epochs after the first; without a number, the steady one.
+        """(epochs, share of misses) of the epochs after the first; without a number of epochs, the steady share.
 
-        Several nodes draw their samples anew in every epoch, so that each one's cache fills over several: after e
-        epochs it has seen 1 - (1 - 1/nodes)^e of the data, and when it is full it finds a share of its capacity.
+        Several nodes draw new samples in every epoch, so their caches fill over several epochs: after e epochs a node
+        has read 1 - (1 - 1/nodes)^e of the data. A full cache hits the share of its capacity.
         """
         if self.nodes == 1:
             hit = lru_hits(self.capacity) if self.policy == "lru" else no_eviction_hits(self.capacity)
@@ -241,7 +241,7 @@ class Loader:
         return list(self._warming(epochs - 1.0, most))
 
     def _warming(self, left: float, most: float) -> Iterator[tuple[float, float]]:
-        """Epochs in groups that grow as the cache fills, with the mean share that each group misses."""
+        """Groups of epochs, longer as the cache fills, with the mean share of misses of each group."""
         unseen_share = 1.0 - 1.0 / self.nodes
         unseen, epoch = 1.0 - self.cached, 1
         while left > 0:
@@ -260,7 +260,7 @@ class Loader:
         return self._alone_s(miss) > train_s * (1.0 + _ENOUGH)
 
     def _fed(self, too_slow: Mapping[str, float], train_s: float) -> Loader:
-        """The same with a storage that keeps up by itself."""
+        """This loader with a storage fast enough for training."""
         storage, more = self.storage, {name: too_slow[name] / train_s for name in _STORAGE if name in too_slow}
         return replace(
             self,
@@ -274,7 +274,7 @@ class Loader:
     # --- other loaders ----------------------------------------------------------------------------------------------
 
     def slower(self, storage_factor: float, prepare_factor: float) -> Loader:
-        """The same with a storage and a preparation that take so many times as long."""
+        """This loader with storage and preparation slower by these factors."""
         storage = self.storage
         return replace(
             self,
@@ -293,14 +293,14 @@ class Loader:
         )
 
     def remedy(self, train_s: float, miss: float) -> Remedy:
-        """The least of everything with which loading would be hidden."""
+        """The least of each resource with which training hides loading."""
         parts = self.parts(miss)
         too_slow = {name: seconds for name, seconds in parts.items() if seconds > train_s * (1.0 + _ENOUGH)}
         per_step = {name: parts[name] / train_s for name in _STORAGE if name in too_slow}
         worker = self._worker_part(miss)
         one = replace(self, workers=max(self.workers, 1))
         count = max(1, math.ceil(one.worker_s(miss) / train_s - _ENOUGH))
-        # Where storage and worker would each keep up, the storage may still rest while its only reader batches.
+        # Storage and worker may each be fast enough, and the storage still idle while its only reader batches.
         rests = count == one.workers == 1 and one._reads_alone and one._fed(too_slow, train_s)._late(train_s, miss)
         cores = None
         if CORES in too_slow or self.shared_cores_s(train_s, miss) > train_s * (1.0 + _ENOUGH):
@@ -317,19 +317,20 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What is short, and how much of it would do; None: there is enough. All of them together hide the loader."""
+    """The resources that are short, and the amounts that suffice; None: enough. All of them together hide the
+    loader."""
 
     workers: int | None = None
     bytes_per_s: float | None = None
     requests_per_s: float | None = None
     cores: int | None = None
-    """Of a node, those of training included."""
+    """Cores of a node, with those of training."""
     copy: bool = False
     pinned: bool = True
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The things that are short, in words."""
+        """The missing resources as phrases."""
         needs = []
         if self.workers is not None:
             needs.append(f"{self.workers} worker{'s' if self.workers > 1 else ''} per rank")
@@ -350,5 +351,5 @@ class Remedy:
 
     @property
     def bandwidth_alone(self) -> float | None:
-        """The same of the storage's bytes per second."""
+        """Storage bytes per second that hide the loader by themselves; None where something else is short too."""
         return self.bytes_per_s if len(self.needs) == 1 else None

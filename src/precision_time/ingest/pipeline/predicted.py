@@ -1,4 +1,4 @@
-"""Rates of jobs that share a node, from their descriptions instead of measurements."""
+"""Rates of jobs that share a node, from descriptions of their loaders instead of measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def job_rates(
 ) -> JobRates:
     """The rates of a job whose step trains for `train_s` seconds (`estimate.step` without its `loader_stall`).
 
-    Both ends, all hits and all misses, are the loader's own; `overlap` is what gives its time for half of each.
+    Times with all hits and all misses are those of the loader; `overlap` reproduces its time with half of each.
     """
     if loader.samples is None:
         raise IngestError(f"job {name!r} has no number of samples; add data.samples or run.dataset")
@@ -46,15 +46,15 @@ def job_rates(
 
 
 def _hidden_storage_s(loader: Loader) -> float:
-    """Seconds per sample of the whole job for its reads, where training hides them."""
+    """Seconds per sample that the whole job's reads take, where training hides them."""
     readers = max(loader.workers, 1) * loader.loaders
     return max(loader.storage_sample_s, (loader.request_s + loader.stream_s + loader.keep_s) / readers) / loader.nodes
 
 
 def slowdowns_of(loaders: Sequence[Loader], train_s: Sequence[float], rates: Sequence[JobRates]) -> Slowdowns:
-    """How such jobs slow each other, by what each takes of cores and of a storage that they share.
+    """How such jobs slow each other, from the shares of cores and of a common storage that each uses.
 
-    Jobs that together ask for less than there is do not notice. Accelerators are taken to be each job's own.
+    Jobs that use less than the capacity in total do not slow each other. Accelerators are not shared.
     """
     hot_use = [_cores_share(each, seconds) for each, seconds in zip(loaders, train_s, strict=True)]
     use = [each.storage_sample_s / each.nodes / rate.storage_s for each, rate in zip(loaders, rates, strict=True)]
@@ -67,7 +67,7 @@ def slowdowns_of(loaders: Sequence[Loader], train_s: Sequence[float], rates: Seq
 
 
 def _cores_share(loader: Loader, train_s: float) -> float:
-    """Of a node's cores, while every sample is a hit."""
+    """Share of a node's cores that a job uses while every sample is a hit."""
     if loader.cores is None:
         return 0.0
     busy_s = train_s * loader.training_cores + loader.core_s(0.0)
@@ -75,7 +75,7 @@ def _cores_share(loader: Loader, train_s: float) -> float:
 
 
 def _storage_contention(one: Loader, other: Loader, use: float) -> float:
-    """By what two readers of a storage are slowed that use such a share of it, each as if alone."""
+    """Slowdown of two readers of one storage; `use`: sum of the shares that each uses alone."""
     if one.storage.name != other.storage.name:
         return 1.0
     return max(1.0, use / min(one.storage.reader_efficiency, other.storage.reader_efficiency))
