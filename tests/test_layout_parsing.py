@@ -178,7 +178,7 @@ WRONG: list[tuple[Any, int, str]] = [
     ("shard=4", 8, "layout shard=4 has nothing to share at zero=0; set zero to 1, 2 or 3"),
     ("fsdp=1", 8, "layout shard=1 shards nothing; set zero to 0, or shard to 2 or more"),
     ("zero=4", 8, "layout.zero '4' is not a stage of ZeRO; set it to 0, 1, 2 or 3"),
-    ("hsdp", 8, "layout hsdp does not say how many GPUs share a copy; write hsdp=8, or give nodes"),
+    ("hsdp", 8, "layout hsdp needs the number of GPUs that share a copy; write hsdp=8, or give nodes"),
     ("expert_imbalance=0.5", 8, "layout.expert_imbalance '0.5' is below 1"),
     ("capacity_factor=0", 8, "layout.capacity_factor must be a number above 0, not '0'"),
     ("tp=x", 8, "layout.tp must be a whole number of at least 1, not 'x'"),

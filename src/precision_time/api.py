@@ -51,19 +51,19 @@ class JobFields(TypedDict, total=False):
     clip_norm: float | None
     """gradient norm clipped to this (default: the model's); 0: no clipping"""
     loss_scale: str
-    """loss scaling where the precision has it; static: the host never asks for overflows"""
+    """loss scaling where the precision has it; static: the host never waits for overflows"""
     memory_format: str
     """image layout"""
     attention: str
     """attention kernel"""
     recompute: str
-    """activations computed again in the backward pass; selective: those inside attention"""
+    """activations recomputed in the backward pass; selective: those inside attention"""
     recompute_layers: int | None
     """with recompute full: only so many layers of each pipeline stage (default: all)"""
     execution: str
     """how the step is run"""
     framework: str
-    """whose fused kernels and communication overhead the job has"""
+    """framework, which decides fused kernels and communication overhead"""
     no_sync: bool
     """reduce gradients once per step (false: after every micro-step)"""
     communication_dtype: str | None
@@ -71,7 +71,7 @@ class JobFields(TypedDict, total=False):
     anchors: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
     """measured jobs that correct the estimate: published (default), none or FILE.csv"""
     data: Mapping[str, Any] | str | None
-    """where samples come from: storage=nfs-10gbe;workers=8;... (default: it keeps up)"""
+    """storage and loader: storage=nfs-10gbe;workers=8;... (default: loading takes no time)"""
     run: Mapping[str, Any] | None
     """length of the run and the facts around the steps"""
     # The run around the steps.
@@ -95,7 +95,7 @@ class JobFields(TypedDict, total=False):
     checkpoint_every_steps: int | None
     """steps between checkpoints"""
     checkpoint_s: float | None
-    """seconds training stands still for one checkpoint"""
+    """seconds that one checkpoint stops training"""
     start_up_s: float | None
     """seconds from launch to the first step"""
     price_per_gpu_hour: float | None

@@ -41,7 +41,7 @@ def apply_checks(instance: Any) -> None:
 
 
 def present_fields(instance: Any) -> dict[str, Any]:
-    """The fields of a section of a job that are not None: those that were said."""
+    """The fields of a section of a job that are not None."""
     values = {name: getattr(instance, name) for name, _ in _checks(instance.__class__)}
     return {name: value for name, value in values.items() if value is not None}
 

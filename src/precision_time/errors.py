@@ -6,7 +6,7 @@
     │   └── MissingPeakError  the device has no peak for a dtype the job needs
     ├── CaptureError        the model could not be traced
     │   └── MissingExtraError  an optional package (torch, matplotlib, ...) is needed and absent
-    ├── DataError           a file of ours or of the user's cannot be read
+    ├── DataError           a file of the package or of the user cannot be read
     ├── MeasureError        real code could not be run or timed on this machine
     ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
     └── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run

@@ -282,7 +282,7 @@ def completion(shell: str) -> str:
 
 
 def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None) -> Job:
-    """The job of a model name or a job file, over that of an imported file, with the flags that were said on top."""
+    """The job of a model name or a job file: it overrides an imported file, and `flags` override both."""
     from precision_time.job.file import SUFFIXES, read_mapping
 
     if source is None and imported is None:
@@ -316,7 +316,7 @@ def job_of(source: str | None, flags: dict[str, Any], imported: str | None = Non
 
 
 def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """The words of another program's file under those of the job file; says on stderr what was not taken."""
+    """The fields of another program's file, overridden by `fields`; lists on stderr the settings not taken."""
     from precision_time.job.importers import read_import
 
     imported = read_import(path)
@@ -328,7 +328,7 @@ def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[st
 
 
 def _job_flags(options: Namespace) -> dict[str, Any]:
-    """The job words on the command line; the values of a flag that takes several become one list."""
+    """The job fields given as flags; the values of a flag that takes several become one list."""
     fields: dict[str, Any] = {}
     for flag in FLAGS:
         value = getattr(options, flag.field, None)

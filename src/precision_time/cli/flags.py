@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from precision_time.job import Job, Run
 
 _NOT_FLAGS = frozenset({"schedule", "run"})
-"""A job file says the schedule; the words of `run` are flags one by one."""
+"""Fields without a flag: a schedule is given in a job file, and the fields of `run` have flags of their own."""
 
 AXES = ("gpu", "gpus", "batch_size", "layout", "precision")
 """Words that `compare` takes several values of; the last varies fastest."""
@@ -19,7 +19,7 @@ VERIFY_AXES = ("gpus", "precision")
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One job word as a flag. Values stay text: `Job` itself converts and checks them."""
+    """One field of the job as a flag. Values stay text: `Job` converts and checks them."""
 
     field: str
     help: str

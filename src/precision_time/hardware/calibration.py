@@ -1,7 +1,6 @@
 """What `calibrate` measured on a device: points of kernels, host costs, contention among ranks, collectives.
 
-Everything is a tuple, so that equal calibrations are equal and hash alike, and what is solved from one can be
-remembered.
+All fields are tuples, so equal calibrations compare and hash equal, and results derived from them can be cached.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(frozen=True, slots=True)
 class KernelPoints:
-    """Timed eager calls, one entry of every column a point. The words are those of `timing.work.Work`."""
+    """Timed eager calls as columns, one entry per point. The names are those of `timing.work.Work`."""
 
     operator: tuple[str, ...]
     """"aten.mm"; a sweep over parameters is "pt.sweep:LABEL"."""
@@ -73,7 +72,7 @@ class Contention:
     compute: float
     memory: float
     classes: tuple[tuple[str, float], ...] = ()
-    """("conv fp32", 1.4): of single classes; `compute` and `memory` stand for those that are not named."""
+    """Factors of single classes, as ("conv fp32", 1.4); `compute` and `memory` are those of all others."""
 
     def of(self, family: str, kind: str, compute: bool) -> float:
         """The factor of a family in a dtype class."""
@@ -111,7 +110,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         content = (self.made, self.noise, self.kernels, self.host, self.contention, self.collectives)
-        object.__setattr__(self, "_hash", hash(content))  # thousands of numbers, and asked for at every price()
+        object.__setattr__(self, "_hash", hash(content))  # thousands of numbers, hashed for every timed operator
 
     def __hash__(self) -> int:
         return self._hash

@@ -61,7 +61,7 @@ class NodeResources:
 
 
 def _matches(parts: set[str], part: str) -> bool:
-    """Whether a part of a catalog name stands in a scheduler's name; "sxm" also stands in "sxm4"."""
+    """Whether a part of a catalog name is a part of a scheduler's name; "sxm" matches "sxm4" too."""
     return part in parts or any(part.isalpha() and p.startswith(part) and p[len(part) :].isdigit() for p in parts)
 
 

@@ -113,7 +113,7 @@ def storage(name: str) -> Storage:
         try:
             state = path.stat()
         except OSError:
-            return read_storage(path)  # says what is wrong
+            return read_storage(path)  # raises the error
         return _of_file(name, state.st_mtime_ns, state.st_size)
     known = {plain(each): each for each in storages()}
     target = known.get(plain(name)) or _ALIASES.get(plain(name))

@@ -54,10 +54,13 @@ class Data:
     samples: int | None = option(None, optional(count), "samples of an epoch (default: those of run.dataset)")
     bytes_per_sample: float | None = option(None, optional(positive), "mean bytes of a stored sample")
     format: str | None = option(
-        None, optional(word(FORMATS, _FORMAT_ALIASES)), "how a sample is stored, which decides what it costs", FORMATS
+        None,
+        optional(word(FORMATS, _FORMAT_ALIASES)),
+        "format of a stored sample, which decides its decode time",
+        FORMATS,
     )
     samples_per_read: float | None = option(
-        None, optional(positive), "samples that one read brings: 1 for a file each, many for shards"
+        None, optional(positive), "samples in one read: 1 with a file for each, many in shards"
     )
     storage: str | None = option(None, optional(text), "storage of the catalog, or FILE of calibrate --storage")
     bandwidth_gb_per_s: float | None = option(None, optional(positive), "GB/s that one node reads (shared: all nodes)")
@@ -68,12 +71,10 @@ class Data:
         None, optional(_positive_share), "eta: share of the bandwidth left when two jobs read at once"
     )
     shared: bool | None = option(None, optional(switch), "all nodes share the storage (false: each reads alone)")
-    cache: str | None = option(
-        None, optional(word(CACHES, _CACHE_ALIASES)), "what keeps samples that were read", CACHES
-    )
+    cache: str | None = option(None, optional(word(CACHES, _CACHE_ALIASES)), "cache of samples that were read", CACHES)
     cache_gib: float | None = option(None, optional(positive), "GiB of the cache on each node")
     cache_policy: str | None = option(
-        None, optional(word(POLICIES, _POLICY_ALIASES)), "what a full cache does with a new sample", POLICIES
+        None, optional(word(POLICIES, _POLICY_ALIASES)), "policy of a full cache for a new sample", POLICIES
     )
     cached: float | None = option(None, optional(_share), "share of the samples in the cache at the start")
     decode_ms: float | None = option(

@@ -137,7 +137,7 @@ class Job:
     loss_scale: str = option(
         "dynamic",
         word(LOSS_SCALES),
-        "loss scaling where the precision has it; static: the host never asks for overflows",
+        "loss scaling where the precision has it; static: the host never waits for overflows",
         LOSS_SCALES,
     )
     memory_format: str = option("nchw", word(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout", MEMORY_FORMATS)
@@ -145,7 +145,7 @@ class Job:
     recompute: str = option(
         "none",
         word(RECOMPUTES, _RECOMPUTE_ALIASES),
-        "activations computed again in the backward pass; selective: those inside attention",
+        "activations recomputed in the backward pass; selective: those inside attention",
         RECOMPUTES,
     )
     recompute_layers: int | None = option(
@@ -155,7 +155,7 @@ class Job:
     framework: str = option(
         "pytorch",
         word(FRAMEWORKS, _FRAMEWORK_ALIASES),
-        "whose fused kernels and communication overhead the job has",
+        "framework, which decides fused kernels and communication overhead",
         FRAMEWORKS,
     )
     no_sync: bool = option(True, switch, "reduce gradients once per step (false: after every micro-step)")
@@ -169,7 +169,7 @@ class Job:
         (), parse_anchors, "measured jobs that correct the estimate: published (default), none or FILE.csv"
     )
     data: Data = option(  # noqa: RUF009
-        NO_DATA, parse_data, "where samples come from: storage=nfs-10gbe;workers=8;... (default: it keeps up)"
+        NO_DATA, parse_data, "storage and loader: storage=nfs-10gbe;workers=8;... (default: loading takes no time)"
     )
     run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
 
@@ -218,7 +218,7 @@ class Job:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
-        """The Job of a mapping of fields; None is not set. The fields of `run` may stand beside the job's own."""
+        """The Job of a mapping of fields; None is not set. The fields of `run` may be given directly."""
         fields = known_fields(values, (*JOB_FIELDS, *RUN_FIELDS), "the job")
         run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
         if run_fields:

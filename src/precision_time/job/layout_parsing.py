@@ -206,6 +206,6 @@ def _replicate(fields: dict[str, Any], replicas: int, dp: int, cp: int) -> None:
 def _node_shard(gpus: int, nodes: int | None, tp: int, ranks: int) -> int | None:
     """Data-parallel ranks on one node, where tensor-parallel ranks are neighbours; None where that is all of them."""
     if nodes is None:
-        raise JobError("layout hsdp does not say how many GPUs share a copy; write hsdp=8, or give nodes")
+        raise JobError("layout hsdp needs the number of GPUs that share a copy; write hsdp=8, or give nodes")
     shard = max(1, gpus // nodes // tp)
     return shard if shard < ranks else None

@@ -41,9 +41,7 @@ class Run:
         None, optional(positive), "epochs between evaluations (1 when evaluation_samples is given)"
     )
     checkpoint_every_steps: int | None = option(None, optional(count), "steps between checkpoints")
-    checkpoint_s: float | None = option(
-        None, optional(positive_or_zero), "seconds training stands still for one checkpoint"
-    )
+    checkpoint_s: float | None = option(None, optional(positive_or_zero), "seconds that one checkpoint stops training")
     start_up_s: float | None = option(None, optional(positive_or_zero), "seconds from launch to the first step")
     price_per_gpu_hour: float | None = option(None, optional(positive_or_zero), "US dollars per GPU and hour")
     price: str | None = option(

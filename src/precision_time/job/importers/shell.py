@@ -48,7 +48,7 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
         token = _filled(raw, variables)
         if (match := _ASSIGNMENT.fullmatch(token)) and not token.startswith("-"):
             name, value = match.groups()
-            result.append(_END)  # whatever came before has ended
+            result.append(_END)  # the flag before has no more values
             if value.startswith("(") and not value.startswith("(("):
                 result += [part for part in (value.strip("()"),) if part]
             elif re.search(r"(^|\s)--[A-Za-z]", value):

@@ -135,7 +135,7 @@ class Block(nn.Module):
 
 
 class HybridBlock(nn.Module):
-    """One of Mamba, attention and feed-forward, as `kind` says, with its norm."""
+    """One of Mamba, attention and feed-forward (`kind`), with its norm."""
 
     def __init__(self, config: Config, kind: str, layer: int) -> None:
         super().__init__()

@@ -111,7 +111,7 @@ def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # advice about training (loss types, padding) is not ours to print
+    logging.set_verbosity_error()  # advice about training (loss types, padding) does not apply
     try:
         return module(**inputs).loss
     finally:

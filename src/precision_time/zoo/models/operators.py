@@ -1,8 +1,8 @@
-"""What code of experts, windowed attention and state spaces calls kernels for that torch has no operator of.
+"""Operators of experts, windowed attention and state spaces that torch has not.
 
-Each is an operator of ours composed of torch's own, so that a model runs on any device; capture sees the kernels that
-training frameworks have instead (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's
-permutation kernels, flash attention with a window, Mamba's chunked scan.
+Each is a composition of torch's operators, so that a model runs on any device. Capture replaces it by the kernel that
+training frameworks run (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's permutation
+kernels, flash attention with a window, Mamba's chunked scan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor
 
 
 def _permute(x: Tensor, order: Tensor, places: Tensor) -> Tensor:
-    """Row i is the token of choice order[i]; `places` (tokens, topk) says where each choice of a token went."""
+    """Row i is the token of choice order[i]; `places` (tokens, topk) holds the row of each choice of a token."""
     return x.index_select(0, order // places.shape[1])
 
 

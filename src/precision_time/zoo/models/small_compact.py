@@ -173,7 +173,7 @@ _TORCHVISION: dict[str, Callable[[int], nn.Module]] = {
 
 
 def build_torchvision(config: Config, sizes: Sizes) -> Workload:
-    """torchvision's classes with the strides of ImageNet, small enough for small images; `name` says which."""
+    """torchvision's classes with the strides of ImageNet, small enough for small images; `name` is the class."""
     make = option(config, "name", _TORCHVISION, "")
     try:
         module = create(lambda: make(int(config["classes"])))

@@ -90,7 +90,7 @@ class GraphNetwork(nn.Module):
 
 
 def build_recurrent(config: Config, sizes: Sizes) -> Workload:
-    """LSTM or GRU over the rows, as `cell` says."""
+    """LSTM or GRU (`cell`) over the rows."""
     cell = option(config, "cell", {"lstm": nn.LSTM, "gru": nn.GRU}, "lstm")
     return classify(RowReader(cell, spatial(sizes)[1], config), config, sizes)
 

@@ -181,7 +181,7 @@ def build_cct(config: Config, sizes: Sizes) -> Workload:
 
 
 def build_mixer(config: Config, sizes: Sizes) -> Workload:
-    """MLP-Mixer, ResMLP or gMLP, as `mixing` says: mlp, linear or gated."""
+    """MLP-Mixer, ResMLP or gMLP by `mixing`: mlp, linear or gated."""
     rows, columns = grid(config, sizes)
     tokens, width = rows * columns, int(config["hidden"])
     kinds = {

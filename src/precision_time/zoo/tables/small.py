@@ -1,8 +1,8 @@
 """Small networks: well-known architectures that one core trains over a few hundred images in seconds.
 
-Images of 32 pixels and ten classes (CIFAR-10) unless the job says otherwise; Tiny ImageNet is `image_size=64` with
-`classes=200`. Their graphs are traced at need and do not ship. Widths are smaller than the papers' where `config` says
-so, which is why none of the counts is published; tests build them at the papers' sizes.
+Images have 32 pixels and ten classes (CIFAR-10) by default; Tiny ImageNet is `image_size=64` with `classes=200`. Their
+graphs are traced when needed. Most are narrower than in their papers, so no parameter count is published;
+tests build them at the papers' sizes.
 """
 
 from __future__ import annotations
