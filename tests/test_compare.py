@@ -52,7 +52,7 @@ def test_a_job_that_fails_keeps_its_row() -> None:
         predict,
         progress=lambda done, total: seen.append((done, total)),
     )
-    assert seen == [(0, 2), (1, 2)]
+    assert seen == [(0, 2), (1, 2), (2, 2)]
     assert [row.estimate is None for row in result.rows] == [True, False]
     assert "no estimate" in str(result)
     assert "bf16: no estimate: v100 has no bf16 peak; use amp-fp16." in result.explanations()

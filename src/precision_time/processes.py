@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +53,37 @@ def pooled(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def map_chunks(
+    work: Callable[[Argument], Result],
+    items: Sequence[Argument],
+    chunks: Sequence[Sequence[int]],
+    workers: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """`work(item)` of every item, in order. `chunks` hold the indices of all items in the order to do them.
+
+    With several `workers` each chunk is done by one process of a pool, so `work` and the items must be picklable. What
+    a pool that cannot be made or breaks leaves is done in this process. `progress(done, total)` counts items.
+    """
+    report = progress or (lambda done, total: None)
+    results: dict[int, Result] = {}
+    report(0, len(items))
+    if workers > 1:
+        work_on = partial(_each, work)
+        with contextlib.closing(pooled(work_on, [[items[i] for i in chunk] for chunk in chunks], workers)) as done:
+            for position, chunk_results in done:
+                results.update(zip(chunks[position], chunk_results, strict=True))
+                report(len(results), len(items))
+    for index in (index for chunk in chunks for index in chunk if index not in results):
+        results[index] = work(items[index])
+        report(len(results), len(items))
+    return [results[index] for index in range(len(items))]
+
+
+def _each(work: Callable[[Argument], Result], items: Sequence[Argument]) -> list[Result]:
+    return [work(item) for item in items]
 
 
 def start_module(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.job import Job
-from precision_time.processes import cores, pooled
+from precision_time.processes import cores, map_chunks
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
@@ -135,21 +134,12 @@ def compare(
         todo = [job for base in todo for job in cross(base, layout=layouts)]
     # Jobs that share a traced step follow one another, so that the step is read and laid out once.
     order = sorted(range(len(todo)), key=lambda index: _step_key(todo[index]))
-    report = progress or (lambda done, total: None)
-    rows: dict[int, Row] = {}
     count = max(1, min(cores(), len(todo) // JOBS_PER_WORKER)) if workers is None else workers
     if predict is None and count > 1:
         size = max(1, min(JOBS_PER_WORKER // 4, -(-len(order) // (4 * count))))
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        with closing(pooled(_rows, [[todo[i] for i in chunk] for chunk in chunks], count)) as answered:
-            for index, chunk_rows in answered:
-                rows.update(zip(chunks[index], chunk_rows, strict=True))
-                report(len(rows), len(todo))
-    for index in order:
-        if index not in rows:
-            report(len(rows), len(todo))
-            rows[index] = _row(todo[index], predict)
-    return Comparison(tuple(rows[index] for index in range(len(todo))))
+        return Comparison(tuple(map_chunks(_row_without_timeline, todo, chunks, count, progress)))
+    return Comparison(tuple(map_chunks(partial(_row, predict=predict), todo, [order], 1, progress)))
 
 
 def _row(job: Job, predict: Callable[[Job], Estimate] | None) -> Row:
@@ -163,14 +153,11 @@ def _row(job: Job, predict: Callable[[Job], Estimate] | None) -> Row:
         return Row(job, None, str(error))
 
 
-def _rows(jobs: Sequence[Job]) -> list[Row]:
-    """Rows of a worker process. Their estimates travel without the timeline, which is computed again when asked for."""
+def _row_without_timeline(job: Job) -> Row:
+    """The row of a worker process. Its estimate travels without the timeline, which is made again when it is read."""
     from precision_time.prediction import predict
 
-    def light(job: Job) -> Estimate:
-        return replace(predict(job), events=partial(_events, job))
-
-    return [_row(job, light) for job in jobs]
+    return _row(job, lambda job: replace(predict(job), events=partial(_events, job)))
 
 
 def _events(job: Job) -> dict[str, Any]:

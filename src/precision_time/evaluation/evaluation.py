@@ -63,6 +63,7 @@ class Evaluation:
 
     @property
     def n_rows(self) -> int:
+        """Number of chosen rows, with and without a prediction."""
         return len(self.judged) + len(self.unpredicted)
 
     @property
@@ -72,10 +73,12 @@ class Evaluation:
 
     @functools.cached_property
     def overall(self) -> ErrorStatistics:
+        """Error statistics of all predicted rows."""
         return statistics(self.judged)
 
     @functools.cached_property
     def order(self) -> Order:
+        """Order of the precisions of all predicted rows."""
         return precision_order(self.judged)
 
     def by(self, grouping: str, judged: Sequence[JudgedRow] | None = None) -> dict[str, ErrorStatistics]:
@@ -96,6 +99,7 @@ class Evaluation:
         }
 
     def groups(self, grouping: str) -> list[str]:
+        """The groups of a grouping, those without any prediction included."""
         return groups([*(j.row for j in self.judged), *(u.row for u in self.unpredicted)], grouping)
 
     def worst(self, count: int = 10) -> list[JudgedRow]:

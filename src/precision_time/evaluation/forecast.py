@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Interval
 from precision_time.job.job import Job
-from precision_time.processes import cores, pooled
+from precision_time.processes import cores, map_chunks
 
 if TYPE_CHECKING:
     from precision_time.prediction import Anchoring
@@ -68,21 +67,8 @@ def forecast_all(
     for index, job in enumerate(jobs):
         groups.setdefault(_graph_key(job.job), []).append(index)
     chunks = [groups[key] for key in sorted(groups)]
-    report = progress or (lambda done, total: None)
-    forecasts: dict[int, Forecast] = {}
     count = _workers_for(len(chunks)) if workers is None else min(workers, len(chunks))
-    report(0, len(jobs))
-    if count > 1:
-        with closing(pooled(_forecasts, [[jobs[i] for i in chunk] for chunk in chunks], count)) as answered:
-            for place, answers in answered:
-                forecasts.update(zip(chunks[place], answers, strict=True))
-                report(len(forecasts), len(jobs))
-    for chunk in chunks:  # all of them without a pool; after a pool that broke, those that it left
-        for index in chunk:
-            if index not in forecasts:
-                forecasts[index] = forecast(jobs[index])
-                report(len(forecasts), len(jobs))
-    return [forecasts[index] for index in range(len(jobs))]
+    return map_chunks(forecast, jobs, chunks, count, progress)
 
 
 def _graph_key(job: Job) -> tuple[str, ...]:
@@ -93,7 +79,3 @@ def _graph_key(job: Job) -> tuple[str, ...]:
 
 def _workers_for(graphs: int) -> int:
     return max(1, min(cores(), MOST_WORKERS, graphs // GRAPHS_PER_WORKER))
-
-
-def _forecasts(jobs: Sequence[Question]) -> list[Forecast]:
-    return [forecast(job) for job in jobs]

@@ -37,6 +37,7 @@ class Order:
     n_pairs: int
 
     def to_dict(self) -> dict[str, float | int | None]:
+        """Field names and values, as in the JSON of `evaluate`."""
         return asdict(self)
 
 

@@ -103,6 +103,7 @@ def blind_table(evaluation: Evaluation) -> Table:
 
 
 def order_sentence(order: Order) -> str:
+    """Number of jobs and pairs, share in the measured order, Kendall tau."""
     if not order.n_jobs:
         return "Order of precisions: no job was measured in more than one precision."
     return (
