@@ -4,12 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 WORKERS ?= 2
-# One thread per test process: tests run side by side, and training steps of small models are faster so.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stagger test test-slow test-all lint typecheck unit docs-check picture benchmark fit board \
+.PHONY: help demo demo-stagger test test-slow lint typecheck unit docs-check picture benchmark fit board \
 	reproduce clean
 
 help:  ## list the targets
@@ -25,11 +23,8 @@ demo-stagger: .venv/.dev  ## really run two jobs that read the same data, togeth
 
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (about five minutes on two cores)
 
-test-slow: .venv/.dev  ## studies of a minute or more that `make test` leaves out
-	$(PYTEST) -m slow
-
-test-all: lint typecheck  ## what .ci/run runs: `make test` and `make test-slow` in one run of the tests
-	$(PYTEST) -m ""
+test-slow: .venv/.dev  ## studies of a minute or more, and tests of real rates, one at a time
+	$(BIN)/python -m pytest -m slow
 
 lint: .venv/.dev  ## ruff, and the direction of imports
 	$(BIN)/ruff check
@@ -40,7 +35,7 @@ typecheck: .venv/.dev  ## mypy
 	$(BIN)/mypy
 
 unit: .venv/.dev lint typecheck
-	$(PYTEST)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 docs-check: .venv/.dev  ## run every example of README.md and docs/
 	$(BIN)/python -m pytest tests/test_docs.py

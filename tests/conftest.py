@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small kernels on busy cores
 
 import pytest
 from hypothesis import settings
@@ -13,7 +17,17 @@ settings.load_profile("steady")
 
 @pytest.fixture
 def idle_machine() -> None:
-    """For slow tests whose oracle is a real rate: skipped while other programs keep the cores busy."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.75 * cores:
-        pytest.skip(f"the machine is busy (load {os.getloadavg()[0]:.1f} on {cores} cores); rates mean nothing")
+    """For slow tests of real rates and times: skips them while other programs use more than a quarter of the cores."""
+    stat = Path("/proc/stat")
+    if stat.exists():
+        before = _processor_times(stat)
+        time.sleep(1.0)
+        total, idle = (new - old for new, old in zip(_processor_times(stat), before, strict=True))
+        if idle < 0.75 * total:
+            pytest.skip(f"the machine is busy ({idle / total:.0%} idle), so real rates mean nothing")
+
+
+def _processor_times(stat: Path) -> tuple[int, int]:
+    """Total time and idle time (with waiting for disks) of all cores since the start; see proc(5)."""
+    fields = [int(field) for field in stat.read_text().splitlines()[0].split()[1:]]
+    return sum(fields[:8]), fields[3] + fields[4]

@@ -70,6 +70,7 @@ def write(folder: Path, *jobs: dict[str, Any], **words: Any) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 @needs_nginx
 def test_from_calibration_to_a_measured_run(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -150,6 +151,7 @@ def test_an_empty_data_set_or_one_that_is_smaller_than_said(url: str, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 @needs_nginx
 def test_commands_that_cannot_read_a_subset(url: str, tmp_path: Path) -> None:
     """Windows of seconds from an empty cache; hot ones after a full first epoch, whose cost is said."""
@@ -268,6 +270,7 @@ def test_words_of_the_answer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("idle_machine")
 @needs_nginx
 def test_the_example_of_a_data_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """examples/stagger/train.py: real JPEG pictures, a real DataLoader with workers, a real file cache."""
