@@ -114,6 +114,14 @@ def test_trace_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_trace_never_replaces_the_job_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"model": "resnet50"}')
+    assert main(["predict", str(path), "--trace", str(path)]) == 2
+    assert "is an input of this command" in capsys.readouterr().err
+    assert path.read_text() == '{"model": "resnet50"}'
+
+
 def test_compare_crosses_lists(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "compare resnet50 --precision fp32,amp-fp16 --precision fp8 --gpus 1,8 --batch-size 32 --json"
     assert main(arguments.split()) == 0

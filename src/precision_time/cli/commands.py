@@ -38,7 +38,8 @@ def predict(options: Namespace) -> str:
     if options.trace:
         from precision_time.report.write import write_whole
 
-        write_whole(options.trace, _json(estimate.trace_events(), indent=None).encode())
+        inputs = [path for path in (options.source, options.device) if path]
+        write_whole(options.trace, _json(estimate.trace_events(), indent=None), inputs)
         print(f"trace written to {options.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
     return _json(estimate.to_dict()) if options.json else str(estimate)
 
