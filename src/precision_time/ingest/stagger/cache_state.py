@@ -16,7 +16,7 @@ _PATIENCE_S = 3600.0
 
 
 def empty(file: JobsFile) -> None:
-    """Bring the cache into the state in which nothing is in it."""
+    """Empty the cache as `cache.reset` says. Raises IngestError if that fails."""
     reset = file.cache.reset
     if "folder" in reset:
         folder = cache_folder(file)
@@ -45,13 +45,13 @@ def empty(file: JobsFile) -> None:
 
 
 def fill(file: JobsFile) -> None:
-    """Run the command that brings all data into the cache."""
+    """Run `cache.warm`, the command that loads all data into the cache."""
     assert file.cache.warm is not None  # asked by whoever has seen it
     _shell(file, file.cache.warm, "cache.warm.command")
 
 
 def weight(file: JobsFile) -> float | None:
-    """Bytes in the cache, where it is a folder."""
+    """Bytes in the cache if it is a folder, else None."""
     if "folder" not in file.cache.reset:
         return None
     total = 0
@@ -63,7 +63,7 @@ def weight(file: JobsFile) -> float | None:
 
 
 def cache_folder(file: JobsFile) -> Path:
-    """Where the cache lies; never a folder whose loss would be felt."""
+    """Path of the cache folder. Raises IngestError for a folder that holds more than a cache."""
     folder = (file.folder / file.cache.reset["folder"]).resolve()
     if folder in (Path("/"), Path.home(), file.folder.resolve(), *file.folder.resolve().parents):
         raise IngestError(f"cache.reset.folder is {str(folder)!r}, which holds more than a cache; name its own folder")

@@ -24,22 +24,22 @@ from precision_time.ingest.stagger.trace_rates import Rate
 from precision_time.ingest.stagger.windows_journal import open_journal
 
 UNQUIET = 0.08
-"""A standard error of a rate that is still a larger share of it after all repeats is told."""
+"""A larger relative standard error of a rate, after all repeats, is reported in a note."""
 DRAWS = 32
-"""Sets of parameters drawn within the errors, for the band around a curve."""
+"""Number of parameter sets drawn from the measurement errors, for the band around a curve."""
 
 Model = tuple[tuple[JobRates, ...], Slowdowns]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Everything the fluid model needs to know of the jobs of a file, with what it rests on.
+    """The parameters of the fluid model for the jobs of a file, and the measurements behind them.
 
-    jobs, together, cache   as in rates.py
-    seen, pairs             the measured rates
-    draws                   other sets of parameters that the measurements allow
+    jobs, slowdowns, cache  as in rates.py
+    solo, pairs             the measured rates of single jobs and of pairs
+    draws                   parameter sets drawn from the measurement errors
     cost_s, reused_s        seconds of measuring, and how many of these were spent earlier
-    notes                   what the windows could not tell, and what was taken instead
+    notes                   parameters that the windows did not determine, and the values assumed
     """
 
     jobs: tuple[JobRates, ...]
@@ -54,7 +54,7 @@ class Calibration:
 
     @property
     def spread(self) -> float:
-        """The largest standard error of a measured rate, as a share of it."""
+        """The largest relative standard error of a measured rate."""
         rates = [rate for solo in self.solo for rate in (solo.cold, solo.hot, solo.half) if rate is not None]
         rates += [rate for pair in self.pairs.values() for rate in (*pair.cold, *pair.hot)]
         return max(rate.spread for rate in rates)
@@ -108,7 +108,10 @@ class Calibration:
 def calibrate(
     file: JobsFile, folder: str | Path, fresh: bool = False, report: Report = lambda what, done, total: None
 ) -> Calibration:
-    """Measure what has not been measured before. `folder` keeps the measurements; `fresh` measures all again."""
+    """Measure the windows that `folder` does not hold yet, or all of them if `fresh`, and invert them to parameters.
+
+    `report` is called with (what is measured, steps done, steps in all). Raises IngestError if a job fails.
+    """
     journal = open_journal(folder, fresh)
     launcher = Launcher(file, Path(folder))
     windows = Windows(file, journal, launcher, report)
@@ -193,7 +196,7 @@ def _draws(
     solo: tuple[SoloRates, ...],
     pairs: dict[tuple[int, int], PairRates],
 ) -> tuple[Model, ...]:
-    """The same inversion of rates drawn within their errors. Who waits for the storage stays as it was judged."""
+    """Parameters from rates drawn within their errors. Which jobs wait for the storage is kept fixed."""
     chance = np.random.default_rng(0)
     storage_bound = [is_storage_bound(rates) for rates in solo]
 

@@ -1,7 +1,7 @@
-"""The short windows in which co-located jobs are measured, alone and in pairs, cold and hot; each once.
+"""Short windows in which co-located jobs are measured, alone and in pairs, cold and hot; each is measured once.
 
-Jobs that can be told what to read make a first (cold) and further (hot) epochs of a small subset. The others are
-started on everything from an empty cache, and stopped when they have shown their pace.
+Jobs that can read a subset run a first (cold) and further (hot) epochs of a small subset. Other jobs are started on all
+their data with an empty cache, and stopped when their progress suffices for a rate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_PAIR_EPOCHS = 10_000
 
 @dataclass
 class Launch:
-    """What one job is told in a step of a window."""
+    """The launch of one job in a window: `epochs` passes over `samples` samples from number `first` on."""
 
     job: int
     samples: int
@@ -43,7 +43,7 @@ class Launch:
 
 @dataclass
 class Launcher:
-    """Starts jobs for windows; its hosts are begun when first needed and ended by `close`."""
+    """Starts jobs for windows. Its hosts start on first use and end with `close`."""
 
     file: JobsFile
     folder: Path
@@ -51,7 +51,7 @@ class Launcher:
     _hosts: dict[int, Host] = field(default_factory=dict)
 
     def host(self, job: int) -> Host:
-        """That of a job. All are begun with the first, so that they import beside each other, and not in a window."""
+        """The host of a job. The first call starts all hosts, so that imports run concurrently and outside a window."""
         if not self._hosts:
             self._hosts = {number: Host(self.file, spec) for number, spec in enumerate(self.file.jobs)}
             for host in self._hosts.values():
@@ -61,7 +61,7 @@ class Launcher:
     def run(
         self, name: str, launches: Sequence[Launch], until: Callable[[Sequence[Running]], bool] = lambda _: False
     ) -> list[Trace]:
-        """Start them at one moment; traces when all have ended, or `until` held."""
+        """Launch jobs at the same time; return their traces when all have ended or `until` holds."""
         folder = make_folder(self.folder / "windows", "folder", parents=True)
         places = [folder / f"{self.file.jobs[launch.job].name}-{name}" for launch in launches]
         running: list[Running] = []
@@ -82,7 +82,8 @@ class Launcher:
 
 @dataclass
 class Windows:
-    """Measures windows, or takes them from the journal. `cost_s`: their seconds; `reused_s`: of these, earlier ones."""
+    """Measures windows, or reads them from the journal. `cost_s`: seconds of all windows; `reused_s`: of those
+    reused."""
 
     file: JobsFile
     journal: Journal
@@ -128,7 +129,8 @@ class Windows:
         return traces, entry["cache_bytes"]
 
     def subset_alone(self, job: int, samples: int, repeat: int) -> tuple[dict[str, list[Trace]], float | None]:
-        """ "cold": a cold and a hot epoch; "half": the same on samples of which half are cached by then."""
+        """Traces "cold" (a cold and a hot epoch) and "half" (the same for a subset of which half is cached), and the
+        bytes in the cache afterwards."""
 
         def measure() -> dict[str, list[Trace]]:
             cold = self.launcher.run("cold", [Launch(job, samples, 0, 2)])
@@ -142,7 +144,8 @@ class Windows:
     def subset_pair(
         self, jobs: tuple[int, int], samples: tuple[int, int], epochs: tuple[int, int], hot_s: float, repeat: int
     ) -> dict[str, list[Trace]]:
-        """ "cold": one epoch each of disjoint subsets; "hot": the same subsets, until both were busy for `hot_s`."""
+        """Traces "cold" (one epoch of disjoint subsets) and "hot" (the same subsets, until both jobs ran for
+        `hot_s`)."""
         firsts = (0, samples[0])
 
         def measure() -> dict[str, list[Trace]]:
@@ -157,7 +160,7 @@ class Windows:
         return self._once(jobs, window, measure)[0]
 
     def whole_cold(self, jobs: tuple[int, ...], repeat: int, shorter: float = 1.0) -> list[Trace]:
-        """Started on everything from an empty cache, stopped when all have shown their pace."""
+        """Traces of jobs started on all their data with an empty cache, stopped after window_s of common progress."""
         seconds = self.file.calibration.window_s / shorter
 
         def measure() -> dict[str, list[Trace]]:
@@ -170,8 +173,8 @@ class Windows:
         return self._once(jobs, {"kind": "cold", "window_s": seconds, "repeat": repeat}, measure)[0]["cold"]
 
     def whole_hot(self, jobs: tuple[int, ...], repeat: int) -> dict[str, list[Trace]]:
-        """ "0", "1" ...: each alone with all data in the cache; "0-1" ...: pairs. The cache is filled by its own
-        command or by a first epoch of each kind of data, the trace of which is "first-0" ..."""
+        """Traces with all data cached: "0", "1" ... of single jobs, "0-1" ... of pairs. The cache is filled by
+        `cache.warm`, or by a first epoch of each part of the data, whose trace is "first-0" ..."""
         seconds = self.file.calibration.window_s
 
         def measure() -> dict[str, list[Trace]]:
@@ -207,7 +210,7 @@ class Windows:
 
 
 def _enough_progress(running: Sequence[Running], seconds: float) -> bool:
-    """Whether all have been at work together for so long, or one has come to its end."""
+    """Whether all jobs have run concurrently for `seconds`, or one has ended."""
     if any(one.over for one in running):
         return True
     firsts = [one.first_s for one in running]
@@ -217,7 +220,7 @@ def _enough_progress(running: Sequence[Running], seconds: float) -> bool:
 
 
 def _epoch_over_for(running: Running, samples: int, seconds: float) -> bool:
-    """Whether an epoch of so many samples is over for so long."""
+    """Whether `seconds` have passed since an epoch of `samples` samples ended."""
     return running.over or (running.samples > samples and _since(running, samples) >= seconds)
 
 
@@ -227,16 +230,16 @@ def _since(running: Running, samples: int) -> float:
 
 
 def batch_of(trace: Trace) -> float:
-    """Samples of a batch: the most that one line has added."""
+    """Samples of a batch: the largest increment of a progress line."""
     return float(np.max(np.diff(trace.samples, prepend=0.0)))
 
 
 def hot_epochs(cold: Trace, samples: int, hot_samples: int, window_s: float) -> int:
-    """Hot epochs that follow a window: as many as last half as long as its cold one or, for a job with many hot
-    epochs, a quarter of the `hot_samples` of its run; `window_s` at most. `cold`: a cold and a hot epoch.
+    """Number of hot epochs after the first epoch of a window.
 
-    A processor's pace changes from second to second (other guests, its clock), so what a short look shows is not what
-    a long run has.
+    They last half as long as the cold epoch or, for a job with many hot epochs, a quarter of the `hot_samples` of its
+    run; at most `window_s`. `cold` is the trace of a cold and a hot epoch. The speed of a processor varies from second
+    to second, so a longer window is nearer to a long run.
     """
     each = cold.samples[-1] / 2
     first = reached_s(cold, each) - float(cold.seconds[0])
@@ -255,10 +258,11 @@ def pair_sizes(
     window_s: float,
     start_s: float,
 ) -> tuple[tuple[int, int], tuple[int, int], float]:
-    """Samples and hot epochs for a window of two jobs, so that both are busy for about the same time; seconds if hot.
+    """Samples and hot epochs for a window of two jobs, so that both run for about the same time; seconds if hot.
 
-    `samples` are those of their windows alone; `most`: of both together, for data and cache are only so large;
-    `start_s`: seconds that one may begin after the other, for which the other needs work too.
+    samples   of the windows of each job alone
+    most      samples of both windows in total, limited by data and cache
+    start_s   seconds by which one job may start later than the other
     """
     lasts = max(
         min(n * c for n, c in zip(samples, cold_s, strict=True)),

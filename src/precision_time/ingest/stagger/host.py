@@ -1,13 +1,13 @@
-"""The process that starts one job, again and again: `python -m` this module, spoken to in JSON lines.
+"""The process that launches one job repeatedly: `python -m` this module, controlled by JSON lines.
 
-It imports the file of a python: job once and forks for every run, so that importing torch is no part of a measured run.
-It is a process of its own, so that the fork copies no threads and no half-done work of the program that measures.
-When the other end of its input goes away, for whatever reason, it kills the job's whole process group.
+It imports the file of a python: job once and forks for every run, so that a measured run does not import torch. It is a
+separate process, so that a fork copies no threads or unfinished work of the measuring program. When its input closes
+for any reason, it kills the job's process group.
 
-    asked:     {"import": [FILE, FUNCTION], "arguments": [NAME ...]}
-    answered:  {"ready": true} or {"failed": "TEXT"}
-    asked:     {"call": {...}} or {"command": TEXT}, with "log", "progress", "pattern", "batch_size"
-    answered:  {"pid": N, "at": SECONDS}, later {"code": N, "at": SECONDS}
+    request:   {"import": [FILE, FUNCTION], "arguments": [NAME ...]}
+    answer:    {"ready": true} or {"failed": "TEXT"}
+    request:   {"call": {...}} or {"command": TEXT}, with "log", "progress", "pattern", "batch_size"
+    answer:    {"pid": N, "at": SECONDS}, later {"code": N, "at": SECONDS}
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from precision_time.errors import nearest
 from precision_time.ingest.progress import VARIABLE, Progress
 
 POLL_S = 0.01
-"""How often it looks whether the job has ended: how finely that time is known."""
+"""Seconds between checks for the end of the job, and so the resolution of that time."""
 _INTERRUPTED = 130
 _ANSWERS = 1
-"""The descriptor that answers go to."""
+"""The file descriptor of the answers."""
 
 
 def load(file: str, function: str) -> Callable[..., Any]:
-    """The function of a Python file, imported under the file's own name so that worker processes find it again."""
+    """A function of a Python file, imported under the file's name so that worker processes can import it too."""
     path = Path(file).absolute()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -61,7 +61,7 @@ def load(file: str, function: str) -> Callable[..., Any]:
 
 
 def check_call(function: Callable[..., Any], arguments: list[str]) -> None:
-    """Whether it can be called with progress and these arguments, before seconds are spent on a run."""
+    """Raise WrongCallError if the function cannot be called with progress and these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -79,11 +79,11 @@ def check_call(function: Callable[..., Any], arguments: list[str]) -> None:
 
 
 class WrongCallError(Exception):
-    """The file can be imported, but not what is asked of it."""
+    """The file has no such function, or the function does not take the arguments."""
 
 
 def can_fork() -> bool:
-    """A fork copies one thread only, and no accelerator's context."""
+    """Whether forking is safe: a single thread and no CUDA context."""
     loaded = sys.modules.get("torch")
     return threading.active_count() == 1 and not (loaded is not None and loaded.cuda.is_initialized())
 
@@ -132,7 +132,7 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def _run(request: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
-    """Start the job, say when; wait for its end or for ours."""
+    """Start the job, report its start, wait for it to end, and report its end."""
     at = time.monotonic()
     pipe = None
     if "call" in request and function is not None and can_fork():
@@ -186,7 +186,7 @@ def _fork(request: dict[str, Any], function: Callable[..., Any]) -> int:
 
 
 def _as_command(request: dict[str, Any], work: tuple[str, str] | None) -> list[str]:
-    """The same call in a fresh interpreter, where a fork would not be sound."""
+    """The same call in a new interpreter, where a fork is not safe."""
     return [sys.executable, "-m", "precision_time.ingest.stagger.host", json.dumps([work, request["call"]])]
 
 
@@ -207,7 +207,7 @@ def _command(command: str | list[str], request: dict[str, Any]) -> tuple[int, An
 
 
 def _read_log(pipe: Any, request: dict[str, Any]) -> None:
-    """Copies the job's output to its log and turns the lines that match into progress, with the time they came."""
+    """Copy the job's output to its log, and write progress for matching lines with the time of their arrival."""
     counter = Counter(request["pattern"], request.get("batch_size"))
     rest = b""
     with open(request["log"], "ab", buffering=0) as log, Progress(request["progress"]) as progress:
@@ -220,7 +220,7 @@ def _read_log(pipe: Any, request: dict[str, Any]) -> None:
 
 
 class Counter:
-    """Samples that a log line adds. `samples` and `batch` count up and may begin again with every epoch."""
+    """Samples that a log line adds. `samples` and `batch` count up and may restart with every epoch."""
 
     def __init__(self, pattern: str, batch_size: int | None = None) -> None:
         self._pattern = re.compile(pattern)
@@ -244,7 +244,7 @@ class Counter:
 
 
 def _wait(pid: int) -> int:
-    """The exit code (negative: the signal); everything the job has left behind in its group is ended too."""
+    """Wait for the job and kill what it left in its process group; returns the exit code, negative for a signal."""
     while True:
         if hasattr(os, "waitid"):
             # Looks without reaping, so that the group's number is not given to another yet.
@@ -262,7 +262,7 @@ def _wait(pid: int) -> int:
 
 
 def _orphaned() -> bool:
-    """Waits a moment; whether the input has ended."""
+    """Wait POLL_S seconds; return whether the input has closed."""
     readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1 << 16)
 

@@ -1,13 +1,13 @@
-"""From rates seen in windows to the parameters of the fluid model, by its own equations (contention.py) backwards.
+"""Parameters of the fluid model from rates measured in windows: the equations of contention.py, inverted.
 
-Alone and cold, a job takes max(hot, storage) a sample, whatever its overlap; half cached, it takes something between
-max(hot, storage/2) and the mean of cold and hot, and where in between is the overlap. Two jobs that are hot are
-busy all the time, so that hot[i][j] is a quotient. Two that are cold take t_i = max(hot_i', storage_i'), where
+Alone and cold, a job takes max(hot, storage) per sample for any overlap. With half of the samples cached it takes
+between max(hot, storage / 2) and the mean of cold and hot; the position in this range is the overlap. Two hot jobs are
+always busy, so hot[i][j] is a quotient of times. Two cold jobs take t_i = max(hot_i', storage_i'), where
 
     hot_i' = hot_i / (1 - g_j (1 - 1 / hot[i][j]))               g_j = hot_j' / t_j
     storage_i' = storage_i / (1 - u_j (1 - 1 / storage[i][j]))   u_j = min(1, storage_j' / t_j)
 
-and all t are known. What a window cannot tell is taken from elsewhere, and a note says so.
+with all t measured. Parameters that a window does not determine are assumed, and a note says so.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from precision_time.ingest.model.rates import JobRates, Slowdowns
 from precision_time.ingest.stagger.trace_rates import Rate
 
 BOUND = 0.04
-"""A cold epoch that is slower than a hot one by less than this, or by less than twice the error, shows no storage."""
+"""A job waits for the storage if its cold rate differs from its hot rate by more than this and by twice the error."""
 FAIR = 2.0
-"""What a storage does that serves two readers as fast together as one alone, shared out evenly."""
+"""The slowdown of a storage that serves two readers as fast in total as one, in equal shares."""
 MOST = 16.0
-"""No measured stretch is believed beyond this; a quotient of small differences can be anything."""
+"""Largest slowdown accepted from a measurement, since a quotient of small differences is unreliable."""
 _UNSURE = 0.3
-"""A stretch whose error is a larger share of it than this is not told by its window."""
+"""A slowdown with a larger relative error counts as not determined by its window."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoloRates:
-    """Rates of one job alone, in seconds per sample, and its sizes.
+    """Rates of one job alone, in seconds per sample.
 
-    cold, hot, half   half None: not measured
-    bytes_per_sample  None: not known; all jobs then count as reading samples of one size
+    cold, hot, half   with no, all and half of the samples cached; half None: not measured
+    bytes_per_sample  None: not known; all jobs then count as having samples of one size
     """
 
     name: str
@@ -49,7 +49,7 @@ class SoloRates:
 
 @dataclass(frozen=True, slots=True)
 class PairRates:
-    """Rates of two jobs that run together, cold and hot; `hot_alone` are those of the same launches alone."""
+    """Rates of two jobs that run concurrently, cold and hot, in seconds per sample."""
 
     cold: tuple[Rate, Rate]
     hot: tuple[Rate, Rate]
@@ -57,7 +57,7 @@ class PairRates:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters by job and by ordered pair, and what could not be told from the windows."""
+    """Parameters by job and by ordered pair, and notes on parameters that the windows did not determine."""
 
     storage_s: tuple[float, ...]
     overlap: tuple[float, ...]
@@ -67,13 +67,13 @@ class Parameters:
 
 
 def is_storage_bound(job: SoloRates) -> bool:
-    """Whether the storage is what a cold epoch of the job waits for."""
+    """Whether a cold epoch of the job waits for the storage."""
     excess = job.cold.seconds - job.hot.seconds
     return excess > max(BOUND * job.hot.seconds, 2 * math.hypot(job.cold.error, job.hot.error))
 
 
 def overlap_from_half(job: SoloRates, storage_s: float) -> float | None:
-    """From the time of an epoch of which half is cached; None where it makes no difference that could be seen."""
+    """Overlap from the rate with half of the samples cached; None if it makes no measurable difference."""
     if job.half is None:
         return None
     hot = job.hot.seconds
@@ -86,7 +86,7 @@ def overlap_from_half(job: SoloRates, storage_s: float) -> float | None:
 def invert(
     jobs: Sequence[SoloRates], pairs: Mapping[tuple[int, int], PairRates], storage_bound: Sequence[bool] | None = None
 ) -> Parameters:
-    """Parameters that give these rates. `which`: jobs that count as bound, where the caller knows."""
+    """Parameters that reproduce these rates. `storage_bound`: jobs that wait for the storage, if known already."""
     notes: list[str] = []
     storage_bound = [is_storage_bound(job) for job in jobs] if storage_bound is None else list(storage_bound)
     storage_s = [_storage_s(i, jobs, storage_bound, pairs, notes) for i in range(len(jobs))]
@@ -118,7 +118,7 @@ def _storage_s(
     pairs: Mapping[tuple[int, int], PairRates],
     notes: list[str],
 ) -> float:
-    """Seconds that the storage needs for a sample of job i: its cold pace, or that of a job that waits for it."""
+    """Seconds of the storage for a sample of job i: its cold rate, or that of a job that waits for the storage."""
     if storage_bound[i]:
         return jobs[i].cold.seconds
     job = jobs[i]
@@ -132,7 +132,7 @@ def _storage_s(
             + (", by bytes" if scale != 1.0 else "")
         )
         return min(scale * other.cold.seconds, job.cold.seconds)
-    # Nobody waits for the storage alone. Two may, together: then each has its share of it, and gets t / 2 by itself.
+    # No job waits for the storage alone. Two concurrent jobs may: each then gets half of it.
     slowdowns = [pair.cold[key.index(i)].seconds for key, pair in pairs.items() if i in key]
     notes.append(
         f"no job waits for the storage alone, so its time for a sample of {job.name} is only bounded from above"
@@ -155,7 +155,7 @@ def _stretches(
     times = [rate.seconds for rate in pair_rates.cold]
 
     def tried(start: Sequence[float]) -> tuple[float, list[bool], list[float | None]]:
-        """How far the model is off with what this start of the iteration leads to, and that."""
+        """The error of the model after iterating from `start`, which jobs wait for the storage, and their slowdowns."""
         hots = list(start)
         for _ in range(50):
             busy = [min(1.0, hots[1 - a] / times[1 - a]) for a in (0, 1)]
@@ -175,8 +175,8 @@ def _stretches(
         predicted = Contention(pair, effects).solve(np.ones((2, 1)), np.ones((2, 1), dtype=bool))[0][:, 0]
         return max(abs(float(predicted[a]) / times[a] - 1.0) for a in (0, 1)), waits, stretches
 
-    # Both jobs may be slow because of the storage, or because each is slowed by the other's work: from below and from
-    # above the iteration finds the one or the other, and the model itself says which.
+    # Two jobs may be slow because of the storage or because of each other's work. The iteration finds either solution,
+    # from below or from above; the one that reproduces the times better is taken.
     above = [h * s for h, s in zip(alone_hot, stretch_hot, strict=True)]
     _, waits, stretches = min((tried(start) for start in (alone_hot, above)), key=lambda one: one[0])
     for a in (0, 1):
@@ -196,14 +196,14 @@ def _stretches(
 
 
 def _stretch(storage_s: float, time: Rate, other: tuple[float, float] | None) -> float | None:
-    """The stretch that makes `storage_s` last `time`; None: ill-conditioned.
+    """The slowdown with which `storage_s` becomes `time`; None if it is ill-conditioned.
 
     `other` None: it waits for the storage too, so it reads all the time. Else its own storage_s and time: it reads for
     the share storage_s' / time, where storage_s' is what the same stretch makes of its storage_s.
     """
 
     def slowed(stretch: float) -> float:
-        """Share of the speed of reads that is lost."""
+        """Share of the read speed that is lost."""
         busy = 1.0 if other is None else min(1.0, other[0] * stretch / other[1])
         return busy * (1.0 - 1.0 / stretch)
 

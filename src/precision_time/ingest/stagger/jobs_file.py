@@ -1,4 +1,4 @@
-"""The file of co-located jobs (jobs.yaml): what is launched, what they read, how their cache is emptied.
+"""The file of co-located jobs (jobs.yaml): their commands, data and cache.
 
 data: pictures
 samples: 600
@@ -49,7 +49,7 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 
 
 def size_in_bytes(field_name: str, value: Any) -> float:
-    """ "2GiB", "500 MB" or a number of bytes."""
+    """Bytes from "2GiB", "500 MB" or a number; raises JobError."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
         value = float(match[1]) * _FACTORS[(match[2] or "").lower()]
     try:
@@ -59,7 +59,7 @@ def size_in_bytes(field_name: str, value: Any) -> float:
 
 
 def _parts(field_name: str, value: Any) -> Mapping[str, float]:
-    """A name, or names with the shares of a job's samples that lie in each."""
+    """Shares of a job's samples by part of the data, from a name or a mapping."""
     if isinstance(value, str):
         return {text(field_name, value): 1.0}
     if not isinstance(value, Mapping) or not value:
@@ -112,7 +112,7 @@ def _arguments(field_name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _file_name(field_name: str, value: Any) -> str:
-    """Logs are called so."""
+    """A name that can be part of a log's file name."""
     name = text(field_name, value)
     if "/" in name or name.startswith("."):
         raise JobError(
@@ -140,13 +140,13 @@ class CacheSpec:
 
     _: KW_ONLY
     reset: Mapping[str, str] = option("page_cache", _reset, "how the cache is emptied before a cold window")
-    capacity: float | None = option(None, optional(size_in_bytes), "bytes it holds; everything, when left out")
+    capacity: float | None = option(None, optional(size_in_bytes), "bytes it holds; without it, all data fit")
     policy: str = option("lru", word(POLICIES), "what it does when full", POLICIES)
-    warm: str | None = option(None, optional(_warm), "a command that brings all data into it")
+    warm: str | None = option(None, optional(_warm), "a command that loads all data into it")
     coalesces: bool | None = option(
         None,
         optional(switch),
-        "whether who asks for what another is just reading waits for it (default: the page cache does, others do not)",
+        "whether jobs that miss one sample at once share one read (default: only the page cache)",
     )
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class CalibrationSpec:
         None, optional(count), "samples of a window (default: a tenth of an epoch, but no longer than half of window_s)"
     )
     window_s: float = option(8.0, positive, "seconds of a window of a job that cannot read a subset")
-    repeats: int = option(1, count, "times that every window is measured at least")
+    repeats: int = option(1, count, "least number of measurements of each window")
     patience_s: float = option(120.0, positive, "seconds without any progress after which a job counts as hung")
 
     def __post_init__(self) -> None:
@@ -174,13 +174,13 @@ class JobSpec:
     """One of `jobs:`. `run` is a shell command or python:FILE:FUNCTION, relative to the folder of the file."""
 
     _: KW_ONLY
-    name: str = option("", _file_name, "what it is called, its logs too")
+    name: str = option("", _file_name, "name, also of its logs")
     run: str = option("", text, "a command, or python:FILE:FUNCTION")
     arguments: Mapping[str, Any] = option(None, _arguments, "arguments of the function, beside the subset it reads")
     epochs: int = option(1, count, "passes over its data")
     samples: int | None = option(None, optional(count), "samples of an epoch, when they differ from the other jobs'")
-    data: Mapping[str, float] | None = option(None, optional(_parts), "what it reads, when that differs")
-    progress: str | None = option(None, optional(_pattern), "pattern of the log lines that tell its progress")
+    data: Mapping[str, float] | None = option(None, optional(_parts), "parts of the data it reads, when they differ")
+    progress: str | None = option(None, optional(_pattern), "pattern of the log lines with its progress")
     batch_size: int | None = option(None, optional(count), "samples of a batch, for a pattern that counts batches")
     bytes_per_sample: float | None = option(None, optional(size_in_bytes), "mean size of a sample")
 
@@ -226,13 +226,13 @@ class JobSpec:
 
     @property
     def takes_subsets(self) -> bool:
-        """Whether it can be told to read so many samples from so far on, so many times."""
+        """Whether it can run any number of epochs of any subset of its data."""
         return self.is_python or self.placeholders >= set(PLACEHOLDERS)
 
 
 @dataclass(frozen=True, slots=True)
 class JobsFile:
-    """The whole file. `folder` is where it lies: paths and commands start there."""
+    """The whole file. Paths and commands are relative to `folder`, the folder of the file."""
 
     jobs: tuple[JobSpec, ...]
     cache: CacheSpec
@@ -254,7 +254,8 @@ class JobsFile:
 
     @property
     def coalesces(self) -> bool:
-        """Whether a read that is under way serves whoever asks for the same: the kernel locks a page it reads."""
+        """Whether jobs that miss one sample at once share one read. The page cache does: the kernel locks pages it
+        reads."""
         stated = self.cache.coalesces
         return "page_cache" in self.cache.reset if stated is None else stated
 
@@ -268,7 +269,7 @@ _JOB = ("name", "run", "arguments", "epochs", "samples", "data", "progress", "ba
 
 
 def read_jobs(path: str | Path) -> JobsFile:
-    """The checked content of a YAML or JSON file; a mistake is a DataError naming file, field and fix."""
+    """The checked content of a YAML or JSON file. Raises DataError with file, field and fix."""
     content = read_mapping(path, "jobs file", "samples: 600")
     try:
         return jobs_of(content, Path(path).absolute().parent)
@@ -279,7 +280,7 @@ def read_jobs(path: str | Path) -> JobsFile:
 
 
 def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
-    """The same from a mapping."""
+    """The checked content of a mapping. Raises JobError with field and fix."""
     fields = known_fields(content, _TOP, "the file")
     listed = fields.get("jobs")
     if not isinstance(listed, list) or not listed:
@@ -330,7 +331,7 @@ def _job(index: int, spec: Any, defaults: Mapping[str, Any], folder: Path) -> Jo
 
 
 def _spared(cache: Path, jobs: tuple[JobSpec, ...], folder: Path) -> None:
-    """The cache will be emptied, so nothing may lie there that a job cannot fetch again."""
+    """Raise JobError if emptying the cache folder would delete a data set or a job's file."""
     if cache.exists() and not cache.is_dir():
         raise JobError(f"cache.reset.folder {str(cache)!r} is a file; name the folder of the cache")
     if (cache / INDEX).exists():
@@ -355,7 +356,7 @@ def _section(fields: Mapping[str, Any], name: str, known: tuple[str, ...]) -> di
 
 
 def _named(where: str, noun: Any, spec: Mapping[str, Any]) -> Any:
-    """The noun of these words; its errors say in which section they are."""
+    """The dataclass `noun` of these fields; its errors name the section."""
     try:
         return noun(**spec)
     except JobError as error:

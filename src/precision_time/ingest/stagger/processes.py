@@ -1,4 +1,4 @@
-"""Launches jobs as process groups, reads how far they are, and leaves none behind."""
+"""Launches jobs as process groups, reads their progress, and ends them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _IMPORT_PATIENCE_S = 300.0
 
 @dataclass(frozen=True)
 class Trace:
-    """What one launch of a job told, in seconds since the launch.
+    """The progress of one launch of a job, in seconds since the launch.
 
-    seconds, samples   one entry a progress line: when, and how many samples in all by then
-    ended_s            end of the process; None: it was stopped
+    seconds, samples   time and cumulative samples of each progress line
+    ended_s            end of the process; None if it was stopped
     launched_s         the machine's monotonic clock at the launch
     """
 
@@ -62,7 +62,7 @@ class Trace:
 
 
 class Running:
-    """One launch of a job, while it runs and afterwards."""
+    """One launch of a job, during its run and afterwards."""
 
     def __init__(self, host: Host, progress: Path, log: Path) -> None:
         self.job, self.log = host.job, log
@@ -83,12 +83,12 @@ class Running:
 
     @property
     def first_s(self) -> float | None:
-        """When the first batch was done, on the monotonic clock."""
+        """Time of the first batch, on the monotonic clock."""
         return next((t for t, n in zip(self._seconds, self._samples, strict=True) if n), None)
 
     @property
     def last_s(self) -> float:
-        """When it last told anything, or was launched."""
+        """Time of the last progress, or of the launch."""
         return self._seconds[-1] if self._seconds else self.launched_s
 
     @property
@@ -100,7 +100,7 @@ class Running:
         return self.code is not None
 
     def update(self) -> None:
-        """Take in what has been told since."""
+        """Read new progress and the host's answers."""
         if not self.over:
             self._host.receive(self)
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
@@ -115,7 +115,7 @@ class Running:
                     self._samples.append(self.samples + int(more))
 
     def stop(self) -> None:
-        """End the whole process group, now."""
+        """Kill the process group and wait for its end."""
         if self.over:
             return
         self.stopped = True
@@ -133,7 +133,7 @@ class Running:
         return Trace(self.job.name, np.array(self._seconds) - begin, np.array(self._samples, dtype=float), ended, begin)
 
     def exit_error(self, while_doing: str) -> IngestError:
-        """The error that says how it ended, with the last lines of its log."""
+        """The error of a failed job, with the last lines of its log."""
         code = self.code or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return IngestError(
@@ -142,7 +142,7 @@ class Running:
         )
 
     def no_progress_error(self, seconds: float) -> IngestError:
-        """The error of a job that ran but told nothing."""
+        """The error of a job without progress."""
         if self.job.progress:
             why = f"no line of its log matches progress {self.job.progress!r}; correct the pattern"
         elif self.job.is_python:
@@ -162,7 +162,7 @@ class Running:
 
 
 class Host:
-    """The process that starts one job, again and again (host.py)."""
+    """The process that launches one job repeatedly (host.py)."""
 
     def __init__(self, file: JobsFile, job: JobSpec) -> None:
         self.job, self._folder = job, file.folder
@@ -193,7 +193,7 @@ class Host:
         self._ready = True
 
     def launch(self, samples: int, first: int, epochs: int, place: Path) -> Running:
-        """Start the job now; log and progress get their names from `place`."""
+        """Start the job now; `place` is the path of log and progress file without suffix."""
         self.ready()
         # Not with_suffix: a name may have a dot in it.
         log, progress = (place.absolute().with_name(f"{place.name}.{kind}") for kind in ("log", "progress"))
@@ -214,7 +214,7 @@ class Host:
         return running
 
     def receive(self, running: Running) -> None:
-        """Take in the host's answers about a run."""
+        """Read the host's answers about a run."""
         for answer in self._answers(0.0):
             if "pid" in answer:
                 running.pid, running.launched_s = answer["pid"], answer["at"]
@@ -224,7 +224,7 @@ class Host:
             running.code, running.ended_s = self._process.returncode or 1, time.monotonic()
 
     def close(self) -> None:
-        """End the host, and with it whatever it runs."""
+        """End the host and the job it runs."""
         end_process(self._process, 5.0)
 
     def _ask(self, request: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ class Host:
 
 @contextlib.contextmanager
 def hosts(file: JobsFile) -> Iterator[list[Host]]:
-    """One host a job, begun together; all are ended, with what they run, however the block is left."""
+    """One host for each job, started concurrently; all are ended when the block is left."""
     started: list[Host] = []
     try:
         started += [Host(file, job) for job in file.jobs]
@@ -270,7 +270,8 @@ def watch(
     while_doing: str = "in calibration",
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait until all have ended, or `until` holds; the rest are stopped. A death or a hang ends all and is raised."""
+    """Wait until all jobs have ended or `until` holds, then stop the rest. Raises IngestError for a failed or hung
+    job."""
     try:
         while True:
             for one in running:

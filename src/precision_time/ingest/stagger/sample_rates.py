@@ -1,4 +1,4 @@
-"""How fast co-located jobs go, alone and in pairs, cold and hot: windows, repeated until they agree."""
+"""Sample rates of co-located jobs, alone and in pairs, cold and hot, from windows repeated until they agree."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ from precision_time.ingest.stagger.trace_rates import (
 )
 
 STEADY = 0.04
-"""Windows are repeated until no rate has a larger standard error, as a share of it ..."""
+"""Windows are repeated until no rate has a larger relative standard error, up to MOST_REPEATS times."""
 MOST_REPEATS = 3
-"""... but not more often than this."""
 _FEWEST_BATCHES = 8
 
 MeasuredRates = tuple[list["MeasuredJob"], dict[tuple[int, int], PairRates], list[str]]
-"""Of every job, of every pair, and notes."""
+"""Rates of every job and of every pair, and notes."""
 
 
 @dataclass
 class MeasuredJob:
-    """One job as its repeated windows show it."""
+    """Rates and fixed times of one job, from repeated windows; `batch` and `samples` of its windows."""
 
     rates: SoloRates
     fill_s: float = 0.0
@@ -50,7 +49,7 @@ class MeasuredJob:
 
 
 def rates_by_subsets(file: JobsFile, windows: Windows, announce: Callable[[str], None]) -> MeasuredRates:
-    """Jobs that can be told what to read: each a subset of its own. `announce` is called with what is measured next."""
+    """Rates of jobs that can read a subset. `announce` is called with what is measured next."""
     notes: list[str] = []
     measured_jobs: list[MeasuredJob] = []
     for job, spec in enumerate(file.jobs):
@@ -74,7 +73,7 @@ def rates_by_subsets(file: JobsFile, windows: Windows, announce: Callable[[str],
 
 
 def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
-    """Samples of a job's windows, from the file; else a tenth of an epoch, but no longer than a short look allows."""
+    """Samples of a job's windows: from the file, else a tenth of an epoch, at most half of window_s."""
     # The half-cached window reads [n/2, 3n/2), so n is at most two thirds of the data.
     most = file.samples_of(file.jobs[job]) * 2 // 3
     if most < FEWEST_LINES:
@@ -94,7 +93,7 @@ def _size(file: JobsFile, windows: Windows, job: int, notes: list[str]) -> int:
 
 
 def _fitting(file: JobsFile, n: int, size: float | None, notes: list[str]) -> int:
-    """The window's samples, fewer where the cache would not hold all that the windows of a job read."""
+    """The window's samples, reduced where the cache would not hold the windows of a job."""
     if file.cache.capacity is None or size is None:
         return n
     most = int(file.cache.capacity / size / 2)
@@ -139,7 +138,7 @@ def _subset_alone(file: JobsFile, windows: Windows, job: int, n: int) -> tuple[M
 
 
 def mean_over_epochs(job: JobSpec, rates: SoloRates) -> Rate:
-    """The mean time of a sample over all epochs: the error of a hot pace matters little where hot epochs are short."""
+    """Sum over all epochs of the time per sample, which weighs the errors of cold and hot rates."""
     hot = job.epochs - 1
     return Rate(rates.cold.seconds + hot * rates.hot.seconds, math.hypot(rates.cold.error, hot * rates.hot.error))
 
@@ -201,7 +200,7 @@ def _subset_pair(
 
 
 def _hot_concurrent(traces: list[Trace], alone_rates: list[SoloRates], notes: list[str]) -> list[Rate]:
-    """Paces of two hot jobs; those alone where one was through before the other had told enough."""
+    """Rates of two hot jobs; those alone, with a note, if they did not run concurrently for long enough."""
     try:
         return concurrent_rates(traces, "the hot window of two")
     except IngestError:
@@ -214,7 +213,7 @@ def _hot_concurrent(traces: list[Trace], alone_rates: list[SoloRates], notes: li
 
 
 def rates_without_subsets(file: JobsFile, windows: Windows, announce: Callable[[str], None]) -> MeasuredRates:
-    """Jobs that cannot be told what to read: stopped when they have shown their pace."""
+    """Rates of jobs that cannot read a subset: each window is stopped when it suffices for a rate."""
     if file.cache.capacity is not None and any(
         file.cache.capacity < (job.bytes_per_sample or math.inf) * file.samples_of(job) for job in file.jobs
     ):

@@ -1,4 +1,4 @@
-"""Really runs co-located jobs with their offsets. A job that dies does not end the others."""
+"""Runs co-located jobs with start offsets. A job that dies does not end the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tick = Callable[[float, Sequence[int]], None]
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. Seconds from the launch of the first job, by job number; `first_epoch_s` from each job's own launch."""
+    """One run: seconds from the launch of the first job, by job number; `first_epoch_s` from each job's launch."""
 
     offsets_s: tuple[float, ...]
     finish_s: tuple[float, ...]
@@ -173,7 +173,7 @@ def _keep(file: JobsFile, journal: Journal, measured: Measured, running: dict[in
 
 
 def earlier_runs(file: JobsFile, folder: str | Path) -> list[Measured]:
-    """Whole runs of these jobs that the folder's journal keeps."""
+    """The complete runs of these jobs in the folder's journal."""
     journal = open_journal(folder)
     base = key_of(file, list(file.jobs), _window(file))
     measured, number = [], 0

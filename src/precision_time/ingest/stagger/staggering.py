@@ -23,22 +23,22 @@ from precision_time.ingest.model.rates import Array, SharedCache
 from precision_time.ingest.stagger.calibration import Calibration, Model
 
 REACH = 1.2
-"""Curves go from 0 to so many cold epochs of the job that starts first."""
+"""Longest offset of a curve, in cold epochs of the longer job."""
 BAND_POINTS = 25
 FEW_DRAWS = 8
 QUANTILES = (0.1, 0.9)
 SMALL = 0.02
-"""A gain of a smaller share is not told from none: the model itself is not better than this."""
+"""A smaller relative gain counts as none: the accuracy of the model."""
 LEVEL = 1e-3
-"""Of offsets that are as good as this share, the smallest is chosen: it leaves most room for what goes wrong."""
+"""Of offsets with makespans within this share of the least, the smallest is chosen."""
 MOST_ORDERS_JOBS = 5
 COUNT_START_UP = True
-"""A job that starts up (imports, compiles) slows the others' preparation as one does that trains."""
+"""A job that starts up (imports, compiles) slows the others' preparation as training does."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Makespan over the offset of the second job, in one order. `low`, `high`: P10 and P90 of what was measured."""
+    """Makespan over the offset of the second job, in one order; low_s and high_s are P10 and P90."""
 
     order: tuple[int, ...]
     offsets_s: Array
@@ -48,14 +48,14 @@ class Curve:
 
     @property
     def best(self) -> int:
-        """The smallest offset that is as good as the best."""
+        """Index of the smallest offset that is as good as the best."""
         least = float(self.makespan_s.min())
         return int(np.flatnonzero(self.makespan_s <= least * (1.0 + LEVEL))[0])
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run the jobs: offsets by job number, and what is predicted of it."""
+    """One way to start the jobs: offsets by job number, and the predicted times."""
 
     name: str
     offsets_s: tuple[float, ...]
@@ -73,13 +73,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Staggering:
-    """The answer: curves (of two jobs), the best way, the ways it is compared with, and whether its gain is real.
+    """The prediction: curves (of two jobs), the best way to start, the ways compared, and whether the gain is
+    significant.
 
-    best         what the model says is best
+    best         the way with the least predicted makespan
     advised      `best`, or starting together where the gain is within the uncertainty
     gain_error_s standard error of the gain of `best` over `together`, from the errors of the measured rates
     others       starting together, waiting a full first epoch, one after the other
-    alternatives what else would help, without staggering
+    alternatives predictions without staggering: shared preparation, a cache without eviction
     """
 
     calibration: Calibration
@@ -105,12 +106,12 @@ class Staggering:
 
     @property
     def sure(self) -> bool:
-        """Whether the gain over starting together is more than what the measurements and the model leave open."""
+        """Whether the gain over starting together exceeds the errors of the measurements and of the model."""
         return self.gain_s > max(2.0 * self.gain_error_s, SMALL * self.together.makespan_s)
 
     @property
     def launch(self) -> Way:
-        """What is run: the user's offset, or the advised one."""
+        """The way that is run: the user's offset, or the advised one."""
         return self.chosen or self.advised
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,7 +143,10 @@ class Staggering:
 def stagger(
     calibration: Calibration, points: int = 100, orders: str = "both", offset_s: float | None = None
 ) -> Staggering:
-    """Predict from a calibration. `offset_s` is asked about (and launched) instead of the best."""
+    """Predict from a calibration. `offset_s` replaces the best offset; `orders` is both, given or reversed.
+
+    Raises IngestError for fewer than two jobs, or for an offset with more than two.
+    """
     if len(calibration.jobs) < 2:
         raise IngestError("one job alone has nobody to be staggered against; list at least two jobs")
     if len(calibration.jobs) > 2 and offset_s is not None:
@@ -203,7 +207,8 @@ def _of_many(calibration: Calibration) -> Staggering:
 
 
 def _chain(calibration: Calibration, order: Sequence[int], whole: bool) -> tuple[float, ...]:
-    """Each starts when the one before has done its first epoch, or all: with what the earlier ones have cached."""
+    """Offsets with which each job starts when the one before has done its first epoch, or, if `whole`, all its
+    epochs."""
     offsets, at = [0.0] * len(order), 0.0
     for job in order:
         offsets[job] = at
@@ -227,12 +232,12 @@ def _makespan(model: Model, cache: SharedCache, way: Way) -> float:
 
 
 def _offsets(first: int, offset_s: float) -> tuple[float, float]:
-    """By job number, of two jobs."""
+    """Offsets by job number, of two jobs."""
     return (0.0, offset_s) if first == 0 else (offset_s, 0.0)
 
 
 def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
-    """One order, with the band that the errors of the measured rates leave."""
+    """The curve of one order, with the band from the errors of the measured rates."""
     offsets, makespan = both.offsets_s, both.makespan_s[first]
     order = (first, 1 - first)
     draws = _draws(calibration)
@@ -242,7 +247,7 @@ def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
     some = np.unique(np.linspace(0, points - 1, min(points, BAND_POINTS)).round().astype(int))
     lanes = np.array([_offsets(first, float(s)) for s in offsets[some]])
     drawn = np.array([_run(model, calibration.cache, lanes).makespan_s for model in draws])
-    # What the draws do to the curve, put on the curve itself: between the points it has no noise of its own.
+    # The relative spread of the draws, interpolated onto the curve.
     low, high = (
         np.interp(offsets, offsets[some], np.quantile(drawn, q, axis=0) / makespan[some]) * makespan for q in QUANTILES
     )
@@ -250,7 +255,7 @@ def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
 
 
 def _draws(calibration: Calibration) -> tuple[Model, ...]:
-    """Fewer of a cache that is too small: its share of hits is an equation to solve at every step."""
+    """Parameter draws; fewer for a cache that is too small, whose runs take longer."""
     return calibration.draws[:FEW_DRAWS] if _too_small(calibration) else calibration.draws
 
 

@@ -76,7 +76,7 @@ def plot(answer: Staggering, path: str | Path, measured: Sequence[Measured] = ()
 
 
 def _order(run: Measured) -> tuple[int, ...] | None:
-    """Which of two jobs was first; None: together, which lies on both curves."""
+    """The order of two jobs; None if they started together, a point of both curves."""
     if not any(run.offsets_s):
         return None
     return (0, 1) if run.offsets_s[0] == 0 else (1, 0)

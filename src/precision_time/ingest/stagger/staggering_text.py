@@ -1,4 +1,4 @@
-"""A staggering as text: what calibration cost and found, the curves, the best start, its gain, what was measured."""
+"""A staggering as text: calibration, curves, best start and its gain, measured run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text(answer: Staggering) -> str:
 
 
 class Clock:
-    """Seconds in one unit and with as many digits, for a table."""
+    """Formats seconds in one unit with a fixed number of digits."""
 
     def __init__(self, longest_s: float) -> None:
         self._scale, self.unit = unit_for(longest_s)
@@ -85,7 +85,7 @@ def _pair(answer: Staggering, i: int, j: int) -> str:
 
 
 def sparkline(values: Array, width: int = 60) -> str:
-    """The curve in one line of blocks."""
+    """The curve as one line of block characters."""
     some = np.interp(np.linspace(0, len(values) - 1, min(width, len(values))), np.arange(len(values)), values)
     low, high = float(some.min()), float(some.max())
     step = (high - low) or 1.0
@@ -120,7 +120,7 @@ def _curve(answer: Staggering, curve: Curve) -> str:
 
 
 def describe_start(answer: Staggering, way: Way) -> str:
-    """ "vit first, resnet 12.3 s later"."""
+    """For example "vit first, resnet 12.3 s later"."""
     if not any(way.offsets_s):
         return "all together"
     clock = _clock(answer)
@@ -174,7 +174,7 @@ def _notes(answer: Staggering) -> str:
 
 
 def measured_text(answer: Staggering, calibration: Measured) -> str:
-    """What was measured against what was predicted."""
+    """Measured against predicted times."""
     clock, way = _clock(answer), answer.launch
 
     def row(name: str, predicted: float, measured: float) -> list[str]:

@@ -1,8 +1,8 @@
-"""Rates from what jobs told in short windows.
+"""Rates from the progress of jobs in short windows.
 
-Lines come in bursts (as many batches as there are loader workers), so seconds per sample are the least-squares slope of
-time over samples at the ends of bursts, and not a quotient of differences. Over all lines the slope would be too small
-where bursts are few: of two workers and eight lines by 8 %.
+Progress lines arrive in bursts of one batch for each loader worker. Seconds per sample are therefore the least-squares
+slope of time over samples at the ends of bursts. Over all lines the slope would be too small where bursts are few: by
+8 % with two workers and eight lines.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from precision_time.ingest.model.rates import Array
 from precision_time.ingest.stagger.processes import Trace
 
 FEWEST_LINES = 4
-"""Lines that a slope needs; with fewer a window says nothing."""
+"""Least number of progress lines for a slope."""
 _BURST = 0.5
-"""Lines that follow each other within this share of the mean gap are one burst."""
+"""Lines within this share of the mean gap belong to one burst."""
 _FEWEST_BURSTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds per sample with its standard error, from so many windows."""
+    """Seconds per sample with its standard error, from a number of windows."""
 
     seconds: float
     error: float
@@ -44,16 +44,17 @@ class Rate:
 
 
 def typical(rates: Sequence[Rate]) -> Rate:
-    """As `combined`, but of three or more the one in the middle: a window that something disturbed counts little.
+    """The median of three or more rates, else the mean, so that a disturbed window counts little.
 
-    Only for launches at different times. Within one launch the mean is right: what is slow there is slow in the run.
+    Only for launches at different times; within one launch slow moments belong to the rate, and the mean is right.
     """
     rate = combined(rates)
     return rate if len(rates) < 3 else Rate(median(rate.seconds for rate in rates), rate.error, rate.windows)
 
 
 def combined(rates: Sequence[Rate]) -> Rate:
-    """The mean of repeated windows. Its error is how they scatter; of one or two, what they say themselves if more."""
+    """The mean of repeated windows, with its standard error from their scatter; of one or two, at least their own
+    error."""
     count = len(rates)
     mean = math.fsum(rate.seconds for rate in rates) / count
     within = math.sqrt(math.fsum(rate.error**2 for rate in rates)) / count
@@ -71,7 +72,10 @@ def slope(
     last: float = math.inf,
     window: str = "a window",
 ) -> Rate:
-    """Seconds per sample over the lines within these seconds and these samples (cumulative, `first` excluded)."""
+    """Seconds per sample over the lines within these seconds and these cumulative samples (`first` excluded).
+
+    Raises IngestError for fewer than FEWEST_LINES lines; `window` names the window in that message.
+    """
     inside = (trace.seconds >= begin_s) & (trace.seconds <= end_s) & (trace.samples > first) & (trace.samples <= last)
     ends = _burst_ends(trace.seconds, inside)
     seconds, samples = trace.seconds[inside], trace.samples[inside]
@@ -89,15 +93,14 @@ def slope(
     if rate <= 0:
         raise IngestError(f"job {trace.job!r} told progress that takes no time in {window}; check what it counts")
     residual = seconds - seconds.mean() - rate * centred
-    # Residuals of neighbouring lines are alike (time only adds up), so lines count as far fewer than they are, and
-    # those of one burst tell no more than its end.
+    # Residuals of neighbouring lines are correlated, since times accumulate: four lines count as one.
     freedom = max(1.0, lines / 4 - 1)
     error = math.sqrt(float(residual @ residual) / freedom / spread * 4)
     return Rate(rate, error)
 
 
 def _burst_ends(seconds: Array, inside: Flags) -> Flags:
-    """The lines inside that end a burst: the next line, inside or after, comes late, or there is none."""
+    """The lines inside that end a burst: followed by a longer gap, or by no line."""
     at = np.flatnonzero(inside)
     ends = inside.copy()
     if len(at) > 1:
@@ -107,15 +110,15 @@ def _burst_ends(seconds: Array, inside: Flags) -> Flags:
 
 
 def reached_s(trace: Trace, samples: float) -> float:
-    """Seconds from the launch until so many samples were done."""
+    """Seconds from the launch until `samples` were done."""
     at = int(np.searchsorted(trace.samples, samples - 0.5))
     return float(trace.seconds[min(at, len(trace.seconds) - 1)])
 
 
 def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> Rate:
-    """Seconds per sample of a first epoch by its end: better than a slope where only the sum of all samples is certain.
+    """Seconds per sample of a first epoch from its end, for epochs whose rate is not constant.
 
-    `fill_s` is what goes by before, as another launch has shown it; it is believed to a quarter.
+    `fill_s` is the time before the first batch, from another launch, with a standard error of a quarter.
     """
     return Rate(
         (reached_s(trace, samples) - fill_s) / samples, math.hypot(batch_s / math.sqrt(12), fill_s / 4) / samples
@@ -124,7 +127,7 @@ def whole_epoch(trace: Trace, samples: float, fill_s: float, batch_s: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class SoloTrace:
-    """One launch of a job alone on a subset: a first epoch in some state of the cache, then hot ones.
+    """One launch of a job alone on a subset: a first epoch, then hot ones.
 
     first           seconds per sample of the first epoch
     hots            of each further one
@@ -141,8 +144,8 @@ class SoloTrace:
 
 
 def read_solo(trace: Trace, samples: int, epochs: int | None = None) -> SoloTrace:
-    """Read a launch of so many epochs (None: as many as it told of) of so many samples. The last batch of an epoch may
-    be dropped by the job."""
+    """The rates of a launch of `epochs` epochs (None: as many as reported) of `samples` samples. The job may drop the
+    last batch of an epoch. Raises IngestError if the reported samples do not fit."""
     samples_done = trace.samples[-1] if len(trace.samples) else 0.0
     batch = float(np.max(np.diff(trace.samples, prepend=0.0))) if len(trace.samples) else 1.0
     epochs = epochs or max(1, round(samples_done / samples))
@@ -165,7 +168,7 @@ def read_solo(trace: Trace, samples: int, epochs: int | None = None) -> SoloTrac
 
 
 def concurrent_rates(traces: Sequence[Trace], window: str) -> list[Rate]:
-    """Rates in the time in which all of several jobs, launched at about one time, were at work."""
+    """Rates in the time during which all of several jobs, launched at about the same time, were running."""
     begin = max(t.launched_s + _first_s(t, window) for t in traces)
     end = min(t.launched_s + float(t.seconds[-1]) for t in traces)
     return [slope(t, begin - t.launched_s, end - t.launched_s, window=window) for t in traces]
