@@ -23,6 +23,7 @@ from benchmarks.accuracy.step_page import page, readme_table
 from benchmarks.accuracy.step_targets import targets
 from benchmarks.accuracy.steps import ANCHORED, ASSUMED, AWARE, ONE_ROW, PLAIN, TWINS, Board, twin
 from precision_time import predict
+from precision_time.anchoring import Anchoring
 from precision_time.anchors.anchor import JobDescriptor
 from precision_time.errors import DataError
 from precision_time.estimate.interval import Interval
@@ -33,7 +34,6 @@ from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_
 from precision_time.fit.provenance import parameters_digest
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
-from precision_time.prediction import Anchoring
 
 ROOT = Path(__file__).parent.parent
 HEAD = "id,source,trust,framework,model,batch_size,gpus,gpu,precision,step_time_s"

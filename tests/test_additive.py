@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from precision_time.layered_prediction import program_of
 
 from benchmarks.papers.every_layout import degrees, every_layout
 from fakes import HOST, device_document, kernel_row, product, traffic
@@ -19,7 +20,6 @@ from precision_time.errors import DataError, MissingPeakError, PredictorError
 from precision_time.hardware import default_catalog
 from precision_time.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.layered_prediction import program_of
 from precision_time.predictors.additive import Additive, BlindAdditive
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import local_step

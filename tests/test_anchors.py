@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time import predict
+from precision_time.anchoring import Anchoring
 from precision_time.anchors.anchor import OWN, Anchor, JobDescriptor, environment_of, shares_of
 from precision_time.anchors.base import published, read_base, row_of_anchor, shipped_covariance
 from precision_time.anchors.covariance import EFFECTS, Covariance, JobColumns, self_variance, step_covariance
@@ -26,7 +27,6 @@ from precision_time.evaluation import evaluate
 from precision_time.fit.anchors import LEFT_OUT, ONE, fit_covariance, judge_anchored, judge_one
 from precision_time.job import Job
 from precision_time.measurements.table import read_table
-from precision_time.prediction import Anchoring
 from precision_time.timing.parameters import read_data
 
 TABLE = Path(__file__).parent.parent / "data" / "published" / "measurements.csv"

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from fakes import MB, TWO, US, device, kernel_row, product, traffic
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.hardware import Gpu
-from precision_time.layout.rank_program import OpSignatures
+from precision_time.layout.segment import OpSignatures
 from precision_time.timing.calibrated import apply_calibration
 from precision_time.timing.interpolation import MonotoneCurve, SmoothSurface
 from precision_time.timing.kernels import SOURCES, KernelModel, KernelTimes, WorkTable
 from precision_time.timing.operators import WorkOptions, operator_key
-from precision_time.timing.program_times import kind_works
+from precision_time.timing.signature_times import kind_works
 from precision_time.timing.work import Work, attention_work, conv_work, memory_work
 
 MODEL = KernelModel(scales={})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakes import HOST, TWO, US, calibrated_catalog, device, device_document, kernel_row, product, traffic
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.errors import CatalogError, DataError
 from precision_time.hardware import load_device_file
 from precision_time.job import Job
@@ -224,7 +224,7 @@ def make_job(batch_size=4):
 
 def softmax_dtypes(model: str, precision: str, device_type: str) -> set[str]:
     job = Job(model, precision=precision, attention="math", batch_size=2)
-    graph = training_step(job, device_type=device_type).graph
+    graph = capture_model(job, device_type=device_type).graph
     return {kind.outputs[0].dtype for kind in graph.kinds if kind.name == "aten._softmax"}
 
 
@@ -242,8 +242,8 @@ def test_autocast_on_a_cpu_follows_its_own_lists(tmp_path: Path, named: bool, pr
 
 @pytest.mark.parametrize(("how", "calls"), [(None, 161), ("foreach", 1)])
 def test_optimizers_loop_over_tensors_on_a_cpu(how: str | None, calls: int) -> None:
-    step = training_step(Job("resnet50", optimizer="sgd", optimizer_impl=how), device_type="cpu")
+    step = capture_model(Job("resnet50", optimizer="sgd", optimizer_impl=how), device_type="cpu")
     assert {kind.attr("host_calls") for _, kind in step.tail.operators} == {calls}
-    on_gpu = training_step(Job("resnet50", optimizer="sgd"))
+    on_gpu = capture_model(Job("resnet50", optimizer="sgd"))
     assert {kind.attr("host_calls") for _, kind in on_gpu.tail.operators} == {1}
     assert on_gpu.graph is step.graph

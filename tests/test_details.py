@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from precision_time.layout.data_parallel import buckets  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -24,7 +25,6 @@ from precision_time.capture.graph import Category, OpGraph, OpSignature, Paramet
 from precision_time.capture.optimizer import Tail, tail  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
-from precision_time.layout.data_parallel import buckets  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 from precision_time.timing.work import Work  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402

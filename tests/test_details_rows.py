@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precision_time.anchoring import Anchoring
 from precision_time.hardware import cluster, node
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
-from precision_time.prediction import Anchoring, predict
+from precision_time.prediction import predict
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
 from precision_time.timing.work import attention_work, matmul_work

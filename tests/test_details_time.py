@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from precision_time.layout.data_parallel_GONE import data_parallel
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import Parameter, Phase
 from precision_time.capture.optimizer import tail
-from precision_time.capture.training_step import training_step
 from precision_time.estimate.estimate import Estimate
 from precision_time.hardware import cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.job import Job
 from precision_time.job.precision import PRECISIONS
-from precision_time.layout.data_parallel import data_parallel
 from precision_time.prediction import predict
 from precision_time.timeline.simulate import LAUNCH_LATENCY_S, Timeline, simulate
 from precision_time.timing.constants import StepConstants
@@ -28,7 +28,7 @@ from precision_time.timing.curves import INDEX, PARAMETERS, attention_seconds, m
 from precision_time.timing.host import host_costs
 from precision_time.timing.kernels import TRANSPOSE_SHARE, KernelModel
 from precision_time.timing.operators import WorkOptions, works
-from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.signature_times import OldTimedProgram, old_time_program
 from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
 
 MODEL = KernelModel(scales={})
@@ -155,14 +155,14 @@ def test_batch_norm_and_its_neighbours_gain_at_most_two() -> None:
         assert seconds(half, V100) > passes * data * 2 / 900e9
 
 
-def timed(job: Job, ranks: int = 1) -> TimedProgram:
+def timed(job: Job, ranks: int = 1) -> OldTimedProgram:
     """Without the factors fitted on whole steps, so that the hand-set host costs stand as they are."""
-    program = data_parallel(training_step(job), ranks, job.grad_accum, job.no_sync)
+    program = data_parallel(capture_model(job), ranks, job.grad_accum, job.no_sync)
     options = WorkOptions(tf32=job.precision == "tf32", channels_last=job.memory_format == "nhwc")
-    return time_program(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
+    return old_time_program(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
 
 
-def by_family(found: TimedProgram) -> Counter[str]:
+def by_family(found: OldTimedProgram) -> Counter[str]:
     """Device seconds of a micro-step by family of kernels."""
     calls = np.bincount(found.program.micro.kind, minlength=len(found.program.kinds))
     spent: Counter[str] = Counter()
@@ -202,7 +202,7 @@ def test_nchw_on_tensor_cores_costs_exactly_its_transposes(direction: str) -> No
 
 def test_a_resnet_in_nchw_moves_two_trips_of_every_convolution_more() -> None:
     jobs = [Job("resnet50", precision="amp-bf16", batch_size=32, memory_format=x) for x in ("nchw", "nhwc")]
-    graph = training_step(jobs[0]).graph
+    graph = capture_model(jobs[0]).graph
     trips = 0
     for call in graph.calls:
         kind = graph.kinds[call.kind]
@@ -259,12 +259,12 @@ def test_a_loop_over_tensors_costs_the_host_by_the_tensor() -> None:
     assert host_of_update("fused", 100, 1000)[0] == pytest.approx((25 + 0.8 * 100) * US)
 
 
-def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> TimedProgram:
+def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> OldTimedProgram:
     job = Job("bert-large", precision=precision, batch_size=64, optimizer_impl=how, clip_norm=0, loss_scale=loss_scale)
     return timed(job)
 
 
-def without_wait(found: TimedProgram) -> Timeline:
+def without_wait(found: OldTimedProgram) -> Timeline:
     return simulate(dataclasses.replace(found, program=dataclasses.replace(found.program, sync_after_tail=-1)))
 
 
@@ -299,7 +299,7 @@ def test_a_static_loss_scale_unscales_without_a_question() -> None:
 
 
 def test_accumulation_repeats_the_micro_step_and_shares_what_follows() -> None:
-    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, TimedProgram]:
+    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, OldTimedProgram]:
         job = Job("resnet50", precision="amp-bf16", batch_size=64, grad_accum=grad_accum, no_sync=no_sync)
         found = timed(job, 8)
         return simulate(found), found

@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from precision_time import Job, predict  # noqa: E402
-from precision_time.capture.layered_step import LayeredStep, layered_step  # noqa: E402
+from precision_time.capture.captured_model import capture_model  # noqa: E402
 from precision_time.capture.layers import LayeredGraph, layered  # noqa: E402
-from precision_time.capture.training_step import training_step  # noqa: E402
+from precision_time.capture.training_step import TrainingStep, training_step  # noqa: E402
 from precision_time.errors import JobError  # noqa: E402
 from precision_time.layout.tensor_parallel import exchanges, region_of  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
@@ -30,12 +30,12 @@ def job(model: str, layout: str, **words: Any) -> Job:
     return Job(model, layout=layout, **given)
 
 
-def of(model: str, layout: str, **words: Any) -> LayeredStep:
-    return layered_step(job(model, layout, **words))
+def of(model: str, layout: str, **words: Any) -> TrainingStep:
+    return training_step(job(model, layout, **words))
 
 
 def deep(model: str) -> LayeredGraph:
-    return layered(training_step(job(model, "dp")).graph)
+    return layered(capture_model(job(model, "dp")).graph)
 
 
 def split_of(model: str) -> Split:
@@ -83,7 +83,7 @@ def test_the_ranks_parts_are_the_model(model: str, tp: int) -> None:
     local = {p.name: p for p in of(model, f"tp={tp}").layers.graph.parameters}
     padded = local_config(whole_config(config, split), split, tp, 1, 1)["vocab"] * tp
     assert config["vocab"] <= padded < config["vocab"] + 128 * tp
-    whole = {p.name: p for p in training_step(job(model, "dp")).graph.parameters}
+    whole = {p.name: p for p in capture_model(job(model, "dp")).graph.parameters}
     divided = set()
     assert set(local) < set(whole)
     for name, mine in local.items():
@@ -123,7 +123,7 @@ def test_sequence_parallel_ranks_share_what_lies_between(model: str) -> None:
 def exchanged(model: str, layout: str, place: int) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """(collective, bytes) of the unit at this place of the forward pass, forward and backward."""
     given = job(model, layout)
-    step = layered_step(given)
+    step = training_step(given)
     unit = step.layers.units[step.layers.order[place]]
     found = exchanges(step.layers.graph, unit, step.split, given.layout_spec)
     return tuple(
@@ -204,9 +204,9 @@ def test_a_sequence_is_shared_where_attention_stays_within_it() -> None:
 )
 def test_what_cannot_be_divided(model: str, layout: str, says: str) -> None:
     with pytest.raises(JobError, match=says):
-        layered_step(Job(model, gpu="h100-80gb-sxm", gpus=8, layout=layout))
+        training_step(Job(model, gpu="h100-80gb-sxm", gpus=8, layout=layout))
 
 
 def test_both_lengths_are_shared_out() -> None:
     with pytest.raises(JobError, match="target_len=114 cannot be shared out over tp=4"):
-        layered_step(Job("t5-base", gpu="h100-80gb-sxm", gpus=8, layout="tp=4,sp"))
+        training_step(Job("t5-base", gpu="h100-80gb-sxm", gpus=8, layout="tp=4,sp"))

@@ -297,7 +297,7 @@ def test_warnings_name_columns_and_ids(tmp_path: Path) -> None:
 def test_every_row_is_judged_or_listed_in_order(table: Path) -> None:
     """Real predictions of shipped models: the same as `predict`, whatever the number of processes."""
     from precision_time import predict
-    from precision_time.prediction import Anchoring
+    from precision_time.anchoring import Anchoring
 
     one = evaluate(table)
     assert [j.row.id for j in one.judged] == ["r-tf32", "r-amp", "b-fp32", "b-amp"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.fused_kernels import FUSED, framework_kernels
 from precision_time.capture.graph import Category, OpGraph, OpSignature, Phase
-from precision_time.capture.layered_step import layered_step
 from precision_time.capture.layers import AFTER, BEFORE, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
@@ -20,7 +20,7 @@ BATCH, SEQ = 2, 512
 def graph_of(model: str, framework: str, **fields: object) -> OpGraph:
     """The traced step of three layers, or of the named model where it is not divided."""
     job = Job(model, precision="bf16", input={"seq_len": SEQ}, batch_size=BATCH, framework=framework, **fields)  # type: ignore[arg-type]
-    return layered_step(job).layers.graph
+    return training_step(job).layers.graph
 
 
 def names(graph: OpGraph, *phases: Phase) -> Counter[str]:
@@ -80,7 +80,7 @@ def test_the_fused_swiglu_reads_and_writes_the_traced_tensors() -> None:
 
 
 def test_silu_alone_stays() -> None:
-    graph = training_step(Job("efficientnet-b0", precision="bf16")).graph
+    graph = capture_model(Job("efficientnet-b0", precision="bf16")).graph
     assert names(graph)["silu_"] == names(graph)["silu_backward"] > 0
     fused = names(framework_kernels(graph, "megatron"))
     assert fused["silu_"] == fused["silu_backward"] == names(graph)["silu_"]
@@ -134,7 +134,7 @@ def test_scaled_masked_softmax_is_a_softmax() -> None:
 def test_products_weights_and_order_stay(model: str, framework: str) -> None:
     if model == "qwen3":
         job = Job("llama3-8b", model_config={"qk_norm": 1}, precision="bf16", batch_size=2, input={"seq_len": SEQ})
-        graph = layered_step(job).layers.graph
+        graph = training_step(job).layers.graph
     else:
         graph = graph_of(model, "pytorch")
     fused = framework_kernels(graph, framework)

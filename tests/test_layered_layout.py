@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from precision_time.capture.layered_step import LayeredStep, layered_step
 from precision_time.capture.layers import AFTER, BEFORE
+from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
 from precision_time.job import Job
 from precision_time.job.layout import Layout
-from precision_time.layout.layered_program import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, LayeredProgram
-from precision_time.layout.layers import EXPERT_DATA, REPLICAS, TIED, Options, cut_layers, groups, layered_program
+from precision_time.layout.program import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, StepProgram
+from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED, Options, cut_layers, groups, step_program
 from precision_time.layout.tensor_parallel import exchanges
 
 UNITS = (SimpleNamespace(name=BEFORE), SimpleNamespace(name="blocks.0"), SimpleNamespace(name=AFTER))
@@ -119,16 +119,14 @@ def test_groups_are_those_of_the_coordinates(layout: Layout) -> None:
 
 def program(
     model: str, layout: str, gpus: int, micro_batches: int = 4, **words: Any
-) -> tuple[LayeredStep, LayeredProgram]:
+) -> tuple[TrainingStep, StepProgram]:
     options = {k: words.pop(k) for k in ("recompute_layers", "communication_dtype", "no_sync") if k in words}
     precision = words.pop("precision", "bf16-master")
     recompute, framework = words.pop("recompute", "none"), words.pop("framework", "pytorch")
     job = Job(model, gpus=gpus, layout=layout, input={"seq_len": 2048} if model != "gpt2" else {}, batch_size=1,
               precision=precision, framework=framework)  # fmt: skip
-    step = layered_step(job)
-    return step, layered_program(
-        step, job.layout_spec, Options(micro_batches, recompute, framework=framework, **options)
-    )
+    step = training_step(job)
+    return step, step_program(step, job.layout_spec, Options(micro_batches, recompute, framework=framework, **options))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_weights_of_all_ranks_are_the_models(model: str, layout: str, gpus: int)
         p.numel for i in step.layers.order for p in step.layers.units[i].parameters if "norm" in p.name
     )  # fmt: skip
     assert (held - replicated) * tp + replicated == step.parameters
-    assert step.parameters == layered_step(Job(model, input={"seq_len": 2048}, batch_size=1)).parameters
+    assert step.parameters == training_step(Job(model, input={"seq_len": 2048}, batch_size=1)).parameters
     assert all(s.dense_trainable == s.dense_elements for s in found.stages)
 
 
@@ -164,7 +162,7 @@ def test_an_indivisible_vocabulary_is_padded() -> None:
     whole, _ = program("gpt2", "dp", 1)
     _, found = program("gpt2", "tp=4", 4)
     rows = -(-50257 // 512) * 512 // 4
-    embedding = next(p for u in layered_step(Job("gpt2", gpus=4, layout="tp=4")).layers.units for p in u.parameters
+    embedding = next(p for u in training_step(Job("gpt2", gpus=4, layout="tp=4")).layers.units for p in u.parameters
                      if p.name == "embedding.weight")  # fmt: skip
     assert embedding.shape == (rows, 768)
     assert found.stages[0].dense_elements < whole.parameters
@@ -192,7 +190,7 @@ def test_bytes_on_the_wire(precision: str, words: dict[str, Any], weight: float,
     assert (found.weight_bytes, found.gradient_bytes) == (weight, gradient)
 
 
-def again(found: LayeredProgram) -> list[list[int]]:
+def again(found: StepProgram) -> list[list[int]]:
     """How many layers of every chunk recompute."""
     return [[sum(r for _, _, r in chunk.units) for chunk in stage.chunks] for stage in found.stages]
 
@@ -219,8 +217,8 @@ def test_what_recomputes() -> None:
 
 def test_selective_recomputation_of_unfused_attention() -> None:
     job = Job("gpt", attention="math", precision="bf16-master", gpus=2, layout="tp=2")
-    step = layered_step(job)
-    found = layered_program(step, job.layout_spec, Options(1, "selective"))
+    step = training_step(job)
+    found = step_program(step, job.layout_spec, Options(1, "selective"))
     block = next(u for u in found.units if u.name not in (BEFORE, AFTER))
     names = [found.kinds[k].name.removeprefix("aten.") for k in block.recompute.kind]
     assert names[0] == names[-2] == "bmm" or names[-1] == "bmm"
@@ -294,15 +292,15 @@ def test_pipeline_boundaries_carry_the_residual_stream() -> None:
 )  # fmt: skip
 def test_what_a_model_cannot_be_divided_into(words: dict[str, Any], says: str) -> None:
     with pytest.raises(JobError, match=says):
-        layered_step(Job(words.pop("model", "llama3-8b"), **words))
+        training_step(Job(words.pop("model", "llama3-8b"), **words))
 
 
 @pytest.mark.parametrize(("zero", "share"), [(0, 1), (1, 1), (2, 4), (3, 4)])
 def test_sums_of_gradients_stand_whole_below_zero_2(zero: int, share: int) -> None:
     """Over micro-batches: only from ZeRO 2 on is a gradient scattered before it is added."""
     job = Job("gpt2", gpu="h100-80gb-sxm", gpus=4, precision="bf16-master", batch_size=1)
-    step = layered_step(job)
-    program = layered_program(step, Layout(dp=4, zero=zero), Options(4, "none", None, None, "deepspeed"))
+    step = training_step(job)
+    program = step_program(step, Layout(dp=4, zero=zero), Options(4, "none", None, None, "deepspeed"))
     stage = program.stages[0]
     (added,) = (program.kinds[int(k)].outputs[0].shape for k in stage.accumulate.kind)
     assert added == pytest.approx((stage.dense_trainable / share,))

@@ -12,20 +12,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from precision_time.layered_prediction import in_flight, options_of  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from precision_time import Estimate, predict  # noqa: E402
-from precision_time.capture.layered_step import layered_step  # noqa: E402
+from precision_time.capture.captured_model import capture_model, resolve  # noqa: E402
 from precision_time.capture.lifetimes import lifetimes  # noqa: E402
-from precision_time.capture.training_step import resolve, training_step  # noqa: E402
-from precision_time.estimate.layered_memory import NCCL_BYTES, layered_memory  # noqa: E402
+from precision_time.capture.training_step import training_step  # noqa: E402
 from precision_time.estimate.memory import FRAMEWORK, memory  # noqa: E402
+from precision_time.estimate.step_memory import NCCL_BYTES, step_memory  # noqa: E402
 from precision_time.estimate.text import _stages  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.largest_batch import largest_micro_batch, memory_of, with_largest_batch  # noqa: E402
-from precision_time.layered_prediction import in_flight, options_of  # noqa: E402
-from precision_time.layout.layers import core_attention, layered_program  # noqa: E402
 from precision_time.layout.local_bytes import local_bytes  # noqa: E402
+from precision_time.layout.step_program import core_attention, step_program  # noqa: E402
 from precision_time.measurements.table import read_table  # noqa: E402
 
 LLM = Path(__file__).parent.parent / "data" / "published" / "measurements_llm.csv"
@@ -42,7 +42,7 @@ def megatron(layout: str, gpus: int, **words: Any) -> Job:
 
 def kept_by_a_layer(job: Job) -> tuple[int, int]:
     """Bytes that a block keeps, without and with selective recomputation."""
-    step = layered_step(job)
+    step = training_step(job)
     unit = step.layers.units[step.layers.blocks[1]]
     graph = step.layers.graph
     found = lifetimes(graph, unit, local_bytes(step, job.framework), core_attention(graph, unit))
@@ -84,7 +84,7 @@ def test_full_recomputation_keeps_the_input_of_every_layer() -> None:
 @pytest.mark.parametrize(("precision", "gradient"), [("bf16-master", 4), ("fp16-master", 2)])
 def test_megatron_states(precision: str, gradient: int) -> None:
     job = megatron("dp", 8, precision=precision, optimizer="adam").replace(batch_size=1, input={"seq_len": 16})
-    parameters = layered_step(job).parameters
+    parameters = training_step(job).parameters
 
     def held(layout: str) -> float:
         rows = memory_of(job.replace(layout=layout)).by_category
@@ -156,13 +156,13 @@ def total(tracker: Any) -> int:
 
 def layered(job: Job) -> int:
     """Tensors alone."""
-    step, options = layered_step(job, None, "cpu"), options_of(job)
-    found = layered_memory(step, layered_program(step, job.layout_spec, options), options, in_flight(job), 1)
+    step, options = training_step(job, None, "cpu"), options_of(job)
+    found = step_memory(step, step_program(step, job.layout_spec, options), options, in_flight(job), 1)
     return found.peak_bytes - found.by_category[FRAMEWORK] - (NCCL_BYTES if job.gpus > 1 else 0)
 
 
 def plain(job: Job) -> int:
-    found = memory(training_step(job, None, "cpu"), 1, 1, job.grad_accum)
+    found = memory(capture_model(job, None, "cpu"), 1, 1, job.grad_accum)
     return found.peak_bytes - found.by_category[FRAMEWORK]
 
 

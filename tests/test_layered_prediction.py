@@ -11,22 +11,23 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from precision_time.layered_prediction import predict_layers
 
-from precision_time.capture.layered_step import layered_step
+from precision_time.anchoring import Anchoring
+from precision_time.capture.training_step import training_step
 from precision_time.errors import JobError
 from precision_time.estimate.correction import NONE
 from precision_time.estimate.estimate import BREAKDOWN_TERMS, Estimate
 from precision_time.hardware import cluster
 from precision_time.job import Job
 from precision_time.job.layout import Layout
-from precision_time.layered_prediction import predict_layers
-from precision_time.layout.layers import Options, layered_program
-from precision_time.prediction import Anchoring, predict
-from precision_time.timeline.layers import simulate_layers
+from precision_time.layout.step_program import Options, step_program
+from precision_time.prediction import predict
+from precision_time.timeline.simulate import simulate
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.layer_times import time_layers
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.operators import WorkOptions
+from precision_time.timing.program_times import time_program
 
 GPU = "h100-80gb-sxm"
 
@@ -91,11 +92,11 @@ def test_what_holds_of_every_layout(job: Job) -> None:
 @given(jobs())
 def test_the_simulated_step_is_the_sum_of_its_terms(job: Job) -> None:
     """No term is counted twice: what is left to bubbles and gaps is never cut off at nothing."""
-    step = layered_step(job)
+    step = training_step(job)
     options = Options(job.grad_accum, job.recompute, None, None, job.framework)
-    program = layered_program(step, job.layout_spec, options)
-    timed = time_layers(program, cluster(job.gpu, job.gpus), WorkOptions(), job.execution)
-    found = simulate_layers(timed, record=True)
+    program = step_program(step, job.layout_spec, options)
+    timed = time_program(program, cluster(job.gpu, job.gpus), WorkOptions(), job.execution)
+    found = simulate(timed, record=True)
     if found.pipeline is not None:
         end = found.step_s - found.straggler_wait_s
         assert end >= found.pipeline.step_s - 1e-12

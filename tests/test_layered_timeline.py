@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from precision_time.capture.graph import Phase
 from precision_time.job.layout import Layout
-from precision_time.layout.layered_program import Chunk, Stage
-from precision_time.layout.rank_program import Segment
+from precision_time.layout.program import Chunk, Stage
+from precision_time.layout.segment import Segment
 from precision_time.timeline import layers as module
-from precision_time.timeline.layers import LayeredTimeline, simulate_layers
-from precision_time.timing.layer_times import DataTimes
+from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.passes import LAUNCH_LATENCY_S, NOTHING, Pass, UnitTimes, pass_of
+from precision_time.timing.program_times import DataTimes
 
 US = 1e-6
 NONE = Segment.of([])
@@ -70,7 +70,7 @@ def passed(rows: Rows) -> Pass:
 
 
 def timed(case: Case, **changed: Any) -> Any:
-    """What `simulate_layers` needs of a `TimedLayers`."""
+    """What `simulate` needs of a `TimedProgram`."""
     chunk = Chunk(tuple((unit, 1, int(again)) for unit, again in case.order))
     empty = SimpleNamespace(forward=NONE, backward=NONE, recompute=NONE)
     program = SimpleNamespace(
@@ -204,13 +204,13 @@ def cases(draw: Any, fewest: int = 1, most: int = 3) -> Case:
     )  # fmt: skip
 
 
-def step_of(case: Case) -> LayeredTimeline:
-    found = simulate_layers(timed(case), record=True)
-    assert simulate_layers(timed(case)).step_s == pytest.approx(found.step_s, rel=1e-12, abs=1e-15)
+def step_of(case: Case) -> Timeline:
+    found = simulate(timed(case), record=True)
+    assert simulate(timed(case)).step_s == pytest.approx(found.step_s, rel=1e-12, abs=1e-15)
     return found
 
 
-def exposed(found: LayeredTimeline) -> float:
+def exposed(found: Timeline) -> float:
     return found.communication_exposed_s
 
 

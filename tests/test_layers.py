@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Parameter, Phase, Storage, TensorSpec
-from precision_time.capture.layered_step import layered_step
 from precision_time.capture.layers import AFTER, BEFORE, WHOLE, LayeredGraph, block_of, layered
 from precision_time.capture.training_step import training_step
 from precision_time.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.layout.rank_program import OpSignatures
+from precision_time.layout.segment import OpSignatures
 from precision_time.prediction import predict
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import kind_works
+from precision_time.timing.signature_times import kind_works
 from precision_time.zoo.shallow import Shallow
 
 MODELS = ("resnet50", "bert-large", "t5-base", "gpt2", "llama3-8b", "vit-b-16", "jasper-10x5dr", "unet3d", "gpunet-0",
@@ -26,7 +26,7 @@ MODELS = ("resnet50", "bert-large", "t5-base", "gpt2", "llama3-8b", "vit-b-16", 
 
 
 def graph_of(model: str, precision: str = "amp-bf16") -> OpGraph:
-    return training_step(Job(model, precision=precision)).graph
+    return capture_model(Job(model, precision=precision)).graph
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_lies_in_no_block_belongs_by_its_place() -> None:
 
 def test_a_model_without_blocks_is_one_unit() -> None:
     found = layered(made(("a", "stem", F), ("b", "head", F), ("d_b", "head", B), parameters=(("stem.weight", 0),)))
-    assert [u.name for u in found.units] == [AFTER]
+    assert [u.name for u in found.units] == [WHOLE]
     assert found.order == (0,)
     assert found.parameter_count == 4
 
@@ -151,8 +151,8 @@ def test_a_model_without_blocks_is_one_unit() -> None:
 def test_three_layers_repeated_are_the_deep_model(model: str, precision: str) -> None:
     """Named models ship traced at their full depth, templates with three layers."""
     job = Job(model, precision=precision, batch_size=2, input={"seq_len": 1024})
-    graph = training_step(job).graph
-    expanded = layered_step(job).layers
+    graph = capture_model(job).graph
+    expanded = training_step(job).layers
     assert len(expanded.graph.calls) < len(graph.calls)
     assert run(expanded) == run(layered(graph))
     assert expanded.parameter_count == graph.parameter_count
@@ -192,15 +192,15 @@ def test_a_shallow_model_traced_whole_and_by_its_layers(layers: int) -> None:
     pytest.importorskip("torch")
     job = Job("gpt", model_config={"layers": layers, "hidden": 64, "heads": 4, "head_dim": 16, "vocab": 320},
               input={"seq_len": 64}, batch_size=2, precision="bf16")  # fmt: skip
-    whole = layered(training_step(job).graph)
-    expanded = layered_step(job, parse_precision("bf16")).layers
+    whole = layered(capture_model(job).graph)
+    expanded = training_step(job, parse_precision("bf16")).layers
     assert run(expanded) == run(whole)
     assert expanded.parameter_count == whole.parameter_count
 
 
 def test_a_model_without_numbered_modules_is_one_block() -> None:
     """So that it can be sharded, recomputed and trained in any layout of data ranks."""
-    step = layered_step(Job("inception-v3"))
+    step = training_step(Job("inception-v3"))
     assert [unit.name for unit in step.layers.units] == [WHOLE]
     assert step.layers.order == (0,)
     assert step.layers.parameter_count == step.parameter_count

@@ -8,12 +8,12 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from precision_time.layout.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets, data_parallel
 
+from precision_time.capture.captured_model import CapturedModel
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Parameter, Phase, TensorSpec
 from precision_time.capture.optimizer import tail
-from precision_time.capture.training_step import TrainingStep
 from precision_time.job.precision import PRECISIONS
-from precision_time.layout.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets, data_parallel
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ def parameters(*numels: int, dtype: str = "float32") -> tuple[Parameter, ...]:
     return tuple(Parameter(f"p{i}", (n,), dtype, dtype, count - 1 - i) for i, n in enumerate(numels))
 
 
-def step_of(precision: str, *numels: int, optimizer: str = "adam") -> TrainingStep:
+def step_of(precision: str, *numels: int, optimizer: str = "adam") -> CapturedModel:
     """A step of one backward operator per parameter."""
     said = PRECISIONS[precision]
     found = tuple(
@@ -34,7 +34,7 @@ def step_of(precision: str, *numels: int, optimizer: str = "adam") -> TrainingSt
     kinds = (OpSignature("aten.relu", (spec,), (spec,)),)
     calls = tuple(Call(0, Phase.BACKWARD) for _ in numels)
     graph = OpGraph("net", kinds, calls, ("",), (), found, buffer_bytes=64)
-    return TrainingStep("net", graph, tail(found, said, optimizer), said, optimizer, 8, None, "own")
+    return CapturedModel("net", graph, tail(found, said, optimizer), said, optimizer, 8, None, "own")
 
 
 def test_buckets_by_hand() -> None:

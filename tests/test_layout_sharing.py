@@ -24,8 +24,8 @@ def _jobs() -> list[Job]:
 
 
 _REMEMBER = (
-    "precision_time.layout", "precision_time.capture.layered_step", "precision_time.capture.optimizer",
-    "precision_time.timing.program_times", "precision_time.estimate.layered_memory",
+    "precision_time.layout", "precision_time.capture.training_step", "precision_time.capture.optimizer",
+    "precision_time.timing.signature_times", "precision_time.estimate.step_memory",
 )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.tracer import Tracer
-from precision_time.capture.training_step import training_step
 from precision_time.job import Job
 from precision_time.journal import Journal
 from precision_time.measure import measurement, scaled, suite
@@ -44,7 +44,7 @@ def scaling(request: pytest.FixtureRequest) -> str:
 def captured(folder: Path, scaling: str) -> Iterator[tuple[Phase, OpSignature]]:
     path = folder / "own.py"
     path.write_text(OWN, encoding="utf-8")
-    graph = training_step(Job(f"{path}:net", precision=f"fp8-{scaling}")).graph
+    graph = capture_model(Job(f"{path}:net", precision=f"fp8-{scaling}")).graph
     for call in graph.calls:
         yield call.phase, graph.kinds[call.kind]
 

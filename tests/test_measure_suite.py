@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import OpSignature, TensorSpec
-from precision_time.capture.training_step import training_step
 from precision_time.cli.main import main
 from precision_time.errors import DataError
 from precision_time.job import Job
@@ -85,7 +85,7 @@ def test_every_operator_of_a_step_runs_again_by_itself(own_model: str, precision
     assert "precision_time::attention_backward.learned" in {each.recorded.overload for each in found}
     for each in found:
         call_of(each.recorded, CPU)()
-    wanted = {kind for kind in training_step(job, None, "cpu").graph.kinds if kind.inputs}
+    wanted = {kind for kind in capture_model(job, None, "cpu").graph.kinds if kind.inputs}
     seen = {bench_of(each.recorded).kind("cpu") for each in found}
     if precision == "fp64":  # the graph is renamed as a whole, down to statistics that stay in float32
         assert {(k.name, tuple(s.shape for s in k.inputs)) for k in seen} == {
@@ -113,7 +113,7 @@ def test_each_replayed_operator_is_one_that_the_prediction_asks_for(own_model: s
     asked = {
         (kind.name, work.shape)
         for job in jobs
-        for kind in training_step(job, None, "cpu").graph.kinds
+        for kind in capture_model(job, None, "cpu").graph.kinds
         for work in works(kind, WorkOptions()) or ()
     }
     for bench in found:
@@ -330,7 +330,7 @@ def test_an_update_is_timed_until_the_host_is_free() -> None:
     tasks = {task.label: task for task in optimizers.update_tasks(CPU)}
     assert len(tasks) == 5 * 3 + 3 * 3 * 2 + 2 + 1  # in float32, in either half, LAMB, clipping
     found = tasks["update adamw foreach of mobilenet-v3-large"].run(0.0)
-    assert found["tensors"] == len(training_step(Job("mobilenet-v3-large")).graph.parameters)
+    assert found["tensors"] == len(capture_model(Job("mobilenet-v3-large")).graph.parameters)
     assert 0 < found["host_s"] <= found["seconds"]  # each host sample ends before its device sample
     half = tasks["update adamw fused of mobilenet-v3-large in bfloat16"].run(0.0)
     assert (half["dtype"], half["elements"]) == ("bfloat16", found["elements"])

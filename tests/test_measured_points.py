@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import OpSignature, TensorSpec
-from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError
 from precision_time.fit.kernel_tables import Rows
 from precision_time.fit.measured_parameters import FEWEST, fit_measured
@@ -81,7 +81,7 @@ def real_seconds(found: Iterable[Work]) -> np.ndarray:
 def kinds_of(model: str, batches: Iterable[int]) -> Iterator[OpSignature]:
     """Operators of a step, convolutions pass by pass, as the suite measures them."""
     for batch in batches:
-        for kind in training_step(Job(model, precision="amp-bf16", batch_size=batch)).graph.kinds:
+        for kind in capture_model(Job(model, precision="amp-bf16", batch_size=batch)).graph.kinds:
             if kind.name != "aten.convolution_backward":
                 yield kind
                 continue
@@ -201,7 +201,7 @@ def test_outliers_are_left_out(tmp_path: Path) -> None:
 
 def test_an_update_in_half_moves_half_the_bytes() -> None:
     """SGD fused: gradient, weight and momentum in, weight and momentum out, two bytes each."""
-    elements = sum(p.numel for p in training_step(Job("resnet50")).graph.parameters)
+    elements = sum(p.numel for p in capture_model(Job("resnet50")).graph.parameters)
     for dtype, width in (("float32", 4), ("float16", 2), ("bfloat16", 2)):
         work = update_work({"update": "sgd fused", "model": "resnet50", "dtype": dtype})
         assert (work.dtype, work.bytes) == (dtype, 5 * width * elements)
@@ -213,7 +213,7 @@ def test_updates_that_wait_for_the_host_say_nothing_of_the_device(tmp_path: Path
     (group,) = read_folder(folder_of(tmp_path / "h200", records)).groups
     assert len(group.members) == 1
     # SGD with momentum, fused: gradient, weight and momentum read, the last two written
-    parameters = sum(p.numel for p in training_step(Job("resnet50")).graph.parameters)
+    parameters = sum(p.numel for p in capture_model(Job("resnet50")).graph.parameters)
     assert group.members[0].work.bytes == 4 * 5 * parameters
 
 
@@ -453,7 +453,7 @@ def test_a_resnet_on_the_measured_gpu_is_learned_and_as_fast_as_it_really_is(
     assert after.step.p50 == pytest.approx(truth.step.p50, rel=0.05)
     assert abs(before.step.p50 / truth.step.p50 - 1) > 0.10
 
-    kinds = training_step(job).graph.kinds
+    kinds = capture_model(job).graph.kinds
     found = [work for kind in kinds for work in works(kind, WorkOptions(False, True)) or ()]
     table = WorkTable.from_works(found)
     for sets, source in (({"sets": SETS}, "assumed"), ({"sets": SETS, "own": own}, "learned")):

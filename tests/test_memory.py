@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from networks import total, trace  # noqa: E402
+from precision_time.capture.captured_model import CapturedModel  # noqa: E402
 from precision_time.capture.graph import Category, OpGraph, Phase  # noqa: E402
 from precision_time.capture.optimizer import tail  # noqa: E402
-from precision_time.capture.training_step import TrainingStep  # noqa: E402
 from precision_time.estimate.memory import FRAGMENTATION, FRAMEWORK_BYTES, Memory, _peak_of_step, memory  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
 
@@ -58,7 +58,7 @@ def chain(layers: int = 3, width: int = 256, batch: int = 64) -> OpGraph:
 
 def table(ranks: int = 1, grad_accum: int = 1, optimizer: str = "adam", how: str = "fused") -> Memory:
     graph, said = chain(), PRECISIONS["fp32"]
-    step = TrainingStep("chain", graph, tail(graph.parameters, said, optimizer, how), said, optimizer, 64, None, "own",
+    step = CapturedModel("chain", graph, tail(graph.parameters, said, optimizer, how), said, optimizer, 64, None, "own",
                         implementation=how)  # fmt: skip
     return memory(step, 1 << 30, ranks, grad_accum)
 

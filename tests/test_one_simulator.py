@@ -1,4 +1,4 @@
-"""Plain data-parallel jobs in the simulator of layouts, against what the former data-parallel simulator predicted."""
+"""Plain data-parallel jobs, against what the former simulator of these jobs alone predicted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def check(names: tuple[str, ...] | None) -> None:
             assert now is None or now / former == pytest.approx(ratio, abs=1e-3), name
 
 
-def test_the_two_simulators_differ_by_what_is_recorded() -> None:
+def test_predictions_differ_from_the_former_ones_by_what_is_recorded() -> None:
     check(SOME)
 
 
 @pytest.mark.slow
-def test_the_two_simulators_differ_by_what_is_recorded_for_every_model() -> None:
+def test_predictions_differ_from_the_former_ones_by_what_is_recorded_for_every_model() -> None:
     check(None)

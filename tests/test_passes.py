@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.capture.graph import Phase
-from precision_time.layout.rank_program import Segment
+from precision_time.layout.segment import Segment
 from precision_time.timing.passes import LAUNCH_LATENCY_S, NOTHING, Pass, pass_of
 
 US = 1e-6

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.random_networks import random_networks
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
@@ -39,7 +39,7 @@ CONV, ACT, SUM, BN = Primitive.CONV, Primitive.ACT, Primitive.SUM, Primitive.BN
 
 
 def captured(model: str, precision: str = "fp32") -> Network:
-    step = training_step(Job(model, batch_size=8), parse_precision(precision), "cuda")
+    step = capture_model(Job(model, batch_size=8), parse_precision(precision), "cuda")
     return network_of(step.graph, step.batch_size)
 
 
@@ -83,7 +83,7 @@ def test_depthwise_and_dilated_convolutions_are_kinds_of_their_own() -> None:
 
 
 def test_a_graph_without_layers_is_an_error() -> None:
-    step = training_step(Job("ncf", batch_size=8), parse_precision("fp32"), "cuda")
+    step = capture_model(Job("ncf", batch_size=8), parse_precision("fp32"), "cuda")
     from dataclasses import replace
 
     with pytest.raises(PredictorError, match="no known layer"):

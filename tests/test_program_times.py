@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from precision_time.layout.data_parallel_GONE import data_parallel
 
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.hardware import cluster
 from precision_time.job import Job
-from precision_time.layout.data_parallel import data_parallel
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.signature_times import OldTimedProgram, old_time_program
 
 
-def timed(precision: str, gpu: str, gpus: int = 1, grad_accum: int = 1) -> TimedProgram:
+def timed(precision: str, gpu: str, gpus: int = 1, grad_accum: int = 1) -> OldTimedProgram:
     job = Job("resnet50", precision=precision, gpu=gpu, batch_size=32)
-    program = data_parallel(training_step(job), gpus, grad_accum)
-    return time_program(program, cluster(gpu, gpus), WorkOptions(tf32=precision == "tf32"))
+    program = data_parallel(capture_model(job), gpus, grad_accum)
+    return old_time_program(program, cluster(gpu, gpus), WorkOptions(tf32=precision == "tf32"))
 
 
 @pytest.mark.parametrize("gpu", ["rtx-3090", "a100-80gb-sxm", "l4"])

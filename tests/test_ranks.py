@@ -8,29 +8,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from precision_time.layout.data_parallel_GONE import data_parallel
 
+from precision_time.anchoring import Anchoring
+from precision_time.capture.captured_model import capture_model, resolve
 from precision_time.capture.lengths import settle_lengths
-from precision_time.capture.training_step import resolve, training_step
 from precision_time.errors import JobError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
-from precision_time.layout.data_parallel import data_parallel
-from precision_time.prediction import Anchoring, predict
+from precision_time.prediction import predict
 from precision_time.timeline.simulate import Timeline, simulate
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import time_program
 from precision_time.timing.ranks import RankCosts, averaged, largest_of, rank_costs
+from precision_time.timing.signature_times import old_time_program
 from precision_time.zoo.catalog import ENTRIES
 
 NO_ANCHORS = Anchoring(use=False)
 
 
 def timed(job: Job, constants: StepConstants | None = None) -> Timeline:
-    step = training_step(job)
+    step = capture_model(job)
     cluster = default_catalog().cluster(job.gpu, job.gpus)
     return simulate(
-        time_program(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants)
+        old_time_program(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants)
     )
 
 
@@ -154,7 +155,7 @@ def test_own_models_may_vary_too(tmp_path: Any) -> None:
         "    return {'model': torch.nn.Linear(8, 8), 'inputs': torch.empty(2, seq_len, 8),\n"
         "            'loss': lambda out: out.sum(), 'optimizer': 'sgd'}\n"
     )
-    step = training_step(Job(f"{file}:job", input={"seq_len": "8..24"}))
+    step = capture_model(Job(f"{file}:job", input={"seq_len": "8..24"}))
     assert step.length_spread == 0.5
     assert any(spec.numel == 2 * 16 * 8 for kind in step.graph.kinds for spec in kind.outputs)
 

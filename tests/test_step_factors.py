@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from precision_time.layout.data_parallel_GONE import data_parallel
 
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.estimate.assemble import spread_terms
 from precision_time.fit import row_correlation
 from precision_time.fit.cases import Case, cases, run
 from precision_time.fit.factors import Fitted, fit
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
-from precision_time.layout.data_parallel import data_parallel
 from precision_time.measurements.row import Row, row_of
 from precision_time.timeline.simulate import simulate
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.signature_times import OldTimedProgram, old_time_program
 from precision_time.timing.step_factors import GROUP_PRIOR, GROUPS, Openness, group_seconds, parts, shipped_openness
 
 CELLS = {
@@ -32,9 +32,9 @@ def measured(**cells: str) -> Row:
     return row_of(2, {**CELLS, **cells})
 
 
-def timed(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> TimedProgram:
-    step = training_step(Job(model, precision=precision, batch_size=batch))
-    return time_program(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
+def timed(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> OldTimedProgram:
+    step = capture_model(Job(model, precision=precision, batch_size=batch))
+    return old_time_program(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
 
 
 # --- what shares a factor -------------------------------------------------------------------------------------------

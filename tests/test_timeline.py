@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.capture.graph import OpSignature, Phase, TensorSpec
-from precision_time.layout.rank_program import Bucket, RankProgram, Segment
+from precision_time.layout.segment import Bucket, RankProgram, Segment
 from precision_time.timeline import simulate as module
 from precision_time.timeline.simulate import LAUNCH_LATENCY_S, Timeline, simulate
 from precision_time.timeline.trace import trace_events
@@ -27,7 +27,7 @@ US = 1e-6
 
 @dataclasses.dataclass
 class FakePriced:
-    """What `simulate` needs of a `TimedProgram`, with seconds of our choosing."""
+    """What `simulate` needs of a `OldTimedProgram`, with seconds of our choosing."""
 
     program: RankProgram
     kind_s: Any

@@ -36,16 +36,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from precision_time.capture.graph import OpSignature, Phase  # noqa: E402
-from precision_time.capture.layered_step import LayeredStep, layered_step  # noqa: E402
 from precision_time.capture.layers import AFTER, BEFORE  # noqa: E402
+from precision_time.capture.training_step import TrainingStep, training_step  # noqa: E402
 from precision_time.hardware import cluster  # noqa: E402
 from precision_time.job import Job  # noqa: E402
-from precision_time.layout.layered_program import CollectiveOp  # noqa: E402
-from precision_time.layout.layers import Options, layered_program  # noqa: E402
+from precision_time.layout.program import CollectiveOp  # noqa: E402
+from precision_time.layout.step_program import Options, step_program  # noqa: E402
 from precision_time.layout.tensor_parallel import exchanges  # noqa: E402
-from precision_time.timeline.layers import simulate_layers  # noqa: E402
-from precision_time.timing.layer_times import time_layers  # noqa: E402
+from precision_time.timeline.simulate import simulate  # noqa: E402
 from precision_time.timing.operators import WorkOptions  # noqa: E402
+from precision_time.timing.program_times import time_program  # noqa: E402
 from precision_time.zoo.models.decoder import Decoder, complete  # noqa: E402
 from precision_time.zoo.tables.decoders import LLAMA  # noqa: E402
 
@@ -64,8 +64,8 @@ def _ranks() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def step(layout: str) -> LayeredStep:
-    return layered_step(
+def step(layout: str) -> TrainingStep:
+    return training_step(
         Job("llama3-8b", model_config=SHAPE, input={"seq_len": SEQ}, batch_size=BATCH, gpus=RANKS, layout=layout)
     )
 
@@ -127,7 +127,7 @@ def tensor_parallel(sp: bool) -> Decoder:
     return model
 
 
-def ours(layered: LayeredStep, sp: bool) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def ours(layered: TrainingStep, sp: bool) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Collectives of the whole step: forward without the loss, the loss, backward without what is gathered again."""
     layout = Job("gpt", gpus=RANKS, layout=f"tp={RANKS},sp={int(sp)}").layout_spec
     forward, loss, backward = Counter[str](), Counter[str](), Counter[str]()
@@ -174,7 +174,7 @@ def test_a_tensor_parallel_rank_exchanges_and_runs_what_torch_does(sp: bool) -> 
     assert attention == operators.attention
 
 
-def run(layered: LayeredStep, phase: Phase) -> list[OpSignature]:
+def run(layered: TrainingStep, phase: Phase) -> list[OpSignature]:
     graph, units = layered.layers.graph, layered.layers.units
     calls = [graph.calls[i] for u in layered.layers.order for i in (*units[u].forward, *units[u].backward)]
     return [graph.kinds[c.kind] for c in calls if c.phase is phase]
@@ -204,8 +204,8 @@ def test_a_sharded_rank_gathers_and_reduces_as_fsdp2(zero: int, micro_batches: i
 
     layered = step("fsdp" if zero == 3 else "zero2")
     layout = Job("gpt", gpus=RANKS, layout="fsdp" if zero == 3 else "zero2").layout_spec
-    program = layered_program(layered, layout, Options(micro_batches))
-    timeline = simulate_layers(time_layers(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
+    program = step_program(layered, layout, Options(micro_batches))
+    timeline = simulate(time_program(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
     wire = [p.name for p in timeline.played if p.track == 1]
     gathered, reduced = (sum(name.startswith(word) for name in wire) for word in ("gather", "reduce"))
     assert gathered == forward["all_gather"] + backward["all_gather"]

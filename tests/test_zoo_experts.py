@@ -12,11 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import names, only, rows  # noqa: E402
 from precision_time.capture import symbolic, symbolic_fit  # noqa: E402
+from precision_time.capture.captured_model import capture_model  # noqa: E402
 from precision_time.capture.fp8 import to_fp8  # noqa: E402
 from precision_time.capture.graph import OpGraph, Phase  # noqa: E402
 from precision_time.capture.optimizer import tail  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
-from precision_time.capture.training_step import training_step  # noqa: E402
 from precision_time.job import Job  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
@@ -289,7 +289,7 @@ def test_each_further_token_is_a_block_and_a_head_more() -> None:
 
 
 def test_attention_written_out_is_traced_where_it_does_not_ship() -> None:
-    step = training_step(Job("mixtral-8x7b", gpu="h100-80gb-sxm", precision="bf16", attention="math",
+    step = capture_model(Job("mixtral-8x7b", gpu="h100-80gb-sxm", precision="bf16", attention="math",
                              model_config={"layers": 1}, input={"seq_len": 64}))  # fmt: skip
     assert not names(step.graph)["pt.attention"]
     assert step.graph.parameter_count < ENTRIES["mixtral-8x7b"].parameters

@@ -23,10 +23,11 @@ from benchmarks.papers.additive_errors import (
 )
 from benchmarks.papers.judging import call_seconds
 from benchmarks.papers.study import Claim, Context, Section, Table, Verdict
+from precision_time.anchoring import Anchoring
 from precision_time.errors import PrecisionTimeError
 from precision_time.job.job import Job
 from precision_time.job.precision import PRECISIONS
-from precision_time.prediction import Anchoring, predict
+from precision_time.prediction import predict
 from precision_time.predictors.additive import Additive, BlindAdditive, calibration_seconds
 from precision_time.predictors.additive_equations import Terms
 from precision_time.predictors.interface import MeasuredJob, steps_of

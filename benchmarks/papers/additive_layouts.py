@@ -12,8 +12,9 @@ from typing import Any
 
 from benchmarks.papers.every_layout import LayoutForecast, every_layout
 from benchmarks.papers.study import Claim, Table
+from precision_time.anchoring import Anchoring
 from precision_time.job.job import Job
-from precision_time.prediction import Anchoring, predict
+from precision_time.prediction import predict
 
 MODEL, GPU, WORLD, SEQUENCES, TOKENS = "llama3.1-8b", "h100-sxm", 8, 8, 2048
 PRECISIONS = ("amp-fp16", "fp16", "fp32", "tf32")

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from benchmarks.papers.random_networks import random_networks
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
@@ -92,7 +92,7 @@ def zoo_networks(largest: int = LARGEST) -> list[Network]:
         if not getattr(entry, "ships", True):
             continue
         try:
-            step = training_step(Job(name))
+            step = capture_model(Job(name))
             network = network_of(step.graph, step.batch_size)
         except PrecisionTimeError:
             continue

@@ -7,30 +7,31 @@ import dataclasses
 from precision_time.capture.training_step import training_step
 from precision_time.estimate.assemble import process_bytes
 from precision_time.estimate.estimate import Estimate
-from precision_time.estimate.memory import Memory, memory
-from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.estimate.memory import Memory
+from precision_time.estimate.step_memory import step_memory
+from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
-from precision_time.layered_prediction import is_layered, layers_memory
+from precision_time.layout.step_program import Options, step_program
+from precision_time.placement import cluster_of
 
 LIMIT = 1 << 20
 """No micro-batch is looked for beyond this."""
 
 
 def memory_of(job: Job, *, catalog: Catalog | None = None) -> Memory:
-    """What the fullest GPU of a job holds; of a precision schedule, in its hungriest part."""
-    known = catalog or (default_catalog().with_file(job.device) if job.device else default_catalog())
-    cluster = known.cluster(job.gpu, job.gpus, node=job.system or job.node, nodes=job.nodes)
+    """What the fullest GPU of a job holds; of a precision schedule, in the part that needs most."""
+    cluster = cluster_of(job, catalog)
     precisions = [parse_precision(part.precision) for part in job.schedule] or [job.precision_spec]
-    return max((_memory(job, precision, cluster) for precision in precisions), key=lambda found: found.peak_bytes)
+    return max((_memory(job, precision, cluster) for precision in precisions), key=lambda memory: memory.peak_bytes)
 
 
 def _memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
-    if is_layered(job):
-        return layers_memory(job, precision, cluster)
+    options = Options.of(job)
     step = training_step(job, precision, cluster.gpu.device_type)
-    return memory(step, cluster.gpu.memory_bytes, cluster.gpus, job.grad_accum, process_bytes(cluster))
+    program = step_program(step, job.layout_spec, options)
+    return step_memory(step, program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
 
 
 def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:

@@ -1,9 +1,10 @@
-"""Plain data-parallel jobs of the zoo, timed by the former data-parallel simulator and by the one that times layouts.
+"""Plain data-parallel jobs of the zoo, against the former simulator of these jobs alone.
 
-`one_simulator.json` holds, by job, the seconds of one step that the former simulator predicted, so that the remaining
-one can be compared with it after the former is gone.
+Two simulators existed until November 2026: of data-parallel jobs, and of all layouts. `one_simulator.json` holds,
+by job, the seconds of one step that the former predicted, and the ratio of a later prediction to these.
 
-python tests/golden/one_simulator.py              compare: median, range and the jobs that differ most
+python tests/golden/one_simulator.py             median, range and the jobs that differ most
+python tests/golden/one_simulator.py --update    record the ratios
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from precision_time import prediction
 from precision_time.errors import PrecisionTimeError
 from precision_time.job import Job
 from precision_time.prediction import predict
@@ -46,20 +46,10 @@ def on_file() -> dict[str, tuple[float, float | None]]:
     return content
 
 
-def simulated_seconds(job: Job) -> float:
-    """The P50 step of the simulator of layouts, also for a job that the data-parallel one would take."""
-    taken = prediction.is_layered
-    prediction.is_layered = lambda job: True  # type: ignore[attr-defined]
+def seconds(job: Job) -> float | None:
+    """The P50 step; None where it cannot take the job."""
     try:
         return predict(job).step.p50
-    finally:
-        prediction.is_layered = taken  # type: ignore[attr-defined]
-
-
-def seconds(job: Job) -> float | None:
-    """The P50 step of the simulator of layouts; None where it cannot take the job."""
-    try:
-        return simulated_seconds(job)
     except PrecisionTimeError:
         return None
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from precision_time.capture.layered_step import LayeredStep
+from precision_time.capture.captured_model import CapturedModel
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import INFORMED, TERM_OF
 from precision_time.hardware.gpu import Gpu
@@ -78,7 +78,7 @@ def environment_of(source: str) -> str:
 
 def describe_job(
     job: Job,
-    step: TrainingStep | LayeredStep,
+    step: CapturedModel | TrainingStep,
     gpu: Gpu,
     breakdown: Mapping[str, float],
     framework: str = "pytorch",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precision_time.capture.captured_model import resolve
 from precision_time.capture.trace import builder, require_torch
-from precision_time.capture.training_step import resolve
 from precision_time.job.job import Job
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from precision_time.capture.graph import OpGraph, Parameter, Phase
 
 BEFORE, AFTER = "before", "after"
 WHOLE = "model"
-"""The only block of a model without numbered modules."""
+"""The only block of a model without numbered modules, or that runs forward again after a backward pass (a GAN)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +99,13 @@ def _owners(graph: OpGraph) -> list[str]:
 
     What lies in no block belongs to what stands before the first or after the last, by its place; between two blocks
     (a transition, a second use of the embedding) to the block that ran last. So does what a module without operators
-    of its own in the forward pass (dropout in place, a shortcut) runs backward. A model without blocks is one block.
+    of its own in the forward pass (dropout in place, a shortcut) runs backward. A model without blocks, or whose
+    forward and backward passes alternate, is one block.
     """
     owners = [block_of(graph.modules[c.module]) for c in graph.calls]
     forward = {owner for owner, c in zip(owners, graph.calls, strict=True) if c.phase < Phase.BACKWARD} - {""}
-    if not forward:
+    turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(owners))
+    if not forward or any(c.phase < Phase.BACKWARD for c in graph.calls[turn:]):
         return [WHOLE] * len(owners)
     owners = [owner if owner in forward else "" for owner in owners]
     for backward in (False, True):

@@ -64,7 +64,8 @@ def lifetimes(graph: OpGraph, unit: Unit, nbytes: Sequence[int], core: Collectio
     unsaved = [(storages[i].born, end if i in handed else last_read.get(i, storages[i].born), nbytes[i]) for i in own]
     unsaved += [(storages[i].born, storages[i].dies, nbytes[i]) for i in passing]
     read = {r for i in unit.backward for r in calls[i].reads}
-    arriving = [i for i in read if storages[i].born >= turn and storages[i].born not in backward and i in set(working)]
+    inside = forward | backward
+    arriving = [i for i in read if storages[i].born >= turn and storages[i].born not in inside and i in set(working)]
     made = [i for i in working if storages[i].born in backward]
     gradients = [i for i, s in enumerate(storages) if s.category is Category.GRADIENTS and s.born in backward]
     after = [(storages[i].born, storages[i].dies, nbytes[i]) for i in (*kept, *arriving, *made)]

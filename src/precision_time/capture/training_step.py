@@ -1,243 +1,280 @@
-"""From a job's words to the traced step: find the model, take its shipped graph or trace it, add the tail.
+"""From a job's words to one rank's step in units: the same model, with this rank's heads, width, vocabulary, tokens.
 
-The model word is a zoo name, `torchvision:NAME`, `timm:NAME`, `hf:path/to/config.json` or `path/to/file.py:function`.
-A zoo name at its own shape needs no torch; everything else is traced here and now.
+A tensor-parallel rank is traced as the model itself at its local shape (`zoo.parallel` says which words are divided), a
+context-parallel one at its part of the sequence. What runs on a part of the sequence between the divided modules
+(sequence parallelism) is traced at that length, too. Only a few blocks are traced; all others equal them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from precision_time.capture import symbolic
+from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
+from precision_time.capture.fused_kernels import attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph
-from precision_time.capture.lengths import settle_lengths
-from precision_time.capture.optimizer import Tail, tail
-from precision_time.capture.regimes import FUSING, dtype_renames, regime_of, transform
+from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
+from precision_time.capture.regimes import dtype_renames, regime_of, transform
 from precision_time.capture.trace import trace_entry
-from precision_time.errors import JobError, nearest
+from precision_time.errors import JobError
 from precision_time.job.job import Job
+from precision_time.job.layout import Layout
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
-from precision_time.zoo.shape import with_overrides
-from precision_time.zoo.workload import ZooEntry
+from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
+from precision_time.zoo.shallow import Shallow
+from precision_time.zoo.templates import TEMPLATES, template_for
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
-_PREFIXES = ("torchvision", "timm", "hf")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingStep:
-    """One optimizer step of one rank, without hardware: the micro-step's graph and what follows the last backward.
+    """One micro-step of one rank, in units.
 
-    `batch_size` is samples per micro-step; `dataset` and `samples_unit` come from the zoo entry, if any.
+    layers       the rank's own operators
+    sharded      the same calls on the rank's part of the sequence, where sequence parallelism is on
+    split        which modules are divided; None for a model that is not
+    parameters   of the whole model, over all ranks
     """
 
     model: str
-    graph: OpGraph
-    tail: Tail
+    layers: LayeredGraph
+    sharded: LayeredGraph | None
+    split: Split | None
+    parameters: int
     precision: Precision
     optimizer: str
+    implementation: str | None
+    clip_norm: float | None
     batch_size: int
     dataset: str | None
     family: str
+    config: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     length_spread: float = 0.0
     """Half the range of batch lengths, as a share of the middle (see `lengths`): ranks wait for the longest."""
-    implementation: str | None = None
-    """Of the optimizer, as `optimizer.tail` takes it."""
 
     @property
     def parameter_count(self) -> int:
-        return self.graph.parameter_count
+        return self.parameters
 
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """What the model word stands for, before any graph."""
-
-    name: str
-    entry: ZooEntry
-    config: Mapping[str, Any]
-    sizes: Mapping[str, Any]
-    shipped: bool
-    length_spread: float = 0.0
+    @property
+    def graph(self) -> OpGraph:
+        """The traced operators, of which a deep model has few layers (see `LayeredGraph`)."""
+        return self.layers.graph
 
 
 def training_step(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> TrainingStep:
-    """The traced step of a job (of one precision, where the job has a schedule).
-
-    `device_type` is torch's word, "cuda" or "cpu": autocast casts other operators on a CPU, and optimizers loop over
-    the tensors there.
-    """
+    """The units of a rank's step. Raises `JobError` where the model cannot be divided as the layout asks."""
     precision = precision or job.precision_spec
-    if job.model.endswith(".py") or ".py:" in job.model:
-        from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
-
-        own = user_model_step(job, precision, device_type)
-        how = own.optimizer_impl or usual_implementation(device_type)
-        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
-                       settle_lengths(job.input)[1])  # fmt: skip
-    model = resolve(job)
-    graph = _graph(model, precision, job.attention, job.execution, device_type)
-    batch = int(model.sizes["batch_size"])
-    return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
-                   model.entry.dataset or None, model.entry.family, model.sizes,
-                   usual_implementation(device_type), model.length_spread)  # fmt: skip
-
-
-def usual_implementation(device_type: str) -> str | None:
-    """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
-    return "single" if device_type == "cpu" else None
-
-
-def _finish(
-    job: Job,
-    precision: Precision,
-    graph: OpGraph,
-    name: str,
-    optimizer: str,
-    batch_size: int,
-    dataset: str | None,
-    family: str,
-    sizes: Mapping[str, Any],
-    implementation: str | None = None,
-    length_spread: float = 0.0,
-) -> TrainingStep:
-    entry = ENTRIES.get(name)
-    clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
-    return TrainingStep(
-        model=name,
-        graph=graph,
-        tail=_tail(graph, precision, optimizer, job.optimizer_impl or implementation, clip or None, job.loss_scale),
-        precision=precision,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        dataset=dataset,
-        family=family,
-        sizes=sizes,
-        length_spread=length_spread,
-        implementation=job.optimizer_impl or implementation,
-    )
-
-
-@lru_cache(maxsize=256)
-def _tail(
-    graph: OpGraph, precision: Precision, optimizer: str, how: str | None, clip: float | None, loss_scale: str
-) -> Tail:
-    return tail(graph.parameters, precision, optimizer, how, clip, loss_scale=loss_scale)
-
-
-def resolve(job: Job) -> _Model:
-    """Which zoo entry (or entry made for an external name) a job means, at which configuration and sizes."""
-    prefix, colon, rest = job.model.partition(":")
-    if colon and prefix in _PREFIXES:
-        return _external(job, prefix, rest)
-    entry = ENTRIES.get(job.model.lower())
-    if entry is None and {"layers", "hidden"} <= set(job.model_config):
-        entry = ENTRIES["gpt"]
-    if entry is None:
-        raise JobError(
-            f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
-            "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
-        )
-    config = with_overrides(entry.name, entry.config, job.model_config)
-    sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
-    shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or job.attention != "math")
-    return _Model(entry.name, entry, config, sizes, shipped, spread)
-
-
-def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
-    unknown = set(job.input) - set(entry.input)
-    if unknown:
-        field_name = sorted(unknown)[0]
-        raise JobError(
-            f"input {field_name!r} is not an input size of {entry.name}; nearest: "
-            f"{nearest(field_name, entry.input)}; its sizes are {', '.join(entry.input)}"
-        )
-    return {**entry.input, **job.input, "batch_size": job.batch_size or entry.batch_size}
-
-
-def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
-    if dict(config) != dict(entry.config) or not (_SHIPPED / f"{entry.name}.zip").exists():
-        return False
-    symbols = {s.name: s for s in entry.symbols}
-    for name, value in sizes.items():
-        symbol = symbols.get(name)
-        if symbol is None:
-            if value != entry.input.get(name):
-                return False
-        elif not isinstance(value, int) or value % symbol.multiple_of:
-            return False
-    return True
-
-
-def _external(job: Job, prefix: str, rest: str) -> _Model:
-    if not rest:
-        raise JobError(f"model {job.model!r} names nothing after {prefix}:; write for example {_example(prefix)}")
-    defaults: dict[str, Any] = {"seq_len": 128} if prefix == "hf" else {"image_size": 224}
-    builder = "models.huggingface:build" if prefix == "hf" else f"models.torchvision_models:build_{prefix}"
-    if prefix == "hf" and not Path(rest).is_file():
-        raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
-    entry = ZooEntry(
-        name=job.model, builder=builder, family=prefix, input={**defaults, **job.input},
-        optimizer="adamw" if prefix == "hf" else "sgd", dataset="" if prefix == "hf" else "imagenet", batch_size=32,
+    if ".py" in job.model or ":" in job.model:  # of a file, which may change
+        return _whole(job, job.layout_spec, precision, device_type)
+    words = (
+        *_words(job), tuple(job.model_config.items()), tuple(job.input.items()), *_degrees(job.layout_spec), precision,
+        device_type,
     )  # fmt: skip
-    known = {} if prefix == "hf" else {"classes": 1000}
-    config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
-    sizes, spread = settle_lengths(_sizes(job, entry))
-    return _Model(job.model, entry, config, sizes, False, spread)
+    return _step(_Asked(words, job, precision, device_type))
 
 
-def _example(prefix: str) -> str:
-    return {
-        "torchvision": "torchvision:resnet50",
-        "timm": "timm:vit_base_patch16_224",
-        "hf": "hf:config.json",
-    }[prefix]
+_words = attrgetter(
+    "model", "batch_size", "attention", "execution", "framework", "memory_format", "optimizer", "optimizer_impl",
+    "clip_norm", "loss_scale",
+)  # fmt: skip
+_OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
+_degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
 
 
 @dataclass(frozen=True, slots=True)
-class _GraphKey:
-    """Everything a traced graph depends on, hashable; the entry itself follows from its name."""
+class _Asked:
+    """A job as far as a rank's step is concerned, whatever its ranks share and how many they are: jobs with the same
+    `words` are equal."""
 
-    name: str
-    shipped: bool
-    config: tuple[tuple[str, Any], ...]
-    sizes: tuple[tuple[str, Any], ...]
-    precision: Precision
-    attention: str
-    execution: str
-    device_rules: str
-    """Whose autocast lists hold; without autocast both devices run the same graph."""
-    entry: ZooEntry = field(compare=False)
+    words: tuple[Any, ...]
+    job: Job = field(compare=False)
+    precision: Precision = field(compare=False)
+    device_type: str = field(compare=False)
 
 
-def _graph(model: _Model, precision: Precision, attention: str, execution: str, device_type: str) -> OpGraph:
-    rules = device_type if precision.autocast else "cuda"
-    attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
-    return _cached_graph(
-        _GraphKey(
-            model.name, model.shipped and rules == "cuda", tuple(sorted(model.config.items())),
-            tuple(sorted(model.sizes.items())), precision, attention,
-            execution if execution in FUSING else "eager", rules, model.entry,
-        )
-    )  # fmt: skip
+@lru_cache(maxsize=256)
+def _step(asked: _Asked) -> TrainingStep:
+    job, precision, device_type = asked.job, asked.precision, asked.device_type
+    layout = job.layout_spec
+    model = resolve(job)
+    split = SPLITS.get(model.entry.builder)
+    if split is None or (model.shipped and _undivided(model.entry.builder, layout)):
+        return _whole(job, layout, precision, device_type)
+    config = whole_config(model.config, split)
+    _check(job, split, config, layout, model.sizes)
+    sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
+    attention = job.attention if job.attention in ("math", "triton", "flash2") else "flash"
+    etp = layout.etp or layout.tp
+
+    def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:
+        local = local_config(config, split, tp, ep, etp, parts)
+        there = {**sizes, **{word: -(-sizes[word] // parts) for word in split.lengths if word in sizes}}
+        return _layers(
+            _Key(
+                model.entry.name, model.entry.builder, tuple(sorted(local.items())), tuple(sorted(there.items())),
+                precision, attention, job.execution, device_type, job.framework, split.depth,
+            )
+        )  # fmt: skip
+
+    layers = at(layout.tp, layout.ep, etp, layout.cp)
+    sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
+    entry = ENTRIES[model.entry.name]
+    clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
+    return _kept(
+        model=model.name,
+        layers=layers,
+        sharded=sharded,
+        split=replace(split, own_tokens=layout.sp and layout.tp > 1 and etp == 1),
+        parameters=layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
+        precision=precision,
+        optimizer=job.optimizer or entry.optimizer,
+        implementation=job.optimizer_impl or usual_implementation(device_type),
+        clip_norm=clip or None,
+        batch_size=sizes["batch_size"],
+        length_spread=model.length_spread,
+        dataset=entry.dataset or None,
+        family=entry.family,
+        config=tuple(config.items()),
+        sizes=tuple(model.sizes.items()),
+    )
+
+
+def _undivided(builder: str, layout: Layout) -> bool:
+    """Whether every rank runs whole layers on whole sequences of a model that no template stands for."""
+    return layout.tp == layout.cp == layout.ep == 1 and all(t.builder != builder for t in TEMPLATES)
+
+
+@lru_cache(maxsize=256)
+def _kept(*, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...], **fields: Any) -> TrainingStep:
+    """Equal steps are one object, from which programs and what is derived from them are remembered."""
+    return TrainingStep(config=dict(config), sizes=dict(sizes), **fields)
 
 
 @lru_cache(maxsize=64)
-def _cached_graph(key: _GraphKey) -> OpGraph:
+def _units(graph: OpGraph) -> LayeredGraph:
+    return layered(graph)
+
+
+def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> TrainingStep:
+    """Any other model: whole on every rank, cut into units where it repeats."""
+    for name in ("tp", "cp", "ep"):
+        if getattr(layout, name) > 1:
+            raise JobError(
+                f"layout {name}={getattr(layout, name)} needs a model whose parts are known, and {job.model} is not "
+                f"one: use dp, fsdp, zero1..3 or pp, or a transformer for text of the zoo (docs/layout.md lists them)"
+            )
+    step = capture_model(job, precision, device_type)
+    layers = _units(step.graph)
+    return _kept(
+        model=step.model, layers=layers, sharded=None, split=None, parameters=layers.parameter_count,
+        precision=precision, optimizer=step.optimizer,
+        implementation=step.implementation, clip_norm=step.clip_norm, batch_size=step.batch_size,
+        dataset=step.dataset, family=step.family, config=(),
+        sizes=tuple(step.sizes.items()), length_spread=step.length_spread,
+    )  # fmt: skip
+
+
+def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, sizes: Mapping[str, Any]) -> None:
+    if wrong := indivisible(config, split, layout.tp, layout.ep):
+        word, value = wrong
+        degree, name = (layout.ep, "ep") if word == "experts" else (layout.tp, "tp")
+        raise JobError(
+            f"layout {name}={degree} does not divide {word}={value} of {job.model}; "
+            f"set {name} to a divisor of {value}: {', '.join(str(d) for d in _divisors(value, 64))}"
+        )
+    if layout.ep > 1 and not config.get("experts"):
+        raise JobError(f"layout ep={layout.ep} needs a model with experts, which {job.model} has not; set ep to 1")
+    if layout.cp > 1 and not split.context:
+        raise JobError(
+            f"layout cp={layout.cp} splits one sequence that attends to itself, and {job.model} attends from one to "
+            "another; set cp to 1"
+        )
+    layout.check_sequence(int(sizes["seq_len"]))  # of the model, where the job names none
+    parts = layout.tp if layout.sp else 1
+    for length in split.lengths:
+        if int(sizes.get(length, parts)) % parts:
+            raise JobError(
+                f"input {length}={sizes[length]} cannot be shared out over tp={layout.tp} (sequence parallel); "
+                f"set {length} to a multiple of {parts}"
+            )
+    if layout.cp > 1 and job.attention == "math":
+        raise JobError(f"layout cp={layout.cp} needs fused attention; set attention to flash")
+    depth = int(config[split.depth]) * split.stacks
+    if depth < layout.pp * layout.vpp:
+        raise JobError(
+            f"layout pp={layout.pp} x vpp={layout.vpp} cuts {job.model} into {layout.pp * layout.vpp} parts, but it "
+            f"has {split.depth}={config[split.depth]}; lower pp or vpp"
+        )
+
+
+def _divisors(value: int, limit: int) -> list[int]:
+    return [d for d in range(1, min(value, limit) + 1) if value % d == 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Everything that a rank's units depend on."""
+
+    name: str
+    builder: str
+    config: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, int], ...]
+    precision: Precision
+    attention: str
+    execution: str
+    device_type: str
+    framework: str
+    depth: str
+
+
+@lru_cache(maxsize=256)
+def _layers(key: _Key) -> LayeredGraph:
+    config, sizes = dict(key.config), dict(key.sizes)
+    depth = int(config[key.depth])
+    shallow = Shallow.of(config, key.depth)
+    graph = _graph(key, {**config, **shallow.changes}, sizes)
+    graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
+    graph = transform(graph, key.precision, key.execution, key.device_type)
+    found = layered(graph)
+    blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
+    order: list[int] = []
+    further = int(config.get("mtp_layers") or 0)  # after the last stack, each a block of its own
+    for first in range(0, len(blocks) - further, shallow.few):
+        stack = blocks[first : first + shallow.few]
+        order += [stack[shallow.stands_for(i, depth)] for i in range(depth)]
+    order += blocks[len(blocks) - further :]
+    before = [i for i in found.order if found.units[i].name == BEFORE]
+    after = [i for i in found.order if found.units[i].name == AFTER]
+    return found.with_order((*before, *order, *after))
+
+
+def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
-    sizes = dict(key.sizes)
-    if key.shipped:
-        variant = regime if key.attention == "flash" else f"{regime}.math"
-        stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
-        concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
-        graph = symbolic.evaluate(stored, concrete, dtype_renames(key.precision))
-    else:
-        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
-        graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
-    return transform(graph, key.precision, key.execution, key.device_rules)
+    traced = "math" if key.attention == "math" else "flash"
+    rename = dtype_renames(key.precision)
+    template = template_for(key.builder, config, traced)
+    if template is not None and not template.is_as_deep(config):
+        template = None
+    within = config.get("pos") != "learned" or sizes["seq_len"] <= config["max_positions"]
+    on_gpu = key.device_type == "cuda" or not key.precision.autocast
+    if template is not None and within and on_gpu:
+        path = _SHIPPED / f"template-{template.name}.zip"
+        if path.exists():
+            stored = _stored(str(path), regime if traced == "flash" else f"{regime}.math")
+            return replace(symbolic.evaluate(stored, template.sizes_of(config, sizes), rename), name=key.name)
+    graph = trace_entry(ENTRIES[key.name], config, sizes, regime, traced, key.device_type)
+    return symbolic.rename_dtypes(graph, rename)
+
+
+@lru_cache(maxsize=16)
+def _stored(path: str, variant: str) -> dict[str, Any]:
+    return symbolic.load(Path(path), variant)

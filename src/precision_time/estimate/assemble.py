@@ -18,7 +18,6 @@ from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, M
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
     MEASURED_EXPOSED_SPREAD,
-    STEPS,
     SpreadTerms,
     calibrated_log_spread,
     log_spread,
@@ -28,10 +27,10 @@ from precision_time.hardware.prices import Rental
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
-from precision_time.timeline.simulate import Timeline
+from precision_time.timeline.timeline import Timeline
 from precision_time.timeline.trace import with_loader
 from precision_time.timing.kernels import SOURCES
-from precision_time.timing.program_times import TimedSignatures
+from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
 IDLE_POWER_SHARE = 0.35
@@ -46,6 +45,8 @@ class Described(Protocol):
     @property
     def dataset(self) -> str | None: ...
     @property
+    def family(self) -> str: ...
+    @property
     def sizes(self) -> Mapping[str, Any]: ...
     @property
     def parameter_count(self) -> int: ...
@@ -54,7 +55,7 @@ class Described(Protocol):
 def assemble(
     job: Job, step: Described, timed: TimedSignatures, timeline: Timeline, memory: Memory, cluster: Cluster,
     events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
-    judged_by: str = STEPS, rental: Rental | None = None, loader: Loader | None = None,
+    rental: Rental | None = None, loader: Loader | None = None,
 ) -> Estimate:  # fmt: skip
     """The estimate of a job whose precision does not change during the run; without a loader, loading keeps up."""
     per_kind = timed.calls_per_kind
@@ -65,7 +66,7 @@ def assemble(
     bytes_total = float((per_kind * timed.works.nbytes).sum()) or 1.0
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
-    spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, judged_by))
+    spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, step.family))
     train = Interval.around(train_s, spread)
     replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
     global_batch = step.batch_size * job.grad_accum * replicas
@@ -160,10 +161,10 @@ def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -
     return {**found, loading.source: found.get(loading.source, 0.0) + share}
 
 
-def _spread(terms: SpreadTerms, cluster: Cluster, judged_by: str) -> float:
+def _spread(terms: SpreadTerms, cluster: Cluster, family: str) -> float:
     calibration = cluster.gpu.calibration
     if calibration is None:
-        return log_spread(terms, cluster.gpu.arch, judged_by)
+        return log_spread(terms, cluster.gpu.arch, family)
     return calibrated_log_spread(terms, calibration.noise)
 
 

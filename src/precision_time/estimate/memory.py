@@ -1,17 +1,12 @@
-"""Peak device memory of one rank, by category, from the captured lifetimes of every tensor."""
+"""Peak device memory of one rank, by category, and the temporaries of an optimizer's update."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Storage
-from precision_time.capture.optimizer import BY_TENSOR, FEW_PASSES, Tail, rule
-from precision_time.capture.training_step import TrainingStep
+from precision_time.capture.optimizer import BY_TENSOR, FEW_PASSES, rule
 
 FRAMEWORK_BYTES = 600 << 20
 """CUDA context, cuBLAS/cuDNN handles and workspaces of one process; assumed,
@@ -76,90 +71,6 @@ class Memory:
     def from_dict(cls, given: Mapping[str, Any]) -> Memory:
         stages = tuple(dict(rows) for rows in given.get("stages", ()))
         return cls(dict(given["by_category"]), given["capacity_bytes"], stages, given.get("largest_batch"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """Bytes by category at one call."""
-
-    weights: int
-    copies: int
-    activations: int
-    gradients: int
-
-
-@lru_cache(maxsize=128)
-def _peak_of_step(graph: OpGraph, standing: bool) -> tuple[_Level, int]:
-    """The call at which most is alive, and the bytes of all gradients. `standing`: gradients are there all the time."""
-    end = len(graph.calls) + 2
-    copy = len(Category)
-    live = np.zeros((copy + 1, end + 1))
-    for storage in graph.storages:
-        row = copy if _is_copy_of_weights(graph, storage) else int(storage.category)
-        born, dies = max(storage.born, 0), min(storage.dies, len(graph.calls)) + 1
-        live[row, born] += storage.nbytes
-        live[row, min(dies, end)] -= storage.nbytes
-    level = np.cumsum(live, axis=1)
-    total = {category: sum(s.nbytes for s in graph.storages if s.category is category) for category in Category}
-    if standing:
-        level[Category.GRADIENTS] = total[Category.GRADIENTS] + _added(graph, end + 1)
-    at = int(level.sum(axis=0).argmax())
-    gradients = total[Category.GRADIENTS] if standing else int(level[Category.GRADIENTS, at])
-    working = int(level[: copy + 1, at].sum() - level[Category.WEIGHTS, at] - level[copy, at])
-    working -= int(level[Category.GRADIENTS, at])
-    more = int(level[Category.GRADIENTS, at]) - gradients
-    return _Level(total[Category.WEIGHTS], int(level[copy, at]), working + more, gradients), total[Category.GRADIENTS]
-
-
-def _added(graph: OpGraph, length: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Bytes of new gradients while they are added to those that stand: each is there for one call."""
-    found = np.zeros(length)
-    for storage in graph.storages:
-        if storage.category is Category.GRADIENTS and storage.born >= 0:
-            found[storage.born] += storage.nbytes
-    return found
-
-
-def _is_copy_of_weights(graph: OpGraph, storage: Storage) -> bool:
-    """Casts of weights, which autocast keeps until its region ends, and the backward pass until it has used them."""
-    if storage.category is not Category.ACTIVATIONS or not 0 <= storage.born < len(graph.calls):
-        return False
-    call = graph.calls[storage.born]
-    read = [graph.storages[r].category for r in call.reads]
-    cast = graph.kinds[call.kind].name == "aten._to_copy"
-    return cast and bool(read) and all(category is Category.WEIGHTS for category in read)
-
-
-def memory(
-    step: TrainingStep, capacity_bytes: int, ranks: int, grad_accum: int, process_bytes: int = FRAMEWORK_BYTES
-) -> Memory:
-    """Peak by category for this step under plain data parallelism."""
-    # Between the micro-steps of a step gradients stay; of one micro-step they come and go (zero_grad's set_to_none).
-    most, gradients = _peak_of_step(step.graph, grad_accum > 1)
-    tail: Tail = step.tail
-    lasting = {
-        WEIGHTS: most.weights,
-        STATES: tail.state_bytes,
-        MASTERS: tail.master_bytes,
-        BUFFERS: gradients if ranks > 1 else 0,  # DDP's buckets, which gradients are copied into
-    }
-    moment = {COPIES: most.copies, ACTIVATIONS: most.activations, GRADIENTS: most.gradients}
-    update = {GRADIENTS: gradients, UPDATE: int(_update_bytes(step))}
-    if sum(update.values()) > sum(moment.values()):
-        moment = update
-    order = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE)
-    rows = {name: int(lasting.get(name, 0) + moment.get(name, 0)) for name in order}
-    rows[FRAMEWORK] = process_bytes + int(FRAGMENTATION * sum(rows.values()))
-    return Memory(rows, capacity_bytes)
-
-
-def _update_bytes(step: TrainingStep) -> float:
-    sizes = [p.numel for p in step.graph.parameters if p.trainable and p.ready >= 0]
-    copied = any(kind.attr("label") == "master_gradients" for _, kind in step.tail.operators)
-    how = step.implementation or ("fused" if step.precision.master_weights else "foreach")
-    width = BYTES_PER_ELEMENT[step.precision.state_dtype]
-    largest = max(sizes, default=0)
-    return (4 if copied else 0) * sum(sizes) + update_bytes(step.optimizer, how, sum(sizes), largest, width)
 
 
 def update_bytes(optimizer: str, implementation: str, elements: float, largest: float, width: int) -> float:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from precision_time.timing.parameters import read_data
+from precision_time.zoo.catalog import ENTRIES
 
 _UNFITTED = {"log_spread": 0.25, "architectures": [], "unseen_architecture": 0.15}
 """Until whole steps have been fitted: plain utilisation models were 19-25 % off in the first study (FACTS)."""
@@ -44,11 +45,11 @@ class SpreadTerms:
 
 
 STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
-"""Whose held-out errors set the base spread: data-parallel steps, or those of any layout."""
+"""Whose held-out errors set the base spread: data-parallel steps, or those of decoders in any layout."""
 
 
 @cache
-def _fitted(source: str = STEPS) -> Mapping[str, Any]:
+def _fitted(source: str) -> Mapping[str, Any]:
     return {**_UNFITTED, **read_data(source).get("interval", {})}
 
 
@@ -76,9 +77,15 @@ def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
     return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + _widening(terms, terms.kernel) ** 2)
 
 
-def log_spread(terms: SpreadTerms, arch: str, source: str = STEPS) -> float:
-    """Standard deviation of log(step time); `source`: `STEPS` or `LAYOUTS`."""
-    fitted = _fitted(source)
+@cache
+def _decoder_families() -> frozenset[str]:
+    """Families of the models that were judged in all layouts, which the zoo builds as one decoder."""
+    return frozenset(entry.family for entry in ENTRIES.values() if entry.builder.startswith("models.decoder"))
+
+
+def log_spread(terms: SpreadTerms, arch: str, family: str) -> float:
+    """Standard deviation of log(step time) of a model of this family on a GPU of this architecture."""
+    fitted = _fitted(LAYOUTS if family in _decoder_families() else STEPS)
     known = arch in fitted["architectures"]
     unseen = 0.0 if known else float(fitted["unseen_architecture"])
     return math.sqrt(float(fitted["log_spread"]) ** 2 + unseen**2 + widening(terms) ** 2)

@@ -24,7 +24,7 @@ from precision_time.report.errors import ErrorStatistics
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from precision_time.prediction import Anchoring
+    from precision_time.anchoring import Anchoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def evaluate(
 
 
 def _anchoring(row: Row, anchors: str) -> Anchoring:
-    from precision_time.prediction import Anchoring
+    from precision_time.anchoring import Anchoring
 
     without = {"all": ("key",), "other-families": ("family",)}.get(anchors, ())
     return Anchoring(anchors != "none", without, row.framework or "pytorch", row.source or "the table")

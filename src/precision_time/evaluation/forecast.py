@@ -17,7 +17,7 @@ from precision_time.job.job import Job
 from precision_time.processes import cores, map_chunks
 
 if TYPE_CHECKING:
-    from precision_time.prediction import Anchoring
+    from precision_time.anchoring import Anchoring
 
 GRAPHS_PER_WORKER = 12
 """Starting a worker costs 0.5 s (4 s with torch) and a graph 0.02 to 0.7 s, so fewer graphs are run in one process."""
@@ -45,7 +45,8 @@ class Question:
 
 def forecast(question: Question) -> Forecast:
     """One prediction. An internal error becomes a reason too, so that one row cannot end a run over thousands."""
-    from precision_time.prediction import USUAL, predict
+    from precision_time.anchoring import USUAL
+    from precision_time.prediction import predict
 
     try:
         estimate = predict(question.job, anchoring=question.anchoring or USUAL)

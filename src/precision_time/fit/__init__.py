@@ -10,7 +10,7 @@ knows not how a prediction is printed or served
 | collectives | `collectives`, `collective_cases` | latency and bandwidth of collectives by fabric |
 | steps | `steps`, `cases`, `factors`, `folds`, `row_correlation` | factors between kernels and steps, interval width |
 | anchors | `anchors` | what a measured job says about similar jobs |
-| layouts | `layouts`, `layout_cases` | factors of sharded, pipelined and tensor-parallel steps |
+| layouts | `layouts`, `cases` | factors of sharded, pipelined and tensor-parallel steps |
 """
 
 from __future__ import annotations

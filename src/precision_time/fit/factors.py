@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.fit.cases import Case, run
+from precision_time.fit.cases import Case
 from precision_time.fit.row_correlation import error_covariance
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.layout_costs import shipped_layout_costs
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
 
 Array = NDArray[np.float64]
@@ -70,7 +71,7 @@ class Parameters:
             part: {factor: float(np.exp(theta[self.index[f"{part}:{factor}"]])) for factor in factors}
             for part, factors in DIFFERENCED.items()
         }
-        return StepConstants(scales, execution, **differenced)
+        return StepConstants(scales, execution, **differenced, layouts=shipped_layout_costs())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,7 @@ def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
     differences. Stops when no log factor changes by 0.01, or after `iterations`.
     """
     plain = StepConstants()
-    shares = [group_seconds(run(case, plain)[0], case.cluster.gpu.arch) for case in training]
+    shares = [group_seconds(case.run(plain)[0], case.cluster.gpu.arch) for case in training]
     parameters = Parameters([key for share in shares for key in share])
     rows, architectures = [case.row for case in training], [case.cluster.gpu.arch for case in training]
     theta = np.zeros(len(parameters.names))
@@ -160,7 +161,7 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
     slopes = np.zeros((len(training), len(theta)))
     residual = np.zeros(len(training))
     for i, case in enumerate(training):
-        timed, timeline = run(case, constants)
+        timed, timeline = case.run(constants)
         residual[i] = np.log(case.row.measured_s / timeline.step_s)
         busy = 0.0
         for (group, arch, kind), seconds in group_seconds(timed, case.cluster.gpu.arch).items():
@@ -169,7 +170,7 @@ def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> t
         if case.job.execution in EXECUTIONS:
             slopes[i, parameters.index[f"execution:{case.job.execution}"]] = busy / timeline.step_s
         # Where the device never waits for the host, the host's factors do not change the step.
-        hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.program.ranks > 1
+        hosted, several = timeline.host_gap_s >= 0.002 * timeline.step_s, case.cluster.gpus > 1
         relevant = {"operator": hosted, "tensor": hosted, "jitter": several, "host_contention": several and hosted}
         for part, factors in DIFFERENCED.items():
             for factor in factors:
@@ -183,5 +184,5 @@ def _difference(case: Case, constants: StepConstants, part: str, factor: str, st
     """Slope of log(step) over the log of a factor, from a step with the factor 10 % larger."""
     values = getattr(constants, part)
     changed: dict[str, Any] = {part: {**values, factor: values[factor] * 1.1}}
-    timeline = run(case, dataclasses.replace(constants, **changed))[1]
+    timeline = case.run(dataclasses.replace(constants, **changed))[1]
     return float(np.log(timeline.step_s / step_s) / np.log(1.1))

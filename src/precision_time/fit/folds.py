@@ -14,11 +14,12 @@ from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
 from precision_time.estimate.assemble import assemble, process_bytes, spread_terms
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.memory import memory
 from precision_time.estimate.spread import widening
+from precision_time.estimate.step_memory import step_memory
 from precision_time.evaluation.rows import JudgedRow
-from precision_time.fit.cases import Case, run
+from precision_time.fit.cases import Case
 from precision_time.fit.factors import fit
+from precision_time.layout.step_program import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import Openness
@@ -82,14 +83,9 @@ def judge(
     """
     judged = []
     for case in cases:
-        timed, timeline = run(case, constants)
-        memory_use = memory(
-            case.step,
-            case.cluster.gpu.memory_bytes,
-            case.cluster.gpus,
-            case.job.grad_accum,
-            process_bytes(case.cluster),
-        )
+        timed, timeline = case.run(constants)
+        options, capacity = Options.of(case.job), case.cluster.gpu.memory_bytes
+        memory_use = step_memory(case.step, case.program, options, capacity, process_bytes(case.cluster))
         estimate = assemble(case.job, case.step, timed, timeline, memory_use, case.cluster, dict, ())
         known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.fit.cases import Case, layout_cases
 from precision_time.fit.folds import TRUSTED, UNSEEN_ARCHITECTURE, Z90
-from precision_time.fit.layout_cases import LayoutCase, layout_cases
 from precision_time.fit.provenance import provenance
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import LARGE_STEPS
@@ -51,7 +51,7 @@ class Factor:
 
 FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
-    Factor("host_power", 6.0, 0.4, "a step is neither all host nor all device: between 3 and 12"),
+    Factor("host_power.megatron-deepspeed", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
     Factor("overlap", 1.0, 0.5, "block counts of NCCL are recalled, the sharing law assumed"),
     Factor("traffic.llm-foundry", 1.0, 0.15, "pointwise kernels of PyTorch 1.13 and 2.1 against tables of later ones"),
     Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),
@@ -65,14 +65,12 @@ FACTORS: tuple[Factor, ...] = (
 def costs_of(theta: Array) -> LayoutCosts:
     """The constants of `theta`, the logs of `FACTORS`."""
     value = {f.name: float(np.exp(t)) for f, t in zip(FACTORS, theta, strict=True)}
-    return LayoutCosts(
-        host={name[5:]: v for name, v in value.items() if name.startswith("host.")},
-        host_power=value["host_power"],
-        overlap=value["overlap"],
-        traffic={name[8:]: v for name, v in value.items() if name.startswith("traffic.")},
-        network={name[8:]: v for name, v in value.items() if name.startswith("network.")},
-        attention={name[10:]: v for name, v in value.items() if name.startswith("attention.")},
-    )
+    sections: dict[str, dict[str, float]] = {}
+    for name, number in value.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = number
+    overlap = sections.pop("overlap")[""]
+    return LayoutCosts(overlap=overlap, **sections)
 
 
 def usual() -> Array:
@@ -89,14 +87,14 @@ class Fitted:
     slopes: Array
 
 
-def log_predictions(cases: Sequence[LayoutCase], theta: Array, base: StepConstants) -> Array:
+def log_predictions(cases: Sequence[Case], theta: Array, base: StepConstants) -> Array:
     """log(seconds) of every case with the factors `theta`."""
     constants = replace(base, layouts=costs_of(theta))
     return np.log([case.seconds(constants) for case in cases])
 
 
 def fit(
-    cases: Sequence[LayoutCase],
+    cases: Sequence[Case],
     base: StepConstants,
     start: Array | None = None,
     rounds: int = 5,
@@ -163,7 +161,7 @@ FOLDS: dict[str, Callable[[Row], str]] = {
 }
 
 
-def held_out(cases: Sequence[LayoutCase], at: Fitted, fold: Callable[[Row], str], base: StepConstants) -> Array:
+def held_out(cases: Sequence[Case], at: Fitted, fold: Callable[[Row], str], base: StepConstants) -> Array:
     """log(predicted) of every case by factors fitted without its fold.
 
     Without a small fold the factors hardly move, so they are solved along the known slopes; without a large one they
@@ -193,8 +191,8 @@ class Judgement:
     case, whose base `log_spread` puts four of five cases held out by model into P10-P90.
     """
 
-    cases: Sequence[LayoutCase]
-    fitted_on: Sequence[LayoutCase]
+    cases: Sequence[Case]
+    fitted_on: Sequence[Case]
     theta: Array
     runs: Mapping[str, Array]
     log_spread: float
@@ -230,9 +228,7 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     return Judgement(cases, fitted_on, at.theta, runs, log_spread, np.hypot(log_spread, widenings))
 
 
-def _everywhere(
-    cases: Sequence[LayoutCase], fitted_on: Sequence[LayoutCase], at: Fitted, base: StepConstants
-) -> Fitted:
+def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, base: StepConstants) -> Fitted:
     """The fit with the rows of trust C too, which were not fitted: their slopes are zero and never used."""
     place = {id(c): i for i, c in enumerate(fitted_on)}
     logs = np.zeros(len(cases))
@@ -284,7 +280,7 @@ def document(judged: Judgement, source: Path) -> dict[str, Any]:
         },
         "costs": {
             "host": rounded(costs.host),
-            "host_power": round(costs.host_power, 4),
+            "host_power": rounded(costs.host_power),
             "overlap": round(costs.overlap, 4),
             "traffic": rounded(costs.traffic),
             "network": rounded(costs.network),

@@ -15,9 +15,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import Phase
 from precision_time.capture.optimizer import tail
-from precision_time.capture.training_step import training_step
 from precision_time.errors import CatalogError, DataError, MissingPeakError, PrecisionTimeError
 from precision_time.fit.measured_files import Record, content
 from precision_time.fit.provenance import sha256
@@ -152,7 +152,7 @@ def _sweeps(model: str, kind: str, implementation: str, dtype: str) -> tuple[Wor
     phase = {"clip": Phase.CLIP, "unscale": Phase.UNSCALE}.get(kind, Phase.OPTIMIZER)
     job = Job(model, precision=precision)
     optimizer = kind if phase == Phase.OPTIMIZER else "sgd"
-    parameters = training_step(job).graph.parameters
+    parameters = capture_model(job).graph.parameters
     clip = 1.0 if phase == Phase.CLIP else None
     update = tail(parameters, job.precision_spec, optimizer, implementation or "foreach", clip)
     operators = [operator for at, operator in update.operators if at == phase]

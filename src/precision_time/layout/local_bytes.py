@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase
-from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import BEFORE
+from precision_time.capture.training_step import TrainingStep
 from precision_time.layout.tensor_parallel import local_call
 
 FLOAT_LOSS = frozenset({"megatron", "megatron-bridge", "megatron-deepspeed"})
@@ -16,7 +16,7 @@ _PRODUCTS = ("pt.quantize", "pt.scaled_mm")
 
 
 @lru_cache(maxsize=64)
-def local_bytes(step: LayeredStep, framework: str) -> tuple[int, ...]:
+def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
     """By storage of the step's graph: on the rank's tokens alone outside divided modules (sequence parallelism), in fp8
     where only products read it in the backward pass, in fp32 where the framework's loss keeps it so."""
     graph = step.layers.graph
@@ -40,7 +40,7 @@ def local_bytes(step: LayeredStep, framework: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _leaving(step: LayeredStep) -> list[int]:
+def _leaving(step: TrainingStep) -> list[int]:
     """What leaves the embedding for the first block: scattered over the ranks before it is kept."""
     graph = step.layers.graph
     before = next((u for u in step.layers.units if u.name == BEFORE), None)

@@ -10,9 +10,9 @@ from functools import lru_cache
 from math import ceil
 
 from precision_time.capture.graph import OpSignature, Parameter, Phase
-from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
+from precision_time.capture.training_step import TrainingStep
 
 EXPERTS = ".experts."
 """Part of the name of every parameter that one expert of many holds."""
@@ -45,27 +45,33 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweeps:
-    """Passes over all parameters of a stage: after the last backward, for every reduction, and for every micro-batch
-    after the first."""
+    """Passes over all parameters of a stage: after the last backward, before and after every reduction, and for every
+    micro-batch after the first. Between two of `tails` the host waits for the device."""
 
-    tail: Operators
-    copies: Operators
+    tails: tuple[Operators, ...]
+    into_buckets: Operators
+    out_of_buckets: Operators
     accumulate: Operators
 
 
 @lru_cache(maxsize=1024)
-def sweeps(step: LayeredStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
+def sweeps(step: TrainingStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
     """Those of a stage that holds units so many times, and `copies` of another stage's weights."""
     after = _tail(step, held, copies, cut)
     whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
+    split = after.host_waits_after + 1
+    average = _average(step, held, cut)
+    first = (*average, *after.operators[:split])
+    into_buckets, out_of_buckets = _bucket_copies(step, held, copies, cut)
     return Sweeps(
-        (*_average(step, held, cut), *after.operators),
-        _bucket_copies(step, held, copies, cut),
+        (first, after.operators[split:]) if split else ((*average, *after.operators),),
+        into_buckets,
+        out_of_buckets,
         ((Phase.BACKWARD, whole.accumulate),) if cut.accumulates and whole.accumulate is not None else (),
     )
 
 
-def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
+def _average(step: TrainingStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
     if not cut.averages:
         return ()
@@ -79,15 +85,15 @@ def _average(step: LayeredStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSi
 
 
 def _bucket_copies(
-    step: LayeredStep, held: Held, copies: Sequence[Parameter], cut: Cut
-) -> tuple[tuple[Phase, OpSignature], ...]:
+    step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut
+) -> tuple[Operators, Operators]:
     """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
     if not cut.buckets:
-        return ()
+        return (), ()
     known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
     first = next((sizes.first for sizes, _ in known if sizes.first), None)
     if first is None:
-        return ()
+        return (), ()
     counts: dict[int, int] = {}
     for sizes, repeat in known:
         for numel, _, times in sizes.sizes:
@@ -99,12 +105,12 @@ def _bucket_copies(
     sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
     wire = cut.wire or first.grad_dtype
     return (
-        (Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),
-        (Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [first.grad_dtype], "single")),
+        ((Phase.BACKWARD, sweep_kind("into_buckets", sweep, [first.grad_dtype], [wire], "single")),),
+        ((Phase.BACKWARD, sweep_kind("out_of_buckets", sweep, [wire], [first.grad_dtype], "single")),),
     )
 
 
-def _tail(step: LayeredStep, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
+def _tail(step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
     """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
     sizes: dict[int, int] = {}
     first = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpSignature, Phase, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.job.layout import Layout
-from precision_time.layout.layered_program import CONTEXT, EXPERT, TENSOR, CollectiveOp
+from precision_time.layout.program import CONTEXT, EXPERT, TENSOR, CollectiveOp
 from precision_time.zoo.parallel import Split
 
 GROUPED = ("pt.grouped_mm", "pt.scaled_grouped_mm")

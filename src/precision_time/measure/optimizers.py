@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precision_time.capture.training_step import training_step
+from precision_time.capture.captured_model import capture_model
 from precision_time.job.job import Job
 from precision_time.journal import Record
 from precision_time.measure.clock import summary
@@ -76,7 +76,7 @@ def _task(
 
 
 def _parameters(model: str, device: torch.device, dtype: torch.dtype) -> list[torch.nn.Parameter]:
-    described = training_step(Job(model)).graph.parameters
+    described = capture_model(Job(model)).graph.parameters
     shapes = [p.shape for p in described if p.trainable]
     parameters = [torch.nn.Parameter((torch.randn(shape, device=device) * 0.02).to(dtype)) for shape in shapes]
     for p in parameters:

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
+from precision_time.capture.captured_model import resolve
 from precision_time.capture.graph import OpSignature
-from precision_time.capture.training_step import resolve
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record
-from precision_time.layered_prediction import is_layered
 from precision_time.measure.bench import tf32_allowed
 from precision_time.measure.clock import timed
 from precision_time.measure.launch import Report
@@ -42,7 +41,7 @@ def options_of(job: Job, device_type: str) -> WorkOptions:
 def record_local(job: Job, device_type: str) -> list[Counted]:
     """The distinct operators of a micro-step on one rank of the job's layout."""
     from_file = ".py" in job.model or ":" in job.model
-    model = None if from_file or not is_layered(job) else resolve(job)
+    model = None if from_file or job.layout_spec.tp == job.layout_spec.ep == 1 else resolve(job)
     split = SPLITS.get(model.entry.builder) if model else None
     if model is None or split is None:
         return record(job, device_type)

@@ -29,7 +29,7 @@ from precision_time.errors import DataError, PredictorError
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.prediction import catalog_of, cluster_of
+from precision_time.placement import catalog_of, cluster_of
 from precision_time.predictors.additive_equations import Terms, additive, bandwidth, ring_volume
 from precision_time.predictors.additive_local import LocalStep, local_step
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, steps_of
@@ -44,7 +44,7 @@ from precision_time.report.write import write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import TimedSignatures, time_signatures
+from precision_time.timing.signature_times import TimedSignatures, time_signatures
 
 FILE = "additive.json"
 FORMAT = 1

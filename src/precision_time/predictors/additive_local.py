@@ -19,10 +19,9 @@ from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
-from precision_time.layered_prediction import is_layered, program_of
-from precision_time.layout.data_parallel import data_parallel
-from precision_time.layout.layered_program import DATA, TENSOR, LayeredProgram, Stage, UnitProgram
-from precision_time.layout.rank_program import OpSignatures, RankProgram, Segment
+from precision_time.layout.program import DATA, TENSOR, Stage, StepProgram, UnitProgram
+from precision_time.layout.segment import OpSignatures, Segment
+from precision_time.layout.step_program import Options, step_program
 from precision_time.predictors.additive_equations import Sent
 
 Counts = NDArray[np.float64]
@@ -71,23 +70,11 @@ def local_step(job: Job, device_type: str) -> LocalStep:
 def _remembered(fields: str, device_type: str, _changed_ns: int) -> LocalStep:
     """Cached by the fields of the job, and by the modification time of its model file."""
     job = Job.from_dict(json.loads(fields))
-    if not is_layered(job):
-        step = training_step(job, None, device_type)
-        ranks = job.layout_spec.dp
-        return _of_data_parallel(
-            data_parallel(step, ranks, job.grad_accum, job.no_sync, job.communication_dtype), ranks
-        )
-    return _of_layers(program_of(job, job.precision_spec, device_type)[1])
+    step = training_step(job, None, device_type)
+    return _local_step(step_program(step, job.layout_spec, Options.of(job)))
 
 
-def _of_data_parallel(program: RankProgram, ranks: int) -> LocalStep:
-    reduced = float(sum(bucket.nbytes for bucket in program.buckets) * program.synced_micro_steps)
-    calls = _calls(program.micro, program.kinds) * program.micro_steps
-    data = (("all_reduce", reduced),) if reduced else ()
-    return LocalStep(program.kinds, (calls,), (data,), ((),), (ranks, 1), (1, 1), 1)
-
-
-def _of_layers(program: LayeredProgram) -> LocalStep:
+def _local_step(program: StepProgram) -> LocalStep:
     stages = list({id(stage): stage for stage in program.stages}.values())
     return LocalStep(
         kinds=program.kinds,
@@ -111,14 +98,14 @@ def _sweeps(kinds: OpSignatures) -> NDArray[np.bool_]:
     return np.array([kind.name == _SWEEP for kind in kinds], dtype=np.bool_)
 
 
-def _units(program: LayeredProgram, stage: Stage) -> Iterator[tuple[UnitProgram, int, int]]:
+def _units(program: StepProgram, stage: Stage) -> Iterator[tuple[UnitProgram, int, int]]:
     """Units of a stage, how often each runs in a micro-batch, and how often of these it is recomputed."""
     for chunk in stage.chunks:
         for index, times, again in chunk.units:
             yield program.units[index], times, again
 
 
-def _stage_calls(program: LayeredProgram, stage: Stage) -> Counts:
+def _stage_calls(program: StepProgram, stage: Stage) -> Counts:
     total = np.zeros(len(program.kinds))
     for unit, times, again in _units(program, stage):
         total += times * (_calls(unit.forward, program.kinds) + _calls(unit.backward, program.kinds))
@@ -126,7 +113,7 @@ def _stage_calls(program: LayeredProgram, stage: Stage) -> Counts:
     return total * program.micro_batches
 
 
-def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
+def _stage_tensor(program: StepProgram, stage: Stage) -> tuple[Sent, ...]:
     sent: dict[str, float] = {}
     for unit, times, again in _units(program, stage):
         for exchanges, count in (
@@ -140,7 +127,7 @@ def _stage_tensor(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
     return tuple((name, nbytes * program.micro_batches) for name, nbytes in sent.items())
 
 
-def _stage_data(program: LayeredProgram, stage: Stage) -> tuple[Sent, ...]:
+def _stage_data(program: StepProgram, stage: Stage) -> tuple[Sent, ...]:
     """Collectives of gradients; with sharded states (not in the paper) also the gathering of weights."""
     if program.layout.data_ranks == 1:
         return ()

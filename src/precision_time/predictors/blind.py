@@ -11,7 +11,7 @@ from typing import Any, Self
 from precision_time.errors import MissingPeakError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.prediction import catalog_of
+from precision_time.placement import catalog_of
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.timing.kernels import compute_peak
 

@@ -20,18 +20,17 @@ from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
-from precision_time.layered_prediction import is_layered, program_of
-from precision_time.layout.data_parallel import data_parallel
-from precision_time.layout.layered_program import CollectiveOp, LayeredProgram
-from precision_time.layout.rank_program import OpSignatures, Segment
-from precision_time.prediction import cluster_of
+from precision_time.layout.program import CollectiveOp, StepProgram
+from precision_time.layout.segment import OpSignatures, Segment
+from precision_time.layout.step_program import Options, step_program
+from precision_time.placement import cluster_of
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
-from precision_time.timing.layer_times import busiest_stage, time_layers
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import KindWorks, collective, host_of, kind_works, machine
+from precision_time.timing.program_times import busiest_stage, time_program
+from precision_time.timing.signature_times import KindWorks, host_of, kind_works, machine
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
 
@@ -172,34 +171,7 @@ def _count(job: Job) -> Facts:
     cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
     options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
-    step = _layered_step(job, cluster, options) if is_layered(job) else _data_parallel_step(job, cluster)
-    return _facts(job, step, cluster, options)
-
-
-def _data_parallel_step(job: Job, cluster: Cluster) -> _Step:
-    step = training_step(job, job.precision_spec, cluster.gpu.device_type)
-    program = data_parallel(step, cluster.gpus, job.grad_accum, job.no_sync, job.communication_dtype)
-    runs = (
-        (program.micro, program.micro_steps),
-        (program.accumulate, program.micro_steps - 1),
-        (program.bucket_copies, program.synced_micro_steps),
-        (program.tail, 1),
-    )
-    sent = np.array([bucket.nbytes for bucket in program.buckets], dtype=np.float64)
-    wire_s = float(collective("all_reduce", sent, cluster).seconds.sum()) if len(sent) else 0.0
-    elements = sum(bucket.elements for bucket in program.buckets)
-    synced = program.synced_micro_steps
-    return _Step(
-        program.kinds,
-        runs,
-        parameters=step.parameter_count,
-        family=step.family,
-        batch=step.batch_size,
-        wire_bytes=float(sent.sum()) * synced,
-        gradient_bytes=float(sent.sum()) / elements if elements else 0.0,
-        wire_s=wire_s * synced,
-        window=synced / program.micro_steps,
-    )
+    return _facts(job, _step(job, cluster, options), cluster, options)
 
 
 def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Facts:
@@ -308,16 +280,13 @@ def _widened(kinds: OpSignatures) -> Array:
     return factors
 
 
-def _layered_step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
-    step, program = program_of(job, job.precision_spec, cluster.gpu.device_type)
+def _step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
+    step = training_step(job, job.precision_spec, cluster.gpu.device_type)
+    program = step_program(step, job.layout_spec, Options.of(job))
     # Timed to know which stage has the most to do and how long each collective takes; the step time is not used.
-    timed = time_layers(program, cluster, options, job.execution, _NO_FACTORS)
+    timed = time_program(program, cluster, options, job.execution, _NO_FACTORS)
     stage = busiest_stage(program, timed.units)
-    runs: list[tuple[Segment, int]] = [
-        (stage.tail, 1),
-        (stage.accumulate, program.micro_batches - 1),
-        (stage.copies, program.reductions),
-    ]
+    runs: list[tuple[Segment, int]] = list(program.sweeps(stage))
     inner_s = wire_s = 0.0
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
@@ -331,7 +300,9 @@ def _layered_step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
             if program.layout.zero >= 3:
                 wire_s += (2.0 * data.gather_s + data.reduce_s) * repeat * program.micro_batches
     layout = program.layout
-    if layout.zero < 3:
+    if timed.bucket_s:
+        wire_s = sum(timed.bucket_s) * program.reductions
+    elif layout.zero < 3:
         data = timed.stage_data[program.stages.index(stage)]
         wire_s = data.gather_s + data.reduce_s * program.reductions
     waits = (layout.pp - 1) / max(layout.vpp, 1)
@@ -351,7 +322,7 @@ def _layered_step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     )
 
 
-def _collectives_s(program: LayeredProgram, cluster: Cluster, collectives: Sequence[CollectiveOp]) -> float:
+def _collectives_s(program: StepProgram, cluster: Cluster, collectives: Sequence[CollectiveOp]) -> float:
     """Seconds of collectives, each alone on its links."""
     seconds = 0.0
     for each in collectives:

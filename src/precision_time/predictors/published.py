@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from precision_time.capture.training_step import resolve
+from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
 from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.row import Row

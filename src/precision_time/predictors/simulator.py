@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import PredictorError
-from precision_time.fit.cases import Case, cases, run
+from precision_time.fit.cases import Case, case_of, is_data_parallel
 from precision_time.fit.factors import Fitted, fit, left_out
 from precision_time.job.job import Job
-from precision_time.layered_prediction import is_layered
 from precision_time.measurements.row import Row
 from precision_time.prediction import predict
 from precision_time.predictors.blind import Blind, PrecisionAware
@@ -116,9 +115,9 @@ class Simulator(PrecisionAware, Predictor):
         seen = self._view(job)
         if self.constants is None and not seen.anchors:
             return _shipped_seconds(JobKey.of(seen))
-        if self.constants is None or seen.device or is_layered(seen):
-            return float(predict(seen, constants=self.constants).step.p50)
-        return float(run(_traced(JobKey.of(seen)), self.constants)[1].step_s)
+        if self.constants is None:
+            return float(predict(seen).step.p50)
+        return _traced(JobKey.of(seen)).seconds(self.constants)
 
     def cost(self) -> Cost:
         return self._cost
@@ -159,7 +158,7 @@ class BlindSimulator(Blind, Simulator):
 @lru_cache(maxsize=512)
 def _traced(key: JobKey) -> Case:
     """The case of a data-parallel job, with a row that holds no measurement."""
-    return cases([_row("", key.job, math.nan, "")])[0]
+    return case_of(_row("", key.job, math.nan, ""), key.job)
 
 
 @lru_cache(maxsize=4096)
@@ -168,7 +167,7 @@ def _shipped_seconds(key: JobKey) -> float:
 
 
 def _can_teach(job: Job) -> bool:
-    return not (job.device or job.layout != "dp" or job.recompute != "none" or is_layered(job))
+    return not job.device and is_data_parallel(job)
 
 
 def _case(measured: MeasuredJob, seen: Job) -> Case | None:

@@ -1,298 +1,213 @@
-"""Host launch, compute and communication streams of a steady step.
+"""The steady step of a program: units in order on a rank, gathering and reducing beside them, or a pipeline of stages.
 
-Host and device each run in order; a kernel starts when the one before it has ended and the host has launched it.
-Gradient buckets are reduced one at a time, in order, on their own stream, each when its last gradient is ready. Two
-consecutive steps are run from a shared start and the second is taken, so a step that leaves its queue full begins the
-next one with a full queue. Micro-steps between the first and the last are equal: two are run, the others counted.
+Without stages the units are run one by one on two streams: compute, and the collectives over data-parallel ranks,
+which take their turns in the order they were asked for (one NCCL communicator). With stages, whole chunks go to
+`pipeline_step`. Two consecutive steps are run and the second is taken, so that a step which leaves its launch queue
+full begins the next one so. The first micro-batches are run; what repeats is counted.
 
-Before the last reduction ends the slowest rank must have its gradients: all others wait for it.
-
-A synchronous device (a CPU) has no streams: host, kernels and reductions take turns on the same cores.
+Data-parallel gradients of PyTorch's DDP are reduced in buckets (`layout.buckets`), each when its last gradient is
+complete. Fully sharded (FSDP, ZeRO 3), the weights of a unit are gathered before its forward and before its backward
+pass, not before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), in the backward pass the next
+unit's before this one's compute (`BACKWARD_PRE`), and its gradients are reduced behind the next unit's backward. The
+last unit's backward follows its forward, so that its weights stay (torchtitan, and FSDP's root). Nothing is gathered
+before the update has ended. Sharded up to the gradients (ZeRO 1, 2), weights are gathered once, behind the first
+forward passes or after the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from precision_time.capture.graph import Phase
-from precision_time.layout.rank_program import Segment
+from precision_time.layout.program import DATA, Stage
+from precision_time.timeline.pipeline_step import pipeline_step
+from precision_time.timeline.rank import Label, Rank
+from precision_time.timeline.terms import communication_within_units, timeline_of
+from precision_time.timeline.timeline import Timeline
+from precision_time.timing.passes import Pass
 from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.ranks import averaged
 
-Array = NDArray[np.float64]
+MICRO_BATCHES_RUN = 3
+"""Micro-batches run one by one; those between the second and the last are like the second."""
 
-LAUNCH_LATENCY_S = 3e-6
-"""From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Span:
-    """One segment as it ran: start and duration of every call on the compute stream, seconds from the step's start."""
-
-    segment: Segment
-    start: Array
-    duration: Array
+Uses = Sequence[tuple[int, bool]]
+"""Units in the order they run forward, and whether each recomputes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
-    """One steady step.
-
-    `busy[phase]` is compute-stream seconds by phase without casts, `casts_s` the casts among forward and backward,
-    `host_gap_s` compute-stream idle time waiting for the host, `communication_exposed_s` idle time waiting for
-    gradients, `straggler_wait_s` for the slowest rank. They sum to `step_s`. `host_s` is the time the host launches.
-    """
-
-    step_s: float
-    busy: dict[Phase, float]
-    casts_s: float
-    host_gap_s: float
-    communication_exposed_s: float
-    communication_hidden_s: float
-    straggler_wait_s: float
-    host_s: float
-    spans: tuple[Span, ...]
-    reductions: tuple[tuple[float, float, int], ...]
-    """(start, end, bytes) of the buckets of the last micro-step."""
-    repeated_micro_steps: int
-    """Micro-steps that `spans` leaves out because they equal the one drawn."""
-    recompute_s: float = 0.0
-    """Forward passes run again for the backward pass."""
-    bubble_s: float = 0.0
-    """A pipeline stage waiting for its neighbours."""
-    exposed_by_group: Mapping[str, float] = field(default_factory=dict)
-    """`communication_exposed_s` by who communicates: tensor, context, expert, data, pipeline ranks."""
-    hidden_by_group: Mapping[str, float] = field(default_factory=dict)
+def simulate(timed: TimedProgram, record: bool = False) -> Timeline:
+    """The steady step of a timed program. `record`: keep every pass and collective of a rank without stages."""
+    if timed.program.layout.pp > 1:
+        return pipeline_step(timed)
+    return _Step(timed, record).timeline()
 
 
-class _Clock:
-    """Positions of the host and of the compute stream, and what has been spent."""
+class _Step:
+    """One rank that holds all units."""
 
-    def __init__(self, timed: TimedProgram) -> None:
-        self.timed = timed
-        self.host = 0.0
-        self.device = 0.0
-        self.gap = 0.0
-        self.exposed = 0.0
-        self.waited = 0.0
-        self.reduced = 0.0
-        self.unreduced = 0
-        self.spans: list[Span] = []
+    def __init__(self, timed: TimedProgram, record: bool) -> None:
+        self.timed, self.program, self.layout = timed, timed.program, timed.program.layout
+        self.rank = Rank(timed.slowdown, timed.synchronous, record)
+        self.stage = self.program.stages[0]
+        self.uses: Uses = tuple(_uses(self.stage))
+        self.sweeps = timed.sweeps[0]
 
-    def run(self, segment: Segment) -> Span | None:
-        """Launch and execute a segment."""
-        if not len(segment):
-            return None
-        host = self.host + np.cumsum(self.timed.host_seconds(segment))
-        duration = self.timed.device_seconds(segment)
-        launched = host + LAUNCH_LATENCY_S
-        done = np.cumsum(duration)
-        before = done - duration
-        # end_i = done_i + max(device, max_{j<=i}(launched_j - before_j))
-        offset = np.maximum(np.maximum.accumulate(launched - before), self.device)
-        start = before + offset
-        end = float(start[-1] + duration[-1])
-        self.gap += end - self.device - float(done[-1])
-        self.host, self.device = float(host[-1]), end
-        span = Span(segment, start, duration)
-        self.spans.append(span)
-        return span
+    def timeline(self) -> Timeline:
+        rank, program = self.rank, self.program
+        start = rank.mark()
+        for _ in range(2):
+            start = rank.mark()
+            rank.spans.clear()
+            self._run_step()
+        device, exposed, sent = (now - then for then, now in zip(start[:3], rank.mark()[:3], strict=True))
+        between = program.micro_batches // program.reductions if self.layout.zero < 2 else 1
+        straggler_wait = averaged(self.timed.wait_share, between) * device
+        exposed_by, hidden_by = communication_within_units(self.timed, self.stage)
+        exposed_by[DATA] = exposed_by.get(DATA, 0.0) + exposed
+        hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(sent - exposed, 0.0)
+        timeline = timeline_of(self.timed, self.stage, device, straggler_wait, exposed_by, hidden_by)
+        return replace(
+            timeline,
+            spans=tuple(replace(s, start_s=s.start_s - start[0], host_s=s.host_s - start[0]) for s in rank.spans),
+            repeated_micro_steps=max(program.micro_batches - MICRO_BATCHES_RUN, 0),
+        )
 
-    def wait(self, until: float) -> None:
-        """The compute stream waits for communication."""
-        if until > self.device:
-            self.exposed += until - self.device
-            self.device = until
+    def _run_step(self) -> None:
+        rank, micro_batches = self.rank, self.program.micro_batches
+        rank.host += self.timed.host.step_s
+        if rank.synchronous:
+            rank.device += self.timed.host.step_s
+            rank.host = rank.device
+        run = min(micro_batches, MICRO_BATCHES_RUN)
+        for index in range(run):
+            before = rank.mark()
+            self._micro_batch(first=index == 0, last=index == run - 1)
+            if index == 1 and micro_batches > MICRO_BATCHES_RUN:
+                rank.repeat(before, micro_batches - MICRO_BATCHES_RUN)
+        self._update()
 
-    def wait_for_ranks(self) -> None:
-        """All ranks wait for the slowest since the last reduction."""
-        share = averaged(self.timed.wait_share, self.unreduced)
-        wait = share * (self.device - self.reduced)
-        self.waited += wait
-        self.device += wait
-        self.reduced, self.unreduced = self.device, 0
+    def _micro_batch(self, first: bool, last: bool) -> None:
+        """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
+        rank, timed = self.rank, self.timed
+        reduces = self.layout.zero >= 2 or last or self.program.reduces_always
+        if reduces and timed.broadcast_s:
+            rank.wait(rank.send(timed.broadcast_s, rank.device, "broadcast", self.program.broadcast_bytes))
+        self._forward(first)
+        if reduces and timed.bucket_s:
+            self._backward_in_buckets(first)
+            return
+        self._backward(reduces)
+        if not first:
+            rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
+        if reduces and not self.layout.overlap_grad_reduce:
+            rank.wait(rank.send(timed.stage_data[0].reduce_s, rank.device, "reduce"))
 
-    def synchronise(self) -> None:
-        """The host waits for the device."""
-        self.host = max(self.host, self.device)
+    def _forward(self, first: bool) -> None:
+        rank, timed = self.rank, self.timed
+        gathers_each = self.layout.zero >= 3
+        gathers_first = self.layout.zero in (1, 2) and first and self.layout.overlap_param_gather
+        # Where nothing travels, what stands in a row is one pass; but a trace names every one.
+        if not (rank.recording or gathers_each or gathers_first) and rank.wire <= rank.device:
+            for chunk in self.stage.chunks:
+                for unit, repeat, _ in chunk.units:
+                    rank.run(timed.units[unit].forward.times(repeat))
+            return
+        updated = rank.device  # no weight is gathered before
+        for place, (unit, _) in enumerate(self.uses):
+            ready = 0.0
+            if gathers_each or gathers_first:
+                freed = rank.ended[-2] if gathers_each and place > 1 else updated
+                ready = self._gather(unit, freed)
+            self._pass(unit, "forward", ready)
 
-    def begin_step(self, seconds: float) -> None:
-        """The host's own part of a step: the loop, gradients to None, the batch to the device."""
-        self.host += seconds
+    def _backward(self, reduces: bool) -> None:
+        """A backward pass whose gradients are reduced unit by unit, or not at all."""
+        rank, timed = self.rank, self.timed
+        gathers_each = self.layout.zero >= 3
+        behind = reduces and self.layout.overlap_grad_reduce
+        if not (rank.recording or gathers_each or behind) and rank.wire <= rank.device:
+            self._backward_in_rows()
+            return
+        backward = self.uses[::-1]
+        ready = 0.0
+        for place, (unit, again) in enumerate(backward):
+            arrived = ready
+            if gathers_each and place + 1 < len(backward):
+                ready = self._gather(backward[place + 1][0], rank.ended[-1])
+            if again:
+                self._pass(unit, "recompute", arrived)
+            self._pass(unit, "backward", arrived)
+            if behind:
+                rank.send(timed.unit_data[unit].reduce_s, rank.device, f"reduce {self.program.units[unit].name}")
 
+    def _backward_in_rows(self) -> None:
+        """From the end; the first of a row recompute."""
+        for chunk in reversed(self.stage.chunks):
+            for unit, repeat, again in reversed(chunk.units):
+                times = self.timed.units[unit]
+                self.rank.run(times.backward.times(repeat - again))
+                self.rank.run(times.recompute.then(times.backward).times(again))
 
-class _OneClock(_Clock):
-    """Host and kernels are one stream; the host's share counts as a gap."""
+    def _backward_in_buckets(self, first: bool) -> None:
+        """A backward pass whose gradients DDP reduces, until they are back in their tensors.
 
-    def run(self, segment: Segment) -> Span | None:
-        if not len(segment):
-            return None
-        host = self.timed.host_seconds(segment)
-        duration = self.timed.device_seconds(segment)
-        start = self.device + np.cumsum(host + duration) - duration
-        self.gap += float(host.sum())
-        self.host = self.device = float(start[-1] + duration[-1])
-        span = Span(segment, start, duration)
-        self.spans.append(span)
-        return span
+        Each gradient is accumulated and copied into its bucket as it arrives. That work is timed after the backward
+        pass; a bucket is complete later by the part of it that its own and earlier gradients take.
+        """
+        rank, timed = self.rank, self.timed
+        runs = []
+        for unit, again in reversed(self.uses):
+            if again:
+                self._pass(unit, "recompute")
+            start = rank.device
+            self._pass(unit, "backward")
+            runs.append((start, rank.device))
+        end = rank.device
+        if not first:
+            rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
+        rank.run(self.sweeps.into_buckets, 0.0, Label("into buckets", "backward", self.stage.into_buckets))
+        delay = rank.device - end
+        buckets = self.program.buckets.buckets
+        elements, arrived, slowed = sum(bucket.elements for bucket in buckets), 0, 0.0
+        for bucket, seconds, share in zip(buckets, timed.bucket_s, timed.bucket_ready, strict=True):
+            arrived += bucket.elements
+            start, stop = runs[bucket.use]
+            ready = start + share * (stop - start) + delay * arrived / elements
+            done = rank.send(seconds, ready + slowed, "all_reduce", bucket.nbytes)
+            beside = min(done, rank.device + slowed) - (done - seconds)
+            slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
+        rank.slow(slowed)
+        rank.wait(rank.wire)
+        rank.run(self.sweeps.out_of_buckets, 0.0, Label("out of buckets", "backward", self.stage.out_of_buckets))
 
-    def wait(self, until: float) -> None:
-        super().wait(until)
-        self.host = self.device
+    def _update(self) -> None:
+        """Wait for the gradients, update, gather the new weights where nothing hides that."""
+        rank = self.rank
+        rank.wait(rank.wire)
+        for place, (tail, segment) in enumerate(zip(self.sweeps.tails, self.stage.tails, strict=True)):
+            if place:
+                rank.synchronize()
+            rank.run(tail, 0.0, Label("optimizer", "optimizer", segment))
+        if self.layout.zero in (1, 2) and not self.layout.overlap_param_gather:
+            rank.wait(rank.send(self.timed.stage_data[0].gather_s, rank.device, "gather"))
 
-    def begin_step(self, seconds: float) -> None:
-        self.gap += seconds
-        self.device += seconds
-        self.host = self.device
+    def _gather(self, unit: int, ready: float) -> float:
+        """The end of gathering a unit's weights, which may start when `ready`."""
+        return self.rank.send(self.timed.unit_data[unit].gather_s, ready, f"gather {self.program.units[unit].name}")
 
-
-def simulate(timed: TimedProgram) -> Timeline:
-    """The steady step of a timed program."""
-    program = timed.program
-    clock = _OneClock(timed) if timed.synchronous else _Clock(timed)
-    reductions: list[tuple[float, float, int]] = []
-    step_start, host_start, drawn_from = 0.0, 0.0, 0
-    extra, extra_gap, extra_exposed, extra_waited = 0.0, 0.0, 0.0, 0.0
-    for _ in range(2):
-        step_start, host_start, drawn_from = clock.device, clock.host, len(clock.spans)
-        clock.gap = clock.exposed = clock.waited = extra = extra_gap = extra_exposed = extra_waited = 0.0
-        clock.begin_step(timed.host.step_s)
-        plain = program.micro_steps - 1
-        all_reduce_always = program.synced_micro_steps == program.micro_steps and program.ranks > 1
-        for index in range(min(plain, 2)):
-            before = (clock.device, clock.gap, clock.exposed, clock.waited)
-            reductions = _micro_step(clock, accumulate=index > 0, reduce=all_reduce_always)
-            if index == 1 and plain > 2:
-                copies = plain - 2
-                extra = copies * (clock.device - before[0])
-                extra_gap = copies * (clock.gap - before[1])
-                extra_exposed = copies * (clock.exposed - before[2])
-                extra_waited = copies * (clock.waited - before[3])
-                if not all_reduce_always:  # the slowest rank is slow in the micro-steps that are only counted, too
-                    clock.reduced -= extra
-                    clock.unreduced += copies
-        reductions = _micro_step(clock, accumulate=plain > 0, reduce=program.ranks > 1)
-        _tail(clock)
-    step_s = clock.device - step_start + extra
-    reduce_s = float(timed.bucket_s.sum() + timed.broadcast_s) * program.synced_micro_steps
-    exposed = clock.exposed + extra_exposed
-    busy, casts = _busy(timed)
-    spans = clock.spans[drawn_from:]
-    shifted = tuple(Span(s.segment, s.start - step_start, s.duration) for s in spans)
-    return Timeline(
-        step_s=step_s,
-        busy=busy,
-        casts_s=casts,
-        host_gap_s=max(clock.gap + extra_gap, 0.0),
-        communication_exposed_s=exposed,
-        communication_hidden_s=max(reduce_s - exposed, 0.0),
-        straggler_wait_s=clock.waited + extra_waited,
-        host_s=clock.host - host_start,
-        spans=shifted,
-        reductions=tuple((a - step_start, b - step_start, n) for a, b, n in reductions),
-        repeated_micro_steps=max(program.micro_steps - 3, 0),
-    )
-
-
-def _micro_step(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
-    timed, program = clock.timed, clock.timed.program
-    clock.unreduced += 1
-    if reduce and timed.broadcast_s:
-        clock.wait(clock.device + timed.broadcast_s)
-    if timed.synchronous:
-        return _micro_step_in_turns(clock, accumulate, reduce)
-    span = clock.run(program.micro)
-    if accumulate:
-        clock.run(program.accumulate)
-    if not reduce or span is None:
-        return []
-    copies = program.bucket_copies
-    if len(copies):
-        clock.run(_only(copies, 0))
-    free = 0.0
-    reductions = []
-    ends = span.start + span.duration
-    # Each gradient is accumulated and copied into its bucket as it arrives. That work is drawn after the backward
-    # pass; a bucket is ready later by the part of it that its own and earlier gradients take.
-    delay = clock.device - float(ends[-1])
-    arrived, elements = 0, sum(bucket.elements for bucket in program.buckets)
-    for bucket, seconds in zip(program.buckets, timed.bucket_s, strict=True):
-        arrived += bucket.elements
-        ready = float(ends[min(bucket.ready, len(ends) - 1)]) + delay * arrived / elements
-        start = max(free, ready)
-        free = start + float(seconds)
-        reductions.append((start, free, bucket.nbytes))
-    clock.wait(free)
-    clock.wait_for_ranks()
-    if len(copies):
-        clock.run(_only(copies, 1))
-    return reductions
-
-
-def _micro_step_in_turns(clock: _Clock, accumulate: bool, reduce: bool) -> list[tuple[float, float, int]]:
-    """The same where a reduction takes the cores: a bucket is reduced when it is ready, and compute waits."""
-    timed, program = clock.timed, clock.timed.program
-    reductions = []
-    done = 0
-    if reduce:
-        for bucket, seconds in zip(program.buckets, timed.bucket_s, strict=True):
-            clock.run(_part(program.micro, done, bucket.ready + 1))
-            if not done:
-                clock.run(_only(program.bucket_copies, 0))
-            done = max(done, bucket.ready + 1)
-            start = clock.device
-            clock.wait(start + float(seconds))
-            reductions.append((start, clock.device, bucket.nbytes))
-    clock.run(_part(program.micro, done, len(program.micro)))
-    if accumulate:
-        clock.run(program.accumulate)
-    if reduce:
-        clock.wait_for_ranks()
-        clock.run(_only(program.bucket_copies, 1))
-    return reductions
+    def _pass(self, unit: int, kind: str, ready: float = 0.0) -> None:
+        """Run one pass of a unit: "forward", "backward" or "recompute"."""
+        step: Pass = getattr(self.timed.units[unit], kind)
+        if not self.rank.recording:
+            self.rank.run(step, ready)
+            return
+        program = self.program.units[unit]
+        self.rank.run(step, ready, Label(program.name, kind, getattr(program, kind)))
 
 
-def _only(segment: Segment, index: int) -> Segment:
-    return _part(segment, index, index + 1)
-
-
-def _part(segment: Segment, start: int, stop: int) -> Segment:
-    at = slice(start, max(start, stop))
-    return Segment(segment.kind[at], segment.phase[at], segment.views[at], segment.module[at])
-
-
-def _tail(clock: _Clock) -> None:
-    program = clock.timed.program
-    split = program.sync_after_tail + 1
-    tail = program.tail
-    if split:
-        clock.run(_part(tail, 0, split))
-        clock.synchronise()
-    clock.run(_part(tail, split, len(tail)))
-
-
-def _busy(timed: TimedProgram) -> tuple[dict[Phase, float], float]:
-    """Compute-stream seconds of a whole step by phase, casts apart."""
-    program = timed.program
-    busy = dict.fromkeys(Phase, 0.0)
-    casts = 0.0
-    runs = (
-        (program.micro, program.micro_steps),
-        (program.accumulate, program.micro_steps - 1),
-        (program.bucket_copies, program.synced_micro_steps),
-        (program.tail, 1),
-    )
-    for segment, times in runs:
-        if not len(segment) or times <= 0:
-            continue
-        seconds = timed.device_seconds(segment) * times
-        cast = timed.works.is_cast[segment.kind]
-        casts += float(seconds[cast].sum())
-        totals = np.bincount(segment.phase[~cast], weights=seconds[~cast], minlength=len(Phase))
-        for phase in Phase:
-            busy[phase] += float(totals[phase])
-    return busy, casts
+def _uses(stage: Stage) -> Iterator[tuple[int, bool]]:
+    """The units of a stage one by one, and whether each recomputes (the first of a row do)."""
+    for chunk in stage.chunks:
+        for unit, repeat, again in chunk.units:
+            for k in range(repeat):
+                yield unit, k < again

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from precision_time.hardware.fabric import Cluster, Group
-from precision_time.layout.layered_program import LayeredProgram
+from precision_time.layout.program import StepProgram
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.layout_costs import LayoutCosts
+from precision_time.timing.measured_collectives import measured_collective
 from precision_time.timing.overlap import overlap_slowdown
 
 
@@ -22,7 +23,7 @@ class Communicators:
     overlap: float
 
     @classmethod
-    def of(cls, program: LayeredProgram, cluster: Cluster, costs: LayoutCosts) -> Communicators:
+    def of(cls, program: StepProgram, cluster: Cluster, costs: LayoutCosts) -> Communicators:
         share = costs.network.get(cluster.node.name, 1.0)
         groups = {
             name: _group(cluster, size, stride, share) for name, (size, stride) in program.groups.items() if size > 1
@@ -36,7 +37,16 @@ class Communicators:
             return 0.0
         if copies:
             nbytes = nbytes * _sent_once(found, copies)
+        if self.cluster.gpu.calibration is not None and found.ranks == self.cluster.gpus:
+            measured = measured_collective(collective, nbytes, self.cluster)
+            if measured is not None:
+                return float(measured.seconds)
         return _seconds(collective, float(nbytes), found)
+
+    @property
+    def measured(self) -> bool:
+        """Whether all-reduces among all ranks of this very node were timed (`calibrate`)."""
+        return measured_collective("all_reduce", 1.0, self.cluster) is not None
 
     def slowdown(self, group: str, collective: str) -> float:
         """Compute beside the collective over compute alone."""

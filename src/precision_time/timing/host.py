@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.hardware.calibration import HostFigures
-from precision_time.layout.rank_program import Segment
+from precision_time.layout.segment import Segment
 from precision_time.timing.parameters import read_data
 
 Array = NDArray[np.float64]

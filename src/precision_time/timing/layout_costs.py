@@ -17,12 +17,23 @@ from precision_time.timing.parameters import read_data
 class FrameworkOverhead:
     """What a framework does to the costs of its kernels.
 
-    host      factor on every cost of its host, in place of what ranks on a node cost each other's
-    traffic   factor on kernels that memory limits, its optimizer's apart
+    host          factor on every cost of its host with all GPUs of a node in use, in place of host contention; None:
+                  not measured
+    traffic       factor on kernels that memory limits, its optimizer's apart
+    host_power    p of the seconds of a pass, (d^p + h^p)^(1/p) of device seconds d and host seconds h, where the host
+                  synchronizes so often that it does not run ahead of the device; None: it runs ahead freely
     """
 
-    host: float = 1.0
+    host: float | None = None
     traffic: float = 1.0
+    host_power: float | None = None
+
+    def pass_seconds(self, device_s: float, host_s: float) -> float:
+        """Device seconds of a pass, with what it waits for a host that does not run ahead."""
+        larger, smaller = max(device_s, host_s), min(device_s, host_s)
+        if self.host_power is None or larger <= 0.0:
+            return device_s
+        return float(larger * (1.0 + (smaller / larger) ** self.host_power) ** (1.0 / self.host_power))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +41,14 @@ class LayoutCosts:
     """host        framework -> factor on every cost of its host (custom autograd functions, checkpointing with random
                    states, timers between them: more Python per kernel than plain PyTorch)
     traffic        framework -> factor on kernels that memory limits: other releases of PyTorch, copies not traced
-    host_power     how host and device share a pass in which neither is always ahead: (d^p + h^p)^(1/p) seconds of
-                   device seconds d and host seconds h; the larger of both for a large p
+    host_power     framework -> p (see `FrameworkOverhead`)
     overlap        scale on how much compute slows beside communication (see `overlap`)
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
     attention      kernel variant ("bwd.triton128") -> factor on its time
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
-    host_power: float = 20.0
+    host_power: Mapping[str, float] = field(default_factory=dict)
     overlap: float = 1.0
     traffic: Mapping[str, float] = field(default_factory=dict)
     network: Mapping[str, float] = field(default_factory=dict)
@@ -46,15 +56,8 @@ class LayoutCosts:
 
     def overhead(self, framework: str) -> FrameworkOverhead:
         """What a framework does to the costs of its kernels."""
-        return FrameworkOverhead(float(self.host.get(framework, 1.0)), float(self.traffic.get(framework, 1.0)))
-
-    def together(self, device_s: float, host_s: float) -> float:
-        """Seconds of a pass that takes the device and the host so long."""
-        larger, smaller = max(device_s, host_s), min(device_s, host_s)
-        if larger <= 0.0:
-            return 0.0
-        power = self.host_power
-        return float(larger * (1.0 + (smaller / larger) ** power) ** (1.0 / power))
+        traffic = float(self.traffic.get(framework, 1.0))
+        return FrameworkOverhead(self.host.get(framework), traffic, self.host_power.get(framework))
 
 
 @cache

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_time.layout.layered_program import CollectiveOp, UnitProgram
-from precision_time.layout.rank_program import Segment
+from precision_time.layout.program import CollectiveOp, UnitProgram
+from precision_time.layout.segment import Segment
 from precision_time.timing.communicators import Communicators
-from precision_time.timing.layout_costs import LayoutCosts
-from precision_time.timing.program_times import TimedSignatures
+from precision_time.timing.layout_costs import FrameworkOverhead
+from precision_time.timing.signature_times import TimedSignatures
 
 LAUNCH_LATENCY_S = 3e-6
 """From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
@@ -78,6 +78,7 @@ class Pass:
         return max(self.device_s, self.host_s)
 
 
+FREE = FrameworkOverhead()
 NOTHING = Pass(0.0, 0.0, float("-inf"), {}, {})
 
 
@@ -100,10 +101,10 @@ def pass_of(
     kinds: TimedSignatures,
     segment: Segment,
     exchanges: tuple[tuple[str, float, float], ...],
-    costs: LayoutCosts | None,
+    overhead: FrameworkOverhead = FREE,
 ) -> Pass:
-    """A segment with its exchanges: (group, exposed, hidden) seconds. Without `costs` the host may run ahead: sweeps
-    that loop over tensors are launched while the device still has the backward pass to do."""
+    """A segment with its exchanges: (group, exposed, hidden) seconds. With the usual `overhead` the host runs ahead:
+    sweeps that loop over tensors are launched while the device still has the backward pass to do."""
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     for group, shown, behind in exchanges:
@@ -116,15 +117,18 @@ def pass_of(
     duration = kinds.device_seconds(segment)
     total = float(duration.sum())
     left = total - np.cumsum(duration) + duration
-    reach = float(np.max(host + LAUNCH_LATENCY_S + left))
+    launch_bound = float(np.max(host + LAUNCH_LATENCY_S + left))
     launching = float(host[-1])
     if kinds.synchronous:
         return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
-    together = total + waiting if costs is None else costs.together(total + waiting, launching)
-    return Pass(together, launching, reach + waiting, exposed, hidden, together - total - waiting)
+    seconds = overhead.pass_seconds(total + waiting, launching)
+    return Pass(seconds, launching, launch_bound + waiting, exposed, hidden, seconds - total - waiting)
 
 
-def unit_times(kinds: TimedSignatures, unit: UnitProgram, joined: Communicators, costs: LayoutCosts) -> UnitTimes:
+def unit_times(
+    kinds: TimedSignatures, unit: UnitProgram, joined: Communicators, overhead: FrameworkOverhead
+) -> UnitTimes:
+    """The passes of a unit whose ranks communicate in `joined`."""
     products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
     attention = _kinds_s(kinds, unit.forward, unit.attention)
 
@@ -151,9 +155,9 @@ def unit_times(kinds: TimedSignatures, unit: UnitProgram, joined: Communicators,
         return tuple(found)
 
     return UnitTimes(
-        forward=pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), costs),
-        backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), costs),
-        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), costs),
+        forward=pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), overhead),
+        backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), overhead),
+        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), overhead),
     )
 
 

@@ -1,385 +1,313 @@
-"""Puts seconds on a `RankProgram`: kernels, host launches and collectives, each with its source and spread.
-
-Equal operators are timed once; the cost of pricing does not depend on the number of layers or micro-steps.
-"""
+"""Puts seconds on a `StepProgram`: every pass of every unit as three numbers, every collective by its group."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import OpSignature
-from precision_time.hardware.calibration import HostFigures
-from precision_time.hardware.fabric import Cluster
-from precision_time.hardware.gpu import Gpu
-from precision_time.hardware.node import Node
-from precision_time.layout.rank_program import OpSignatures, RankProgram, Segment
-from precision_time.timing.calibrated import apply_calibration, contention_factors
-from precision_time.timing.collectives import CollectiveTime, collective_seconds
+from precision_time.capture.graph import Phase
+from precision_time.hardware.fabric import Cluster, Group
+from precision_time.layout.program import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    PIPELINE,
+    TENSOR,
+    Buckets,
+    Chunk,
+    Stage,
+    StepProgram,
+    UnitProgram,
+)
+from precision_time.layout.segment import Segment
+from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED
+from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
-from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
 from precision_time.timing.layout_costs import FrameworkOverhead
-from precision_time.timing.measured_collectives import measured_collective
-from precision_time.timing.operators import WorkOptions, operator_key, touched, works
-from precision_time.timing.work import MEMORY_FAMILIES, Work
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.passes import Pass, UnitTimes, pass_of, unit_times
+from precision_time.timing.signature_times import (
+    TimedSignatures,
+    fields_of,
+    machine,
+    time_signature_part,
+    time_signatures,
+)
 
 Array = NDArray[np.float64]
 
-FUSING = frozenset({"compile", "torchscript", "xla"})
-"""Ways of running that change the kernels themselves, so that their factor holds for measured kernels too."""
+
+@dataclass(frozen=True, slots=True)
+class DataTimes:
+    """Seconds of a stage's or unit's collectives over data-parallel ranks: weights gathered, gradients reduced."""
+
+    gather_s: float
+    reduce_s: float
+
+    def __add__(self, other: DataTimes) -> DataTimes:
+        return DataTimes(self.gather_s + other.gather_s, self.reduce_s + other.reduce_s)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KindWorks:
-    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to.
+@dataclass(frozen=True, slots=True)
+class SweepTimes:
+    """The passes over all parameters of a stage (see `Stage`)."""
 
-    `rivals` are the same works done otherwise where the library may choose: allowing TF32 does not force it on a
-    product or convolution, so on devices whose TF32 peak is no higher the float32 kernels (Winograd) stay.
-    `rival_of[i]` is the work that rival i may replace.
-    """
-
-    table: WorkTable
-    owner: NDArray[np.intp]
-    launches: NDArray[np.intp]
-    nbytes: Array
-    family: tuple[str, ...]
-    unsupported: tuple[int, ...]
-    is_cast: NDArray[np.bool_]
-    rivals: WorkTable
-    rival_of: NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class TimedSignatures:
-    """Seconds of a program's kinds on a cluster.
-
-    `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
-    `work_s` is per work of the table, `work_spread` its standard deviation of log time,
-    `work_helpers` the share of it that helper kernels take (layout transposes).
-    """
-
-    kinds: OpSignatures
-    works: KindWorks
-    work_s: Array
-    work_spread: Array
-    work_helpers: Array
-    kind_s: Array
-    floor_s: Array
-    compute_bound_s: Array
-    launch_s: Array
-    source_s: Array
-    host: HostCosts
-    host_kind_s: Array
-    synchronous: bool
-    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
-    host_source: str
-    """Where the host's costs come from; those that ship are set by hand."""
-    communication_source: str = field(default="learned", kw_only=True)
-    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
-
-    def device_seconds(self, segment: Segment) -> Array:
-        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
-
-    def host_seconds(self, segment: Segment) -> Array:
-        return self.host.of(segment, self.host_kind_s)
+    tails: tuple[Pass, ...]
+    accumulate: Pass
+    into_buckets: Pass
+    out_of_buckets: Pass
 
     @property
-    def calls_per_kind(self) -> Array:
-        """How often each kind runs in an optimizer step; known to the program the kinds are of."""
-        raise NotImplementedError
+    def tail_s(self) -> float:
+        """What follows the last backward pass, in a pipeline."""
+        return sum(tail.seconds for tail in self.tails)
+
+    def host_s(self, micro_batches: int, reductions: int) -> float:
+        """What the host launches in a step."""
+        copies = self.into_buckets.host_s + self.out_of_buckets.host_s
+        tails = sum(tail.host_s for tail in self.tails)
+        return tails + (micro_batches - 1) * self.accumulate.host_s + reductions * copies
 
 
 @dataclass(frozen=True, eq=False)
 class TimedProgram(TimedSignatures):
-    """Seconds of a data-parallel program on a cluster. `bucket_s` follows the program's buckets."""
+    """Seconds of a layered program on a cluster."""
 
-    program: RankProgram
-    bucket_s: Array
+    program: StepProgram
+    units: tuple[UnitTimes, ...]
+    unit_data: tuple[DataTimes, ...]
+    """Of one use of each unit, where weights or gradients travel unit by unit."""
+    stage_data: tuple[DataTimes, ...]
+    """Of all of a stage at once."""
+    sweeps: tuple[SweepTimes, ...]
+    """The passes over all parameters of each stage."""
+    bucket_s: tuple[float, ...]
+    """All-reduce of each of DDP's buckets."""
+    bucket_ready: tuple[float, ...]
+    """Share of the backward pass of a bucket's unit after which its gradients are complete."""
     broadcast_s: float
+    send_s: float
+    tied_s: float
+    """All-reduce of the embedding's gradient between first and last stage, where they share it."""
+    calls: Array
+    unit_kinds: TimedSignatures | None = None
+    """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
+    all_kinds: TimedSignatures | None = None
+    """All kinds as programs on other clusters of the same machine share them; None: they are the program's own."""
     wait_share: float = 0.0
-    """How much longer the slowest rank takes for a micro-step, as a share of its time."""
-
-    @cached_property
-    def _calls(self) -> Array:
-        program = self.program
-        total = np.zeros(len(program.kinds))
-        for segment, times in (
-            (program.micro, program.micro_steps),
-            (program.accumulate, program.micro_steps - 1),
-            (program.bucket_copies, program.synced_micro_steps),
-            (program.tail, 1),
-        ):
-            if len(segment) and times > 0:
-                total += np.bincount(segment.kind, minlength=len(total)) * times
-        return total
+    slowdown: float = 1.0
+    """Compute beside a collective of the data-parallel ranks, over compute alone."""
 
     @property
     def calls_per_kind(self) -> Array:
-        return self._calls
-
-
-@lru_cache(maxsize=128)
-def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
-    """The hardware-independent works of a program's kinds."""
-    found: list[Work] = []
-    operators: list[str] = []
-    owner: list[int] = []
-    unsupported: list[int] = []
-    rivals: list[Work] = []
-    rival_of: list[int] = []
-    for index, kind in enumerate(kinds):
-        rule = works(kind, options)
-        if rule is None:
-            unsupported.append(index)
-            rule = [touched(kind)]
-        for position, work in enumerate(rule):
-            if work.math == "tf32" and work.family.startswith(("conv", "matmul")):
-                in_float32 = works(kind, replace(options, tf32=False)) or rule
-                rivals.append(in_float32[position])
-                rival_of.append(len(found) + position)
-        found += rule
-        operators += [operator_key(kind)] * len(rule)
-        owner += [index] * len(rule)
-    count = len(kinds)
-    owners = np.array(owner, dtype=np.intp)
-    table = WorkTable.from_works(found, operators)
-    nbytes = _sum_by(owners, table.bytes, count)
-    launches = _sum_by(owners, table.launches, count)
-    return KindWorks(
-        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
-        np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
-        WorkTable.from_works(rivals), np.array(rival_of, dtype=np.intp),
-    )  # fmt: skip
-
-
-def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
-    if not len(owner):
-        return np.zeros(count)
-    return np.asarray(np.bincount(owner, weights=values, minlength=count), dtype=np.float64)
-
-
-def _is_cast(kind: OpSignature) -> bool:
-    return kind.name in ("aten._to_copy", "pt.quantize") or (
-        kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
-    )
-
-
-@lru_cache(maxsize=256)
-def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
-    """Times and, on a calibrated device, which of them come from its own points.
-
-    Independent of the number of GPUs, so a comparison across counts prices its kernels once.
-    """
-    times = _faster_rivals(constants.kernels.seconds(kinds.table, gpu), kinds, gpu, constants)
-    if gpu.calibration is None:
-        return times, None
-    return apply_calibration(times, kinds.table, kinds.owner, gpu)
-
-
-def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
-    if not len(kinds.rivals) or "fp32" not in gpu.peaks:
-        return times
-    other = constants.kernels.seconds(kinds.rivals, gpu)
-    chosen = other.seconds < times.seconds[kinds.rival_of]
-    at = kinds.rival_of[chosen]
-    seconds, floor = times.seconds.copy(), times.floor_seconds.copy()
-    source, spread = times.source.copy(), times.log_spread.copy()
-    seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
-    source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
-    helpers = times.helper_seconds.copy()
-    helpers[at] = other.helper_seconds[chosen]
-    return KernelTimes(seconds, floor, source, spread, helpers)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What of a cluster its kernels and hosts depend on, however many nodes it has."""
-
-    gpu: Gpu
-    node: Node
-    gpus_per_node: int
-
-    def __hash__(self) -> int:
-        """By name, as a cluster."""
-        return hash((self.gpu.name, self.node.name, self.gpus_per_node))
-
-
-@lru_cache(maxsize=256)
-def machine(cluster: Cluster) -> Machine:
-    return Machine(cluster.gpu, cluster.node, cluster.gpus_per_node)
-
-
-_SLOWED = sorted(MEMORY_FAMILIES - {"optimizer"})
-
-
-def time_signatures(
-    program_kinds: OpSignatures,
-    cluster: Cluster,
-    options: WorkOptions,
-    execution: str = "eager",
-    constants: StepConstants | None = None,
-    overhead: FrameworkOverhead | None = None,
-) -> TimedSignatures:
-    """Seconds for every kind on the cluster's GPU; `overhead` are those of the job's framework.
-
-    Parts that programs share are timed once.
-    """
-    constants = constants or shipped()
-    if program_kinds.parts:
-        parts = program_kinds.parts
-        where = machine(cluster)
-        found = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
-        return _joined(program_kinds, found)
-    return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
-
-
-@lru_cache(maxsize=1024)
-def time_signature_part(
-    part: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
-    overhead: FrameworkOverhead | None,
-) -> TimedSignatures:  # fmt: skip
-    """Seconds of kinds that several programs may share."""
-    return _time_signatures(part, cluster, options, execution, constants, overhead)
-
-
-@lru_cache(maxsize=512)
-def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> TimedSignatures:
-    """OpSignatures of several parts as one program's; of the rest all parts on one cluster say the same."""
-    works = [part.works for part in parts]
-    kinds_before = _before([len(part.kinds) for part in parts])
-    works_before = _before([len(w.table) for w in works])
-
-    def after(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    def shifted(name: str, by: Sequence[int]) -> NDArray[np.intp]:
-        return np.concatenate([getattr(w, name) + n for w, n in zip(works, by, strict=True)])
-
-    table = KindWorks(
-        table=WorkTable.joined([w.table for w in works]),
-        owner=shifted("owner", kinds_before),
-        launches=np.concatenate([w.launches for w in works]),
-        nbytes=np.concatenate([w.nbytes for w in works]),
-        family=tuple(family for w in works for family in w.family),
-        unsupported=tuple(i + n for w, n in zip(works, kinds_before, strict=True) for i in w.unsupported),
-        is_cast=np.concatenate([w.is_cast for w in works]),
-        rivals=WorkTable.joined([w.rivals for w in works]),
-        rival_of=shifted("rival_of", works_before),
-    )
-    return replace(parts[0], kinds=program_kinds, works=table, **{name: after(name) for name in _BY_KIND_OR_WORK})
-
-
-_BY_KIND_OR_WORK = (
-    "work_s", "work_spread", "work_helpers", "kind_s", "floor_s", "compute_bound_s", "launch_s", "source_s",
-    "host_kind_s",
-)  # fmt: skip
-
-
-def _before(lengths: Sequence[int]) -> list[int]:
-    return [0, *itertools.accumulate(lengths)][:-1]
-
-
-def _time_signatures(
-    program_kinds: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
-    overhead: FrameworkOverhead | None,
-) -> TimedSignatures:  # fmt: skip
-    kinds = kind_works(program_kinds, options)
-    gpu: Gpu = cluster.gpu
-    times, calibrated = _kernel_times(kinds, gpu, constants)
-    factor: float | Array = constants.execution_factor(execution)
-    if calibrated is not None and execution not in FUSING:
-        factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
-    if overhead is not None and overhead.traffic != 1.0:
-        factor = factor * np.where(np.isin(kinds.family, _SLOWED), overhead.traffic, 1.0)
-    # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
-    floor = times.floor_seconds / cluster.node.clock_factor
-    seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
-    if gpu.calibration is not None and cluster.gpus_per_node > 1:
-        seconds = np.maximum(seconds * contention_factors(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
-    count = len(program_kinds)
-    owner = kinds.owner
-
-    def per_kind(values: Array) -> Array:
-        return _sum_by(owner, values, count)
-
-    source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
-    kind_s = per_kind(seconds)
-    host = host_of(execution, cluster, constants, None if overhead is None else overhead.host)
-    memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
-    return TimedSignatures(
-        kinds=program_kinds,
-        works=kinds,
-        work_s=seconds,
-        work_spread=times.log_spread,
-        work_helpers=times.helper_seconds / np.maximum(times.seconds, 1e-30),
-        kind_s=kind_s,
-        floor_s=per_kind(floor),
-        compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
-        launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
-        source_s=source_s,
-        host=host,
-        host_kind_s=host.per_kind(program_kinds, kinds.launches),
-        synchronous=gpu.device_type == "cpu",
-        host_source="measured" if _measured_host(cluster) is not None and execution == "eager" else "assumed",
-    )
+        """Of the rank with the most to do."""
+        return self.calls
 
 
 def time_program(
-    program: RankProgram,
+    program: StepProgram,
     cluster: Cluster,
     options: WorkOptions,
     execution: str = "eager",
     constants: StepConstants | None = None,
 ) -> TimedProgram:
-    """Seconds for every kind and bucket of the program on the cluster's GPU and fabric."""
+    """Seconds for every pass and collective."""
     constants = constants or shipped()
-    bytes_ = np.array([b.nbytes for b in program.buckets], dtype=np.float64)
-    reduction = collective("all_reduce", bytes_, cluster) if len(bytes_) else None
+    overhead = constants.layouts.overhead(program.framework)
+    kinds = time_signatures(program.kinds, cluster, options, execution, constants, overhead)
+    costs = constants.layouts
+    joined = Communicators.of(program, cluster, costs)
+    within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
+    # The units' kinds come first among the program's, and are timed alike in every program.
+    first = program.kinds.parts[0] if program.kinds.parts else program.kinds
+    shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
+    units = _all_unit_times(shared, program.units, within, cluster, costs.overlap, overhead)
+    data = {
+        id(stage): _data_times(
+            program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable, stage.expert_trainable
+        )
+        for stage in dict.fromkeys(program.stages)
+    }
     return TimedProgram(
-        **fields_of(time_signatures(program.kinds, cluster, options, execution, constants)),
+        **fields_of(kinds),
         program=program,
-        bucket_s=bytes_ if reduction is None else reduction.seconds,
-        broadcast_s=_broadcast_seconds(program, cluster),
-        communication_source="measured" if reduction is not None and reduction.source == "measured" else "learned",
-        wait_share=constants.rank_costs.wait_share(program.ranks, program.length_spread),
+        units=units,
+        unit_data=tuple(
+            _data_times(
+                program, joined, u.dense_elements, u.expert_elements, u.dense_trainable, u.expert_trainable
+            )
+            for u in program.units
+        ),
+        stage_data=tuple(data[id(stage)] for stage in program.stages),
+        sweeps=tuple(_sweeps(kinds, stage, overhead) for stage in program.stages),
+        bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
+        bucket_ready=_bucket_ready(shared, program.units, program.stages[0].chunks, program.buckets),
+        broadcast_s=joined.seconds(DATA, "broadcast", program.broadcast_bytes),
+        send_s=joined.seconds(PIPELINE, "send_recv", program.boundary_bytes),
+        tied_s=joined.seconds(TIED, "all_reduce", program.tied_bytes),
+        calls=_calls(program, units, len(program.kinds)),
+        unit_kinds=shared,
+        all_kinds=kinds,
+        wait_share=constants.rank_costs.wait_share(program.layout.gpus, program.length_spread),
+        slowdown=_slowdown(program, joined),
+        communication_source="measured" if joined.measured else "learned",
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -> SweepTimes:
+    return SweepTimes(
+        tails=tuple(pass_of(kinds, tail, (), overhead) for tail in stage.tails),
+        accumulate=pass_of(kinds, stage.accumulate, ()),
+        into_buckets=pass_of(kinds, stage.into_buckets, ()),
+        out_of_buckets=pass_of(kinds, stage.out_of_buckets, ()),
     )
 
 
-def fields_of(timed: TimedSignatures) -> dict[str, Any]:
-    """What a timed program takes over from its kinds."""
-    return {name: getattr(timed, name) for name in _TAKEN_OVER}
+def _bucket_seconds(buckets: Buckets, joined: Communicators) -> tuple[float, ...]:
+    return tuple(joined.seconds(DATA, "all_reduce", bucket.nbytes) for bucket in buckets.buckets)
 
 
-_TAKEN_OVER = tuple(item.name for item in fields(TimedSignatures) if not item.kw_only)
+@lru_cache(maxsize=1024)
+def _bucket_ready(
+    kinds: TimedSignatures, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], buckets: Buckets
+) -> tuple[float, ...]:
+    uses = [unit for chunk in reversed(chunks) for unit, repeat, _ in reversed(chunk.units) for _ in range(repeat)]
+    shares = {unit: _shares(kinds, units[unit].backward) for unit in set(uses)}
+    return tuple(float(shares[uses[b.use]][min(b.position, len(shares[uses[b.use]]) - 1)]) for b in buckets.buckets)
 
 
-def _measured_host(cluster: Machine) -> HostFigures | None:
-    return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
+def _shares(kinds: TimedSignatures, segment: Segment) -> Array:
+    """Share of a segment's device time that has passed after each of its operators."""
+    if not len(segment):
+        return np.ones(1)
+    passed = np.cumsum(kinds.device_seconds(segment))
+    return np.asarray(passed / passed[-1] if passed[-1] > 0.0 else np.ones(len(segment)))
 
 
-def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
-    """The calibrated host's own costs where it was measured, without the factors of other hosts."""
-    measured = _measured_host(cluster)
-    if measured is not None:
-        return measured_host_costs(measured, execution)
-    crowd = constants.rank_costs.host_factor(cluster.gpus_per_node) if factor is None else factor
-    return constants.host_costs(host_costs(execution, cluster.node.host_factor * crowd))
+def _slowdown(program: StepProgram, joined: Communicators) -> float:
+    return joined.slowdown(DATA, "all_reduce" if program.layout.zero == 0 else "reduce_scatter")
 
 
-def collective(name: str, nbytes: Array, cluster: Cluster) -> CollectiveTime:
-    """Measured on this very node where it was, by the fabric's model otherwise."""
-    measured = measured_collective(name, nbytes, cluster)
-    return collective_seconds(name, nbytes, cluster) if measured is None else measured
+WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
+"""Communicators in which ranks exchange within a unit."""
 
 
-def _broadcast_seconds(program: RankProgram, cluster: Cluster) -> float:
-    if not program.broadcast_bytes or program.ranks < 2:
-        return 0.0
-    return float(collective("broadcast", np.array([program.broadcast_bytes], dtype=np.float64), cluster).seconds[0])
+@lru_cache(maxsize=1024)
+def _all_unit_times(
+    kinds: TimedSignatures, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...], cluster: Cluster,
+    overlap: float, overhead: FrameworkOverhead,
+) -> tuple[UnitTimes, ...]:  # fmt: skip
+    groups = {name: group for name, group in zip(WITHIN_UNITS, within, strict=True) if group is not None}
+    joined = Communicators(groups, cluster, overlap)
+    return tuple(unit_times(kinds, unit, joined, overhead) for unit in units)
+
+
+def _data_times(
+    program: StepProgram, joined: Communicators, dense: int, expert: int, dense_trained: int, expert_trained: int
+) -> DataTimes:
+    """Collectives over data-parallel ranks for so many parameters; experts have fewer replicas."""
+    zero = program.layout.zero
+    gather = reduce = 0.0
+    for held, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
+        weights, gradients = held * program.weight_bytes, trained * program.gradient_bytes
+        updated = (held if zero >= 3 else trained) * program.weight_bytes
+        if zero == 0:
+            reduce += joined.seconds(group, "all_reduce", gradients)
+            continue
+        gather += joined.seconds(group, "all_gather", updated if zero < 3 else weights)
+        reduce += joined.seconds(group, "reduce_scatter", gradients)
+        if group == DATA:  # hybrid sharding: the shards of all replicas are summed
+            shards = program.groups[DATA][0]
+            reduce += joined.seconds(REPLICAS, "all_reduce", gradients / shards)
+    return DataTimes(gather, reduce)
+
+
+def _calls(program: StepProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
+    """How often each kind runs on the busiest stage in an optimizer step."""
+    stage = busiest_stage(program, units)
+    total = np.zeros(count)
+    within = _unit_calls(program.units, stage.chunks)
+    total[: len(within)] = within * program.micro_batches
+    for segment, times in program.sweeps(stage):
+        if len(segment) and times:
+            total += np.bincount(segment.kind, minlength=count) * times
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _unit_calls(units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...]) -> Array:
+    """How often each of the units' kinds runs in a micro-batch."""
+    last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
+    total = np.zeros(1 + max(last, default=-1))
+    for chunk in chunks:
+        for index, repeat, again in chunk.units:
+            unit = units[index]
+            for segment, times in ((unit.forward, repeat), (unit.backward, repeat), (unit.recompute, again)):
+                if len(segment):
+                    total += np.bincount(segment.kind, minlength=len(total)) * times
+    return total
+
+
+def busiest_stage(program: StepProgram, units: tuple[UnitTimes, ...]) -> Stage:
+    """The stage with the most to do in a micro-batch."""
+    distinct = dict.fromkeys(program.stages)
+    return program.stages[0] if len(distinct) == 1 else max(distinct, key=lambda s: _stage_s(s, units))
+
+
+def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
+    return sum(
+        repeat * (units[i].forward.seconds + units[i].backward.seconds) + again * units[i].recompute.seconds
+        for chunk in stage.chunks
+        for i, repeat, again in chunk.units
+    )
+
+
+def host_seconds(timed: TimedProgram, stage: Stage) -> float:
+    """What the host of a stage launches in a step."""
+    program, units = timed.program, timed.units
+    place = program.stages.index(stage)
+    micro = sum(
+        repeat * (units[i].forward.host_s + units[i].backward.host_s) + again * units[i].recompute.host_s
+        for chunk in stage.chunks
+        for i, repeat, again in chunk.units
+    )
+    sweeps = timed.sweeps[place].host_s(program.micro_batches, program.reductions)
+    return timed.host.step_s + program.micro_batches * micro + sweeps
+
+
+def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float], float, float]:
+    """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
+    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
+    again_s = 0.0
+    micro = timed.program.micro_batches
+    sweeps = timed.program.sweeps(stage)
+    runs = [(_by_phase_once(timed.all_kinds or timed, s), n) for s, n in sweeps if len(s) and n]
+    shared = timed.unit_kinds or timed
+    for chunk in stage.chunks:
+        for index, repeat, again in chunk.units:
+            unit = timed.program.units[index]
+            runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
+            if len(unit.recompute) and again:
+                again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
+    for totals, times in runs:
+        busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
+    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s
+
+
+_PHASES = tuple(Phase)
+
+
+def _by_phase(kinds: TimedSignatures, segment: Segment) -> tuple[float, ...]:
+    """Seconds of a segment by phase, without its casts, and of these."""
+    seconds = kinds.device_seconds(segment)
+    cast = kinds.works.is_cast[segment.kind]
+    rest = ~cast
+    totals = np.bincount(segment.phase[rest], weights=seconds[rest], minlength=len(Phase))
+    return (*totals.tolist(), float(seconds[cast].sum()))
+
+
+_by_phase_once = lru_cache(maxsize=4096)(_by_phase)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.timing.parameters import read_data
-from precision_time.timing.program_times import TimedSignatures
+from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.work import HELPERS, MEMORY_FAMILIES
 
 Array = NDArray[np.float64]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from precision_time.capture.training_step import TrainingStep, training_step
+from precision_time.capture.captured_model import CapturedModel, capture_model
 from precision_time.errors import CatalogError, PredictorError
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
-from precision_time.prediction import catalog_of, cluster_of
+from precision_time.placement import catalog_of, cluster_of
 from precision_time.predictors.interface import global_batch_size, steps_of
 from precision_time.predictors.predictddl.network import Network, network_of
 from precision_time.zoo.catalog import ENTRIES
@@ -99,9 +99,9 @@ def _remembered(fields: str, user_model: bool) -> _Model:
     return _Model(network_of(step.graph, step.batch_size), step.dataset or "", usual, step.sizes)
 
 
-def _captured(job: Job) -> TrainingStep:
+def _captured(job: Job) -> CapturedModel:
     """The step whose graph describes the network: in fp32 and for CUDA, so that it is the same for every job of it."""
-    return training_step(job, parse_precision("fp32"), "cuda")
+    return capture_model(job, parse_precision("fp32"), "cuda")
 
 
 def _plain(name: str) -> str:

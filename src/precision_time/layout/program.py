@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from precision_time.job.layout import Layout
-from precision_time.layout.rank_program import OpSignatures, Segment
+from precision_time.layout.segment import OpSignatures, Segment
 
 TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data", "pipeline"
 
@@ -59,6 +59,26 @@ class UnitProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are reduced together: bytes on the wire and elements.
+
+    They are complete after operator `position` of the backward pass of the unit that is the `use`-th to run backward.
+    """
+
+    nbytes: int
+    elements: int
+    use: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """All buckets of a rank in the order they are reduced."""
+
+    buckets: tuple[Bucket, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Units of one model part on one stage: (unit, how often in a row, how many of these recompute)."""
 
@@ -67,13 +87,18 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """One pipeline stage: its chunks in the order of the model, and what follows its last backward; `copies` once for
-    every reduction."""
+    """One pipeline stage: its chunks in the order of the model, and its passes over all parameters.
+
+    tails           what follows the last backward pass; between two of them the host waits for the device
+    accumulate      sums of gradients, once for every micro-batch after the first
+    into_buckets, out_of_buckets   copies of gradients before and after every reduction
+    """
 
     chunks: tuple[Chunk, ...]
-    tail: Segment
+    tails: tuple[Segment, ...]
     accumulate: Segment
-    copies: Segment
+    into_buckets: Segment
+    out_of_buckets: Segment
     dense_trainable: int
     expert_trainable: int
     dense_elements: int
@@ -81,13 +106,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayeredProgram:
+class StepProgram:
     """One optimizer step of all distinct ranks.
 
     weight_bytes, gradient_bytes  per element on the wire between data-parallel ranks
     boundary_bytes   what a stage sends to the next for one micro-batch
     tied_bytes       gradient of the weights that first and last stage share
     reduces_always   gradients are summed over data-parallel ranks after every micro-batch
+    buckets          of DDP's gradients, where there is one stage
+    broadcast_bytes  of DDP's buffers (running means of batch norm), sent before a micro-batch that reduces
+    length_spread    half the range of the ranks' batch lengths, as a share of the middle (`CapturedModel`)
     groups           name -> (ranks, stride between them)
     """
 
@@ -102,10 +130,21 @@ class LayeredProgram:
     tied_bytes: int
     groups: dict[str, tuple[int, int]]
     reduces_always: bool
-    sync_after_tail: bool
     framework: str = "pytorch"
+    buckets: Buckets = Buckets()
+    broadcast_bytes: int = 0
+    length_spread: float = 0.0
 
     @property
     def reductions(self) -> int:
         """Micro-batches after which gradients are reduced as a whole."""
         return self.micro_batches if self.reduces_always else 1
+
+    def sweeps(self, stage: Stage) -> tuple[tuple[Segment, int], ...]:
+        """The passes over all parameters of a stage, and how often each runs in a step."""
+        return (
+            *((tail, 1) for tail in stage.tails),
+            (stage.accumulate, self.micro_batches - 1),
+            (stage.into_buckets, self.reductions),
+            (stage.out_of_buckets, self.reductions),
+        )

@@ -10,25 +10,28 @@ from operator import attrgetter
 from typing import Any
 
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec
-from precision_time.capture.layered_step import LayeredStep
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Sweep, sweep_kind
+from precision_time.capture.training_step import TrainingStep
 from precision_time.errors import JobError
+from precision_time.job.job import Job
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
-from precision_time.layout.layered_program import (
+from precision_time.layout.buckets import stage_buckets
+from precision_time.layout.program import (
     CONTEXT,
     DATA,
     EXPERT,
     PIPELINE,
     TENSOR,
+    Buckets,
     Chunk,
     CollectiveOp,
-    LayeredProgram,
     Stage,
+    StepProgram,
     UnitProgram,
 )
-from precision_time.layout.rank_program import OpSignatures, Segment
+from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.sweeps import EXPERTS, Cut, Held, sizes_of, sweeps
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
@@ -47,6 +50,14 @@ class Options:
     framework: str = "pytorch"
     loss_scale: str = "dynamic"
     no_sync: bool = True
+
+    @classmethod
+    def of(cls, job: Job) -> Options:
+        """Those of a job."""
+        return cls(
+            job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
+            job.no_sync,
+        )  # fmt: skip
 
 
 def groups(layout: Layout) -> dict[str, tuple[int, int]]:
@@ -92,24 +103,24 @@ class _Units:
     table: Mapping[OpSignature, int]
 
 
-def layered_program(step: LayeredStep, layout: Layout, options: Options) -> LayeredProgram:
+def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepProgram:
     """The program of one optimizer step."""
     adds = options.micro_batches > 1 and options.framework not in _ACCUMULATES_IN_PRODUCTS
     over, expert_over = (layout.shard_ranks, layout.expert_ranks) if layout.zero else (1, 1)
     replicated = layout.data_ranks > 1
     wire = options.communication_dtype if replicated else None
     copied = replicated and layout.zero >= 2
-    by_bucket = options.framework == "pytorch" and not layout.zero  # DDP divides as it copies (`_bucket_copies`)
+    ddp = replicated and options.framework == "pytorch" and not layout.zero  # divides as it copies into its buckets
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
     cut = Cut(
         layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds,
         sums=over if copied else 1, loss_scale=options.loss_scale,
-        averages=replicated and not copied and not by_bucket, buckets=replicated and by_bucket,
+        averages=replicated and not copied and not ddp, buckets=ddp,
         wire=None if copied else wire,
     )  # fmt: skip
     stages, kinds = _stages(step, units, cut)
     weight, gradient = _wire(step, options)
-    return LayeredProgram(
+    return StepProgram(
         kinds=kinds,
         units=units.programs,
         stages=stages,
@@ -122,12 +133,14 @@ def layered_program(step: LayeredStep, layout: Layout, options: Options) -> Laye
         groups=groups(layout),
         framework=options.framework,
         reduces_always=not options.no_sync,
-        sync_after_tail=step.precision.loss_scaling and options.loss_scale == "dynamic",
+        buckets=stage_buckets(step.layers.units, stages[0].chunks, wire) if ddp and layout.pp == 1 else Buckets(),
+        broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
+        length_spread=step.length_spread,
     )
 
 
 @lru_cache(maxsize=256)
-def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
+def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
     """Where gradients are `copied` before they are reduced, `wire` is the dtype they travel in (None: their own)."""
     kinds = _KindTable()
 
@@ -139,7 +152,7 @@ def _units(step: LayeredStep, inside: _Inside, recompute: str, copied: bool, wir
 
 
 @lru_cache(maxsize=1024)
-def _stages(step: LayeredStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
+def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
     """All stages, equal ones as one, and the kinds of the whole program."""
     kinds = _KindTable(dict(units.table))
     known: dict[tuple[tuple[int, ...], ...], Stage] = {}
@@ -157,7 +170,7 @@ def _stages(step: LayeredStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ..
 
 
 @lru_cache(maxsize=256)
-def _parts(step: LayeredStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
+def _parts(step: TrainingStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
     return _cut(step.layers.order, step.layers.units, pp, vpp)
 
 
@@ -225,7 +238,7 @@ def _shares(blocks: int, parts: int) -> list[int]:
 
 
 def _unit(
-    step: LayeredStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature],
+    step: TrainingStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature],
     kinds: _KindTable,
 ) -> UnitProgram:  # fmt: skip
     graph = step.layers.graph
@@ -300,7 +313,7 @@ def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _local_kind(step: LayeredStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
+def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
     sharded = step.sharded.graph if step.sharded else None
     call, graph = tensor_parallel.local_call(step.layers.graph, sharded, unit, index, step.split)
     kind = graph.kinds[call.kind]
@@ -334,7 +347,7 @@ def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
 
 
 def _segment(
-    step: LayeredStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
+    step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
     more: Sequence[OpSignature] = (), phase: Phase = Phase.BACKWARD,
 ) -> Segment:  # fmt: skip
     rows: list[tuple[int, Phase, int, int]] = []
@@ -348,7 +361,7 @@ def _segment(
 
 
 def _stage(
-    step: LayeredStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
+    step: TrainingStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
     copies: tuple[Parameter, ...], cut: Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
     """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
@@ -360,8 +373,9 @@ def _stage(
 
     return Stage(
         chunks=chunks,
-        tail=enter(swept.tail),
-        copies=enter(swept.copies),
+        tails=tuple(enter(operators) for operators in swept.tails),
+        into_buckets=enter(swept.into_buckets),
+        out_of_buckets=enter(swept.out_of_buckets),
         accumulate=enter(swept.accumulate),
         dense_trainable=sum(units[i].dense_trainable * n for i, n in held) + copied,
         expert_trainable=sum(units[i].expert_trainable * n for i, n in held),
@@ -412,7 +426,7 @@ def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: i
 
 
 @lru_cache(maxsize=256)
-def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
+def shared_weights(step: TrainingStep) -> tuple[Parameter, ...]:
     """Weights that stand before the blocks and are read after them as well: the embedding that is the head, too.
 
     The last stage of a pipeline holds a copy, and both stages sum their gradients.
@@ -424,7 +438,7 @@ def shared_weights(step: LayeredStep) -> tuple[Parameter, ...]:
     return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
 
 
-def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:
+def _wire(step: TrainingStep, options: Options) -> tuple[float, float]:
     """Bytes per element of gathered weights and of reduced gradients."""
     trainable = next((p for u in step.layers.units for p in u.parameters if p.trainable), None)
     weight = max((p.dtype for u in step.layers.units for p in u.parameters), key=lambda d: BYTES_PER_ELEMENT[d])
@@ -434,7 +448,7 @@ def _wire(step: LayeredStep, options: Options) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=1024)
-def _boundary(step: LayeredStep, parts: int) -> int:
+def _boundary(step: TrainingStep, parts: int) -> int:
     """Activations between two stages: the residual stream of one micro-batch, of which a rank holds one of `parts`."""
     after = next((u for u in step.layers.units if u.name == AFTER), None)
     graph = step.layers.graph

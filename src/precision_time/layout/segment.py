@@ -86,4 +86,4 @@ class RankProgram:
     sync_after_tail: int
     """Tail position after which the host reads from the device (loss scaling, NovoGrad); -1: none."""
     length_spread: float = 0.0
-    """How far the ranks' batches differ in length, as a share of the middle (`TrainingStep.length_spread`)."""
+    """How far the ranks' batches differ in length, as a share of the middle (`CapturedModel.length_spread`)."""

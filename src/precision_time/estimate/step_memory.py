@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT
-from precision_time.capture.layered_step import LayeredStep
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
 from precision_time.capture.layers import AFTER, BEFORE
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.optimizer import rule
+from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.memory import (
     ACTIVATIONS,
     BUFFERS,
@@ -35,9 +35,10 @@ from precision_time.estimate.memory import (
     update_bytes,
 )
 from precision_time.estimate.stage_moments import Alone, StageMoments
-from precision_time.layout.layered_program import CONTEXT, TENSOR, Chunk, LayeredProgram, Stage
-from precision_time.layout.layers import EXPERT_DATA, Options, core_attention, shared_weights
 from precision_time.layout.local_bytes import local_bytes
+from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
+from precision_time.layout.step_program import EXPERT_DATA, Options, core_attention, shared_weights
+from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
 """Of one communicator: 16 channels, each with a send and a receive buffer of NCCL_BUFFSIZE, 4 MiB by default."""
@@ -49,23 +50,30 @@ _DEEPSPEED = frozenset({"deepspeed", "megatron-deepspeed"})
 _ROWS = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE, FRAMEWORK)
 
 
-def layered_memory(
-    step: LayeredStep, program: LayeredProgram, options: Options, in_flight: Sequence[int], capacity_bytes: int,
+def step_memory(
+    step: TrainingStep, program: StepProgram, options: Options, capacity_bytes: int,
     process_bytes: int = FRAMEWORK_BYTES,
 ) -> Memory:  # fmt: skip
-    """The fullest stage against the device, with all stages where there is a pipeline. `in_flight`: activations of so
-    many (micro-batch, chunk) pairs that each stage holds at most."""
+    """The fullest stage against the device (bytes), with all stages where there is a pipeline."""
     costs = _Costs(step, program, options, process_bytes)
     known: dict[tuple[int, int, bool, bool], dict[str, int]] = {}
     stages = []
     last = len(program.stages) - 1
-    for place, (stage, alive) in enumerate(zip(program.stages, in_flight, strict=True)):
+    for place, (stage, alive) in enumerate(zip(program.stages, in_flight(program), strict=True)):
         key = (id(stage), int(alive), place == 0, place == last)
         if key not in known:
             known[key] = costs.stage(stage, int(alive), place == 0, place == last)
         stages.append(known[key])
     fullest = max(stages, key=lambda rows: sum(rows.values()))
     return Memory(fullest, capacity_bytes, tuple(stages) if last else ())
+
+
+def in_flight(program: StepProgram) -> list[int]:
+    """(Micro-batch, chunk) pairs whose activations each stage holds at most."""
+    layout = program.layout
+    if layout.pp == 1:
+        return [1]
+    return [int(n) for n in held_in_flight(layout.schedule, layout.pp, layout.vpp, program.micro_batches)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ class _Use:
 class _Parts:
     """What a step's units are, whatever the layout's other degrees: by unit their lifetimes and the elements of their
     largest tensors (all, and those that are trained); bytes of an element of weights and gradients; elements of tied
-    weights; bytes that a stage hands to the next."""
+    weights; bytes that a stage hands to the next; bytes of the samples."""
 
     lives: tuple[Lifetimes, ...]
     largest: tuple[int, ...]
@@ -119,10 +127,11 @@ class _Parts:
     gradient_bytes: int
     tied: int
     boundary: int
+    inputs: int
 
 
 @lru_cache(maxsize=64)
-def _parts(step: LayeredStep, framework: str) -> _Parts:
+def _parts(step: TrainingStep, framework: str) -> _Parts:
     units, graph = step.layers.units, step.layers.graph
     sizes = local_bytes(step, framework)
     lives = tuple(lifetimes(graph, unit, sizes, core_attention(graph, unit)) for unit in units)
@@ -136,6 +145,7 @@ def _parts(step: LayeredStep, framework: str) -> _Parts:
         gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
         tied=sum(p.numel for p in shared_weights(step) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
+        inputs=sum(s.nbytes for s in graph.storages if s.category is Category.INPUTS),
     )
 
 
@@ -158,7 +168,7 @@ def _played(asked: _Asked) -> tuple[Alone, ...]:
 class _Costs:
     """Bytes per element, and what all stages have in common."""
 
-    def __init__(self, step: LayeredStep, program: LayeredProgram, options: Options, process_bytes: int) -> None:
+    def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
         parts = _parts(step, options.framework)
@@ -259,12 +269,12 @@ class _Costs:
 
     def _update(self, stage: Stage) -> float:
         """Temporaries of the update, and the fp32 copies of half gradients that it starts from."""
+        how = self.step.implementation or ("fused" if self.masters else "foreach")
         copied = self.masters and self.gradient < 4 and not self.fsdp
-        copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or self.step.implementation != "fused")
+        copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
         trained = self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 1)
         largest = max((self.largest[i] for c in stage.chunks for i, _, _ in c.units), default=0)
         over = self.program.layout.shard_ranks if self.zero else 1
-        how = self.step.implementation or ("fused" if self.masters else "foreach")
         return (4 if copied else 0) * trained + update_bytes(
             self.step.optimizer, how, trained, largest / over, self.state
         )
@@ -299,7 +309,7 @@ class _Costs:
         chunks = [self._uses(chunk) for chunk in stage.chunks]
         found = []
         for c, uses in enumerate(chunks):
-            enters = 0 if first and c == 0 else self.boundary
+            enters = self.parts.inputs if first and c == 0 else self.boundary
             # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves

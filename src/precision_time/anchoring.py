@@ -1,0 +1,73 @@
+"""Which measured jobs correct an estimate, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from precision_time.anchors.anchor import OWN, Anchor, describe_job
+from precision_time.anchors.base import published, shipped_covariance
+from precision_time.anchors.posterior import Anchors
+from precision_time.anchors.sources import Measured, given_anchors, wants_published
+from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.correction import NONE, Correction
+from precision_time.hardware.gpu import Gpu
+from precision_time.job.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Anchoring:
+    """Which anchors may correct an estimate, beyond what the job itself says.
+
+    use         False: none at all
+    without     what no anchor may have in common with the job, all of it: ("key",) leaves out the job itself,
+                ("family",) every anchor
+    framework   of the job; measurements of other frameworks weigh less
+    source      repository or document that a measured job is from; `OWN` for the user's
+    """
+
+    use: bool = True
+    without: tuple[str, ...] = ()
+    framework: str = "pytorch"
+    source: str = OWN
+
+
+USUAL = Anchoring()
+UNUSED_ANCHORS = "no given anchor is of this model's family, so none corrects the estimate"
+
+
+def correction_of(
+    job: Job,
+    step: TrainingStep,
+    gpu: Gpu,
+    terms: Mapping[str, float],
+    anchoring: Anchoring,
+    base: bool,
+    uncorrected: Callable[[Measured], tuple[TrainingStep, Gpu, Mapping[str, float], float]],
+) -> tuple[Correction, tuple[str, ...]]:
+    """The correction of a step with these terms (seconds by name), and a note where given anchors go unused.
+
+    `base`: whether the published rows may correct. They do not where the estimate rests on other constants than those
+    that ship, on a calibrated device, or where the job excludes them. `uncorrected` predicts a measured job without
+    anchors: its step, GPU, terms and seconds.
+    """
+    if not anchoring.use:
+        return NONE, ()
+    base = base and gpu.calibration is None and wants_published(job.anchors)
+    given = given_anchors(job) if job.anchors else []
+    anchors = published() if base else None
+    if given:
+        own = [_anchor(measured, *uncorrected(measured)) for measured in given]
+        anchors = Anchors([*(published() if base else ()), *own], shipped_covariance())
+    correction = NONE
+    if anchors is not None:
+        descriptor = describe_job(job, step, gpu, terms, anchoring.framework, anchoring.source)
+        correction = anchors.correction(descriptor, anchoring.without)
+    unused = set(job.anchors) - {"none", "published"} and not correction.count
+    return correction, (UNUSED_ANCHORS,) if unused else ()
+
+
+def _anchor(measured: Measured, step: TrainingStep, gpu: Gpu, terms: Mapping[str, float], predicted_s: float) -> Anchor:
+    """A measured job with what is predicted for it."""
+    descriptor = describe_job(measured.job, step, gpu, terms, measured.framework, measured.source)
+    return Anchor(descriptor, measured.id, measured.source, measured.trust, measured.measured_s, predicted_s)

@@ -1,0 +1,235 @@
+"""From a job's words to the traced step: find the model, take its shipped graph or trace it, add the tail.
+
+The model word is a zoo name, `torchvision:NAME`, `timm:NAME`, `hf:path/to/config.json` or `path/to/file.py:function`.
+A zoo name at its own shape needs no torch; everything else is traced here and now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from precision_time.capture import symbolic
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.lengths import settle_lengths
+from precision_time.capture.regimes import FUSING, dtype_renames, regime_of, transform
+from precision_time.capture.trace import trace_entry
+from precision_time.errors import JobError, nearest
+from precision_time.job.job import Job
+from precision_time.job.precision import Precision
+from precision_time.zoo.catalog import ENTRIES
+from precision_time.zoo.shape import with_overrides
+from precision_time.zoo.workload import ZooEntry
+
+_SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
+_PREFIXES = ("torchvision", "timm", "hf")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CapturedModel:
+    """The graph of a whole model's micro-step at its own sizes, and what the job and the zoo say about its training.
+
+    `batch_size` is samples per micro-step; `dataset` comes from the zoo entry, if any.
+    """
+
+    model: str
+    graph: OpGraph
+    precision: Precision
+    optimizer: str
+    batch_size: int
+    dataset: str | None
+    family: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    length_spread: float = 0.0
+    """Half the range of batch lengths, as a share of the middle (see `lengths`): ranks wait for the longest."""
+    implementation: str | None = None
+    """Of the optimizer, as `optimizer.tail` takes it."""
+    clip_norm: float | None = None
+
+    @property
+    def parameter_count(self) -> int:
+        return self.graph.parameter_count
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the model word stands for, before any graph."""
+
+    name: str
+    entry: ZooEntry
+    config: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    shipped: bool
+    length_spread: float = 0.0
+
+
+def capture_model(job: Job, precision: Precision | None = None, device_type: str = "cuda") -> CapturedModel:
+    """The traced step of a job (of one precision, where the job has a schedule).
+
+    `device_type` is torch's word, "cuda" or "cpu": autocast casts other operators on a CPU, and optimizers loop over
+    the tensors there.
+    """
+    precision = precision or job.precision_spec
+    if job.model.endswith(".py") or ".py:" in job.model:
+        from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
+
+        own = user_model_step(job, precision, device_type)
+        how = own.optimizer_impl or usual_implementation(device_type)
+        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
+                       settle_lengths(job.input)[1])  # fmt: skip
+    model = resolve(job)
+    graph = _graph(model, precision, job.attention, job.execution, device_type)
+    batch = int(model.sizes["batch_size"])
+    return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
+                   model.entry.dataset or None, model.entry.family, model.sizes,
+                   usual_implementation(device_type), model.length_spread)  # fmt: skip
+
+
+def usual_implementation(device_type: str) -> str | None:
+    """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
+    return "single" if device_type == "cpu" else None
+
+
+def _finish(
+    job: Job,
+    precision: Precision,
+    graph: OpGraph,
+    name: str,
+    optimizer: str,
+    batch_size: int,
+    dataset: str | None,
+    family: str,
+    sizes: Mapping[str, Any],
+    implementation: str | None = None,
+    length_spread: float = 0.0,
+) -> CapturedModel:
+    entry = ENTRIES.get(name)
+    clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
+    return CapturedModel(
+        model=name,
+        graph=graph,
+        precision=precision,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        dataset=dataset,
+        family=family,
+        sizes=sizes,
+        length_spread=length_spread,
+        implementation=job.optimizer_impl or implementation,
+        clip_norm=clip or None,
+    )
+
+
+def resolve(job: Job) -> _Model:
+    """Which zoo entry (or entry made for an external name) a job means, at which configuration and sizes."""
+    prefix, colon, rest = job.model.partition(":")
+    if colon and prefix in _PREFIXES:
+        return _external(job, prefix, rest)
+    entry = ENTRIES.get(job.model.lower())
+    if entry is None and {"layers", "hidden"} <= set(job.model_config):
+        entry = ENTRIES["gpt"]
+    if entry is None:
+        raise JobError(
+            f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
+            "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
+        )
+    config = with_overrides(entry.name, entry.config, job.model_config)
+    sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
+    shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or job.attention != "math")
+    return _Model(entry.name, entry, config, sizes, shipped, spread)
+
+
+def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
+    unknown = set(job.input) - set(entry.input)
+    if unknown:
+        field_name = sorted(unknown)[0]
+        raise JobError(
+            f"input {field_name!r} is not an input size of {entry.name}; nearest: "
+            f"{nearest(field_name, entry.input)}; its sizes are {', '.join(entry.input)}"
+        )
+    return {**entry.input, **job.input, "batch_size": job.batch_size or entry.batch_size}
+
+
+def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
+    if dict(config) != dict(entry.config) or not (_SHIPPED / f"{entry.name}.zip").exists():
+        return False
+    symbols = {s.name: s for s in entry.symbols}
+    for name, value in sizes.items():
+        symbol = symbols.get(name)
+        if symbol is None:
+            if value != entry.input.get(name):
+                return False
+        elif not isinstance(value, int) or value % symbol.multiple_of:
+            return False
+    return True
+
+
+def _external(job: Job, prefix: str, rest: str) -> _Model:
+    if not rest:
+        raise JobError(f"model {job.model!r} names nothing after {prefix}:; write for example {_example(prefix)}")
+    defaults: dict[str, Any] = {"seq_len": 128} if prefix == "hf" else {"image_size": 224}
+    builder = "models.huggingface:build" if prefix == "hf" else f"models.torchvision_models:build_{prefix}"
+    if prefix == "hf" and not Path(rest).is_file():
+        raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
+    entry = ZooEntry(
+        name=job.model, builder=builder, family=prefix, input={**defaults, **job.input},
+        optimizer="adamw" if prefix == "hf" else "sgd", dataset="" if prefix == "hf" else "imagenet", batch_size=32,
+    )  # fmt: skip
+    known = {} if prefix == "hf" else {"classes": 1000}
+    config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
+    sizes, spread = settle_lengths(_sizes(job, entry))
+    return _Model(job.model, entry, config, sizes, False, spread)
+
+
+def _example(prefix: str) -> str:
+    return {
+        "torchvision": "torchvision:resnet50",
+        "timm": "timm:vit_base_patch16_224",
+        "hf": "hf:config.json",
+    }[prefix]
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphKey:
+    """Everything a traced graph depends on, hashable; the entry itself follows from its name."""
+
+    name: str
+    shipped: bool
+    config: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, Any], ...]
+    precision: Precision
+    attention: str
+    execution: str
+    device_rules: str
+    """Whose autocast lists hold; without autocast both devices run the same graph."""
+    entry: ZooEntry = field(compare=False)
+
+
+def _graph(model: _Model, precision: Precision, attention: str, execution: str, device_type: str) -> OpGraph:
+    rules = device_type if precision.autocast else "cuda"
+    attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
+    return _cached_graph(
+        _GraphKey(
+            model.name, model.shipped and rules == "cuda", tuple(sorted(model.config.items())),
+            tuple(sorted(model.sizes.items())), precision, attention,
+            execution if execution in FUSING else "eager", rules, model.entry,
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _cached_graph(key: _GraphKey) -> OpGraph:
+    regime = regime_of(key.precision)
+    sizes = dict(key.sizes)
+    if key.shipped:
+        variant = regime if key.attention == "flash" else f"{regime}.math"
+        stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
+        concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
+        graph = symbolic.evaluate(stored, concrete, dtype_renames(key.precision))
+    else:
+        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
+        graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
+    return transform(graph, key.precision, key.execution, key.device_rules)

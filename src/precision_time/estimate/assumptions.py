@@ -1,0 +1,86 @@
+"""What an estimate rests on that the job did not say, in sentences."""
+
+from __future__ import annotations
+
+from precision_time.capture.training_step import TrainingStep
+from precision_time.hardware.gpu import Gpu
+from precision_time.job.job import Job
+
+
+def assumptions(job: Job, step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
+    """Notes on defaults and on what is not modelled, one sentence each."""
+    return tuple(
+        note
+        for note in (
+            *step.graph.assumptions,
+            _device(gpu),
+            _defaults(job, step),
+            _lengths(job, step),
+            *_layout(job),
+            _execution(job),
+            *_precision(step, gpu),
+            _around(job, gpu),
+        )
+        if note
+    )
+
+
+def _device(gpu: Gpu) -> str:
+    if gpu.calibration is None:
+        return ""
+    return f"device calibrated on {gpu.calibration.made}, noise {100 * gpu.calibration.noise:.1f} %"
+
+
+def _defaults(job: Job, step: TrainingStep) -> str:
+    """The fields that the job left to the model, with their values."""
+    defaults = [f"batch {step.batch_size}"] if job.batch_size is None else []
+    defaults += [f"{k} {v}" for k, v in step.sizes.items() if k not in job.input and k != "batch_size"]
+    defaults += [f"optimizer {step.optimizer}"] if job.optimizer is None else []
+    if job.run.dataset is None and job.run.dataset_size is None and step.dataset:
+        defaults.append(f"dataset {step.dataset}")
+    return f"the model's defaults: {', '.join(defaults)}" if defaults else ""
+
+
+def _lengths(job: Job, step: TrainingStep) -> str:
+    if not step.length_spread or job.gpus == 1:
+        return ""
+    note = f"batches differ in length by up to {step.length_spread:.0%}, and GPUs wait for the longest"
+    name = next((n for n in step.sizes if n in ("audio_frames", "seq_len")), "")
+    return f"{note}; for equal ones give {name}={step.sizes[name]}..{step.sizes[name]}" if name else note
+
+
+def _layout(job: Job) -> tuple[str, ...]:
+    layout = job.layout_spec
+    notes = []
+    if layout.ep > 1 and layout.expert_imbalance == 1.0:
+        notes.append("experts: tokens are spread evenly (layout expert_imbalance says otherwise)")
+    if layout.pp > 1:
+        notes.append(f"{job.grad_accum} micro-batches a step (grad_accum) in schedule {layout.schedule}")
+    return tuple(notes)
+
+
+def _execution(job: Job) -> str:
+    if job.execution not in ("compile", "torchscript", "xla"):
+        return ""
+    return f"{job.execution}: fusion of pointwise chains is a model of the compiler, not its output"
+
+
+def _precision(step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
+    precision = step.precision
+    notes = []
+    if precision.fp8_scaling and not any("scaled" in signature.name for signature in step.graph.kinds):
+        notes.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
+    if precision.name == "fp32" and gpu.device_type != "cpu":
+        notes.append(
+            "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise"
+        )
+    if precision.loss_scaling:
+        notes.append("loss scaling: no skipped steps counted")
+    return tuple(notes)
+
+
+def _around(job: Job, gpu: Gpu) -> str:
+    notes = [] if job.data else ["data loading keeps up"]
+    if gpu.tdp_w or gpu.calibration is None:
+        notes.append("energy from the board's power limit")
+    return "; ".join(notes)

@@ -1,0 +1,40 @@
+"""Where a job runs: the catalog with its device file, and its GPUs, nodes and fabric."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.hardware.fabric import Cluster
+from precision_time.job.job import Job
+
+
+def catalog_of(job: Job) -> Catalog:
+    """The shipped catalog, with the entries of the job's device file where it names one.
+
+    Raises a `CatalogError` for a device file that cannot be read.
+    """
+    if not job.device:
+        return default_catalog()
+    try:
+        state = Path(job.device).stat()
+    except OSError:
+        return default_catalog().with_file(job.device)  # says what is wrong
+    return _with_file(job.device, state.st_mtime_ns, state.st_size)
+
+
+def cluster_of(job: Job, catalog: Catalog | None = None) -> Cluster:
+    """The GPUs, nodes and fabric of a job. Raises a `CatalogError` for an unknown GPU or an impossible count."""
+    return _cluster(catalog or catalog_of(job), job.gpu, job.gpus, job.system or job.node, job.nodes)
+
+
+@lru_cache(maxsize=8)
+def _with_file(device: str, _changed_ns: int, _size: int) -> Catalog:
+    """A device file is read once until it changes."""
+    return default_catalog().with_file(device)
+
+
+@lru_cache(maxsize=256)
+def _cluster(catalog: Catalog, gpu: str, gpus: int, node: str | None, nodes: int | None) -> Cluster:
+    return catalog.cluster(gpu, gpus, node=node, nodes=nodes)

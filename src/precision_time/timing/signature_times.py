@@ -1,0 +1,321 @@
+"""Puts seconds on a `RankProgram`: kernels, host launches and collectives, each with its source and spread.
+
+Equal operators are timed once; the cost of pricing does not depend on the number of layers or micro-steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.capture.graph import OpSignature
+from precision_time.hardware.calibration import HostFigures
+from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.gpu import Gpu
+from precision_time.hardware.node import Node
+from precision_time.layout.segment import OpSignatures, Segment
+from precision_time.timing.calibrated import apply_calibration, contention_factors
+from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
+from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
+from precision_time.timing.layout_costs import FrameworkOverhead
+from precision_time.timing.operators import WorkOptions, operator_key, touched, works
+from precision_time.timing.work import MEMORY_FAMILIES, Work
+
+Array = NDArray[np.float64]
+
+FUSING = frozenset({"compile", "torchscript", "xla"})
+"""Ways of running that change the kernels themselves, so that their factor holds for measured kernels too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindWorks:
+    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to.
+
+    `rivals` are the same works done otherwise where the library may choose: allowing TF32 does not force it on a
+    product or convolution, so on devices whose TF32 peak is no higher the float32 kernels (Winograd) stay.
+    `rival_of[i]` is the work that rival i may replace.
+    """
+
+    table: WorkTable
+    owner: NDArray[np.intp]
+    launches: NDArray[np.intp]
+    nbytes: Array
+    family: tuple[str, ...]
+    unsupported: tuple[int, ...]
+    is_cast: NDArray[np.bool_]
+    rivals: WorkTable
+    rival_of: NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class TimedSignatures:
+    """Seconds of a program's kinds on a cluster.
+
+    `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
+    `work_s` is per work of the table, `work_spread` its standard deviation of log time,
+    `work_helpers` the share of it that helper kernels take (layout transposes).
+    """
+
+    kinds: OpSignatures
+    works: KindWorks
+    work_s: Array
+    work_spread: Array
+    work_helpers: Array
+    kind_s: Array
+    floor_s: Array
+    compute_bound_s: Array
+    launch_s: Array
+    source_s: Array
+    host: HostCosts
+    host_kind_s: Array
+    synchronous: bool
+    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
+    host_source: str
+    """Where the host's costs come from; those that ship are set by hand."""
+    communication_source: str = field(default="learned", kw_only=True)
+    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
+
+    def device_seconds(self, segment: Segment) -> Array:
+        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
+
+    def host_seconds(self, segment: Segment) -> Array:
+        return self.host.of(segment, self.host_kind_s)
+
+    @property
+    def calls_per_kind(self) -> Array:
+        """How often each kind runs in an optimizer step; known to the program the kinds are of."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=128)
+def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
+    """The hardware-independent works of a program's kinds."""
+    found: list[Work] = []
+    operators: list[str] = []
+    owner: list[int] = []
+    unsupported: list[int] = []
+    rivals: list[Work] = []
+    rival_of: list[int] = []
+    for index, kind in enumerate(kinds):
+        rule = works(kind, options)
+        if rule is None:
+            unsupported.append(index)
+            rule = [touched(kind)]
+        for position, work in enumerate(rule):
+            if work.math == "tf32" and work.family.startswith(("conv", "matmul")):
+                in_float32 = works(kind, replace(options, tf32=False)) or rule
+                rivals.append(in_float32[position])
+                rival_of.append(len(found) + position)
+        found += rule
+        operators += [operator_key(kind)] * len(rule)
+        owner += [index] * len(rule)
+    count = len(kinds)
+    owners = np.array(owner, dtype=np.intp)
+    table = WorkTable.from_works(found, operators)
+    nbytes = _sum_by(owners, table.bytes, count)
+    launches = _sum_by(owners, table.launches, count)
+    return KindWorks(
+        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
+        np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
+        WorkTable.from_works(rivals), np.array(rival_of, dtype=np.intp),
+    )  # fmt: skip
+
+
+def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
+    if not len(owner):
+        return np.zeros(count)
+    return np.asarray(np.bincount(owner, weights=values, minlength=count), dtype=np.float64)
+
+
+def _is_cast(kind: OpSignature) -> bool:
+    return kind.name in ("aten._to_copy", "pt.quantize") or (
+        kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
+    )
+
+
+@lru_cache(maxsize=256)
+def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
+    """Times and, on a calibrated device, which of them come from its own points.
+
+    Independent of the number of GPUs, so a comparison across counts prices its kernels once.
+    """
+    times = _faster_rivals(constants.kernels.seconds(kinds.table, gpu), kinds, gpu, constants)
+    if gpu.calibration is None:
+        return times, None
+    return apply_calibration(times, kinds.table, kinds.owner, gpu)
+
+
+def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
+    if not len(kinds.rivals) or "fp32" not in gpu.peaks:
+        return times
+    other = constants.kernels.seconds(kinds.rivals, gpu)
+    chosen = other.seconds < times.seconds[kinds.rival_of]
+    at = kinds.rival_of[chosen]
+    seconds, floor = times.seconds.copy(), times.floor_seconds.copy()
+    source, spread = times.source.copy(), times.log_spread.copy()
+    seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
+    source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
+    helpers = times.helper_seconds.copy()
+    helpers[at] = other.helper_seconds[chosen]
+    return KernelTimes(seconds, floor, source, spread, helpers)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of a cluster its kernels and hosts depend on, however many nodes it has."""
+
+    gpu: Gpu
+    node: Node
+    gpus_per_node: int
+
+    def __hash__(self) -> int:
+        """By name, as a cluster."""
+        return hash((self.gpu.name, self.node.name, self.gpus_per_node))
+
+
+@lru_cache(maxsize=256)
+def machine(cluster: Cluster) -> Machine:
+    return Machine(cluster.gpu, cluster.node, cluster.gpus_per_node)
+
+
+_SLOWED = sorted(MEMORY_FAMILIES - {"optimizer"})
+
+
+def time_signatures(
+    program_kinds: OpSignatures,
+    cluster: Cluster,
+    options: WorkOptions,
+    execution: str = "eager",
+    constants: StepConstants | None = None,
+    overhead: FrameworkOverhead | None = None,
+) -> TimedSignatures:
+    """Seconds for every kind on the cluster's GPU; `overhead` are those of the job's framework.
+
+    Parts that programs share are timed once.
+    """
+    constants = constants or shipped()
+    if program_kinds.parts:
+        parts = program_kinds.parts
+        where = machine(cluster)
+        found = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
+        return _joined(program_kinds, found)
+    return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
+
+
+@lru_cache(maxsize=1024)
+def time_signature_part(
+    part: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    overhead: FrameworkOverhead | None,
+) -> TimedSignatures:  # fmt: skip
+    """Seconds of kinds that several programs may share."""
+    return _time_signatures(part, cluster, options, execution, constants, overhead)
+
+
+@lru_cache(maxsize=512)
+def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> TimedSignatures:
+    """OpSignatures of several parts as one program's; of the rest all parts on one cluster say the same."""
+    works = [part.works for part in parts]
+    kinds_before = _before([len(part.kinds) for part in parts])
+    works_before = _before([len(w.table) for w in works])
+
+    def after(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def shifted(name: str, by: Sequence[int]) -> NDArray[np.intp]:
+        return np.concatenate([getattr(w, name) + n for w, n in zip(works, by, strict=True)])
+
+    table = KindWorks(
+        table=WorkTable.joined([w.table for w in works]),
+        owner=shifted("owner", kinds_before),
+        launches=np.concatenate([w.launches for w in works]),
+        nbytes=np.concatenate([w.nbytes for w in works]),
+        family=tuple(family for w in works for family in w.family),
+        unsupported=tuple(i + n for w, n in zip(works, kinds_before, strict=True) for i in w.unsupported),
+        is_cast=np.concatenate([w.is_cast for w in works]),
+        rivals=WorkTable.joined([w.rivals for w in works]),
+        rival_of=shifted("rival_of", works_before),
+    )
+    return replace(parts[0], kinds=program_kinds, works=table, **{name: after(name) for name in _BY_KIND_OR_WORK})
+
+
+_BY_KIND_OR_WORK = (
+    "work_s", "work_spread", "work_helpers", "kind_s", "floor_s", "compute_bound_s", "launch_s", "source_s",
+    "host_kind_s",
+)  # fmt: skip
+
+
+def _before(lengths: Sequence[int]) -> list[int]:
+    return [0, *itertools.accumulate(lengths)][:-1]
+
+
+def _time_signatures(
+    program_kinds: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    overhead: FrameworkOverhead | None,
+) -> TimedSignatures:  # fmt: skip
+    kinds = kind_works(program_kinds, options)
+    gpu: Gpu = cluster.gpu
+    times, calibrated = _kernel_times(kinds, gpu, constants)
+    factor: float | Array = constants.execution_factor(execution)
+    if calibrated is not None and execution not in FUSING:
+        factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
+    if overhead is not None and overhead.traffic != 1.0:
+        factor = factor * np.where(np.isin(kinds.family, _SLOWED), overhead.traffic, 1.0)
+    # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
+    floor = times.floor_seconds / cluster.node.clock_factor
+    seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
+    if gpu.calibration is not None and cluster.gpus_per_node > 1:
+        seconds = np.maximum(seconds * contention_factors(kinds.table, gpu.calibration, cluster.gpus_per_node), floor)
+    count = len(program_kinds)
+    owner = kinds.owner
+
+    def per_kind(values: Array) -> Array:
+        return _sum_by(owner, values, count)
+
+    source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
+    kind_s = per_kind(seconds)
+    host = host_of(execution, cluster, constants, None if overhead is None else overhead.host)
+    memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
+    return TimedSignatures(
+        kinds=program_kinds,
+        works=kinds,
+        work_s=seconds,
+        work_spread=times.log_spread,
+        work_helpers=times.helper_seconds / np.maximum(times.seconds, 1e-30),
+        kind_s=kind_s,
+        floor_s=per_kind(floor),
+        compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
+        launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
+        source_s=source_s,
+        host=host,
+        host_kind_s=host.per_kind(program_kinds, kinds.launches),
+        synchronous=gpu.device_type == "cpu",
+        host_source="measured" if _measured_host(cluster) is not None and execution == "eager" else "assumed",
+    )
+
+
+def fields_of(timed: TimedSignatures) -> dict[str, Any]:
+    """What a timed program takes over from its kinds."""
+    return {name: getattr(timed, name) for name in _TAKEN_OVER}
+
+
+_TAKEN_OVER = tuple(item.name for item in fields(TimedSignatures) if not item.kw_only)
+
+
+def _measured_host(cluster: Machine) -> HostFigures | None:
+    return None if cluster.gpu.calibration is None else cluster.gpu.calibration.host
+
+
+def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
+    """The calibrated host's own costs where it was measured, without the factors of other hosts."""
+    measured = _measured_host(cluster)
+    if measured is not None:
+        return measured_host_costs(measured, execution)
+    contention = constants.rank_costs.host_factor(cluster.gpus_per_node) if factor is None else factor
+    return constants.host_costs(host_costs(execution, cluster.node.host_factor * contention))
