@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from precision_time.anchoring import USUAL, Anchoring, correction_of
 from precision_time.anchors.sources import Measured
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
-from precision_time.estimate.assemble import assemble, process_bytes, step_terms
+from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, process_bytes, step_terms
 from precision_time.estimate.assumptions import assumptions
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
@@ -22,16 +21,14 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.ingest.pipeline.job_loader import loader_of
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
-from precision_time.layout.program import StepProgram
 from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import catalog_of, cluster_of
 from precision_time.timeline.simulate import simulate
-from precision_time.timeline.timeline import Timeline
 from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.program_times import time_program
 
 
 def predict(
@@ -64,7 +61,7 @@ def _predict_one(
     run = simulate_step(job, precision, cluster, constants)
     # 6. What the fullest stage holds.
     options = Options.of(job)
-    memory = step_memory(run.step, run.program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
+    memory = step_memory(run.step, run.timed.program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
     # 7. What measured jobs of the family say about it.
     uncorrected = partial(_uncorrected, catalog, constants)
     correction, unused = correction_of(
@@ -73,24 +70,9 @@ def _predict_one(
     # 8. The loader beside training, where the job says what it reads.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The answer: intervals, breakdown, memory, run.
-    events = partial(trace_events, run.timed, run.step.graph.modules, job.signature())
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
-    return assemble(
-        job, run.step, run.timed, run.timeline, memory, cluster, events, notes, correction, rental=rental, loader=loader
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedStep:
-    """The stages between a job and its estimate."""
-
-    step: TrainingStep
-    timed: TimedProgram
-    timeline: Timeline
-
-    @property
-    def program(self) -> StepProgram:
-        return self.timed.program
+    events = partial(trace_events, run.timed, run.step.graph.modules, job.signature())
+    return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
 
 
 def simulate_step(

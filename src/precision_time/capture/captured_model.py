@@ -73,54 +73,44 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     the tensors there.
     """
     precision = precision or job.precision_spec
+    usual = usual_implementation(device_type)
     if job.model.endswith(".py") or ".py:" in job.model:
         from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
 
         own = user_model_step(job, precision, device_type)
-        how = own.optimizer_impl or usual_implementation(device_type)
-        return _finish(job, precision, own.graph, own.name, own.optimizer, own.batch_size, None, "own", own.sizes, how,
-                       settle_lengths(job.input)[1])  # fmt: skip
+        return CapturedModel(
+            model=own.name,
+            graph=own.graph,
+            precision=precision,
+            optimizer=own.optimizer,
+            batch_size=own.batch_size,
+            dataset=None,
+            family="own",
+            sizes=own.sizes,
+            length_spread=settle_lengths(job.input)[1],
+            implementation=job.optimizer_impl or own.optimizer_impl or usual,
+            clip_norm=job.clip_norm or None,
+        )
     model = resolve(job)
-    graph = _graph(model, precision, job.attention, job.execution, device_type)
-    batch = int(model.sizes["batch_size"])
-    return _finish(job, precision, graph, model.name, job.optimizer or model.entry.optimizer, batch,
-                   model.entry.dataset or None, model.entry.family, model.sizes,
-                   usual_implementation(device_type), model.length_spread)  # fmt: skip
+    clip_norm = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
+    return CapturedModel(
+        model=model.name,
+        graph=_graph(model, precision, job.attention, job.execution, device_type),
+        precision=precision,
+        optimizer=job.optimizer or model.entry.optimizer,
+        batch_size=int(model.sizes["batch_size"]),
+        dataset=model.entry.dataset or None,
+        family=model.entry.family,
+        sizes=model.sizes,
+        length_spread=model.length_spread,
+        implementation=job.optimizer_impl or usual,
+        clip_norm=clip_norm or None,
+    )
 
 
 def usual_implementation(device_type: str) -> str | None:
     """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
     return "single" if device_type == "cpu" else None
-
-
-def _finish(
-    job: Job,
-    precision: Precision,
-    graph: OpGraph,
-    name: str,
-    optimizer: str,
-    batch_size: int,
-    dataset: str | None,
-    family: str,
-    sizes: Mapping[str, Any],
-    implementation: str | None = None,
-    length_spread: float = 0.0,
-) -> CapturedModel:
-    entry = ENTRIES.get(name)
-    clip = job.clip_norm if job.clip_norm is not None else (entry.clip_norm if entry else None)
-    return CapturedModel(
-        model=name,
-        graph=graph,
-        precision=precision,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        dataset=dataset,
-        family=family,
-        sizes=sizes,
-        length_spread=length_spread,
-        implementation=job.optimizer_impl or implementation,
-        clip_norm=clip or None,
-    )
 
 
 def resolve(job: Job) -> _Model:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from precision_time.capture.graph import Phase
+from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
@@ -30,6 +32,7 @@ from precision_time.job.job import Job
 from precision_time.timeline.timeline import Timeline
 from precision_time.timeline.trace import with_loader
 from precision_time.timing.kernels import SOURCES
+from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
@@ -37,27 +40,39 @@ IDLE_POWER_SHARE = 0.35
 """Power of a GPU that waits, as a share of its limit: assumed, between idle (about 0.15) and a busy memory system."""
 
 
-class Described(Protocol):
-    """What an estimate says of a traced step, whatever its layout."""
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One optimizer step of a job, from capture to timeline, uncorrected."""
 
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def dataset(self) -> str | None: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def sizes(self) -> Mapping[str, Any]: ...
-    @property
-    def parameter_count(self) -> int: ...
+    step: TrainingStep
+    timed: TimedProgram
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Supplements:
+    """What else an estimate says or counts. Without a loader, data loading keeps up.
+
+    notes       sentences about defaults and about what is not modelled
+    correction  what measured jobs say
+    rental      the price of the cluster, where the job names a provider
+    loader      data loading beside training
+    events      the step as a trace in the Chrome format
+    """
+
+    notes: tuple[str, ...] = ()
+    correction: Correction = NONE
+    rental: Rental | None = None
+    loader: Loader | None = None
+    events: Callable[[], dict[str, Any]] = dict
 
 
 def assemble(
-    job: Job, step: Described, timed: TimedSignatures, timeline: Timeline, memory: Memory, cluster: Cluster,
-    events: Callable[[], dict[str, Any]], assumptions: tuple[str, ...], correction: Correction = NONE,
-    rental: Rental | None = None, loader: Loader | None = None,
-) -> Estimate:  # fmt: skip
-    """The estimate of a job whose precision does not change during the run; without a loader, loading keeps up."""
+    job: Job, simulated: SimulatedStep, memory: Memory, cluster: Cluster, supplements: Supplements = Supplements()
+) -> Estimate:
+    """The estimate of a job whose precision does not change during the run."""
+    step, timed, timeline = simulated.step, simulated.timed, simulated.timeline
+    correction, loader, rental = supplements.correction, supplements.loader, supplements.rental
     per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
     breakdown = _corrected(step_terms(timeline), correction, floor_s)
@@ -120,10 +135,10 @@ def assemble(
         flops_per_step=_flops(timed, per_kind),
         cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
-        assumptions=assumptions,
+        assumptions=supplements.notes,
         anchors=correction,
         loading=loading,
-        events=_drawn(events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
+        events=_drawn(supplements.events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
         rental=rental if price is None else None,
     )
 
@@ -256,13 +271,13 @@ def _flops(timed: TimedSignatures, per_kind: Any) -> dict[str, float]:
     return totals
 
 
-def _unit(step: Described) -> str:
+def _unit(step: TrainingStep) -> str:
     if step.dataset and step.dataset in DATASETS and not DATASETS[step.dataset].counts_tokens:
         return DATASETS[step.dataset].unit
     return "samples"
 
 
-def _steps_per_epoch(job: Job, step: Described, global_batch: int) -> int | None:
+def _steps_per_epoch(job: Job, step: TrainingStep, global_batch: int) -> int | None:
     if job.run.steps_per_epoch:
         return job.run.steps_per_epoch
     size = job.run.dataset_size or job.data.samples

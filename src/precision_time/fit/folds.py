@@ -12,7 +12,7 @@ import numpy as np
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
-from precision_time.estimate.assemble import assemble, process_bytes, spread_terms
+from precision_time.estimate.assemble import SimulatedStep, assemble, process_bytes, spread_terms
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.spread import widening
 from precision_time.estimate.step_memory import step_memory
@@ -86,7 +86,7 @@ def judge(
         timed, timeline = case.run(constants)
         options, capacity = Options.of(case.job), case.cluster.gpu.memory_bytes
         memory_use = step_memory(case.step, case.program, options, capacity, process_bytes(case.cluster))
-        estimate = assemble(case.job, case.step, timed, timeline, memory_use, case.cluster, dict, ())
+        estimate = assemble(case.job, SimulatedStep(case.step, timed, timeline), memory_use, case.cluster)
         known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
         added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
