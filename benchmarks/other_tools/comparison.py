@@ -17,13 +17,13 @@ from benchmarks.other_tools.calculon import CALCULON
 from benchmarks.other_tools.simumax import SIMUMAX
 from benchmarks.other_tools.tool import ExpressionError, Tool, last_line, model_config
 from precision_time import Job, predict
+from precision_time.anchoring import Anchoring
 from precision_time.cli.progress import Progress
 from precision_time.errors import PrecisionTimeError
 from precision_time.evaluation.fitted_rows import seen_by
 from precision_time.fit.layouts import costs_of, usual
 from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.row import Row
-from precision_time.prediction import Anchoring
 from precision_time.report.errors import ErrorStatistics
 from precision_time.timing.constants import shipped
 

@@ -129,36 +129,39 @@ def unit_times(
     kinds: TimedSignatures, unit: UnitProgram, joined: Communicators, overhead: FrameworkOverhead
 ) -> UnitTimes:
     """The passes of a unit whose ranks communicate in `joined`."""
-    products = _products_s(kinds, unit.backward) / 2  # one of each product's two gradients is its weight's
-    attention = _kinds_s(kinds, unit.forward, unit.attention)
 
-    def timed(exchanges: tuple[CollectiveOp, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
-        behind_weights = sum(1 for e in exchanges if e.behind in ("weights", "products")) or 1
-        found = []
-        for each in exchanges:
+    def timed(collectives: tuple[CollectiveOp, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
+        sharing = sum(1 for each in collectives if each.behind in ("weights", "products")) or 1
+        times = []
+        for each in collectives:
             seconds = each.times * joined.seconds(each.group, each.collective, each.nbytes, each.copies)
-            room = 0.0
-            if each.behind == "weights":
-                room = products / behind_weights
-            elif each.behind == "compute":
-                room = _all_s(kinds, unit.backward if backward else unit.forward)
-            elif each.behind == "products":
-                room = (products if backward else _products_s(kinds, unit.forward)) / behind_weights
-            elif each.behind == "attention":
-                steps = each.times + 1
-                # The first part is there from the start; each later one travels behind the step before it.
-                room = (2.5 if backward else 1.0) * attention * each.times / steps
-            hidden = min(seconds, room)
-            # What runs beside a collective runs slower: that much of it shows after all.
-            shown = seconds - hidden + hidden * (joined.slowdown(each.group, each.collective) - 1.0)
-            found.append((each.group, shown, hidden))
-        return tuple(found)
+            hidden = min(seconds, _room_s(kinds, unit, each, backward, sharing))
+            # What runs beside a collective runs slower: that much of it is exposed after all.
+            exposed = seconds - hidden + hidden * (joined.slowdown(each.group, each.collective) - 1.0)
+            times.append((each.group, exposed, hidden))
+        return tuple(times)
 
     return UnitTimes(
         forward=pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), overhead),
         backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), overhead),
         recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), overhead),
     )
+
+
+def _room_s(kinds: TimedSignatures, unit: UnitProgram, collective: CollectiveOp, backward: bool, sharing: int) -> float:
+    """Seconds of compute that may hide a collective (see `CollectiveOp.behind`); `sharing` collectives share products."""
+    """Seconds of compute that may hide a collective (see `CollectiveOp.behind`); `sharing` of them share the products."""
+    if collective.behind == "weights":  # one of the two gradients of each product is its weight's
+        return _products_s(kinds, unit.backward) / 2 / sharing
+    if collective.behind == "compute":
+        return _all_s(kinds, segment)
+    if collective.behind == "products":
+        return _products_s(kinds, segment) / (2 if backward else 1) / sharing
+    if collective.behind == "attention":
+        # The first part is there from the start; each later one travels behind the step before it.
+        attention = _kinds_s(kinds, unit.forward, unit.attention)
+        return (2.5 if backward else 1.0) * attention * collective.times / (collective.times + 1)
+    return 0.0
 
 
 def _all_s(kinds: TimedSignatures, segment: Segment) -> float:
