@@ -20,13 +20,9 @@ from precision_time.timing.collectives import (
     COLLECTIVES,
     Constants,
     Fit,
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
     collective_seconds,
     fitted,
     floor_seconds,
-    send_recv_seconds,
 )
 
 REPO = Path(__file__).parents[1]
@@ -123,13 +119,13 @@ def test_hierarchical_by_hand() -> None:
 
 def test_latency_at_scale() -> None:
     # All-reduce of a little takes the tree: eight times the nodes are three more levels, not eight times the time.
-    few, many = (float(all_reduce_seconds(1e4, cluster("h100", n))) for n in (256, 2048))
+    few, many = (float(collective_seconds("all_reduce", 1e4, cluster("h100", n))) for n in (256, 2048))
     assert many < 1.6 * few
     # All-gather goes round the ring: n - 1 hops, if there is more than one rank to a node.
-    few, many = (float(all_gather_seconds(1e4, cluster("h100", n))) for n in (256, 2048))
+    few, many = (float(collective_seconds("all_gather", 1e4, cluster("h100", n))) for n in (256, 2048))
     assert many == pytest.approx(8 * few, rel=0.1)
     # A data-parallel group with one rank to each of 256 nodes has PAT; its ring would pay 255 hops of 5 us.
-    lone = all_gather_seconds(1e4, cluster("h100", 2048).group(256, stride=8))
+    lone = collective_seconds("all_gather", 1e4, cluster("h100", 2048).group(256, stride=8))
     assert lone.choice == "pat/Simple"
     assert float(lone) < 0.7 * 255 * 5e-6
 
@@ -164,16 +160,16 @@ def test_nothing_to_send_takes_no_time(collective: str) -> None:
 
 def test_wrong_sizes_and_names_are_refused() -> None:
     with pytest.raises(JobError, match="negative"):
-        all_reduce_seconds(-1, cluster("a100", 8))
+        collective_seconds("all_reduce", -1, cluster("a100", 8))
     with pytest.raises(JobError, match="negative or not a number"):
-        all_reduce_seconds(float("nan"), cluster("a100", 8))
+        collective_seconds("all_reduce", float("nan"), cluster("a100", 8))
     with pytest.raises(JobError, match="use one of all_reduce"):
         collective_seconds("allreduce", 1, cluster("a100", 8))
 
 
 def bus_gb_per_s(nbytes: float, where: Cluster) -> float:
     n = where.gpus
-    return float(nbytes * 2 * (n - 1) / n / float(all_reduce_seconds(nbytes, where)) / 1e9)
+    return float(nbytes * 2 * (n - 1) / n / float(collective_seconds("all_reduce", nbytes, where)) / 1e9)
 
 
 @pytest.mark.parametrize(
@@ -194,32 +190,39 @@ def test_large_messages_reach_the_published_bandwidth(where: Cluster, published:
 
 
 def test_choices_are_those_of_nccl() -> None:
-    choices = all_reduce_seconds([1e3, 1e9], cluster("h100", 8)).choice.tolist()
+    choices = collective_seconds("all_reduce", [1e3, 1e9], cluster("h100", 8)).choice.tolist()
     assert choices[0].endswith("/LL")
     assert choices[1] == "nvls/Simple"
-    assert all_reduce_seconds(1e4, cluster("h100", 512)).choice == "tree/LL"
-    assert all_gather_seconds(1e9, cluster("a100", 8)).choice == "ring/Simple"
+    assert collective_seconds("all_reduce", 1e4, cluster("h100", 512)).choice == "tree/LL"
+    assert collective_seconds("all_gather", 1e9, cluster("a100", 8)).choice == "ring/Simple"
 
 
 def test_the_source_says_whether_the_fabric_was_fitted() -> None:
     learned, assumed = (
-        all_reduce_seconds(1e6, cluster("a100", 8)),
-        all_reduce_seconds(1e6, cluster("v100", 8)),
+        collective_seconds("all_reduce", 1e6, cluster("a100", 8)),
+        collective_seconds("all_reduce", 1e6, cluster("v100", 8)),
     )
     assert (learned.source, assumed.source) == ("learned", "assumed")
-    assert all_reduce_seconds(1e6, cluster("l40s", 2)).source == "learned"
-    assert all_reduce_seconds(1e6, cluster("l40s", 4)).source == "assumed"
-    assert all_reduce_seconds(1e6, cluster("h100", 64, "p5")).source == "learned"
-    assert all_reduce_seconds(1e6, cluster("h100", 64)).source == "assumed"
+    assert collective_seconds("all_reduce", 1e6, cluster("l40s", 2)).source == "learned"
+    assert collective_seconds("all_reduce", 1e6, cluster("l40s", 4)).source == "assumed"
+    assert collective_seconds("all_reduce", 1e6, cluster("h100", 64, "p5")).source == "learned"
+    assert collective_seconds("all_reduce", 1e6, cluster("h100", 64)).source == "assumed"
     assert 0 < learned.log_std < assumed.log_std < 1
 
 
 def test_groups_share_the_ports() -> None:
     job = cluster("h100", 64)
-    alone, shared = all_reduce_seconds(1e9, job.world), all_reduce_seconds(1e9, job.group(8, stride=8))
+    alone, shared = (
+        collective_seconds("all_reduce", 1e9, job.world),
+        collective_seconds("all_reduce", 1e9, job.group(8, stride=8)),
+    )
     assert float(shared) > 2 * float(alone)  # an eighth of the ports against all of them
-    assert float(send_recv_seconds(1e8, job.group(2))) < float(send_recv_seconds(1e8, job.group(2, stride=32)))
-    assert float(all_to_all_seconds(1e8, job.group(8))) < float(all_to_all_seconds(1e8, job))
+    assert float(collective_seconds("send_recv", 1e8, job.group(2))) < float(
+        collective_seconds("send_recv", 1e8, job.group(2, stride=32))
+    )
+    assert float(collective_seconds("all_to_all", 1e8, job.group(8))) < float(
+        collective_seconds("all_to_all", 1e8, job)
+    )
 
 
 def test_catalog_carries_the_fitted_figures() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.capture.graph import Call, OpSignature, Phase
+from precision_time.capture.graph import OpSignature, Phase
 
 Indices = NDArray[np.intp]
 
@@ -35,10 +35,6 @@ class Segment:
     def of(cls, rows: Sequence[tuple[int, Phase, int, int]]) -> Segment:
         columns = np.array(rows, dtype=np.intp).reshape(len(rows), 4).T
         return cls(columns[0], columns[1], columns[2], columns[3])
-
-    @classmethod
-    def of_calls(cls, calls: Sequence[Call]) -> Segment:
-        return cls.of([(c.kind, c.phase, c.views, c.module) for c in calls])
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -99,38 +99,13 @@ def fit_from(document: Mapping[str, Any]) -> Fit:
     return Fit(constants, measured, spread["learned"], spread["assumed"])
 
 
-def all_reduce_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    return collective_seconds("all_reduce", nbytes, where)
-
-
-def all_gather_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    """`nbytes`: the gathered output."""
-    return collective_seconds("all_gather", nbytes, where)
-
-
-def reduce_scatter_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    """`nbytes`: the whole input of one rank."""
-    return collective_seconds("reduce_scatter", nbytes, where)
-
-
-def all_to_all_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    """`nbytes`: what one rank holds, its own part included."""
-    return collective_seconds("all_to_all", nbytes, where)
-
-
-def broadcast_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    return collective_seconds("broadcast", nbytes, where)
-
-
-def send_recv_seconds(nbytes: ArrayLike, where: Cluster | Group) -> CollectiveTime:
-    """One message between two neighbouring ranks of the group (a pipeline stage to the next)."""
-    return collective_seconds("send_recv", nbytes, where)
-
-
 def collective_seconds(
     collective: str, nbytes: ArrayLike, where: Cluster | Group, fit: Fit | None = None, hierarchical: bool = False
 ) -> CollectiveTime:
-    """Time of one collective for one size or an array of sizes; a group of one rank takes no time.
+    """Time of one collective for one size in bytes or an array of sizes; a group of one rank takes no time.
+
+    Bytes as nccl-tests count them: of all-gather the gathered output, of reduce-scatter the whole input of a rank, of
+    all-to-all what one rank holds, its own part included.
 
     `hierarchical`: weigh one domain at a time too (inside, along the rails, inside), which needs a communicator for
     each step. NCCL never splits a flat communicator so: the p5.48xlarge rows refuse it for all-gather.

@@ -149,8 +149,8 @@ def unit_times(
 
 
 def _room_s(kinds: TimedSignatures, unit: UnitProgram, collective: CollectiveOp, backward: bool, sharing: int) -> float:
-    """Seconds of compute that may hide a collective (see `CollectiveOp.behind`); `sharing` collectives share products."""
-    """Seconds of compute that may hide a collective (see `CollectiveOp.behind`); `sharing` of them share the products."""
+    """Seconds of compute that may hide a collective (see `CollectiveOp.behind`), of products one of `sharing` parts."""
+    segment = unit.backward if backward else unit.forward
     if collective.behind == "weights":  # one of the two gradients of each product is its weight's
         return _products_s(kinds, unit.backward) / 2 / sharing
     if collective.behind == "compute":
