@@ -20,7 +20,7 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
     """By storage of the step's graph: on the rank's tokens alone outside divided modules (sequence parallelism), in fp8
     where only products read it in the backward pass, in fp32 where the framework's loss keeps it so."""
     graph = step.layers.graph
-    found = [s.nbytes for s in graph.storages]
+    sizes = [s.nbytes for s in graph.storages]
     if step.sharded is not None:
         sharded = step.sharded.graph
         for unit in step.layers.units:
@@ -28,16 +28,16 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
                 if local_call(graph, sharded, unit, call, step.split)[1] is sharded:
                     for index in graph.calls[call].writes:
                         if graph.storages[index].born == call and index < len(sharded.storages):
-                            found[index] = sharded.storages[index].nbytes
+                            sizes[index] = sharded.storages[index].nbytes
         for index in _leaving(step):
-            found[index] = sharded.storages[index].nbytes
+            sizes[index] = sharded.storages[index].nbytes
     if step.precision.fp8_scaling:
         for index in _only_multiplied(graph):
-            found[index] //= 2
+            sizes[index] //= 2
     if framework in FLOAT_LOSS:
         for index in _half_losses(graph):
-            found[index] *= 2
-    return tuple(found)
+            sizes[index] *= 2
+    return tuple(sizes)
 
 
 def _leaving(step: TrainingStep) -> list[int]:

@@ -50,9 +50,9 @@ class OpSignatures(tuple[OpSignature, ...]):
 
     @classmethod
     def joined(cls, *parts: OpSignatures) -> OpSignatures:
-        found = cls(kind for part in parts for kind in part)
-        found.parts = tuple(part for part in parts if len(part))
-        return found
+        signatures = cls(kind for part in parts for kind in part)
+        signatures.parts = tuple(part for part in parts if len(part))
+        return signatures
 
     __hash__ = object.__hash__
 

@@ -155,16 +155,16 @@ def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wi
 def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
     """All stages, equal ones as one, and the kinds of the whole program."""
     kinds = _KindTable(dict(units.table))
-    known: dict[tuple[tuple[int, ...], ...], Stage] = {}
+    by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
     every = _parts(step, cut.pp, cut.vpp)
     swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
     tied = shared_weights(step) if cut.pp > 1 else ()
     for parts in every:
-        if parts not in known:
+        if parts not in by_parts:
             split = _chunks(units.programs, parts, cut.recompute, cut.recompute_layers)
-            known[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
-        stages.append(known[parts])
+            by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
+        stages.append(by_parts[parts])
     more = _remembered(tuple(kinds.found)[len(units.kinds) :])
     return tuple(stages), _together(units.kinds, more)
 
@@ -213,14 +213,14 @@ def _cut(order: Sequence[int], units: Sequence[Unit], pp: int, vpp: int) -> list
             "blocks; lower pp or vpp"
         )
     sizes = _shares(len(blocks), parts)
-    found: list[list[int]] = []
+    cut: list[list[int]] = []
     start = 0
     for size in sizes:
-        found.append(blocks[start : start + size])
+        cut.append(blocks[start : start + size])
         start += size
-    found[0] = before + found[0]
-    found[-1] = found[-1] + after
-    return [tuple(tuple(found[c * pp + s]) for c in range(vpp)) for s in range(pp)]
+    cut[0] = before + cut[0]
+    cut[-1] = cut[-1] + after
+    return [tuple(tuple(cut[c * pp + s]) for c in range(vpp)) for s in range(pp)]
 
 
 def _shares(blocks: int, parts: int) -> list[int]:
@@ -242,7 +242,7 @@ def _unit(
     kinds: _KindTable,
 ) -> UnitProgram:  # fmt: skip
     graph = step.layers.graph
-    found = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
+    collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
     block = unit.name not in (BEFORE, AFTER)
     again = _recomputed(graph, unit, recompute) if block else ()
     experts = sum(p.numel for p in unit.parameters if EXPERTS in f".{p.name}.")
@@ -256,9 +256,9 @@ def _unit(
         forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
         backward=_segment(step, unit, unit.backward, layout, kinds, (*copies, *sorting)),
         recompute=_segment(step, unit, again, layout, kinds),
-        forward_collectives=found.forward,
-        backward_collectives=found.backward,
-        recompute_collectives=_exchanged_again(found.forward, recompute) if block else (),
+        forward_collectives=collectives.forward,
+        backward_collectives=collectives.backward,
+        recompute_collectives=_exchanged_again(collectives.forward, recompute) if block else (),
         dense_elements=total - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
@@ -302,15 +302,15 @@ def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[Coll
 
 def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     """Forward calls from the scores to the context of every attention in the unit."""
-    found: list[int] = []
+    calls: list[int] = []
     inside = False
     for i in unit.forward:
         name = graph.kinds[graph.calls[i].kind].name
         own = graph.modules[graph.calls[i].module].endswith("attention")
         inside = own and (inside or name in ("aten.bmm", "pt.attention"))
         if inside:
-            found.append(i)
-    return tuple(found)
+            calls.append(i)
+    return tuple(calls)
 
 
 def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
@@ -336,11 +336,11 @@ def _busiest(kind: OpSignature, imbalance: float) -> OpSignature:
 def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
     """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
     the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
-    known = sizes_of(unit)
-    if known.first is None:
+    sizes = sizes_of(unit)
+    if sizes.first is None:
         return ()
-    sweep = Sweep((sum(numel * times for numel, _, times in known.sizes),))
-    own = known.first.grad_dtype
+    sweep = Sweep((sum(numel * times for numel, _, times in sizes.sizes),))
+    own = sizes.first.grad_dtype
     wire = wire or own
     cast = () if wire == own else (sweep_kind("to_wire", sweep, [own], [wire], "fused"),)
     return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))

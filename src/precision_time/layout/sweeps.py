@@ -147,5 +147,5 @@ def sizes_of(unit: Unit) -> Sizes:
 
 def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
     trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    found = Counter((p.numel, EXPERTS in f".{p.name}.") for p in trainable)
-    return Sizes(tuple((*key, times) for key, times in found.items()), trainable[0] if trainable else None)
+    counts = Counter((p.numel, EXPERTS in f".{p.name}.") for p in trainable)
+    return Sizes(tuple((*key, times) for key, times in counts.items()), trainable[0] if trainable else None)

@@ -89,8 +89,8 @@ def _has_shared(graph: OpGraph, unit: Unit, split: Split) -> bool:
 
 
 def _regions(graph: OpGraph, unit: Unit, split: Split) -> list[str]:
-    found = (region_of(graph.modules[graph.calls[i].module], unit.name, split) for i in unit.forward)
-    return [r for r in dict.fromkeys(found) if r and r not in split.whole]
+    regions = (region_of(graph.modules[graph.calls[i].module], unit.name, split) for i in unit.forward)
+    return [r for r in dict.fromkeys(regions) if r and r not in split.whole]
 
 
 def _stream(graph: OpGraph, unit: Unit, region: str, split: Split) -> int:

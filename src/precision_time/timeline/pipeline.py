@@ -195,43 +195,43 @@ def pipeline(
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
+class _TimesKey:
     """Stage times, equal where all their seconds are."""
 
     seconds: tuple[bytes | int | None, ...]
     times: StageTimes = field(compare=False)
 
     @classmethod
-    def of(cls, times: StageTimes) -> _Alike:
+    def of(cls, times: StageTimes) -> _TimesKey:
         weight = None if times.weight_s is None else times.weight_s.tobytes()
         return cls((times.chunks, times.forward_s.tobytes(), times.backward_s.tobytes(), weight), times)
 
 
 def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> Played:
     """As few micro-batches as show what repeats, and the others as repetitions of it."""
-    alike = _Alike.of(times)
+    key = _TimesKey.of(times)
     group = times.stages if schedule == "interleaved" else 1
     few = _enough(schedule, times.stages)
     while schedule != "gpipe" and 3 * few <= 2 * micro_batches:
-        found = _play(schedule, alike, send_s, few, blocking_send)
-        if found.period:
-            periods, rest = divmod((micro_batches - few) // group, found.period)
+        played = _play(schedule, key, send_s, few, blocking_send)
+        if played.period:
+            periods, rest = divmod((micro_batches - few) // group, played.period)
             if rest:
-                found = _play(schedule, alike, send_s, few, blocking_send, rest)
-            return found.longer(periods)
+                played = _play(schedule, key, send_s, few, blocking_send, rest)
+            return played.longer(periods)
         few *= 2
-    return _play(schedule, alike, send_s, micro_batches, blocking_send, None)
+    return _play(schedule, key, send_s, micro_batches, blocking_send, None)
 
 
 @lru_cache(maxsize=1024)
 def _play(
-    schedule: str, alike: _Alike, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
+    schedule: str, key: _TimesKey, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
 ) -> Played:
     """With so many `extra` rounds (None: the micro-batches as they are, no more).
 
     Layouts that differ in the number of replicas, and so of micro-batches, or in what is sharded over them, have
     the same stages: what they play is remembered."""
-    grid = _grid(schedule, alike.times, send_s, micro_batches, blocking_send)
+    grid = _grid(schedule, key.times, send_s, micro_batches, blocking_send)
     waited_s = 0.0 if blocking_send else send_s
     return play_whole(grid, waited_s) if extra is None else play(grid, waited_s, extra)
 

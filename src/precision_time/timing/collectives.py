@@ -115,26 +115,26 @@ def collective_seconds(
     size = np.asarray(nbytes, dtype=np.float64)
     if not np.all(np.isfinite(size)) or np.any(size < 0):
         raise JobError("a message size is negative or not a number; give bytes of at least 0.")
-    known = fit or fitted()
+    fit_used = fit or fitted()
     group = where.world if isinstance(where, Cluster) else where
     if group.ranks == 1:
         return CollectiveTime(np.zeros_like(size), np.full(size.shape, "none"), "learned", 0.0)
-    options = _options(collective, group, known.constants)
+    options = _options(collective, group, fit_used.constants)
     if hierarchical and collective in _PHASES and group.domains > 1 and group.ranks_per_domain > 1:
-        options["hierarchical"] = _hierarchical(collective, group, known.constants)
+        options["hierarchical"] = _hierarchical(collective, group, fit_used.constants)
     times = np.stack([option(size) for option in options.values()])
     best = np.argmin(times, axis=0)
     nothing = size == 0
     seconds = np.where(nothing, 0.0, np.take_along_axis(times, best[None], axis=0)[0] * 1e-6)
     choice = np.where(nothing, "none", np.array(list(options))[best])
-    learned = known.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
+    learned = fit_used.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
     if group.domains > 1 and group.inter is not None:
-        learned = learned and known.learned_gpus.get(group.inter.name, 0) >= group.ranks
+        learned = learned and fit_used.learned_gpus.get(group.inter.name, 0) >= group.ranks
     return CollectiveTime(
         seconds,
         choice,
         "learned" if learned else "assumed",
-        known.log_std_learned if learned else known.log_std_assumed,
+        fit_used.log_std_learned if learned else fit_used.log_std_assumed,
     )
 
 

@@ -32,16 +32,16 @@ class Communicators:
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
         """Of a collective of so many bytes a rank; 0 without such a communicator. `copies`: as in `CollectiveOp`."""
-        found = self.groups.get(group)
-        if found is None or nbytes <= 0:
+        communicator = self.groups.get(group)
+        if communicator is None or nbytes <= 0:
             return 0.0
         if copies:
-            nbytes = nbytes * _sent_once(found, copies)
-        if self.cluster.gpu.calibration is not None and found.ranks == self.cluster.gpus:
+            nbytes = nbytes * _sent_once(communicator, copies)
+        if self.cluster.gpu.calibration is not None and communicator.ranks == self.cluster.gpus:
             measured = measured_collective(collective, nbytes, self.cluster)
             if measured is not None:
                 return float(measured.seconds)
-        return _seconds(collective, float(nbytes), found)
+        return _seconds(collective, float(nbytes), communicator)
 
     @property
     def measured(self) -> bool:
@@ -50,8 +50,8 @@ class Communicators:
 
     def slowdown(self, group: str, collective: str) -> float:
         """Compute beside the collective over compute alone."""
-        found = self.groups.get(group)
-        return 1.0 if found is None else _slowed(self.cluster, found, collective, self.overlap)
+        communicator = self.groups.get(group)
+        return 1.0 if communicator is None else _slowed(self.cluster, communicator, collective, self.overlap)
 
 
 @lru_cache(maxsize=4096)

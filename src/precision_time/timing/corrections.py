@@ -133,11 +133,11 @@ class Correction:
     @classmethod
     def find(cls, content: Mapping[str, Any], key: str, device: str) -> Correction | None:
         """That of `device`, else the shared one, from `corrections` of kernels.json; key "curve|dtype class"."""
-        found = content.get(key)
-        if found is None:
+        entry = content.get(key)
+        if entry is None:
             return None
-        knots = {name: np.array(at, dtype=np.float64) for name, at in found["knots"].items()}
-        tables = [np.array(table, dtype=np.float64) for table in found["devices"].get(device, found["shared"])]
+        knots = {name: np.array(at, dtype=np.float64) for name, at in entry["knots"].items()}
+        tables = [np.array(table, dtype=np.float64) for table in entry["devices"].get(device, entry["shared"])]
         return cls(key.partition("|")[0], knots, tables)
 
     def log2_factor(self, busy: Array, columns: Columns, at: Any) -> Array:

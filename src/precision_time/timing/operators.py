@@ -33,9 +33,9 @@ def operator_key(kind: OpSignature) -> str:
     return (f"pt.sweep:{label}" if label else kind.name).rstrip("_")
 
 
-def main_work(found: list[Work]) -> int:
+def main_work(of_operator: list[Work]) -> int:
     """Position of the work that stands for an operator timed as a whole."""
-    return max(range(len(found)), key=lambda i: (found[i].flops, found[i].bytes))
+    return max(range(len(of_operator)), key=lambda i: (of_operator[i].flops, of_operator[i].bytes))
 
 
 _MATH = {

@@ -91,5 +91,5 @@ def _bytes_per_s(group: Group, in_switch: bool) -> float:
 @cache
 def _numbers() -> Mapping[str, Any]:
     text = (Path(__file__).parent / "data" / "overlap.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    numbers: dict[str, Any] = json.loads(text)
+    return numbers

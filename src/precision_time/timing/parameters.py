@@ -159,10 +159,10 @@ class ParameterBook:
     ) -> Resolved:
         """`flops_per_w`: the device's dense peak over its power limit; 0 where unknown."""
         key = (family, variant, dtype_class, kernel_name, arch, flops_per_w)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = self._resolve(*key)
-        return found
+        resolved = self._cache.get(key)
+        if resolved is None:
+            resolved = self._cache[key] = self._resolve(*key)
+        return resolved
 
     def _resolve(
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float

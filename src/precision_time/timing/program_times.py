@@ -212,9 +212,9 @@ def _data_times(
     """Collectives over data-parallel ranks for so many parameters; experts have fewer replicas."""
     zero = program.layout.zero
     gather = reduce = 0.0
-    for held, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
-        weights, gradients = held * program.weight_bytes, trained * program.gradient_bytes
-        updated = (held if zero >= 3 else trained) * program.weight_bytes
+    for elements, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
+        weights, gradients = elements * program.weight_bytes, trained * program.gradient_bytes
+        updated = (elements if zero >= 3 else trained) * program.weight_bytes
         if zero == 0:
             reduce += joined.seconds(group, "all_reduce", gradients)
             continue

@@ -97,7 +97,7 @@ class TimedSignatures:
 @lru_cache(maxsize=128)
 def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's kinds."""
-    found: list[Work] = []
+    works_of_all: list[Work] = []
     operators: list[str] = []
     owner: list[int] = []
     unsupported: list[int] = []
@@ -112,17 +112,17 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
             if work.math == "tf32" and work.family.startswith(("conv", "matmul")):
                 in_float32 = works(kind, replace(options, tf32=False)) or rule
                 rivals.append(in_float32[position])
-                rival_of.append(len(found) + position)
-        found += rule
+                rival_of.append(len(works_of_all) + position)
+        works_of_all += rule
         operators += [operator_key(kind)] * len(rule)
         owner += [index] * len(rule)
     count = len(kinds)
     owners = np.array(owner, dtype=np.intp)
-    table = WorkTable.from_works(found, operators)
+    table = WorkTable.from_works(works_of_all, operators)
     nbytes = _sum_by(owners, table.bytes, count)
     launches = _sum_by(owners, table.launches, count)
     return KindWorks(
-        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in found), tuple(unsupported),
+        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in works_of_all), tuple(unsupported),
         np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
         WorkTable.from_works(rivals), np.array(rival_of, dtype=np.intp),
     )  # fmt: skip
@@ -204,8 +204,8 @@ def time_signatures(
     if program_kinds.parts:
         parts = program_kinds.parts
         where = machine(cluster)
-        found = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
-        return _joined(program_kinds, found)
+        timed_parts = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
+        return _joined(program_kinds, timed_parts)
     return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
 
 

@@ -58,12 +58,12 @@ def parts(key: Key) -> Mapping[str, float]:
     group, arch, kind = key
     family = group.partition(".")[0]
     width = GROUP_PRIOR[family]
-    found = {family: width}
+    widths = {family: width}
     if group != family:
-        found[group] = 0.7 * width
+        widths[group] = 0.7 * width
     if group in DEPARTS:
-        found[DEPARTS[group]] = GROUP_PRIOR[DEPARTS[group]]
-    return {**found, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
+        widths[DEPARTS[group]] = GROUP_PRIOR[DEPARTS[group]]
+    return {**widths, f"{group}|{kind}": 0.7 * width, f"{group}|{arch}|{kind}": 0.5 * width}
 
 
 def group_seconds(timed: TimedSignatures, arch: str) -> dict[Key, float]:
@@ -73,15 +73,15 @@ def group_seconds(timed: TimedSignatures, arch: str) -> dict[Key, float]:
     count = len(table.classes)
     per_class = np.bincount(table.class_of, weights=seconds, minlength=count)
     helping = np.bincount(table.class_of, weights=seconds * timed.work_helpers, minlength=count)
-    found: dict[Key, float] = {}
+    seconds_of: dict[Key, float] = {}
     for (family, variant, _, kind), spent, helped in zip(
         table.classes, per_class.tolist(), helping.tolist(), strict=True
     ):
         group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}")
         for name, part in ((group, spent - helped), (HELPERS, helped)):
             if name is not None and part:
-                found[name, arch, kind] = found.get((name, arch, kind), 0.0) + part
-    return found
+                seconds_of[name, arch, kind] = seconds_of.get((name, arch, kind), 0.0) + part
+    return seconds_of
 
 
 @dataclass(frozen=True, eq=False)

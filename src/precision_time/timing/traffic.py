@@ -184,10 +184,10 @@ def _embedding_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 def _scatter(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     target = kind.inputs[0]
     source = min((s for s in kind.inputs[1:] if not s.dtype.startswith("int")), key=lambda s: s.nbytes, default=target)
-    found = [memory_work("scatter", 2.0 * source.nbytes, source.nbytes, dtype=target.dtype)]
+    passes = [memory_work("scatter", 2.0 * source.nbytes, source.nbytes, dtype=target.dtype)]
     if kind.outputs and not kind.name.endswith("_"):  # out of place: the target is copied first
-        found.append(memory_work("copy", target.nbytes, target.nbytes, dtype=target.dtype))
-    return found
+        passes.append(memory_work("copy", target.nbytes, target.nbytes, dtype=target.dtype))
+    return passes
 
 
 @register("pt.combine")
