@@ -126,7 +126,7 @@ def traffic(megabytes: float, family: str = "pointwise", dtype: str = "float32",
 
 
 def product(m: float, n: float, k: float) -> Work:
-    return matmul_work(1, int(m), int(n), int(k), "fp32", 4)
+    return matmul_work((1, int(m), int(n), int(k)), "fp32", 4)
 
 
 TWO = [kernel_row("aten.add", traffic(1), 100 * US), kernel_row("aten.add", traffic(4), 400 * US)]

@@ -16,7 +16,7 @@ from precision_time.timing.interpolation import MonotoneCurve, SmoothSurface
 from precision_time.timing.kernels import SOURCES, KernelModel, KernelTimes, WorkTable
 from precision_time.timing.operators import WorkOptions, operator_key
 from precision_time.timing.signature_times import kind_works
-from precision_time.timing.work import Work, attention_work, conv_work, memory_work
+from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, memory_work
 
 MODEL = KernelModel(scales={})
 
@@ -118,7 +118,7 @@ def test_a_bias_is_a_kernel_of_its_own_on_gpus_alone(device_type: str, bias_us: 
     x, w, bias = (TensorSpec(shape, "float32") for shape in ((1, 16, 32, 32), (16, 16, 3, 3), (16,)))
     conv = OpSignature("aten.convolution", (x, w, bias), (x,), (("stride", (1, 1)),))
     table = kind_works(OpSignatures([conv]), WorkOptions())
-    main = conv_work(1, 16, 16, (32, 32), (32, 32), (3, 3), (1, 1), 1, "fp32", 4)
+    main = conv_work(Convolution(1, 16, 16, (32, 32), (32, 32), (3, 3), (1, 1), 1), "fp32", 4)
     found = device([kernel_row("aten.convolution", main, 300 * US), *TWO], device_type)
     times, _ = apply_calibration(MODEL.seconds(table.table, found), table.table, table.owner, found)
     assert times.seconds.sum() == pytest.approx((300 + bias_us) * US, rel=0.02)
@@ -173,8 +173,8 @@ def test_more_bytes_are_never_faster(few: float, more: float, points: list[tuple
 
 def test_related_families_lend_their_utilisation() -> None:
     works = [
-        conv_work(4, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1, "fp32", 4),
-        attention_work(2, 8, 8, 128, 128, 64, "fp32", 4),
+        conv_work(Convolution(4, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1), "fp32", 4),
+        attention_work(Attention(2, 8, 8, 128, 128, 64), "fp32", 4),
     ]
     times = timed(SQUARE, "aten.unmeasured", *works)
     assert sources(times) == ["assumed", "assumed"]
@@ -183,9 +183,9 @@ def test_related_families_lend_their_utilisation() -> None:
 
 
 def test_a_causal_mask_and_the_taps_of_a_kernel_tell_points_apart() -> None:
-    causal, full = (attention_work(2, 8, 8, 512, 512, 64, "fp32", 4, causal=c) for c in (True, False))
-    wide = conv_work(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1, "fp32", 4)
-    narrow = conv_work(8, 576, 64, (28, 28), (28, 28), (1, 1), (1, 1), 1, "fp32", 4)
+    causal, full = (attention_work(Attention(2, 8, 8, 512, 512, 64, causal=c), "fp32", 4) for c in (True, False))
+    wide = conv_work(Convolution(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1), "fp32", 4)
+    narrow = conv_work(Convolution(8, 576, 64, (28, 28), (28, 28), (1, 1), (1, 1), 1), "fp32", 4)
     assert causal.shape == full.shape
     assert wide.shape == narrow.shape
     for operator, slow, fast in (("pt.attention", causal, full), ("aten.convolution", wide, narrow)):

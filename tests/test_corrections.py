@@ -15,7 +15,7 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.timing.corrections import AXES, CURVE, FREE, ROW, TERMS, UP, Correction, place
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import ParameterBook, read_data
-from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
+from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, matmul_work, memory_work
 
 SHIPPED = read_data("kernels.json")
 BARE = {name: part for name, part in SHIPPED.items() if name != "corrections"}
@@ -44,16 +44,16 @@ def seconds(model: KernelModel, *works: Work, gpu: Gpu = A100) -> np.ndarray:
 
 def product(b: int, m: int, n: int, k: int, gpu: Gpu, fp8: bool = False) -> Work:
     if fp8 and gpu.has("fp8"):
-        return matmul_work(b, m, n, k, "fp8", 1, 2)
-    return matmul_work(b, m, n, k, "bf16", 2) if gpu.has("bf16") else matmul_work(b, m, n, k, "fp32", 4)
+        return matmul_work((b, m, n, k), "fp8", 1, 2)
+    return matmul_work((b, m, n, k), "bf16", 2) if gpu.has("bf16") else matmul_work((b, m, n, k), "fp32", 4)
 
 
 def convolution(n: int, c_in: int, c_out: int, image: int) -> Work:
-    return conv_work(n, c_in, c_out, (image, image), (image, image), (3, 3), (1, 1), 1, "fp32", 4)
+    return conv_work(Convolution(n, c_in, c_out, (image, image), (image, image), (3, 3), (1, 1), 1), "fp32", 4)
 
 
 def normalised(family: str, rows: int, cols: int) -> Work:
-    return memory_work(family, 4.0 * rows * cols, 4.0 * rows * cols, variant="fwd", rows=rows, cols=cols)
+    return memory_work(family, 4.0 * rows * cols, 4.0 * rows * cols, variant="fwd", shape=(rows, cols))
 
 
 # --- no table makes a time do what a curve may not ------------------------------------------------------------------
@@ -92,10 +92,12 @@ def test_larger_attention_is_never_faster(
         queries = keys
     small, large = seconds(
         WITH,
-        *(attention_work(x, h, h, q, k, 64, "bf16", 2, causal=causal) for x, h, q, k in ((b, heads, queries, keys),
-                                                                                         larger)),
+        *(
+            attention_work(Attention(x, h, h, q, k, 64, causal=causal), "bf16", 2)
+            for x, h, q, k in ((b, heads, queries, keys), larger)
+        ),
         gpu=gpu,
-    )  # fmt: skip
+    )
     assert large >= small * (1 - 1e-9)
 
 
@@ -120,7 +122,7 @@ def test_twice_the_batch_costs_between_once_and_twice(b: int, m: int, n: int, k:
         (normalised("softmax", b * m, k), normalised("softmax", 2 * b * m, k)),
     ]
     if gpu.has("bf16"):
-        pairs.append(tuple(attention_work(x, 8, 8, m, m, 64, "bf16", 2) for x in (b, 2 * b)))
+        pairs.append(tuple(attention_work(Attention(x, 8, 8, m, m, 64), "bf16", 2) for x in (b, 2 * b)))
     for once, twice in pairs:
         one, two = seconds(WITH, once, twice, gpu=gpu)
         assert one * (1 - 1e-9) <= two <= 2.0 * one * (1 + 1e-9)
@@ -201,13 +203,13 @@ def test_an_unseen_device_gets_the_shared_part_only() -> None:
 
 def test_a_class_without_correction_is_exactly_the_bare_curve() -> None:
     works = [
-        matmul_work(1, 777, 512, 4096, "tf32", 4),  # borrows the curve of half, not what was seen beyond it
-        conv_work(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1, "fp16", 2),
-        conv_work(8, 64, 64, (28, 28), (28, 28), (1, 1), (1, 1), 1, "fp32", 4),
-        conv_work(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1, "fp32", 4, direction="wgrad"),
-        attention_work(8, 16, 16, 512, 512, 64, "bf16", 2, direction="bwd"),
-        memory_work("softmax", 1e8, 1e8, dtype="float16", variant="fwd", rows=1e5, cols=500),
-        memory_work("softmax", 1e8, 1e8, variant="bwd", rows=1e5, cols=500),
+        matmul_work((1, 777, 512, 4096), "tf32", 4),  # borrows the curve of half, not what was seen beyond it
+        conv_work(Convolution(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1), "fp16", 2),
+        conv_work(Convolution(8, 64, 64, (28, 28), (28, 28), (1, 1), (1, 1), 1), "fp32", 4),
+        conv_work(Convolution(8, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), 1), "fp32", 4, direction="wgrad"),
+        attention_work(Attention(8, 16, 16, 512, 512, 64), "bf16", 2, direction="bwd"),
+        memory_work("softmax", 1e8, 1e8, dtype="float16", variant="fwd", shape=(1e5, 500)),
+        memory_work("softmax", 1e8, 1e8, variant="bwd", shape=(1e5, 500)),
         memory_work("softmax", 1e8, 1e8, variant="fwd"),
         memory_work("pointwise", 1e8, 1e8),
     ]

@@ -16,6 +16,9 @@ from precision_time.timing.kernels import SOURCES, KernelModel, WorkTable
 from precision_time.timing.parameters import ParameterBook, read_data
 from precision_time.timing.work import (
     MEMORY_FAMILIES,
+    Attention,
+    Convolution,
+    Recurrent,
     Work,
     attention_work,
     conv_work,
@@ -50,11 +53,13 @@ def seconds(*works: Work, gpu: Gpu = A100) -> np.ndarray:
 
 
 def matmul(batch: int, m: int, n: int, k: int, unit: str) -> Work:
-    return matmul_work(batch, m, n, k, unit, BYTES[unit])
+    return matmul_work((batch, m, n, k), unit, BYTES[unit])
 
 
 def conv(n: int, c_in: int, c_out: int, image: int, kernel: int, unit: str, **how: str) -> Work:
-    return conv_work(n, c_in, c_out, (image, image), (image, image), (kernel,) * 2, (1, 1), 1, unit, BYTES[unit], **how)
+    return conv_work(
+        Convolution(n, c_in, c_out, (image, image), (image, image), (kernel,) * 2, (1, 1), 1), unit, BYTES[unit], **how
+    )
 
 
 @st.composite
@@ -73,16 +78,31 @@ def any_work(draw: st.DrawFn) -> Work:
     if kind == "grouped":
         groups, each = draw(small), draw(st.integers(1, 16))
         image, channels = draw(small), groups * each
-        return conv_work(draw(small), channels, channels, (image,) * 2, (image,) * 2, (3, 3), (1, 1), groups,
-                         unit, BYTES[unit], direction=direction, layout=layout)  # fmt: skip
+        return conv_work(
+            Convolution(draw(small), channels, channels, (image,) * 2, (image,) * 2, (3, 3), (1, 1), groups),
+            unit,
+            BYTES[unit],
+            direction=direction,
+            layout=layout,
+        )
     if kind == "attention":
         heads = draw(small)
-        return attention_work(draw(small), heads, heads, draw(size), draw(size),
-                              draw(st.sampled_from([40, 64, 128])), unit, BYTES[unit],
-                              causal=draw(st.booleans()),
-                              direction=draw(st.sampled_from(["fwd", "bwd"])))  # fmt: skip
+        return attention_work(
+            Attention(
+                draw(small),
+                heads,
+                heads,
+                draw(size),
+                draw(size),
+                draw(st.sampled_from([40, 64, 128])),
+                causal=draw(st.booleans()),
+            ),
+            unit,
+            BYTES[unit],
+            direction=draw(st.sampled_from(["fwd", "bwd"])),
+        )
     if kind == "rnn":
-        works = rnn_works(draw(small), draw(small), draw(size), draw(size), 4, unit, BYTES[unit])
+        works = rnn_works(Recurrent(draw(small), draw(small), draw(size), draw(size), 4), unit, BYTES[unit])
         return works[draw(st.integers(0, 1))]
     family = draw(st.sampled_from(sorted(MEMORY_FAMILIES)))
     return memory_work(family, draw(st.floats(0, 1e10)), draw(st.floats(1, 1e10)), draw(small))
@@ -126,7 +146,7 @@ def test_more_bytes_are_never_faster(family: str, few: float, more: float) -> No
 
 @given(st.integers(1, 32), st.integers(1, 16), size, st.sampled_from([64, 80, 128]), st.integers(1, 500))
 def test_longer_attention_is_never_faster(b: int, heads: int, seq: int, dim: int, more: int) -> None:
-    works = [attention_work(b, heads, heads, s, s, dim, "bf16", 2, causal=True) for s in (seq, seq + more)]
+    works = [attention_work(Attention(b, heads, heads, s, s, dim, causal=True), "bf16", 2) for s in (seq, seq + more)]
     small, large = seconds(*works)
     assert large >= small
 
@@ -137,7 +157,10 @@ def test_twice_the_batch_costs_between_once_and_twice(b: int, m: int, c: int, im
     for once, twice in (
         (matmul(b, m, c, 512, unit), matmul(2 * b, m, c, 512, unit)),
         (conv(b, c, 64, image, 3, unit), conv(2 * b, c, 64, image, 3, unit)),
-        (attention_work(b, 8, 8, m, m, 64, unit, 2), attention_work(2 * b, 8, 8, m, m, 64, unit, 2)),
+        (
+            attention_work(Attention(b, 8, 8, m, m, 64), unit, 2),
+            attention_work(Attention(2 * b, 8, 8, m, m, 64), unit, 2),
+        ),
         (memory_work("pointwise", b * c, b * c), memory_work("pointwise", 2 * b * c, 2 * b * c)),
     ):
         one, two = seconds(once, twice)
@@ -148,7 +171,7 @@ def test_hand_worked_roofline() -> None:
     """4096^3 bf16: 2 * 4096^3 / 312e12 = 440.5 us of operations, 3 * 4096^2 * 2 / 2039e9 = 49.4 us of
     bytes.
     """
-    work = matmul_work(1, 4096, 4096, 4096, "bf16", 2)
+    work = matmul_work((1, 4096, 4096, 4096), "bf16", 2)
     times = MODEL.seconds([work], A100)
     assert times.floor_seconds[0] == pytest.approx(440.5e-6, rel=1e-3)
     assert times.floor_seconds[0] / times.seconds[0] == pytest.approx(0.82, abs=0.08)  # cuBLAS reaches 250-270 TFLOP/s
@@ -162,9 +185,9 @@ def test_floor_counts_the_cheapest_algorithm() -> None:
     assert work.flops == 2 * 32 * 56 * 56 * 64 * 64 * 9
     assert work.floor_flops == pytest.approx(work.flops / 2.25)
     assert conv(32, 64, 64, 56, 1, "fp32").floor_flops == 2 * 32 * 56 * 56 * 64 * 64
-    strided = conv_work(32, 64, 64, (56, 56), (28, 28), (3, 3), (2, 2), 1, "fp32", 4)
+    strided = conv_work(Convolution(32, 64, 64, (56, 56), (28, 28), (3, 3), (2, 2), 1), "fp32", 4)
     assert strided.floor_flops == strided.flops
-    long = conv_work(8, 64, 64, (4000,), (4000,), (31,), (1,), 1, "fp32", 4)
+    long = conv_work(Convolution(8, 64, 64, (4000,), (4000,), (31,), (1,), 1), "fp32", 4)
     assert long.floor_flops < long.flops / 8
 
 
@@ -208,7 +231,7 @@ def test_step_scales_multiply_the_most_specific_key() -> None:
 
 def test_a_table_of_works_gives_the_same_as_the_list() -> None:
     works = [matmul(2, 300, 200, 100, "fp16"), conv(8, 64, 64, 28, 3, "fp32"), memory_work("cast", 1e6, 5e5),
-             *rnn_works(20, 32, 128, 256, 4, "fp16", 2, direction="bwd")]  # fmt: skip
+             *rnn_works(Recurrent(20, 32, 128, 256, 4), "fp16", 2, direction="bwd")]  # fmt: skip
     together = MODEL.seconds(WorkTable.from_works(works), A100).seconds
     apart = [MODEL.seconds([work], A100).seconds[0] for work in works]
     assert together == pytest.approx(apart)

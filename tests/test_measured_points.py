@@ -31,7 +31,7 @@ from precision_time.timing import constants, parameters
 from precision_time.timing.kernels import SOURCES, KernelModel, WorkTable
 from precision_time.timing.operators import WorkOptions, works
 from precision_time.timing.parameters import LEARNED, ParameterBook, read_data
-from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
+from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, matmul_work, memory_work
 
 H200 = default_catalog().gpu("h200")
 SETS: dict[str, Any] = read_data("kernels.json")["sets"]
@@ -253,13 +253,20 @@ def test_shares_and_starts_are_found_within_a_tenth(own: dict[str, Any], key: st
 
 def _convolutions(direction: str, layout: str) -> list[Work]:
     return [
-        conv_work(n, c, c2, (s, s), (s, s), (k, k), (1, 1), 1, "bf16", 2, direction=direction, layout=layout)
-        for n in (24, 96) for c, c2, s in ((64, 128, 48), (192, 384, 24), (512, 512, 12)) for k in (1, 3)
-    ]  # fmt: skip
+        conv_work(
+            Convolution(n, c, c2, (s, s), (s, s), (k, k), (1, 1), 1), "bf16", 2, direction=direction, layout=layout
+        )
+        for n in (24, 96)
+        for c, c2, s in ((64, 128, 48), (192, 384, 24), (512, 512, 12))
+        for k in (1, 3)
+    ]
 
 
 UNSEEN: dict[str, list[Work]] = {
-    "matmul|half": [matmul_work(1, m, n, k, "bf16", 2) for m in (3000, 9000) for n in (1000, 5000) for k in (700, 999)],
+    "matmul|half": [
+        matmul_work((1, m, n, k), "bf16", 2)
+        for m in (3000, 9000) for n in (1000, 5000) for k in (700, 999)
+    ],
     **{
         f"conv.{way}.{layout}|half": _convolutions(way, layout)
         for way in ("fwd", "dgrad", "wgrad") for layout in ("nchw", "nhwc")
@@ -341,7 +348,7 @@ def test_wild_points_that_nobody_marked_hardly_matter(folder: MeasuredFolder) ->
 def test_rows_of_others_keep_the_shape_and_ours_say_how_fast(tmp_path: Path) -> None:
     """Others timed small products too, with a library 20 % slower and 10 us of overhead; we have only a few large."""
     sizes = [(m, n, k) for m in (64, 256, 1024, 4096) for n in (512, 2048, 8192) for k in (256, 1024, 4096)]
-    small = [matmul_work(1, *size, "bf16", 2) for size in sizes]
+    small = [matmul_work((1, *size), "bf16", 2) for size in sizes]
     theirs = Rows("matmul", "half", H200, small, 1.2 * real_seconds(small) + 10e-6, False, "theirs.parquet")
     rng = np.random.default_rng(4)
 
@@ -374,10 +381,10 @@ def test_attention_and_fp32_convolutions_have_their_own_curves(tmp_path: Path) -
     records = {str(kind): {"points": [point(kind, rng)]} for kind in kinds}
     found, _ = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert {"attention.fwd|half", "conv.fwd.nchw|fp32", "winograd.fwd.nchw|fp32"} == set(found)
-    unseen = [attention_work(4, 12, 12, n, n, 64, "bf16", 2, causal=True) for n in (512, 1536)]
+    unseen = [attention_work(Attention(4, 12, 12, n, n, 64, causal=True), "bf16", 2) for n in (512, 1536)]
     assert relative_error(found, unseen).max() < 0.10
     rivals = [
-        conv_work(n, c, c, (s, s), (s, s), (3, 3), (1, 1), 1, "fp32", 4)
+        conv_work(Convolution(n, c, c, (s, s), (s, s), (3, 3), (1, 1), 1), "fp32", 4)
         for n in (12, 24) for c, s in ((96, 40), (192, 20), (256, 28))
     ]  # fmt: skip
     assert np.median(relative_error(found, rivals)) < 0.10
@@ -394,8 +401,9 @@ def test_a_dilated_convolution_in_fp32_is_fitted_beside_the_winograd_kernels_it_
     found, report = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert set(found) == {"conv_dilated.fwd.nchw|fp32"}
     dilated = [
-        conv_work(8, c, c, (20, 20), (20, 20), (3, 3), (1, 1), 1, "fp32", 4, dilated=True) for c in (96, 192)
-    ]  # fmt: skip
+        conv_work(Convolution(8, c, c, (20, 20), (20, 20), (3, 3), (1, 1), 1, dilated=True), "fp32", 4)
+        for c in (96, 192)
+    ]
     assert relative_error(found, dilated).max() < 0.15
     assert report[0]["median"] < 0.10
 

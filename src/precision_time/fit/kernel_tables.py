@@ -22,6 +22,8 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.timing.curves import Array
 from precision_time.timing.work import (
     MATMUL,
+    Attention,
+    Convolution,
     Work,
     attention_work,
     conv_work,
@@ -133,7 +135,7 @@ def _products(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
     rows = table[table.op.isin(["bmm", "linear"])]
     rows = thin(rows, rows.b.astype(float) * rows.m * rows.n * rows.k, per_set)
     sizes = rows[["b", "m", "n", "k"]].to_numpy(dtype=int).tolist()
-    works = [matmul_work(b, m, n, k, "fp32", 4) for b, m, n, k in sizes]
+    works = [matmul_work((b, m, n, k), "fp32", 4) for b, m, n, k in sizes]
     return Rows(MATMUL, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
@@ -145,7 +147,7 @@ def _convolutions(table: pd.DataFrame, gpu: Gpu, per_set: int) -> Rows | None:
     works = []
     for b, c_in, c_out, r, size in rows[["b", "c_in", "c_out", "ksize", "img"]].to_numpy(dtype=int).tolist():
         image, kernel = (size, size), (r, r)
-        works.append(conv_work(b, c_in, c_out, image, image, kernel, (1, 1), 1, "fp32", 4))
+        works.append(conv_work(Convolution(b, c_in, c_out, image, image, kernel, (1, 1), 1), "fp32", 4))
     return Rows("conv", "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
@@ -165,7 +167,7 @@ def _row_wise(table: pd.DataFrame, gpu: Gpu, per_set: int, op: str, family: str)
     rows = rows.assign(traffic=traffic)[traffic > 2.0 * float(gpu.l2_bytes or 0)]
     rows = thin(rows, rows.traffic, per_set)
     sizes = rows[["b", "h"]].to_numpy(dtype=float).tolist()
-    works = [memory_work(family, 4 * b * h, 4 * b * h, variant="fwd", rows=b, cols=h) for b, h in sizes]
+    works = [memory_work(family, 4 * b * h, 4 * b * h, variant="fwd", shape=(b, h)) for b, h in sizes]
     return Rows(family, "fp32", gpu, works, _seconds(rows), False, TABLES[0])
 
 
@@ -182,9 +184,9 @@ def read_products(path: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator
         works = []
         for m, n, k in rows[["m", "n", "k"]].to_numpy(dtype=int).tolist():
             if dtype == "bf16":
-                works.append(matmul_work(1, m, n, k, "bf16", 2))
+                works.append(matmul_work((1, m, n, k), "bf16", 2))
             else:
-                works.append(replace(matmul_work(1, m, n, k, "fp8", 1, 2), launches=2, serial_bytes=3.0 * m * k))
+                works.append(replace(matmul_work((1, m, n, k), "fp8", 1, 2), launches=2, serial_bytes=3.0 * m * k))
         yield Rows(MATMUL, "half" if dtype == "bf16" else "fp8", gpu, works, _seconds(rows), True, TABLES[1])
 
 
@@ -195,7 +197,7 @@ def _attention(path: Path, gpus: Mapping[str, Gpu], per_set: int) -> Iterator[Ro
         rows = table.groupby(keys, as_index=False).latency_us.median()
         rows = thin(rows, rows.b.astype(float) * rows.seq**2.0 * rows.num_heads * rows.head_dim, per_set)
         works = [
-            attention_work(b, heads, kv, seq, seq, dim, "bf16", 2, causal=op == "context")
+            attention_work(Attention(b, heads, kv, seq, seq, dim, causal=op == "context"), "bf16", 2)
             for op, b, seq, heads, kv, dim in rows[keys].itertuples(index=False)
         ]
         yield Rows("attention", "half", gpus[str(name)], works, _seconds(rows), False, TABLES[2])

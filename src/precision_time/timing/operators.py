@@ -12,7 +12,17 @@ from dataclasses import replace
 from precision_time.capture.graph import BYTES_PER_ELEMENT, OpSignature, TensorSpec
 from precision_time.timing import traffic as _traffic_rules  # noqa: F401  (enters the rules of traffic)
 from precision_time.timing.registry import REGISTRY, WorkOptions, float_dtype, nbytes, register
-from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work, rnn_works
+from precision_time.timing.work import (
+    Attention,
+    Convolution,
+    Recurrent,
+    Work,
+    attention_work,
+    conv_work,
+    matmul_work,
+    memory_work,
+    rnn_works,
+)
 
 __all__ = ["REGISTRY", "WorkOptions", "main_work", "operator_key", "touched", "works"]
 
@@ -66,7 +76,7 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     n = b.shape[-1]
     extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
     out = _width(kind.outputs[0])
-    work = matmul_work(batch, m, n, k, _math(a.dtype, options), _width(a), out, extra_bytes=extra)
+    work = matmul_work((batch, m, n, k), _math(a.dtype, options), _width(a), out, extra_bytes=extra)
     return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
 
@@ -77,9 +87,12 @@ def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
     bias = float(kind.inputs[2].nbytes) if len(kind.inputs) > 2 else 0.0
     work = matmul_work(
-        groups, x.shape[0] / groups, weight.shape[2], weight.shape[1], _math(x.dtype, options), _width(x),
-        _width(kind.outputs[0]), extra_bytes=bias,
-    )  # fmt: skip
+        (groups, x.shape[0] / groups, weight.shape[2], weight.shape[1]),
+        _math(x.dtype, options),
+        _width(x),
+        _width(kind.outputs[0]),
+        extra_bytes=bias,
+    )
     return [replace(work, variant=str(kind.attr("scaling", "")))]
 
 
@@ -88,7 +101,7 @@ def _grouped_weight(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """The gradient of every group's matrix: a product over the group's rows."""
     grad, out = kind.inputs[0], kind.outputs[0]
     groups, m, n = out.shape
-    work = matmul_work(groups, m, n, grad.shape[0] / groups, _math(grad.dtype, options), _width(grad), _width(out))
+    work = matmul_work((groups, m, n, grad.shape[0] / groups), _math(grad.dtype, options), _width(grad), _width(out))
     return [replace(work, variant=str(kind.attr("scaling", "")))]
 
 
@@ -117,12 +130,16 @@ def _convolution(
     dilated = any(d > 1 for d in kind.ints_attr("dilation"))
     return [
         conv_work(
-            x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel,
-            stride, groups, _math(weight.dtype, options), _width(weight),
-            direction=direction, layout=layout, dilated=dilated,
+            Convolution(
+                x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated=dilated
+            ),
+            _math(weight.dtype, options),
+            _width(weight),
+            direction=direction,
+            layout=layout,
         )
         for direction in passes
-    ]  # fmt: skip
+    ]
 
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")
@@ -155,10 +172,21 @@ def _attention(kind: OpSignature, options: WorkOptions, direction: str) -> list[
     batch, heads, sq, size = query.shape
     math = _math(query.dtype, options)
     work = attention_work(
-        batch, heads, key.shape[1], sq, key.shape[2], size, math, _width(query),
-        causal=bool(kind.attr("is_causal", False)), window=kind.int_attr("window", 0), direction=direction,
-        v_head_dim=value.shape[-1],
-    )  # fmt: skip
+        Attention(
+            batch,
+            heads,
+            key.shape[1],
+            sq,
+            key.shape[2],
+            size,
+            causal=bool(kind.attr("is_causal", False)),
+            window=kind.int_attr("window", 0),
+            v_head_dim=value.shape[-1],
+        ),
+        math,
+        _width(query),
+        direction=direction,
+    )
     if kind.attr("kernel") == "triton":
         work = replace(work, variant=f"{work.variant}.triton{64 if size <= 64 else 128}")
     elif kind.attr("kernel") == "flash2":
@@ -190,10 +218,10 @@ def _state_scan(kind: OpSignature, options: WorkOptions, backward: bool) -> list
     groups, state = b.shape[2:]
     chunks = batch * length / _CHUNK
     math, width = _math(values.dtype, options), _width(values)
-    scores = matmul_work(chunks * groups, _CHUNK, _CHUNK, state, math, width)
-    states = matmul_work(chunks * heads, size, state, _CHUNK, math, width, 4.0)
-    inside = matmul_work(chunks * heads, _CHUNK, size, _CHUNK, math, width)
-    before = matmul_work(chunks * heads, _CHUNK, size, state, math, width)
+    scores = matmul_work((chunks * groups, _CHUNK, _CHUNK, state), math, width)
+    states = matmul_work((chunks * heads, size, state, _CHUNK), math, width, 4.0)
+    inside = matmul_work((chunks * heads, _CHUNK, size, _CHUNK), math, width)
+    before = matmul_work((chunks * heads, _CHUNK, size, state), math, width)
     trips = memory_work("other", states.bytes_written, states.bytes_written, dtype="float32")
     forward = [scores, states, inside, before, trips]
     # Back, each product has two gradients, and scores and states are computed again.
@@ -220,9 +248,11 @@ def _rnn(kind: OpSignature, x: TensorSpec, options: WorkOptions, direction: str)
     for layer in range(layers):
         width = x.shape[-1] if layer == 0 else hidden * directions
         found += rnn_works(
-            steps, batch, width, hidden, gates, _math(x.dtype, options), _width(x),
-            directions=directions, direction=direction,
-        )  # fmt: skip
+            Recurrent(steps, batch, width, hidden, gates, directions=directions),
+            _math(x.dtype, options),
+            _width(x),
+            direction=direction,
+        )
     return found
 
 

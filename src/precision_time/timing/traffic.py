@@ -236,7 +236,7 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
         return [
             memory_work(
                 family, read_passes * x.nbytes, write_passes * x.nbytes, launches, dtype=x.dtype,
-                flops=8.0 * x.numel, variant=_direction(kind), rows=x.numel / max(channels, 1), cols=channels,
+                flops=8.0 * x.numel, variant=_direction(kind), shape=(x.numel / max(channels, 1), channels),
             )
         ]  # fmt: skip
 
@@ -268,7 +268,7 @@ def _rms_norm(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [
         memory_work(
             "layer_norm", nbytes(kind.inputs) + again, nbytes(kind.outputs), passes, dtype=x.dtype,
-            flops=8.0 * x.numel, variant=_direction(kind), rows=rows, cols=x.numel / max(rows, 1),
+            flops=8.0 * x.numel, variant=_direction(kind), shape=(rows, x.numel / max(rows, 1)),
         )
     ]  # fmt: skip
 

@@ -88,10 +88,7 @@ def class_of_dtype(math: str, dtype: str) -> str:
 
 
 def matmul_work(
-    batch: float,
-    m: float,
-    n: float,
-    k: float,
+    shape: tuple[float, float, float, float],
     math: str,
     in_bytes: float,
     out_bytes: float | None = None,
@@ -100,11 +97,12 @@ def matmul_work(
     shared_a: bool = False,
     shared_b: bool = False,
 ) -> Work:
-    """`batch` products of (m x k) by (k x n); in_bytes and out_bytes are per element (out defaults to in).
+    """`shape` (batch, m, n, k): batch products of (m x k) by (k x n).
 
-    `extra_bytes` covers a bias or an accumulated output; shared_a / shared_b say that one operand serves
-    all batches.
+    in_bytes and out_bytes are per element (out defaults to in). `extra_bytes` covers a bias or an accumulated output;
+    shared_a and shared_b mark an operand that serves all batches.
     """
+    batch, m, n, k = shape
     flops = 2.0 * batch * m * n * k
     operands = (1 if shared_a else batch) * m * k + (1 if shared_b else batch) * k * n
     return Work(
@@ -127,31 +125,41 @@ def cheapest_convolution_gain(kernel: Sequence[int], stride: Sequence[int], grou
     return max(gain, taps / 2.0) if taps >= 25 or max(kernel) >= 9 else gain
 
 
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A 1-, 2- or 3-d convolution in the sizes of its forward pass.
+
+    A transposed convolution is the dgrad of the convolution that maps its output to its input, and so on.
+    """
+
+    images: int
+    c_in: int
+    c_out: int
+    in_spatial: Sequence[int]
+    out_spatial: Sequence[int]
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    groups: int = 1
+    dilated: bool = False
+
+
 def conv_work(
-    n: int,
-    c_in: int,
-    c_out: int,
-    in_spatial: Sequence[int],
-    out_spatial: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    groups: int,
+    conv: Convolution,
     math: str,
     element_bytes: float,
     *,
     direction: str = "fwd",
     layout: str = "nchw",
-    dilated: bool = False,
     out_bytes: float | None = None,
     extra_bytes: float = 0.0,
 ) -> Work:
-    """One pass ("fwd", "dgrad", "wgrad") of a 1-, 2- or 3-d convolution; sizes are always those of the
-    forward pass.
+    """One pass ("fwd", "dgrad", "wgrad") of a convolution.
 
-    A transposed convolution is the dgrad of the convolution that maps its output to its input, and so on.
     Tensor cores work on NHWC: in NCHW every pass transposes its operands (2 x (input + output) bytes more).
     """
-    positions, pixels = n * prod(out_spatial), n * prod(in_spatial)
+    n, c_in, c_out, groups = conv.images, conv.c_in, conv.c_out, conv.groups
+    out_spatial, kernel, dilated = conv.out_spatial, conv.kernel, conv.dilated
+    positions, pixels = n * prod(out_spatial), n * prod(conv.in_spatial)
     taps = prod(kernel)
     per_in, per_out = c_in // groups, c_out // groups
     flops = 2.0 * positions * c_out * per_in * taps
@@ -170,7 +178,7 @@ def conv_work(
     depthwise = groups > 1 and per_in == 1
     dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
-    gain = cheapest_convolution_gain(kernel, stride, groups)
+    gain = cheapest_convolution_gain(kernel, conv.stride, groups)
     alternative: tuple[float, float, float, float] | None = None
     alternative_bytes = 0.0
     if math == "fp32" and gain == 2.25:
@@ -189,7 +197,7 @@ def conv_work(
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
         features=(
             ("images", float(n)), ("positions", float(prod(out_spatial))), ("taps", float(taps)),
-            ("groups", float(groups)), ("stride", float(prod(stride))),
+            ("groups", float(groups)), ("stride", float(prod(conv.stride))),
         ),
     )  # fmt: skip
 
@@ -235,33 +243,34 @@ def _fourier(
     return (4.0 * frequencies, float(rows), float(columns), float(depth)), traffic
 
 
-def attention_work(
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    sq: int,
-    sk: int,
-    head_dim: int,
-    math: str,
-    element_bytes: float,
-    *,
-    causal: bool = False,
-    window: int = 0,
-    direction: str = "fwd",
-    v_head_dim: int | None = None,
-) -> Work:
-    """A fused (flash or memory-efficient) attention kernel; "bwd" recomputes the scores: 2.5 x the forward
-    FLOPs.
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused attention of `queries` by `keys` positions. `window` > 0 keeps that many keys per query."""
 
-    `window` > 0 keeps that many keys per query. Scores never reach memory; the backward pass also reads the
-    output, its gradient and the row statistics.
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    causal: bool = False
+    window: int = 0
+    v_head_dim: int | None = None
+
+
+def attention_work(attention: Attention, math: str, element_bytes: float, direction: str = "fwd") -> Work:
+    """A fused (flash or memory-efficient) attention kernel; "bwd" recomputes the scores: 2.5 x the forward FLOPs.
+
+    Scores never reach memory; the backward pass also reads the output, its gradient and the row statistics.
     """
+    batch, heads, kv_heads = attention.batch, attention.heads, attention.kv_heads
+    sq, sk, head_dim, causal = attention.queries, attention.keys, attention.head_dim, attention.causal
     keys = float(sk)
     if causal:
         keys = sk - (sq - 1) / 2.0 if sk >= sq else (sk + 1) / 2.0
-    if window:
-        keys = min(keys, float(window))
-    v_dim = head_dim if v_head_dim is None else v_head_dim
+    if attention.window:
+        keys = min(keys, float(attention.window))
+    v_dim = head_dim if attention.v_head_dim is None else attention.v_head_dim
     forward = 2.0 * batch * heads * sq * keys * (head_dim + v_dim)
     q, o = float(batch * heads * sq * head_dim), float(batch * heads * sq * v_dim)
     kv = float(batch * kv_heads * sk * (head_dim + v_dim))
@@ -286,35 +295,38 @@ def memory_work(
     dtype: str = "float32",
     flops: float = 0.0,
     variant: str = "",
-    rows: float = 0.0,
-    cols: float = 0.0,
+    shape: tuple[float, float] = (0.0, 0.0),
 ) -> Work:
-    """A kernel limited by traffic; `family` is one of MEMORY_FAMILIES, bytes count every pass."""
+    """A kernel limited by traffic; `family` is one of MEMORY_FAMILIES, bytes count every pass.
+
+    `shape`: rows and columns, where the kernel depends on them.
+    """
     return Work(
         family, "vector", dtype, flops, flops, bytes_read, bytes_written, launches=launches, variant=variant,
-        features=(("rows", rows), ("cols", cols)),
+        features=(("rows", shape[0]), ("cols", shape[1])),
     )  # fmt: skip
 
 
-def rnn_works(
-    timesteps: int,
-    batch: int,
-    input_size: int,
-    hidden: int,
-    gates: int,
-    math: str,
-    element_bytes: float,
-    *,
-    directions: int = 1,
-    direction: str = "fwd",
-) -> tuple[Work, ...]:
-    """One layer of a cuDNN RNN (gates: LSTM 4, GRU 3, plain 1): large products over all steps plus a serial
-    chain.
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """One layer of a recurrent network; `gates`: LSTM 4, GRU 3, plain 1."""
+
+    timesteps: int
+    batch: int
+    input_size: int
+    hidden: int
+    gates: int
+    directions: int = 1
+
+
+def rnn_works(layer: Recurrent, math: str, element_bytes: float, direction: str = "fwd") -> tuple[Work, ...]:
+    """One layer of a cuDNN RNN: large products over all steps plus a serial chain.
 
     Forward: the input product, then per step a (batch x hidden) by (hidden x gates*hidden) product.
-    Backward: the same chain transposed, the input gradient, and the two weight gradients over all steps at
-    once.
+    Backward: the same chain transposed, the input gradient, and the two weight gradients over all steps at once.
     """
+    timesteps, batch, input_size = layer.timesteps, layer.batch, layer.input_size
+    hidden, gates, directions = layer.hidden, layer.gates, layer.directions
     rows, width = timesteps * batch, gates * hidden
     recurrent = 2.0 * directions * rows * hidden * width
     weights = directions * hidden * width * element_bytes
@@ -326,10 +338,10 @@ def rnn_works(
         shape=(float(directions), float(batch), float(n), float(k)), repeats=timesteps,
     )  # fmt: skip
     if direction == "fwd":
-        return (matmul_work(directions, rows, width, input_size, math, element_bytes, shared_a=True), chain)
+        return (matmul_work((directions, rows, width, input_size), math, element_bytes, shared_a=True), chain)
     return (
         chain,
-        matmul_work(directions, rows, input_size, width, math, element_bytes),
-        matmul_work(directions, width, input_size, rows, math, element_bytes),
-        matmul_work(directions, width, hidden, rows, math, element_bytes),
+        matmul_work((directions, rows, input_size, width), math, element_bytes),
+        matmul_work((directions, width, input_size, rows), math, element_bytes),
+        matmul_work((directions, width, hidden, rows), math, element_bytes),
     )
