@@ -1,1 +1,1 @@
-"""timeline: a timed program becomes intervals on streams. Does not know where the seconds came from."""
+"""timeline: a timed program becomes intervals on streams. It does not know where the seconds came from."""

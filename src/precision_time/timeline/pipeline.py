@@ -1,4 +1,4 @@
-"""How long a pipeline of stages takes over the micro-batches of a step. Does not know where the seconds came from.
+"""Seconds that a pipeline of stages takes for the micro-batches of a step, given the seconds of every stage.
 
 | schedule      | order on stage s of p, m micro-batches, v chunks per stage                   | holds |
 |---------------|------------------------------------------------------------------------------|-------|
@@ -9,13 +9,13 @@
 | `zero-bubble` | 1f1b, but the weight gradient of a micro-batch waits for s more backwards    | p |
 |               | (ZB-H1, arXiv:2401.10241)                                                    |       |
 
-What a stage *holds* is the largest number of (micro-batch, chunk) activations alive at once. A zero-bubble stage keeps
-a micro-batch until its weight gradient is made, so every stage holds what the first stage of 1f1b does: the peak over
-all stages is that of 1f1b, and no stage passes it.
+A stage *holds* at most this many (micro-batch, chunk) activations at once. A zero-bubble stage keeps a micro-batch
+until its weight gradient is computed, so every stage holds as many as the first stage of 1f1b: the peak over all stages
+is that of 1f1b.
 
-A send delays the receiver. With `blocking_send` it also holds both ends: neighbours meet when both are there, and go
-on `send_s` later; a forward and a backward that cross on a link do so at once. That is Megatron's plain 1F1B
-(`send_forward_recv_backward`), and GPipe written the same way. One stage sends nothing.
+A send delays the receiver. With `blocking_send` it also blocks both ends: the exchange starts when both neighbours are
+ready and lasts `send_s`; a forward and a backward that cross on a link are exchanged at once. That is Megatron's plain
+1F1B (`send_forward_recv_backward`), and GPipe written the same way. One stage sends nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Kind = Literal["forward", "backward", "weight"]
 class StageTimes:
     """Seconds of every virtual chunk on every stage: arrays (stages, chunks). Chunk c of stage s is part c*stages + s.
 
-    `backward_s` makes input and weight gradients; `weight_s` is the part of it that only makes weight gradients.
+    `backward_s` is the whole backward pass; `weight_s` is the part of it that only computes weight gradients.
     """
 
     forward_s: Array
@@ -98,9 +98,9 @@ class Interval(NamedTuple):
 class PipelineTimeline:
     """One step, from the start of its first forward to the end of its last backward. Arrays are (stages,).
 
-    `stage_start_s` is when a stage starts its first forward, `stage_end_s` when it ends its last backward (its
-    gradients are complete). `bubble_s` is `step_s` without `busy_s`; of it, `exposed_send_s` was spent with the next
-    input on its way (blocking: in sends and receives, without the wait for the neighbour to come).
+    `stage_start_s`: start of the first forward; `stage_end_s`: end of the last backward, when gradients are complete.
+    `bubble_s` is `step_s` minus `busy_s`. `exposed_send_s` is the part of it in which the next input is being sent
+    (with blocking sends: in sends and receives, without the wait for the neighbour).
     """
 
     schedule: str
@@ -120,7 +120,7 @@ class PipelineTimeline:
         return np.maximum(self.step_s - self.busy_s, 0.0)
 
     def intervals(self, stage: int) -> Iterator[Interval]:
-        """Every operation of a stage in order. Nothing is skipped here: the first call plays all micro-batches."""
+        """Every operation of a stage in order. The first call simulates all micro-batches without skipping any."""
         times, micro_batches = self.times, self.micro_batches
         if self.schedule == "interleaved":
             yield from self._ring_intervals(stage)
@@ -159,14 +159,18 @@ class PipelineTimeline:
 
     @cached_property
     def _starts(self) -> Array:
-        """Of every operation, played in full."""
+        """Start of every operation, all simulated."""
         return play_all(_grid(self.schedule, self.times, self.send_s, self.micro_batches, self.blocking_send))
 
 
 def pipeline(
     schedule: str, times: StageTimes, send_s: float, micro_batches: int, *, blocking_send: bool = False
 ) -> PipelineTimeline:
-    """The step of a pipeline; `send_s` takes an activation, or its gradient, to the neighbour (or last to first)."""
+    """The step of a pipeline. `send_s`: seconds to send an activation or its gradient to the neighbour (or last to
+    first).
+
+    Raises `JobError` where the schedule, micro-batches and chunks do not fit.
+    """
     _check(schedule, times, send_s, micro_batches, blocking_send)
     stages, chunks = times.stages, times.chunks
     send_s = float(send_s) if stages > 1 else 0.0
@@ -208,7 +212,7 @@ class _TimesKey:
 
 
 def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> Played:
-    """As few micro-batches as show what repeats, and the others as repetitions of it."""
+    """Simulates as few micro-batches as show the repeating pattern, and counts the others as repetitions of it."""
     key = _TimesKey.of(times)
     group = times.stages if schedule == "interleaved" else 1
     few = _enough(schedule, times.stages)
@@ -227,10 +231,11 @@ def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int,
 def _play(
     schedule: str, key: _TimesKey, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
 ) -> Played:
-    """With so many `extra` rounds (None: the micro-batches as they are, no more).
+    """Simulates with this many `extra` rounds (None: no rounds are skipped).
 
-    Layouts that differ in the number of replicas, and so of micro-batches, or in what is sharded over them, have
-    the same stages: what they play is remembered."""
+    Layouts that differ only in the number of replicas, and so of micro-batches, or in sharding, have the same stages
+    and share the cached result.
+    """
     grid = _grid(schedule, key.times, send_s, micro_batches, blocking_send)
     waited_s = 0.0 if blocking_send else send_s
     return play_whole(grid, waited_s) if extra is None else play(grid, waited_s, extra)
@@ -261,9 +266,8 @@ def _check(schedule: str, times: StageTimes, send_s: float, micro_batches: int, 
 
 
 def _enough(schedule: str, stages: int) -> int:
-    """Micro-batches in which most pipelines are seen to repeat.
-
-    Fill and drain, and rounds enough for the slowest stage to set the pace, or for a round trip through all stages.
+    """Micro-batches within which most pipelines repeat: fill, drain, and enough rounds for the slowest stage, or for a
+    round trip through all stages, to determine the period.
     """
     if schedule == "interleaved":
         return 5 * stages
@@ -294,7 +298,7 @@ def _grid(schedule: str, times: StageTimes, send_s: float, micro_batches: int, b
 
 
 def _exchanges(schedule: str, stages: int, micro_batches: int) -> Index:
-    """How often a stage meets a neighbour. In 1F1B the forwards of the fill and the backwards of the drain go alone."""
+    """Exchanges of each stage with its neighbours. In 1F1B a forward and a backward cross, except in fill and drain."""
     alone = np.full(stages, micro_batches)
     if schedule == "1f1b":
         alone = np.minimum(alone, stages - 1 - np.arange(stages))
@@ -305,7 +309,7 @@ def _exchanges(schedule: str, stages: int, micro_batches: int) -> Index:
 
 
 def held_in_flight(schedule: str, stages: int, chunks: int, micro_batches: int) -> Index:
-    """What every stage holds at most: see the table above."""
+    """Largest number of activations that every stage holds: see the table above."""
     stage = np.arange(stages)
     if schedule == "gpipe":
         held = np.full(stages, micro_batches)

@@ -1,16 +1,16 @@
-"""A pipeline schedule laid out in rows: what every stage does in a row depends on the row before, and on nothing else.
+"""A pipeline schedule as rows of operations, each of which depends only on the row before.
 
 Each stage has a fixed order of operations; F(s, j) is the j-th forward of stage s, B(s, k) its k-th backward. The rows
-below put every operation after what it waits for, whatever the seconds are. They are bookkeeping, not time.
+below put every operation after its inputs, whatever the seconds are. A row is an order, not a time.
 
-*Pairs* (one chunk per stage). F(s, j) stands in row 2j + s and B(s, k) in row 2k + offset - s, so in every row
-neighbours do opposite things and wait for each other's row before: (s - 1, s) trade places if s does a forward. The
-offset is odd; 2p - 1 makes it 1F1B (stage s has p - s forwards before its first backward), a larger one GPipe.
+*Pairs* (one chunk per stage). F(s, j) is in row 2j + s and B(s, k) in row 2k + offset - s. In every row one of two
+neighbours runs a forward and the other a backward, and both wait for the row before: (s - 1, s) if s runs a forward.
+The offset is odd; 2p - 1 makes it 1F1B (stage s has p - s forwards before its first backward), a larger one GPipe.
 
 *Ring* (several chunks per stage; Megatron-LM's interleaved 1F1B, arXiv:2104.04473 section 2.2). Stage s runs
-2(p - s - 1) + (v - 1)p forwards, then a forward and a backward in turn. F(s, j) stands in the forward half of row
+2(p - s - 1) + (v - 1)p forwards, then a forward and a backward in turn. F(s, j) is in the forward half of row
 j + s, B(s, k) in the backward half of row k + vp + p - 2 - s. Every forward then waits for the stage before it in the
-row before, every backward for the stage after it, and the last stage hands to the first as any other pair does.
+row before, every backward for the stage after it, and the last stage sends to the first like any other pair.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Seconds of every cell; cells without an operation take none and hand nothing on.
+    """Seconds of every cell; cells without an operation take no time and send nothing.
 
     `cost` is (rows, halves, 2, stages). Its first part, *own*, is from the start of the operation to the start of the
     next on that stage, if nothing else is waited for; the second, *onward*, from the start until a neighbour has the
@@ -56,7 +56,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairCells:
-    """Which operation stands where: (rows, stages); `micro` counts the micro-batch of either kind."""
+    """The operation of each cell: (rows, stages); `micro` is its micro-batch."""
 
     forward: NDArray[np.bool_]
     backward: NDArray[np.bool_]
@@ -64,7 +64,7 @@ class PairCells:
 
 
 def pair_offset(stages: int, micro_batches: int, all_forwards_first: bool) -> int:
-    """Where the backward rows begin."""
+    """The row at which the backward rows begin."""
     return 2 * stages - 1 + (2 * (micro_batches - 1) if all_forwards_first else 0)
 
 
@@ -91,7 +91,8 @@ def pair_grid(
     blocking: bool = False,
     delayed_weight_s: Array | None = None,
 ) -> Grid:
-    """Seconds (stages,) in rows. With `delayed_weight_s`, stage s makes weight gradients after its backwards k >= s."""
+    """The grid of seconds (stages,). With `delayed_weight_s`, stage s computes weight gradients after backwards k >=
+    s."""
     stages = len(forward_s)
     plan = _pair_plan(stages, micro_batches, all_forwards_first, blocking, delayed_weight_s is not None)
     seconds = np.stack([np.zeros(stages), forward_s, backward_s])[plan.which, np.arange(stages)]
@@ -104,14 +105,14 @@ def pair_grid(
 
 
 def _table(own: Array, seconds: Array, send_s: float, handed: NDArray[np.bool_]) -> Array:
-    """`Grid.cost`, where results are `handed` on after so many `seconds` and the sending."""
+    """`Grid.cost`, where `handed` results reach the neighbour after `seconds` and the send."""
     return np.stack([own, np.where(handed, seconds + send_s, -np.inf)], axis=-2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PairPlan:
-    """All of a grid but the seconds: (rows, stages), whether nothing (0), a forward (1) or a backward (2) stands there,
-    whether it is sent on, or in blocking exchanges received, and whether a weight gradient follows."""
+    """A grid without seconds: (rows, stages). `which`: 0 nothing, 1 forward, 2 backward; `handed`: sent on, or received
+    in a blocking exchange; `delayed`: a weight gradient follows."""
 
     which: NDArray[np.int8]
     handed: NDArray[np.bool_]
@@ -147,7 +148,7 @@ def _pair_plan(stages: int, micro_batches: int, all_forwards_first: bool, blocki
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RingCells:
-    """Which operation stands where: (rows, 2 halves, stages)."""
+    """The operation of each cell: (rows, 2 halves, stages)."""
 
     real: NDArray[np.bool_]
     chunk: Index
@@ -159,13 +160,13 @@ def ring_rows(stages: int, chunks: int, micro_batches: int) -> int:
 
 
 def _ring_order(row: Index, stages: int, chunks: int) -> Index:
-    """(rows, halves, stages): the how-many-th forward, and backward, of the stage this is."""
+    """(rows, halves, stages): index of the forward, and of the backward, of the stage."""
     stage = np.arange(stages)
     return np.stack([row[:, None] - stage, row[:, None] - (stages * chunks + stages - 2) + stage], axis=1)
 
 
 def ring_cells(row: Index, stages: int, chunks: int, micro_batches: int) -> RingCells:
-    """Micro-batches go through the chunks in groups of `stages`."""
+    """The cells of a ring; micro-batches go through the chunks in groups of `stages`."""
     order = _ring_order(row, stages, chunks)
     group, within = np.divmod(order, stages * chunks)
     chunk, in_group = np.divmod(within, stages)
@@ -175,7 +176,7 @@ def ring_cells(row: Index, stages: int, chunks: int, micro_batches: int) -> Ring
 
 
 def ring_grid(forward_s: Array, backward_s: Array, send_s: float, micro_batches: int) -> Grid:
-    """Seconds (stages, chunks) in rows."""
+    """The grid of seconds (stages, chunks)."""
     stages, chunks = forward_s.shape
     plan = _ring_plan(stages, chunks, micro_batches)
     own = np.take(np.concatenate([forward_s.ravel(), backward_s.ravel(), [0.0]]), plan.which)
@@ -184,8 +185,8 @@ def ring_grid(forward_s: Array, backward_s: Array, send_s: float, micro_batches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RingPlan:
-    """All of a grid but the seconds: (rows, halves, stages), the place of these among all forwards' (stages, chunks),
-    then all backwards', then a zero; and whether a result is sent on."""
+    """A grid without seconds: (rows, halves, stages). `which`: index into all forwards' seconds (stages, chunks), then
+    all backwards', then a zero; `handed`: whether the result is sent on."""
 
     which: NDArray[np.intp]
     handed: NDArray[np.bool_]

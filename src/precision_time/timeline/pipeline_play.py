@@ -1,11 +1,10 @@
-"""Plays a grid: when does every operation start, and what repeats?
+"""Simulates a grid: the start of every operation, and the period after which the schedule repeats.
 
-An operation starts when its stage is free and its input is there, so a row is a maximum and an addition over the row
+An operation starts when its stage is free and its input has arrived, so a row is a maximum and an addition over the row
 before: start = max(start_before + own, neighbour's start_before + onward). Where costs repeat every round, one row
-fixes all that follow. So once a row equals the one c rounds before it but for one constant on all stages, everything
-after it repeats with that constant, and whole multiples of c rounds are skipped: this is exact, not a fit. (Which c it
-takes depends on the schedule: the slowest stage sets the pace in c = 1, a round trip over L stages in c = L.) Where
-no such row comes up, every row is played.
+determines all later rows. Once a row equals the row c rounds earlier plus one constant on all stages, everything after
+it repeats with that constant, and multiples of c rounds are skipped. This is exact. (c = 1 where the slowest stage sets
+the period, c = L for a round trip over L stages.) Without such a row, every row is simulated.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ import numpy as np
 from precision_time.timeline.pipeline_grid import Array, Grid
 
 _EQUAL = 1e-13
-"""Relative to the time played so far, some hundred roundings of float64: a shift that uniform is one constant."""
+"""Largest spread of a shift that counts as one constant, relative to the simulated time: about 100 float64
+roundings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """By stage, with what was skipped: start of the first forward and of the last backward, and `exposed_send_s`.
+    """By stage, skipped rounds included: start of the first forward and of the last backward, and `exposed_send_s`.
 
-    Every `period` rounds (0: none were found that repeat) take `period_s` and add `period_exposed_s`.
+    Every `period` rounds (0: no repetition found) take `period_s` and add `period_exposed_s`.
     """
 
     first_forward_s: Array
@@ -36,7 +36,7 @@ class Played:
     period_exposed_s: Array
 
     def longer(self, periods: int) -> Played:
-        """The same with so many periods more."""
+        """The result with this many more periods."""
         if not periods:
             return self
         return replace(
@@ -49,7 +49,7 @@ class Played:
 class _Ring:
     """Position of the stages of a ring: their own time, and arrivals from the stage before and from the one after.
 
-    Arrivals have one more cell, which repeats what the last stage hands to the first and the first to the last.
+    Arrivals have one more cell, a copy of what the last stage sends to the first and the first to the last.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -112,9 +112,9 @@ class _Ring:
 
 
 class _Pairs:
-    """Position of the stages where neighbours trade: `state[0]` own time, `state[1]` when the neighbour has it.
+    """Position of the stages of pairs: `state[0]` own time, `state[1]` time at which the neighbour has the result.
 
-    Stage s stands in column s + 1; columns (0, 1), (2, 3) ... trade in even rows, (1, 2), (3, 4) ... in odd ones. The
+    Stage s is in column s + 1. Columns (0, 1), (2, 3) ... exchange in even rows, (1, 2), (3, 4) ... in odd rows. The
     outermost columns hold no stage.
     """
 
@@ -165,7 +165,7 @@ def play_all(grid: Grid) -> Array:
 
 
 def play_whole(grid: Grid, send_s: float) -> Played:
-    """The grid as it is, row by row: of a short one, looking for what repeats costs more than it saves."""
+    """Simulates every row of a grid; for short grids this is faster than searching for the period."""
     start, stage = play_all(grid), np.arange(grid.cost.shape[3])
     none = exposed = np.zeros(len(stage))
     if send_s:
@@ -174,7 +174,7 @@ def play_whole(grid: Grid, send_s: float) -> Played:
 
 
 def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
-    """The grid as if its steady part had `extra_rounds` more, where it is known to repeat."""
+    """Simulates a grid whose steady part has `extra_rounds` more; they are added only where the steady part repeats."""
     clock = _clock(grid)
     rows, steady = len(grid.cost), grid.steady
     resumed, played, skips, period, constant, shift = 0, 0, 0, 0, 0.0, 0.0
@@ -210,7 +210,8 @@ def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
 
 
 def _repeats(start: Array, first: int, rows: int, rounds: int) -> tuple[int, float] | None:
-    """(c, constant): the newest row is the one c rounds before it, later by the same constant on all stages."""
+    """(c, constant): the newest row equals the row c rounds earlier plus this constant on all stages; None if no row
+    does."""
     history = start[first : first + rows * rounds + 1 : rows].reshape(rounds + 1, -1)
     later = history[-1] - history[-2::-1]
     spread = later.max(axis=1) - later.min(axis=1)

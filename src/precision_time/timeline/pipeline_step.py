@@ -17,8 +17,8 @@ from precision_time.timing.ranks import averaged
 
 
 def _row(timed: TimedProgram, chunk: Chunk, kind: str) -> tuple[float, float, float]:
-    """Seconds of device and host of the units of a chunk in a row, and what of the device's is a wait for the host:
-    "forward", "backward" or "recompute"."""
+    """Device seconds, host seconds and the device's wait for the host of all units of a chunk in one pass: "forward",
+    "backward" or "recompute"."""
     device_s = host_s = gap_s = 0.0
     for unit, repeat, again in chunk.units:
         count = again if kind == "recompute" else repeat
@@ -32,9 +32,9 @@ def _row(timed: TimedProgram, chunk: Chunk, kind: str) -> tuple[float, float, fl
 
 @dataclass(frozen=True, slots=True)
 class _StageSeconds:
-    """Of one micro-batch on a stage, by chunk: forward, backward with what it recomputes, its weight gradients alone.
+    """Seconds of one micro-batch on a stage, by chunk: forward, backward with recomputation, weight gradients alone.
 
-    `waited` is what of these is a wait for gathered weights, `launched` a wait for the host; both of all chunks.
+    `waited`: the part spent waiting for gathered weights; `launched`: for the host; both summed over chunks.
     """
 
     forward: tuple[float, ...]
@@ -45,7 +45,7 @@ class _StageSeconds:
 
 
 def _stage_seconds(timed: TimedProgram, stage: Stage, accumulate: Pass) -> _StageSeconds:
-    """Fully sharded, each chunk's weights are gathered behind each of its passes."""
+    """Seconds of a stage. Fully sharded, each chunk's weights are gathered behind each of its passes."""
     layout = timed.program.layout
     rows: list[tuple[float, float, float]] = []
     waited = launched = 0.0
@@ -117,11 +117,11 @@ def _check_interleaving(program: StepProgram) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _StageEnd:
-    """What follows the last backward pass of a stage.
+    """The end of a stage after its last backward pass.
 
-    end_s       when its update has ended
-    exposed_s   of the reduction and the gathering over data-parallel ranks, what nothing hides
-    sent_s      all seconds of these
+    end_s       end of its update
+    exposed_s   seconds of data-parallel collectives that nothing hides
+    sent_s      all seconds of data-parallel collectives
     """
 
     end_s: float

@@ -7,13 +7,13 @@ from typing import Any
 from precision_time.timeline.pipeline import PipelineTimeline
 
 MOST_MICRO_BATCHES = 64
-"""Drawn unless told otherwise: the fill, some rounds, and for 16 stages of 8 chunks some 16,000 events (3 MB)."""
+"""Micro-batches drawn by default: the fill and some rounds; 16,000 events (3 MB) for 16 stages of 8 chunks."""
 
 
 def pipeline_trace(timeline: PipelineTimeline, title: str, most: int = MOST_MICRO_BATCHES) -> dict[str, Any]:
-    """The step in the Chrome trace format; times in microseconds. Of micro-batches beyond `most` only a note is drawn.
+    """The step in the Chrome trace format; times in microseconds. At most `most` micro-batches are drawn.
 
-    The note lies on each stage from the end of its last operation drawn to the end of its last backward.
+    A note covers the rest of each stage, from the end of its last operation drawn to the end of its last backward.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"pipeline ({timeline.schedule}): {title}"}},

@@ -1,4 +1,4 @@
-"""Where the host, the compute stream and the stream of data-parallel collectives of one rank are."""
+"""The position in time of the host, the compute stream and the data-parallel collectives of one rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precision_time.timing.passes import NOTHING, Pass
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a recorded pass is called."""
+    """The name of a recorded pass in a trace."""
 
     name: str
     kind: str
@@ -20,10 +20,10 @@ class Label:
 
 @dataclass(slots=True)
 class Rank:
-    """Positions in seconds. The host launches ahead of the device; collectives take their turns on one communicator.
+    """Positions in seconds. The host launches ahead of the device; collectives run one at a time on one communicator.
 
-    Compute beside a collective takes `slowdown` times as long; what that costs counts as exposed communication.
-    On a `synchronous` device (a CPU) collectives take the cores that compute, so nothing overlaps.
+    Compute beside a collective takes `slowdown` times as long; the loss counts as exposed communication. On a
+    `synchronous` device (a CPU) collectives use the cores that compute, so nothing overlaps.
     """
 
     slowdown: float = 1.0
@@ -38,7 +38,7 @@ class Rank:
     spans: list[Span] = field(default_factory=list)
 
     def run(self, step: Pass, ready: float = 0.0, label: Label | None = None) -> None:
-        """Launch and execute a pass that may not start before `ready`, when its weights are there."""
+        """Launch and execute a pass that may not start before `ready` (when its weights have been gathered)."""
         device, slowed = self.device, 0.0
         if ready > device:
             self.exposed += ready - device
@@ -64,12 +64,12 @@ class Rank:
         self.host = max(self.host, self.device)
 
     def slow(self, seconds: float) -> None:
-        """The compute stream ran so much longer beside communication."""
+        """Adds `seconds` that the compute stream lost beside communication."""
         self.device += seconds
         self.exposed += seconds
 
     def send(self, seconds: float, ready: float, name: str = "", nbytes: int = 0) -> float:
-        """A collective of `seconds` that may start when `ready`; its end."""
+        """The end of a collective of `seconds` that may start at `ready`."""
         if not seconds:
             return ready
         start = max(self.wire, ready, self.device if self.synchronous else 0.0)
@@ -85,6 +85,6 @@ class Rank:
         return self.device, self.exposed, self.sent, self.host, self.wire
 
     def repeat(self, before: tuple[float, ...], times: int) -> None:
-        """What happened since `before` happens again so many times; a backlog of collectives grows as often."""
+        """Repeats everything since `before` this many `times`; a backlog of collectives grows with each."""
         after = (now + times * (now - then) for then, now in zip(before, self.mark(), strict=True))
         self.device, self.exposed, self.sent, self.host, self.wire = after

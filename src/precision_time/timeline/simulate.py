@@ -1,17 +1,16 @@
 """The steady step of a program: units in order on a rank, gathering and reducing beside them, or a pipeline of stages.
 
-Without stages the units are run one by one on two streams: compute, and the collectives over data-parallel ranks,
-which take their turns in the order they were asked for (one NCCL communicator). With stages, whole chunks go to
-`pipeline_step`. Two consecutive steps are run and the second is taken, so that a step which leaves its launch queue
-full begins the next one so. The first micro-batches are run; what repeats is counted.
+One stage runs its units in order on two streams: compute, and the data-parallel collectives, which run one at a time in
+the order they are issued (one NCCL communicator). Several stages go to `pipeline_step`. Two consecutive steps are run
+and the second is taken, so that a launch queue left full by a step is full at the start of the next. The first
+micro-batches are run; repetitions are counted.
 
-Data-parallel gradients of PyTorch's DDP are reduced in buckets (`layout.buckets`), each when its last gradient is
-complete. Fully sharded (FSDP, ZeRO 3), the weights of a unit are gathered before its forward and before its backward
-pass, not before the compute of the unit but one has ended (FSDP's `limit_all_gathers`), in the backward pass the next
-unit's before this one's compute (`BACKWARD_PRE`), and its gradients are reduced behind the next unit's backward. The
-last unit's backward follows its forward, so that its weights stay (torchtitan, and FSDP's root). Nothing is gathered
-before the update has ended. Sharded up to the gradients (ZeRO 1, 2), weights are gathered once, behind the first
-forward passes or after the update.
+PyTorch's DDP reduces gradients in buckets (`layout.buckets`), each when its last gradient is complete. Fully sharded
+(FSDP, ZeRO 3), the weights of a unit are gathered before its forward and before its backward pass, at the earliest when
+the last unit but one has ended (FSDP's `limit_all_gathers`); in the backward pass the next unit's weights are gathered
+before this unit's compute (`BACKWARD_PRE`), and gradients are reduced behind the next unit's backward. The last unit's
+backward follows its forward, so its weights are kept (torchtitan, and FSDP's root). Nothing is gathered before the
+update has ended. With ZeRO 1 and 2, weights are gathered once, behind the first forward passes or after the update.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.ranks import averaged
 
 MICRO_BATCHES_RUN = 3
-"""Micro-batches run one by one; those between the second and the last are like the second."""
+"""Micro-batches run one by one; those between the second and the last equal the second."""
 
 Uses = Sequence[tuple[int, bool]]
 """Units in the order they run forward, and whether each recomputes."""
 
 
 def simulate(timed: TimedProgram, record: bool = False) -> Timeline:
-    """The steady step of a timed program. `record`: keep every pass and collective of a rank without stages."""
+    """The steady step of a timed program. `record`: keep every pass and collective, where there is one stage."""
     if timed.program.layout.pp > 1:
         return pipeline_step(timed)
     return _Step(timed, record).timeline()
@@ -87,7 +86,7 @@ class _Step:
         self._update()
 
     def _micro_batch(self, first: bool, last: bool) -> None:
-        """Forward and backward of one micro-batch, with what travels between data-parallel ranks."""
+        """Forward and backward of one micro-batch, with its data-parallel collectives."""
         rank, timed = self.rank, self.timed
         reduces = self.layout.zero >= 2 or last or self.program.reduces_always
         if reduces and timed.broadcast_s:
@@ -106,7 +105,7 @@ class _Step:
         rank, timed = self.rank, self.timed
         gathers_each = self.layout.zero >= 3
         gathers_first = self.layout.zero in (1, 2) and first and self.layout.overlap_param_gather
-        # Where nothing travels, what stands in a row is one pass; but a trace names every one.
+        # Without collectives, equal units in a row are one pass; a trace needs every unit.
         if not (rank.recording or gathers_each or gathers_first) and rank.wire <= rank.device:
             for chunk in self.stage.chunks:
                 for unit, repeat, _ in chunk.units:
@@ -141,7 +140,7 @@ class _Step:
                 rank.send(timed.unit_data[unit].reduce_s, rank.device, f"reduce {self.program.units[unit].name}")
 
     def _backward_in_rows(self) -> None:
-        """From the end; the first of a row recompute."""
+        """A backward pass without collectives; the first units of a row recompute."""
         for chunk in reversed(self.stage.chunks):
             for unit, repeat, again in reversed(chunk.units):
                 times = self.timed.units[unit]
@@ -149,10 +148,10 @@ class _Step:
                 self.rank.run(times.recompute.then(times.backward).times(again))
 
     def _backward_in_buckets(self, first: bool) -> None:
-        """A backward pass whose gradients DDP reduces, until they are back in their tensors.
+        """A backward pass with DDP's reductions, up to the copies out of the buckets.
 
-        Each gradient is accumulated and copied into its bucket as it arrives. That work is timed after the backward
-        pass; a bucket is complete later by the part of it that its own and earlier gradients take.
+        Each gradient is accumulated and copied into its bucket as it arrives. This work is timed after the backward
+        pass; it delays each bucket by the share of its own and earlier gradients.
         """
         rank, timed = self.rank, self.timed
         runs = []
@@ -181,7 +180,7 @@ class _Step:
         rank.run(self.sweeps.out_of_buckets, 0.0, Label("out of buckets", "backward", self.stage.out_of_buckets))
 
     def _update(self) -> None:
-        """Wait for the gradients, update, gather the new weights where nothing hides that."""
+        """Wait for the gradients, update, and gather the new weights if that is not overlapped."""
         rank = self.rank
         rank.wait(rank.wire)
         for place, (tail, segment) in enumerate(zip(self.sweeps.tails, self.stage.tails, strict=True)):
@@ -192,7 +191,7 @@ class _Step:
             rank.wait(rank.send(self.timed.stage_data[0].gather_s, rank.device, "gather"))
 
     def _gather(self, unit: int, ready: float) -> float:
-        """The end of gathering a unit's weights, which may start when `ready`."""
+        """The end of gathering a unit's weights, which may start at `ready`."""
         return self.rank.send(self.timed.unit_data[unit].gather_s, ready, f"gather {self.program.units[unit].name}")
 
     def _pass(self, unit: int, kind: str, ready: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""The terms of a step, which add up to it."""
+"""The terms of a step, which add up to its length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precision_time.timing.program_times import TimedProgram, host_seconds, phas
 
 
 def communication_within_units(timed: TimedProgram, stage: Stage) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds that a stage's ranks exchange within units in a step, exposed and hidden, by group."""
+    """Seconds of the collectives inside units in a step of a stage, exposed and hidden, by group."""
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     for chunk in stage.chunks:
@@ -28,10 +28,10 @@ def timeline_of(
     timed: TimedProgram, busiest: Stage, step_s: float, straggler_wait_s: float, exposed: Mapping[str, float],
     hidden: Mapping[str, float], launched_s: float | None = None,
 ) -> Timeline:  # fmt: skip
-    """A step of `step_s`, the wait for the slowest rank apart, as terms that add up to it.
+    """The terms of a step of `step_s`, to which `straggler_wait_s` is added.
 
-    What is neither compute nor communication is a wait for the host. A pipeline says how long that is (`launched_s`);
-    the rest of its idle time is a bubble.
+    Time that is neither compute nor communication is a wait for the host. In a pipeline `launched_s` of it is; the rest
+    is the bubble.
     """
     busy, casts, recomputed = phase_seconds(timed, busiest)
     compute = sum(busy.values()) + casts + recomputed

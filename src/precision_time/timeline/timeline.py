@@ -1,4 +1,4 @@
-"""One steady step as it ran: its terms, and what stood on which stream when."""
+"""One steady step: its terms, and the intervals on its streams."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Timeline:
     casts_s          casts among forward and backward
     recompute_s      forward passes run again for the backward pass
     host_gap_s       compute-stream idle time that waits for the host
-    communication_exposed_s   idle time that waits for other ranks' data, and what compute slows beside communication
+    communication_exposed_s   idle time that waits for other ranks' data, and compute time lost beside communication
     straggler_wait_s          idle time that waits for the slowest rank
     bubble_s         a pipeline stage waiting for its neighbours
     host_s           the host's own launching time; not a term
-    exposed_by_group, hidden_by_group   seconds of communication by who takes part: tensor, context, expert, data,
-                     pipeline ranks
+    exposed_by_group, hidden_by_group   seconds of communication by group of ranks: tensor, context, expert, data,
+                     pipeline
     repeated_micro_steps   micro-steps that `spans` leaves out because they equal one that is drawn
     """
 

@@ -58,7 +58,7 @@ def _event(stream: int, name: str, category: str, start_s: float, seconds: float
 
 
 def _operators(timed: TimedProgram, span: Span, block: str, modules: Sequence[str]) -> Iterator[Event]:
-    """The operators of a pass, each when it runs, and at the end of the pass what its ranks exchange."""
+    """The operators of a pass as events, and its wait (for collectives or the host) at the end."""
     segment = span.segment
     assert segment is not None
     starts, durations = _times(timed, span)
@@ -95,7 +95,7 @@ def _times(timed: TimedProgram, span: Span) -> tuple[Array, Array]:
 
 
 def _block_names(spans: Sequence[Span]) -> list[str]:
-    """What each span's block is called in the model. Equal blocks are one unit, named after the first of them."""
+    """The name of each span's block in the model. Equal blocks are one unit, which has the name of the first."""
     counts: Counter[tuple[str, str]] = Counter()
     names = []
     for span in spans:
@@ -116,7 +116,7 @@ def _block_names(spans: Sequence[Span]) -> list[str]:
 
 
 def with_loader(trace: dict[str, Any], train_s: float, loader_s: float, stall_s: float, binding: str) -> dict[str, Any]:
-    """The same step with the loader on a track of its own, and below it what training waits for its samples."""
+    """The step with the loader on a track of its own, and on a further track the wait of training for samples."""
     events = trace["traceEvents"]
     track = 1 + max((event["tid"] for event in events if "tid" in event), default=0)
     drawn = [("next samples", 0.0, loader_s)]
