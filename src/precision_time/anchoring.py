@@ -17,10 +17,10 @@ from precision_time.job.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Anchoring:
-    """Which anchors may correct an estimate, beyond what the job itself says.
+    """Which anchors may correct an estimate, besides the job's own `anchors` field.
 
-    use         False: none at all
-    without     what no anchor may have in common with the job, all of it: ("key",) leaves out the job itself,
+    use         False: no anchor corrects
+    without     fields; an anchor that equals the job in all of them is left out: ("key",) leaves out the job itself,
                 ("family",) every anchor
     framework   of the job; measurements of other frameworks weigh less
     source      repository or document that a measured job is from; `OWN` for the user's

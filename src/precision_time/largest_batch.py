@@ -17,11 +17,11 @@ from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import cluster_of
 
 LIMIT = 1 << 20
-"""No micro-batch is looked for beyond this."""
+"""Largest micro-batch that is tried."""
 
 
 def memory_of(job: Job, *, catalog: Catalog | None = None) -> Memory:
-    """What the fullest GPU of a job holds; of a precision schedule, in the part that needs most."""
+    """Memory of the fullest GPU of a job; of a precision schedule, in the part that needs most."""
     cluster = cluster_of(job, catalog)
     precisions = [parse_precision(part.precision) for part in job.schedule] or [job.precision_spec]
     return max((_memory(job, precision, cluster) for precision in precisions), key=lambda memory: memory.peak_bytes)
@@ -35,7 +35,7 @@ def _memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
 
 
 def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
-    """The largest batch_size at which the job fits its GPU, all else as given (grad_accum, too); 0 where 1 does not."""
+    """The largest batch_size at which the job fits its GPU, all other fields unchanged; 0 where 1 does not fit."""
 
     def fits(batch: int) -> bool:
         return memory_of(job.replace(batch_size=batch), catalog=catalog).fits
@@ -52,6 +52,6 @@ def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
 
 
 def with_largest_batch(estimate: Estimate, *, catalog: Catalog | None = None) -> Estimate:
-    """The estimate with the answer in its memory."""
+    """The estimate with `memory.largest_batch`."""
     found = largest_micro_batch(estimate.job, catalog=catalog)
     return dataclasses.replace(estimate, memory=dataclasses.replace(estimate.memory, largest_batch=found))

@@ -1,4 +1,4 @@
-"""Where a job runs: the catalog with its device file, and its GPUs, nodes and fabric."""
+"""The hardware of a job: the catalog with its device file, and its GPUs, nodes and fabric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster_of(job: Job, catalog: Catalog | None = None) -> Cluster:
 
 @lru_cache(maxsize=8)
 def _with_file(device: str, _changed_ns: int, _size: int) -> Catalog:
-    """A device file is read once until it changes."""
+    """The catalog with a device file; the file is read again only when its time or size changes."""
     return default_catalog().with_file(device)
 
 

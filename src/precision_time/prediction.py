@@ -52,24 +52,24 @@ def predict(
 def _predict_one(
     job: Job, precision: Precision, catalog: Catalog | None, constants: StepConstants | None, anchoring: Anchoring
 ) -> Estimate:
-    # 1. Where: the device, its node and the fabric between ranks. First, because a wrong name fails at once here.
+    # 1. The device, its node and the fabric between ranks: first, because a wrong name fails here at once.
     known = catalog or catalog_of(job)
     cluster = cluster_of(job, known)
     compute_peak(cluster.gpu, precision.math, "")  # a precision the device has no unit for is an error, not a guess
     rental = known.rental(job.run.price, cluster) if job.run.price and job.run.price_per_gpu_hour is None else None
-    # 2. to 5. What one rank runs, who communicates what with whom, seconds on each of these, what waits for what.
+    # 2. to 5. Operators of a rank, collectives between ranks, seconds of both, and the timeline.
     run = simulate_step(job, precision, cluster, constants)
-    # 6. What the fullest stage holds.
+    # 6. Memory of the fullest stage.
     options = Options.of(job)
     memory = step_memory(run.step, run.timed.program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
-    # 7. What measured jobs of the family say about it.
+    # 7. The correction by measured jobs of the family.
     uncorrected = partial(_uncorrected, catalog, constants)
     correction, unused = correction_of(
         job, run.step, cluster.gpu, step_terms(run.timeline), anchoring, constants is None, uncorrected
     )
-    # 8. The loader beside training, where the job says what it reads.
+    # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
-    # 9. The answer: intervals, breakdown, memory, run.
+    # 9. The estimate: intervals, breakdown, memory, run.
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
     events = partial(trace_events, run.timed, run.step.graph.modules, job.signature())
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
@@ -78,15 +78,15 @@ def _predict_one(
 def simulate_step(
     job: Job, precision: Precision, cluster: Cluster, constants: StepConstants | None = None
 ) -> SimulatedStep:
-    """One optimizer step of a job, uncorrected."""
-    # What runs: operators with their dtypes, from the zoo or traced now. Knows of hardware only CPU or not.
+    """One optimizer step of a job, not corrected by anchors."""
+    # Operators with their dtypes, from the zoo or traced now. The only hardware fact is whether it is a CPU.
     step = training_step(job, precision, cluster.gpu.device_type)
-    # Who exchanges what with whom: the program of every distinct rank.
+    # Operators and collectives of every distinct rank.
     program = step_program(step, job.layout_spec, Options.of(job))
-    # Seconds on every pass of every unit and on every collective, each with its source.
+    # Seconds of every pass of every unit and of every collective, each with its source.
     works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
     timed = time_program(program, cluster, works, job.execution, constants)
-    # Streams and stages: what waits for what.
+    # The steady step: streams, stages and waits.
     return SimulatedStep(step, timed, simulate(timed))
 
 

@@ -1,1 +1,1 @@
-"""estimate: the timeline of a steady step and the run's facts become an `Estimate` with intervals, memory and cost."""
+"""estimate: the timeline of a steady step and the facts of the run become an `Estimate` (intervals, memory, cost)."""

@@ -144,7 +144,7 @@ def assemble(
 
 
 def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, Any]:
-    """The trace of the simulated step, stretched as a whole to the step that anchors made of it."""
+    """The trace of the simulated step, scaled to the step that anchors corrected."""
     found = events()
     return {
         **found,
@@ -158,7 +158,7 @@ def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, 
 def _drawn(
     events: Callable[[], dict[str, Any]], ratio: float, train_s: float, loading: Loading | None
 ) -> Callable[[], dict[str, Any]]:
-    """The trace as anchors stretch it, with the loader on a stream of its own."""
+    """The trace scaled by anchors, with the loader on a track of its own."""
     drawn = events if ratio == 1.0 else partial(_stretched, events, ratio)
     if loading is None:
         return drawn
@@ -170,7 +170,7 @@ def _beside_loader(events: Callable[[], dict[str, Any]], train_s: float, loading
 
 
 def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -> dict[str, float]:
-    """Shares of the step by source, with what is waited for data."""
+    """Shares of the step by source, with the wait for data added under the loader's source."""
     share = loading.stall_s / step_s
     found = {name: value * (1.0 - share) for name, value in sources.items()}
     return {**found, loading.source: found.get(loading.source, 0.0) + share}
@@ -184,14 +184,14 @@ def _spread(terms: SpreadTerms, cluster: Cluster, family: str) -> float:
 
 
 def process_bytes(cluster: Cluster) -> int:
-    """What a process holds besides tensors; on a CPU there is no CUDA context."""
+    """Bytes of a process besides tensors; on a CPU there is no CUDA context."""
     return CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
 
 
 def spread_terms(
     timed: TimedSignatures, timeline: Timeline, arch: str, openness: Openness | None = None
 ) -> SpreadTerms:
-    """What the job adds to the interval; `openness` of the step factors, those that ship unless said otherwise."""
+    """The terms of the job that widen the interval. `openness`: of the step factors; default: the shipped one."""
     per_kind = timed.calls_per_kind
     moved = per_kind * timed.works.nbytes
     return SpreadTerms(
@@ -223,21 +223,21 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
 
 
 def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) -> dict[str, float]:
-    """The terms as anchors correct them; whatever these say, the step stays above the floor of its kernels."""
+    """The terms times the anchors' factors; the step is never below the floor of its kernels."""
     found = {term: seconds * correction.of(term) for term, seconds in terms.items()}
     low = min(floor_s, sum(terms.values())) / (sum(found.values()) or 1.0)
     return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
 
 
 def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
-    """Shares of the step by source; what anchors explain of the differences between jobs is measured."""
+    """Shares of the step by source; the share that anchors explain counts as measured."""
     by_source = per_kind @ timed.source_s
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[timed.host_source] += timeline.host_gap_s
     seconds[timed.communication_source] += timeline.communication_exposed_s
     seconds["assumed"] += timeline.straggler_wait_s
     kernels = sum(seconds.values())
-    if timeline.bubble_s and kernels:  # a bubble is the other stages' time, and rests on what theirs does
+    if timeline.bubble_s and kernels:  # a bubble is time of other stages, with the same sources
         seconds = {name: value * (1.0 + timeline.bubble_s / kernels) for name, value in seconds.items()}
     whole = sum(seconds.values()) or 1.0
     shares = {name: value / whole * (1.0 - correction.informed) for name, value in seconds.items()}
@@ -246,7 +246,8 @@ def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correcti
 
 
 def kernel_spread(timed: TimedSignatures, per_kind: Any, seconds: float) -> float:
-    """Spread of the step from its kernel models: classes of kernels err together within, independently between."""
+    """Spread of log(step) from its kernel models: errors are fully correlated within a class of kernels, independent
+    between classes."""
     table = timed.works.table
     work_s = timed.work_s * per_kind[timed.works.owner]
     deviation = np.bincount(table.class_of, weights=work_s * timed.work_spread, minlength=len(table.classes))
@@ -308,7 +309,7 @@ def step_forward_seconds(timeline: Timeline, job: Job) -> float:
 
 
 def around_steps(job: Job, steps: int, per_epoch: int | None, forward_s: float, batch_size: int) -> float:
-    """Seconds of a run beside its steps: evaluations, checkpoints, start-up."""
+    """Seconds of a run outside its steps: evaluations, checkpoints, start-up."""
     run = job.run
     fixed = run.start_up_s or 0.0
     if run.checkpoint_every_steps and run.checkpoint_s:

@@ -1,4 +1,4 @@
-"""What an estimate rests on that the job did not say, in sentences."""
+"""Defaults and omissions of an estimate, in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measured jobs say about an estimate: a factor on each term of the step, and how much less unsure it is."""
+"""The correction of an estimate by measured jobs: a factor on each term of the step, and a narrower spread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TERM_OF: dict[str, str] = {
     "straggler_wait": "communication", "recompute": "compute", "bubble": "compute",
     "loader_stall": "loader",
 }  # fmt: skip
-"""Term of the breakdown -> what an anchor can inform; of the loader none does."""
+"""Term of the breakdown -> the factor that corrects it (see `INFORMED`); none corrects the loader."""
 INFORMED = ("compute", "optimizer", "host", "communication")
 
 
@@ -31,11 +31,10 @@ class AnchorUse:
 class Correction:
     """`factors` multiply the terms of `INFORMED`; the spread of log(step time) is at most `log_spread`.
 
-    own_spread  what the same job differs by when it is measured again
-
+    own_spread  spread of log(step time) when the same job is measured again
     informed    share of the variance between jobs that the anchors explain: 0 where nothing similar was measured
-    count       anchors that were taken into account
-    nearest     the most alike of them
+    count       anchors that were used
+    nearest     the anchors with the highest likeness
     """
 
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Correction:
         return cls(**{**given, "nearest": tuple(AnchorUse(**use) for use in given.get("nearest", ()))})
 
     def narrowed(self, log_spread: float) -> float:
-        """The spread that is left of an uncorrected one: less by the share that the anchors explain."""
+        """The remaining spread of an uncorrected one: without the share that the anchors explain."""
         if self.log_spread is None:
             return log_spread
         left = math.hypot(log_spread * math.sqrt(max(1.0 - self.informed, 0.0)), self.own_spread)

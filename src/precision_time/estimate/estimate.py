@@ -1,4 +1,4 @@
-"""The answer: times with intervals, a breakdown that adds up, memory, cost, and what each number rests on."""
+"""The `Estimate`: times with intervals, a breakdown that adds up, memory, cost, and the source of each number."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BREAKDOWN_TERMS = (
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job will take.
+    """The predicted time, memory and cost of a job.
 
     step, epoch, run   seconds as P10/P50/P90 (epoch and run are None where their length is unknown)
     breakdown          seconds of the P50 step by term; sums to step.p50
-    sources            share of the step's kernel and communication time resting on each kind of source
+    sources            share of the step's time by kind of source
     unsupported        operators without a model (timed as the bytes they touch), with their share of the bytes
-    communication      by who communicates (tensor, context, expert, data, pipeline ranks): exposed_s and hidden_s
+    communication      by group of ranks (tensor, context, expert, data, pipeline): exposed_s and hidden_s
     bound_shares       share of kernel time limited by arithmetic, by memory, by launch size
-    assumptions        defaults that were filled in, in words
+    assumptions        defaults and omissions, one sentence each
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
-    loading            first and later epochs, stalls and what hides them, where the job says where its data is from.
+    loading            first and later epochs, stalls and what would hide them, where the job has a `data` section.
                        `step` and `epoch` are then those of later epochs, if the run has any
     rental             the cloud instances whose list price the cost is of; None without a named price
     """

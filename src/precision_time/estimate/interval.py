@@ -1,4 +1,4 @@
-"""From a middle value and a spread of its logarithm to P10, P50, P90."""
+"""P10, P50 and P90 from a median and the spread of its logarithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loader does to an estimate: the first (cold) epoch, the later (hot) ones, stalls, what would hide them."""
+"""The effect of the data loader on an estimate: first (cold) and later epochs, stalls, and what would hide them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from precision_time.ingest.pipeline.loader import Loader
 from precision_time.units import human_seconds
 
 NOTICED = 1e-3
-"""A stall below this share of the step is not worth a word."""
+"""Stalls below this share of the step are not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
     """The loader of a job beside its training step. Seconds; `first` is the epoch that fills the cache.
 
-    steady                     whose step is that of the estimate: "later", or "first" where the run has no other
+    steady                     the epochs whose step is the estimate's: "later", or "first" where the run has one epoch
     first_step, later_step     steps of the first epoch, and of the later ones on average
     first_epoch, later_epoch   whole epochs, with the queue's filling; None where an epoch has no known length
-    first_stall_s, later_...   what training waits for data in a step (P50)
-    first_loader_s, later_...  what the loader alone needs for a step
+    first_stall_s, later_...   seconds of a step that training waits for data (P50)
+    first_loader_s, later_...  seconds that the loader alone needs for a step
     first_miss, later_miss     share of the samples that come from the storage
-    first_binding, later_...   what the loader is limited by
+    first_binding, later_...   the resource that limits the loader
     workers_to_hide            loader workers per rank that hide the loader by themselves; None: no number does
     gb_per_s_to_hide           the same of the storage's bandwidth
     hidden_pause_s             a pause of the storage that the queue of prepared batches covers
-    verdict                    all this in a sentence
+    verdict                    a summary in one sentence
     source                     "measured" where storage and preparation are the job's own figures, else "assumed"
     """
 
@@ -57,7 +57,7 @@ class Loading:
 
     @property
     def step(self) -> Interval:
-        """That of the estimate."""
+        """The step of the estimate."""
         return self.first_step if self.steady == "first" else self.later_step
 
     @property
@@ -91,10 +91,10 @@ _NAMES = tuple(item.name for item in fields(Loading))
 
 
 class Pace:
-    """A loader beside a training step that takes `train`: steps, epochs and runs as intervals.
+    """Steps, epochs and runs as intervals, from a loader and a training step that takes `train`.
 
-    Low, middle and high belong together: what is slow is slow throughout. So an interval is as wide as whatever is the
-    limit at its ends.
+    P10 of the training step is combined with a fast loader, P90 with a slow one: their errors are taken as fully
+    correlated.
     """
 
     def __init__(self, loader: Loader, train: Interval, per_epoch: int | None, steps: int | None) -> None:

@@ -9,23 +9,23 @@ from typing import Any
 from precision_time.capture.optimizer import BY_TENSOR, FEW_PASSES, rule
 
 FRAMEWORK_BYTES = 600 << 20
-"""CUDA context, cuBLAS/cuDNN handles and workspaces of one process; assumed,
-between the 0.4 and 0.9 GiB that nvidia-smi commonly shows for an idle PyTorch process."""
+"""Bytes of CUDA context, cuBLAS/cuDNN handles and workspaces of one process: assumed, between the 0.4 and 0.9 GiB that
+nvidia-smi commonly shows for an idle PyTorch process."""
 CPU_PROCESS_BYTES = 250 << 20
 """The interpreter, torch's libraries and oneDNN's workspaces of one process on a CPU, which has no context: assumed."""
 WEIGHTS, GRADIENTS, STATES, MASTERS = "weights", "gradients", "optimizer states", "master weights"
 ACTIVATIONS, COPIES, BUFFERS = "activations", "copies of weights", "communication buffers"
 UPDATE, FRAMEWORK = "temporaries of the update", "framework and fragmentation"
 FRAGMENTATION = 0.05
-"""Share of live tensors that PyTorch's caching allocator holds beyond them: assumed, to be calibrated on a device."""
+"""Memory that PyTorch's caching allocator holds beyond live tensors, as a share of them: assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes at the fullest moment of a step, by category, against what the device has.
+    """Bytes at the fullest moment of a step, by category, and the capacity of the device.
 
-    stages         the same of every pipeline stage, in order; empty where there is one (`by_category` is the fullest's)
-    largest_batch  the largest micro-batch that fits, 0 where none does; None unless it was asked for
+    stages         the categories of every pipeline stage, in order; empty with one stage (`by_category`: the fullest's)
+    largest_batch  the largest micro-batch that fits, 0 where none does; None unless requested
     """
 
     by_category: Mapping[str, int]
@@ -43,7 +43,7 @@ class Memory:
 
     @property
     def pressure(self) -> float:
-        """Expected reserved memory over what there is. Near 1 PyTorch's allocator frees its cache and tries again."""
+        """Peak over capacity. Near 1 PyTorch's allocator frees its cache and retries, which times do not include."""
         return self.peak_bytes / self.capacity_bytes
 
     @property
@@ -52,7 +52,7 @@ class Memory:
 
     @property
     def missing_bytes(self) -> int:
-        """How much more the job needs than the device has (0 when it fits)."""
+        """Bytes that the job needs beyond the capacity (0 when it fits)."""
         return max(0, self.peak_bytes - self.capacity_bytes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,10 +74,12 @@ class Memory:
 
 
 def update_bytes(optimizer: str, implementation: str, elements: float, largest: float, width: int) -> float:
-    """Temporaries of an update over so many elements, with the largest tensor's and the bytes of one.
+    """Bytes of temporaries of an update. `elements`: of all tensors, `largest`: of the largest, `width`: bytes of an
+    element.
 
-    Adam and its kin make the square root of the second moment: torch's foreach of all tensors at once, else of one at
-    a time and its quotient beside it. Others add the weight decay to a copy of the gradient. Fused kernels need none.
+    Adam and similar optimizers take the square root of the second moment: foreach implementations of all tensors at
+    once, others of one tensor at a time, with its quotient. Other optimizers add the weight decay to a copy of the
+    gradient. Fused kernels need none.
     """
     passes = rule(optimizer).passes
     if implementation in FEW_PASSES or not passes:

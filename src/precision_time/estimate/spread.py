@@ -1,9 +1,9 @@
-"""How sure an estimate is: the spread of log(step time), from the residuals on published jobs and what the job adds.
+"""The spread of log(step time) of an estimate, from the residuals on published jobs and from the job itself.
 
-The base spread is what held-out published jobs show (`fit.steps` writes it), or for a calibrated device a chosen one
-with the machine's noise. It is widened, never narrowed: by the
-share of time that rests on assumed utilisations, by host-bound time, by exposed communication, by operators without
-a model, and for architectures that no whole-step row covers.
+The base spread is the residual on held-out published jobs (written by `fit.steps` and `fit.layouts`); on a calibrated
+device it is a chosen value and the machine's noise. The job only widens it: by the spread of its kernel models and
+factors, by launch-bound time, by exposed communication, by operators without a model, and by an architecture that no
+published step covers.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
 
 _UNFITTED = {"log_spread": 0.25, "architectures": [], "unseen_architecture": 0.15}
-"""Until whole steps have been fitted: plain utilisation models were 19-25 % off in the first study (FACTS)."""
+"""Where no fit of whole steps ships: chosen, the error of utilisation models without factors from whole steps."""
 
 
 EXPOSED_SPREAD = 0.35
-"""Spread of communication that compute does not hide: collectives on networks nobody measured (see collectives)."""
+"""Spread of log(exposed communication): chosen, wider than that of collectives on unmeasured networks (0.24)."""
 MEASURED_EXPOSED_SPREAD = 0.15
-"""The same where `calibrate` timed the collective among these very ranks, without a job around it: chosen."""
+"""The same where `calibrate` timed the collective among these ranks, without a job: chosen."""
 CALIBRATED_SPREAD = 0.10
-"""What whole steps on a calibrated device differ by besides its kernels and its noise: chosen, not fitted."""
+"""Base spread of whole steps on a calibrated device, besides its kernels and its noise: chosen, not fitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadTerms:
-    """Shares of the step time that widen the interval."""
+    """The contributions of a job to its spread: shares of the step time, and spreads."""
 
     kernel: float
     """Spread of the step that follows from the spreads of its kernel models."""
     factors: float
-    """The same from what whole steps left open of the factors on its kernels (timing.step_factors)."""
+    """Spread of the step from the uncertainty of the factors on its kernels (`timing.step_factors`)."""
     host_share: float
     host_spread: float
     exposed_share: float
@@ -45,7 +45,7 @@ class SpreadTerms:
 
 
 STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
-"""Whose held-out errors set the base spread: data-parallel steps, or those of decoders in any layout."""
+"""Data files with the base spreads: of data-parallel steps, and of decoders in any layout."""
 
 
 @cache
@@ -54,11 +54,11 @@ def _fitted(source: str) -> Mapping[str, Any]:
 
 
 KERNEL_SHARE = 0.5
-"""How much of the kernel models' spread is left once whole steps have scaled them: chosen, not fitted."""
+"""Share of the kernel models' spread that remains after factors from whole steps: chosen, not fitted."""
 
 
 def widening(terms: SpreadTerms) -> float:
-    """What the job itself adds to the spread."""
+    """Spread that the job itself adds."""
     return _widening(terms, KERNEL_SHARE * terms.kernel, terms.factors)
 
 
@@ -73,13 +73,14 @@ def _widening(terms: SpreadTerms, *kernels: float) -> float:
 
 
 def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
-    """The same on a calibrated device: its own kernels in full, since no whole step has scaled them, and its noise."""
+    """Standard deviation of log(step time) on a calibrated device: kernels at full weight, since no whole step scaled
+    them."""
     return math.sqrt(CALIBRATED_SPREAD**2 + noise**2 + _widening(terms, terms.kernel) ** 2)
 
 
 @cache
 def _decoder_families() -> frozenset[str]:
-    """Families of the models that were judged in all layouts, which the zoo builds as one decoder."""
+    """Families of the decoders, which published rows cover in all layouts."""
     return frozenset(entry.family for entry in ENTRIES.values() if entry.builder.startswith("models.decoder"))
 
 

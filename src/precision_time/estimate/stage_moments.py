@@ -1,4 +1,4 @@
-"""When a pipeline stage holds the most, by how many micro-batches are in flight."""
+"""The fullest moment of a pipeline stage, by the number of micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precision_time.estimate.memory import ACTIVATIONS
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One micro-batch in a chunk: what it keeps, and its fullest moment where it is alone."""
+    """One micro-batch in a chunk: bytes it keeps, and its fullest moment without other micro-batches."""
 
     keeps: int
     fullest: dict[str, float]
@@ -17,14 +17,14 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class StageMoments:
-    """Of a stage, however many micro-batches are in flight: what lasts, the update, each chunk's fullest moment."""
+    """Bytes of a stage, for any number of micro-batches in flight: lasting, at the update, and of each chunk's pass."""
 
     lasting: dict[str, float]
     update: dict[str, float]
     chunks: tuple[Alone, ...]
 
     def fullest(self, alive: int, group: int) -> dict[str, float]:
-        """The fullest moment: the update, or a chunk's pass beside what the others in flight keep."""
+        """The fullest moment with `alive` activations: the update, or a chunk's pass plus what the others keep."""
         count = [0] * len(self.chunks)
         for k in range(0, alive, group):  # groups of pp micro-batches go through a chunk in turn
             count[k // group % len(count)] += min(group, alive - k)

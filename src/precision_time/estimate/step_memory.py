@@ -1,10 +1,11 @@
 """Peak device memory of every pipeline stage of a layout, by category.
 
-What lasts (weights, optimizer states, masters, buffers) follows the layout. What comes and goes is played: the units of
-a stage forward and back once, with the lifetimes of their tensors, on top of what the other micro-batches in flight
-keep; the fullest moment counts, or the update of the weights where that needs more.
+Lasting bytes (weights, optimizer states, master weights, buffers) follow from the layout. Temporary bytes are
+simulated: the units of a stage run forward and backward once, with the lifetimes of their tensors, beside what the
+other micro-batches in flight keep. The peak is the fullest moment of that, or the update of the weights where it needs
+more.
 
-Left out: static buffers of CUDA graphs, activations offloaded to the host, workspaces inside kernels.
+Not modelled: static buffers of CUDA graphs, activations offloaded to the host, workspaces inside kernels.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ from precision_time.layout.step_program import EXPERT_DATA, Options, core_attent
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
-"""Of one communicator: 16 channels, each with a send and a receive buffer of NCCL_BUFFSIZE, 4 MiB by default."""
+"""Bytes of one communicator: 16 channels (assumed), each with a send and a receive buffer of NCCL_BUFFSIZE, 4 MiB by
+default (NCCL documentation, environment variables)."""
 DEEPSPEED_BUCKET = 500_000_000
 """Elements gathered and reduced at once (DeepSpeed's reduce_bucket_size and allgather_bucket_size: 5e8)."""
 _MEGATRON = frozenset({"megatron", "megatron-bridge"})
-"""Gradients stand in one buffer from the start, to which the products add; it is what is reduced."""
+"""Frameworks with one gradient buffer, allocated at the start, to which products add and which is reduced."""
 _DEEPSPEED = frozenset({"deepspeed", "megatron-deepspeed"})
 _ROWS = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDATE, FRAMEWORK)
 
@@ -54,7 +56,8 @@ def step_memory(
     step: TrainingStep, program: StepProgram, options: Options, capacity_bytes: int,
     process_bytes: int = FRAMEWORK_BYTES,
 ) -> Memory:  # fmt: skip
-    """The fullest stage against the device (bytes), with all stages where there is a pipeline."""
+    """Memory of the fullest stage, with all stages of a pipeline. `capacity_bytes`: of the device; `process_bytes`: of
+    the process besides tensors."""
     costs = _Costs(step, program, options, process_bytes)
     known: dict[tuple[int, int, bool, bool], dict[str, int]] = {}
     stages = []
@@ -69,7 +72,7 @@ def step_memory(
 
 
 def in_flight(program: StepProgram) -> list[int]:
-    """(Micro-batch, chunk) pairs whose activations each stage holds at most."""
+    """Largest number of (micro-batch, chunk) pairs whose activations each stage holds at once."""
     layout = program.layout
     if layout.pp == 1:
         return [1]
@@ -78,11 +81,11 @@ def in_flight(program: StepProgram) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A unit's turn: its lifetimes, its parameters on a rank before sharding over data ranks (all, those that are
-    trained, the largest tensor of those), whether it is a block or what stands before, how it recomputes.
+    """One use of a unit: its lifetimes, its parameters on a rank before sharding over data ranks (all, trainable, the
+    largest trainable tensor), whether it is a block, whether it precedes the blocks, and how it recomputes.
 
-    `times` turns alike stand for one where they have the same before and behind them: what is alive grows evenly from
-    one to the next, so the fullest is never among them.
+    `times` equal uses between equal neighbours are one `_Use`: live bytes grow linearly over them, so the peak is not
+    among them.
     """
 
     lives: Lifetimes
@@ -96,7 +99,7 @@ class _Use:
 
     @property
     def keeps(self) -> int:
-        """Bytes that wait for the backward pass."""
+        """Bytes kept for the backward pass."""
         if self.recompute == "full":
             return self.lives.output
         return self.lives.kept - (self.lives.core if self.recompute == "selective" else 0)
@@ -106,8 +109,9 @@ class _Use:
         return self.lives.blind if self.recompute == "full" else self.lives.forward
 
     def backward(self, graded: bool) -> int:
-        """The most alive in its turn backward, in place of what it kept. A unit that runs again has at the end all
-        that it keeps without recomputation, beside the gradient that came in."""
+        """Peak bytes of its backward pass, instead of those it keeps. A recomputed unit has, after its second forward
+        pass, everything it keeps without recomputation, and the incoming gradient. `graded`: with its weights'
+        gradients."""
         most = self.lives.graded if graded else self.lives.backward
         if self.recompute == "full":
             return max(most, self.lives.forward + self.lives.output)
@@ -116,9 +120,9 @@ class _Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """What a step's units are, whatever the layout's other degrees: by unit their lifetimes and the elements of their
-    largest tensors (all, and those that are trained); bytes of an element of weights and gradients; elements of tied
-    weights; bytes that a stage hands to the next; bytes of the samples."""
+    """Properties of a step's units that do not depend on other degrees of the layout: by unit lifetimes and elements of
+    the largest tensor (of all, of the trainable); bytes of an element of weights and of gradients; elements of tied
+    weights; bytes sent from a stage to the next; bytes of the samples."""
 
     lives: tuple[Lifetimes, ...]
     largest: tuple[int, ...]
@@ -151,7 +155,7 @@ def _parts(step: TrainingStep, framework: str) -> _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A stage to play; equal where all `words` on which that depends are."""
+    """Cache key of a stage's simulation: equal where all `words`, on which it depends, are equal."""
 
     words: tuple[object, ...]
     costs: _Costs = field(compare=False)
@@ -166,7 +170,7 @@ def _played(asked: _Asked) -> tuple[Alone, ...]:
 
 
 class _Costs:
-    """Bytes per element, and what all stages have in common."""
+    """Memory of a program's stages: bytes per element, and values that all stages share."""
 
     def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
@@ -176,7 +180,7 @@ class _Costs:
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
         self.weight = parts.weight_bytes
         self.gradient = self._gradient(parts.gradient_bytes)
-        # A gradient that appears during the backward pass, or one that stands all the time.
+        # Whether gradients are allocated during the backward pass, or kept all the time.
         self.appears = program.micro_batches == 1 and options.framework not in _MEGATRON
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
         self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
@@ -185,8 +189,8 @@ class _Costs:
         self.moments: dict[tuple[int, bool, bool], StageMoments] = {}
 
     def _gradient(self, traced: int) -> int:
-        """Bytes of a gradient as it is kept: Megatron accumulates those of bf16 weights in fp32 (`--bf16` sets
-        accumulate_allreduce_grads_in_fp32; Megatron-Bridge's performance recipes unset it)."""
+        """Bytes of an element of a gradient as kept: Megatron-LM accumulates those of bf16 weights in fp32 (`--bf16`
+        sets accumulate_allreduce_grads_in_fp32; Megatron-Bridge's performance recipes unset it)."""
         if self.options.communication_dtype and self.options.framework in _MEGATRON:
             return BYTES_PER_ELEMENT[self.options.communication_dtype]
         half = self.step.precision.compute_dtype
@@ -208,7 +212,8 @@ class _Costs:
         return {name: ceil(size) for name, size in rows.items()}
 
     def _alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
-        """Where nothing but states is sharded, replicas do not matter, so that layouts share what was played."""
+        """The chunks of a stage. Where at most states are sharded they do not depend on replicas, so layouts share
+        them."""
         sharing = self.program if self.zero >= 2 else None
         words = (
             self.parts, self.program.units, stage.chunks, first, last, self.options.recompute, self.options.framework,
@@ -244,7 +249,7 @@ class _Costs:
         return rows
 
     def _buckets(self, stage: Stage) -> float:
-        """What gradients are copied into to be reduced."""
+        """Bytes of the buffers that gradients are copied into before they are reduced."""
         if self.program.layout.data_ranks == 1 or self.options.framework in _MEGATRON:
             return 0.0
         elements = stage.dense_trainable + stage.expert_trainable
@@ -260,7 +265,7 @@ class _Costs:
 
     @property
     def _gradient_width(self) -> int:
-        """Bytes of a gradient that waits for the update: FSDP turns its shard into the master's dtype."""
+        """Bytes of an element of a gradient kept for the update: FSDP casts its shard to the master's dtype."""
         return 4 if self.fsdp and self.masters else self.gradient
 
     def _gradients(self, stage: Stage) -> float:
@@ -268,7 +273,7 @@ class _Costs:
         return self._gradient_width * self._shared(stage.dense_trainable, stage.expert_trainable, self.zero >= 2)
 
     def _update(self, stage: Stage) -> float:
-        """Temporaries of the update, and the fp32 copies of half gradients that it starts from."""
+        """Bytes of temporaries of the update, and of fp32 copies of half-precision gradients."""
         how = self.step.implementation or ("fused" if self.masters else "foreach")
         copied = self.masters and self.gradient < 4 and not self.fsdp
         copied = copied and (self.options.framework in (_MEGATRON | _DEEPSPEED) or how != "fused")
@@ -282,7 +287,7 @@ class _Costs:
     # --- what comes and goes
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
-        """In turn; of many alike the first two and the last two, and between these one for the rest."""
+        """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""
         found: list[_Use] = []
         for index, repeat, again in chunk.units:
             for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
@@ -305,12 +310,12 @@ class _Costs:
         )
 
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
-        """By chunk, what one micro-batch keeps in it, and the fullest moment of one that is alone."""
+        """By chunk: bytes that one micro-batch keeps, and its fullest moment without other micro-batches."""
         chunks = [self._uses(chunk) for chunk in stage.chunks]
         found = []
         for c, uses in enumerate(chunks):
             enters = self.parts.inputs if first and c == 0 else self.boundary
-            # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
+            # The output of a stage is freed once it is sent (Megatron-LM's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
             found.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
@@ -320,7 +325,7 @@ class _Costs:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""
         moments: list[dict[str, float]] = []
         standing = 0.0 if self.appears else self._gradients(stage)
-        # Gradients that unit by unit are added to those that stand, or reduced.
+        # Whether a unit's gradients are allocated beside the accumulated ones, or reduced unit by unit.
         graded = self.zero >= 2 or self.appears
         adds = not graded and self.options.framework not in _MEGATRON
         copies = 0
@@ -359,7 +364,7 @@ class _Costs:
         return moments
 
     def _done(self, use: _Use) -> float:
-        """Gradients that the backward pass of a unit leaves, beside those that stand all the time."""
+        """Bytes of gradients that the backward pass of a unit leaves, besides those kept all the time."""
         if self.fsdp and not use.block:
             return float(self.gradient * (use.trainable + (0 if use.first else self.tied)))  # reduced at the end
         if not self.appears:
@@ -369,7 +374,7 @@ class _Costs:
         return self._gradient_width * use.trainable / self.program.layout.shard_ranks
 
     def _received(self) -> float:
-        """Activations on their way: gathered over tensor ranks, keys and values of the ring, from and to stages."""
+        """Bytes of activations in transit: gathered over tensor ranks, keys and values of a ring, between stages."""
         most = 0
         for unit in self.program.units:
             for exchange in (*unit.forward_collectives, *unit.backward_collectives):
@@ -380,10 +385,10 @@ class _Costs:
         return most + (2 * self.program.boundary_bytes if self.program.layout.pp > 1 else 0)
 
     def _gathered(self, uses: Sequence[_Use], place: int, towards: int) -> float:
-        """Weights that are gathered now, and gradients on their way.
+        """Bytes of weights gathered during a use, and of gradients being reduced.
 
-        FSDP gathers the next unit while one runs; what is not wrapped (embedding and head) stays from the first forward
-        to the last backward pass. While the gradients of a unit are reduced, the next one's appear.
+        FSDP gathers the next unit while one runs; weights outside blocks (embedding, head) stay gathered from the first
+        forward to the last backward pass. While the gradients of a unit are reduced, the next unit's are computed.
         """
         if self.zero < 2:
             return 0.0
