@@ -1,1 +1,1 @@
-"""layout: a traced step and the parallel degrees become one `RankProgram` per distinct rank. Knows no seconds."""
+"""layout: a training step and the parallel degrees become a `StepProgram` of every distinct rank. Knows no seconds."""

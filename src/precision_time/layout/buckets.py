@@ -23,7 +23,7 @@ BUCKET_BYTES = 25 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """One gradient: when it is complete (see `Bucket`), its elements, and its bytes as it is made."""
+    """One gradient: when it is complete (see `Bucket`), its elements, and its bytes in its own dtype."""
 
     use: int
     position: int
@@ -35,7 +35,7 @@ class Gradient:
 def stage_buckets(units: tuple[Unit, ...], chunks: tuple[Chunk, ...], wire_dtype: str | None) -> Buckets:
     """DDP's buckets of a rank that holds `chunks`, in the order they are reduced.
 
-    `wire_dtype` is what a compression hook sends instead of the gradient's own dtype.
+    `wire_dtype`: the dtype that a compression hook sends instead of the gradient's own.
     """
     return Buckets(tuple(fill_buckets(_gradients(units, chunks), wire_dtype)))
 

@@ -1,4 +1,4 @@
-"""Bytes of every traced tensor as this rank of this framework stores it."""
+"""Bytes of every traced tensor as a rank stores it, which depends on the layout and the framework."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.layout.tensor_parallel import local_call
 
 FLOAT_LOSS = frozenset({"megatron", "megatron-bridge", "megatron-deepspeed"})
-"""Code bases whose loss turns half logits into fp32 and keeps their exponentials so (megatron/core/models/common/
-language_module: `vocab_parallel_cross_entropy` of `output.float()` unless --fp16-lm-cross-entropy)."""
+"""Frameworks whose loss casts half-precision logits to fp32 and keeps their exponentials in fp32 (Megatron-LM,
+megatron/core/ models/common/language_module: `vocab_parallel_cross_entropy` of `output.float()` unless
+--fp16-lm-cross-entropy)."""
 _PRODUCTS = ("pt.quantize", "pt.scaled_mm")
 
 
 @lru_cache(maxsize=64)
 def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
-    """By storage of the step's graph: on the rank's tokens alone outside divided modules (sequence parallelism), in fp8
-    where only products read it in the backward pass, in fp32 where the framework's loss keeps it so."""
+    """Bytes of each storage of the step's graph: of the rank's own tokens outside divided modules (sequence
+    parallelism), in fp8 where only fp8 products read it in the backward pass, in fp32 where the framework's loss keeps
+    fp32."""
     graph = step.layers.graph
     sizes = [s.nbytes for s in graph.storages]
     if step.sharded is not None:
@@ -41,7 +43,8 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
 
 
 def _leaving(step: TrainingStep) -> list[int]:
-    """What leaves the embedding for the first block: scattered over the ranks before it is kept."""
+    """Storages that pass from the embedding to the first block: they are scattered over the ranks before they are
+    kept."""
     graph = step.layers.graph
     before = next((u for u in step.layers.units if u.name == BEFORE), None)
     if before is None:
@@ -54,7 +57,8 @@ def _leaving(step: TrainingStep) -> list[int]:
 
 
 def _only_multiplied(graph: OpGraph) -> list[int]:
-    """Half activations that the backward pass reads in fp8 products alone: Transformer Engine keeps their fp8 copy."""
+    """Half-precision activations that only fp8 products read in the backward pass: Transformer Engine keeps an fp8
+    copy."""
     turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
     readers: dict[int, set[str]] = {}
     for call in graph.calls[turn:]:
@@ -68,7 +72,7 @@ def _only_multiplied(graph: OpGraph) -> list[int]:
 
 
 def _half_losses(graph: OpGraph) -> list[int]:
-    """What the loss makes of half logits and keeps for the backward pass."""
+    """Storages that the loss computes from half-precision logits and keeps for the backward pass."""
     return [
         index
         for call in graph.calls

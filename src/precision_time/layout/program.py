@@ -1,8 +1,8 @@
-"""What the ranks of any layout run: units in order with their collectives, cut into pipeline stages.
+"""The program of a step in any layout: units in order with their collectives, cut into pipeline stages.
 
-A `UnitProgram` is one stretch of the model on one rank: its operators forward and backward, what it recomputes,
-what its ranks exchange. Stages list units. Nothing here grows with the number of GPUs, layers or micro-batches. Knows
-no seconds.
+A `UnitProgram` is one repeating part of the model on one rank: its operators forward and backward, what it recomputes,
+and its collectives. Stages list units. Data parallelism has one stage. Sizes do not grow with the number of GPUs,
+layers or micro-batches. There are no seconds here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TENSOR, CONTEXT, EXPERT, DATA, PIPELINE = "tensor", "context", "expert", "data",
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOp:
-    """One collective: who takes part (a group of the layout), which one, its bytes as nccl-tests count them.
+    """One collective: its group of ranks, its name, and its bytes as nccl-tests counts them.
 
-    behind   calls of the unit that it may run beside: "" for none (the ranks wait), "weights" for the weight gradients
-             of the same module, "attention" for the attention of a step of the ring, "products" for the products
-             it is split with, "compute" for another micro-batch's
+    behind   compute of the unit that hides it: "" for none (the ranks wait), "weights" for the weight gradients of the
+             same module, "attention" for the attention of a ring step, "products" for the products it is split with,
+             "compute" for all compute (of another micro-batch)
     """
 
     group: str
@@ -30,12 +30,12 @@ class CollectiveOp:
     times: int = 1
     behind: str = ""
     copies: int = 0
-    """Copies of a token among `nbytes`, where each place is sent it once however many of its experts want it."""
+    """Copies of a token in `nbytes`, one per expert, where each node or rank receives a token only once; 0: not so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitProgram:
-    """One stretch on one rank.
+    """One unit on one rank.
 
     weight_elements  parameters held if nothing is sharded over data-parallel ranks; `expert_elements` of them belong to
                      experts and are replicated over fewer ranks
@@ -55,14 +55,14 @@ class UnitProgram:
     expert_trainable: int
     tensors: int
     attention: tuple[int, ...] = ()
-    """OpSignatures of attention among the forward calls, which context parallelism runs once per ring step."""
+    """Operators of attention among the forward calls, as indices into the program's `kinds`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that are reduced together: bytes on the wire and elements.
+    """Gradients reduced in one all-reduce: bytes on the wire and elements.
 
-    They are complete after operator `position` of the backward pass of the unit that is the `use`-th to run backward.
+    They are complete after operator `position` of the backward pass of the unit that runs backward as number `use`.
     """
 
     nbytes: int
@@ -80,7 +80,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Units of one model part on one stage: (unit, how often in a row, how many of these recompute)."""
+    """Units of one model part on one stage: (unit, times in a row, how many of these recompute)."""
 
     units: tuple[tuple[int, int, int], ...]
 
@@ -89,7 +89,7 @@ class Chunk:
 class Stage:
     """One pipeline stage: its chunks in the order of the model, and its passes over all parameters.
 
-    tails           what follows the last backward pass; between two of them the host waits for the device
+    tails           operators after the last backward pass (optimizer); between two tails the host waits for the device
     accumulate      sums of gradients, once for every micro-batch after the first
     into_buckets, out_of_buckets   copies of gradients before and after every reduction
     """
@@ -110,7 +110,7 @@ class StepProgram:
     """One optimizer step of all distinct ranks.
 
     weight_bytes, gradient_bytes  per element on the wire between data-parallel ranks
-    boundary_bytes   what a stage sends to the next for one micro-batch
+    boundary_bytes   sent from a stage to the next for one micro-batch
     tied_bytes       gradient of the weights that first and last stage share
     reduces_always   gradients are summed over data-parallel ranks after every micro-batch
     buckets          of DDP's gradients, where there is one stage
@@ -137,7 +137,7 @@ class StepProgram:
 
     @property
     def reductions(self) -> int:
-        """Micro-batches after which gradients are reduced as a whole."""
+        """Micro-batches of a step after which all gradients are reduced."""
         return self.micro_batches if self.reduces_always else 1
 
     def sweeps(self, stage: Stage) -> tuple[tuple[Segment, int], ...]:

@@ -1,4 +1,4 @@
-"""What one rank runs in a step: its operators in order and the collectives with the bytes really communicated."""
+"""Operators of a rank in order (`Segment`), and the distinct operators of a program (`OpSignatures`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Operators in order: for each its kind (index into the program's kinds), phase, and free operators before it."""
+    """Operators in order: for each its index into the program's `kinds`, its phase, the views before it, its module."""
 
     kind: Indices
     phase: Indices
@@ -41,9 +41,9 @@ class Segment:
 
 
 class OpSignatures(tuple[OpSignature, ...]):
-    """All kinds of a program, compared by identity: what is derived from them can be remembered at no cost.
+    """All distinct operators of a program, compared by identity so that caches keyed on them are cheap.
 
-    `parts` are the kinds of which these are put together, in their order, where several programs share them.
+    `parts`: the tuples that were joined, in order, where several programs share them.
     """
 
     parts: tuple[OpSignatures, ...] = ()

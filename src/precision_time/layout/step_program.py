@@ -1,4 +1,4 @@
-"""From a rank's units and a layout to the program of all distinct ranks."""
+"""From a training step in units and a layout to the `StepProgram` of all distinct ranks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from precision_time.layout.sweeps import EXPERTS, Cut, Held, sizes_of, sweeps
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
-"""Frameworks whose weight-gradient products add to the gradient they find (gradient_accumulation_fusion)."""
+"""Frameworks whose weight-gradient products add to the existing gradient (Megatron-LM's
+gradient_accumulation_fusion)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What else decides the program: micro-batches, recomputation, dtypes on the wire."""
+    """Fields of a job beside its layout that decide the program: micro-batches, recomputation, dtypes on the wire."""
 
     micro_batches: int
     recompute: str = "none"
@@ -53,7 +54,7 @@ class Options:
 
     @classmethod
     def of(cls, job: Job) -> Options:
-        """Those of a job."""
+        """The options of a job."""
         return cls(
             job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
             job.no_sync,
@@ -82,13 +83,13 @@ def groups(layout: Layout) -> dict[str, tuple[int, int]]:
 _OUTSIDE_UNITS = frozenset(
     {"dp", "pp", "vpp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"}
 )
-"""Words of a layout that leave a unit as it is: its operators, and what its ranks exchange within it."""
+"""Fields of a layout that change neither a unit's operators nor the collectives inside it."""
 _INSIDE_UNITS = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE_UNITS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """A layout as far as a unit is concerned; layouts with the same `words` are equal."""
+    """The part of a layout that units depend on; equal where all `words` (its fields) are equal."""
 
     words: tuple[Any, ...]
     layout: Layout = field(compare=False)
@@ -96,7 +97,7 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Units:
-    """Every unit of a step with the kinds of their operators."""
+    """Every unit of a step with their distinct operators."""
 
     programs: tuple[UnitProgram, ...]
     kinds: OpSignatures
@@ -141,7 +142,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
 
 @lru_cache(maxsize=256)
 def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
-    """Where gradients are `copied` before they are reduced, `wire` is the dtype they travel in (None: their own)."""
+    """The units of a step. `copied`: gradients are copied to dtype `wire` (None: their own) before they are reduced."""
     kinds = _KindTable()
 
     def copies(unit: Unit) -> tuple[OpSignature, ...]:
@@ -153,7 +154,7 @@ def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wi
 
 @lru_cache(maxsize=1024)
 def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
-    """All stages, equal ones as one, and the kinds of the whole program."""
+    """All stages, equal ones as one object, and the distinct operators of the whole program."""
     kinds = _KindTable(dict(units.table))
     by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
@@ -181,7 +182,7 @@ def _together(first: OpSignatures, more: OpSignatures) -> OpSignatures:
 
 @lru_cache(maxsize=4096)
 def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
-    """The same object for the same kinds, of which optimizers have few."""
+    """The same object for the same operators, so that programs share what is timed for them."""
     return OpSignatures(kinds)
 
 
@@ -196,8 +197,8 @@ class _KindTable:
 def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> list[tuple[tuple[int, ...], ...]]:
     """The units of every chunk of every stage.
 
-    Blocks are shared out evenly. Where they do not divide, what stands before the first and after the last block counts
-    as one more each (Megatron's account-for-embedding-in-pipeline-split and -loss-), else the first parts hold fewer.
+    Blocks are divided evenly. Where they do not divide, the units before the first and after the last block count as
+    one block each (Megatron-LM's account-for-embedding-in-pipeline-split and -loss-), else the first parts hold fewer.
     """
     return _cut(order, units, layout.pp, layout.vpp)
 
@@ -230,7 +231,7 @@ def _shares(blocks: int, parts: int) -> list[int]:
         each = (blocks + 2) // parts
         return [each - 1, *[each] * (parts - 2), each - 1]
     each, more = divmod(blocks, parts)
-    # The last part holds the head, the first the embedding: the longer parts stand before the end.
+    # The last part holds the head, the first the embedding, so the longer parts are those before the last.
     sizes = [each] * parts
     for k in range(more):
         sizes[parts - 2 - k if parts - 2 - k >= 0 else parts - 1] += 1
@@ -269,8 +270,8 @@ def _unit(
 
 
 def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, ...]:
-    """Tokens come from other ranks in the order of these and are sorted by expert, and back afterwards (Megatron's
-    `sort_chunks_by_idxs`); so are their gradients."""
+    """Operators that sort the tokens received from other ranks by expert, and back (Megatron-LM's
+    `sort_chunks_by_idxs`); the backward pass has the same."""
     routed = tensor_parallel.routed_tokens(graph, unit) if layout.ep > 1 else None
     if routed is None:
         return ()
@@ -284,7 +285,7 @@ def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
     """Forward calls that run again in the backward pass.
 
     Selective recomputation runs what lies between the projections of attention again: scores, softmax, dropout and
-    their product with the values (arXiv:2205.05198), or the fused kernel that stands for them.
+    their product with the values (arXiv:2205.05198), or the fused kernel that replaces them.
     """
     if mode == "full":
         return unit.forward
@@ -294,7 +295,7 @@ def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
 
 
 def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
-    """Attention that runs again asks for the keys and values of the other ranks again."""
+    """Collectives that recomputation repeats: all with `full`, keys and values of other ranks with `selective`."""
     if mode == "full":
         return forward
     return tuple(e for e in forward if e.group == CONTEXT) if mode == "selective" else ()
@@ -334,8 +335,8 @@ def _busiest(kind: OpSignature, imbalance: float) -> OpSignature:
 
 
 def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
-    """What is done to a unit's whole gradient before FSDP reduces it, after every micro-batch: a cast to the dtype on
-    the wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
+    """Operators on a unit's whole gradient before FSDP reduces it, in every micro-batch: a cast to the dtype on the
+    wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
     sizes = sizes_of(unit)
     if sizes.first is None:
         return ()
@@ -364,7 +365,7 @@ def _stage(
     step: TrainingStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
     copies: tuple[Parameter, ...], cut: Cut, kinds: _KindTable,
 ) -> Stage:  # fmt: skip
-    """One stage's chunks and its optimizer; `copies` are weights of another stage that it holds, too."""
+    """One stage: its chunks and its sweeps. `copies`: weights of another stage that it also holds (tied embeddings)."""
     swept = sweeps(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
 
@@ -386,7 +387,7 @@ def _stage(
 
 @lru_cache(maxsize=4096)
 def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
-    """The same object for the same rows: stages that hold as much sweep alike."""
+    """The same object for the same rows, which stages with equal parameters share."""
     return Segment.of([(kind, phase, 0, 0) for kind, phase in rows])
 
 
@@ -416,7 +417,7 @@ def _chunks(
 
 
 def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: int) -> int | None:
-    """Blocks of a chunk that recompute (None: all): those of the stage are shared out, as Megatron says them."""
+    """Blocks of a chunk that recompute (None: all): `layers` per stage, divided over its chunks as in Megatron-LM."""
     if recompute == "none":
         return 0
     if layers is None:
@@ -427,7 +428,7 @@ def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: i
 
 @lru_cache(maxsize=256)
 def shared_weights(step: TrainingStep) -> tuple[Parameter, ...]:
-    """Weights that stand before the blocks and are read after them as well: the embedding that is the head, too.
+    """Weights of the unit before the blocks that the unit after them also reads: tied embeddings.
 
     The last stage of a pipeline holds a copy, and both stages sum their gradients.
     """

@@ -1,5 +1,5 @@
-"""Passes over all parameters of a pipeline stage: its optimizer, what is copied or divided for a reduction, and sums of
-gradients over micro-batches."""
+"""Passes over all parameters of a pipeline stage: optimizer, bucket copies, division by the number of replicas, and
+sums of gradients over micro-batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Held = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a pipeline's stages depend on beside the units: where they are cut and what of their optimizer is shared."""
+    """What stages depend on beside the units: where they are cut, and how their optimizer is sharded."""
 
     pp: int
     vpp: int
@@ -34,7 +34,7 @@ class Cut:
     recompute_layers: int | None
     accumulates: bool
     sums: int
-    """Ranks that share the sums of gradients over micro-batches: they stand whole below ZeRO 2, whoever updates."""
+    """Ranks that share the accumulated gradients: 1 below ZeRO 2, where every rank keeps all of them."""
     loss_scale: str
     averages: bool
     """Gradients are divided by the number of replicas once, in one buffer of dtype `wire` (None: their own)."""
@@ -56,7 +56,8 @@ class Sweeps:
 
 @lru_cache(maxsize=1024)
 def sweeps(step: TrainingStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
-    """Those of a stage that holds units so many times, and `copies` of another stage's weights."""
+    """The sweeps of a stage. `held`: units and how many times; `copies`: weights of another stage that it also
+    holds."""
     after = _tail(step, held, copies, cut)
     whole = after if cut.sums == cut.over else _tail(step, held, copies, replace(cut, over=1, expert_over=1))
     split = after.host_waits_after + 1
@@ -87,7 +88,7 @@ def _average(step: TrainingStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpS
 def _bucket_copies(
     step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut
 ) -> tuple[Operators, Operators]:
-    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with buffers of their own do not."""
+    """PyTorch's DDP copies every gradient into its bucket and back; frameworks with one gradient buffer do not."""
     if not cut.buckets:
         return (), ()
     known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
@@ -111,7 +112,7 @@ def _bucket_copies(
 
 
 def _tail(step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
-    """The optimizer over this rank's shard of the parameters: of units held so many times each, and of `copies`."""
+    """The optimizer over this rank's shard of the parameters of `held` units and of `copies`."""
     sizes: dict[int, int] = {}
     first = None
     for known, repeat in (*((sizes_of(step.layers.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
@@ -134,7 +135,8 @@ _sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Elements of a unit's trainable parameters: (elements, whether an expert's, how many of these); the first one."""
+    """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
+    them."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None

@@ -1,10 +1,11 @@
-"""Where tensor-, context- and expert-parallel ranks exchange activations inside a unit, and what runs on part of it.
+"""Collectives of tensor-, context- and expert-parallel ranks inside a unit, and which operators run on part of the
+tokens.
 
-Between divided modules every rank of a tensor-parallel group runs the same operators; with sequence parallelism each
-runs them on its part of the tokens. Where data enters a divided module and where it leaves, the ranks exchange
+Outside divided modules every rank of a tensor-parallel group runs the same operators; with sequence parallelism each
+runs them on its part of the tokens. Activations are exchanged where they enter and leave a divided module
 (Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198):
 
-    without sequence parallelism   all-reduce where it leaves forward; all-reduce of the input's gradient backward
+    without sequence parallelism   all-reduce on leaving forward; all-reduce of the input's gradient backward
     with it                        all-gather on entering, reduce-scatter on leaving, and the same backward; the input
                                    is gathered once more for the weight gradients, behind which its own gradient is
                                    scattered (Megatron's LinearWithGradAccumulationAndAsyncCommunication)
@@ -26,16 +27,16 @@ _ATTENTION = ("pt.attention", "pt.attention_backward")
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """What a unit's ranks exchange in one micro-step."""
+    """The collectives of a unit in one micro-batch."""
 
     forward: tuple[CollectiveOp, ...] = ()
     backward: tuple[CollectiveOp, ...] = ()
 
 
 def region_of(path: str, unit: str, split: Split) -> str:
-    """The module with divided weights, or on the whole sequence, that a call lies in, or nothing.
+    """The divided module, or the module run on the whole sequence, that a call belongs to; "" if none.
 
-    A block may also hold what runs between two stacks of blocks: a second embedding, the first stack's head.
+    A block may also hold operators between two stacks of blocks: a second embedding, the first stack's head.
     """
     if unit not in (BEFORE, AFTER) and (path == unit or path.startswith(f"{unit}.")):
         inside = path[len(unit) :].split(".")
@@ -47,7 +48,7 @@ def region_of(path: str, unit: str, split: Split) -> str:
 def local_call(
     graph: OpGraph, sharded: OpGraph | None, unit: Unit, index: int, split: Split | None
 ) -> tuple[Call, OpGraph]:
-    """A call of the unit and the graph whose kinds it has: on the rank's part of the sequence, or on all of it."""
+    """A call of the unit and the graph it is taken from: `sharded` if it runs on the rank's part of the sequence."""
     call = graph.calls[index]
     if sharded is None or split is None:
         return call, graph
@@ -57,7 +58,7 @@ def local_call(
         return sharded.calls[index], sharded
     outermost = graph.modules[call.module] == ""
     in_loss = unit.name == AFTER and (call.phase is Phase.LOSS or outermost)
-    # Between two stacks (a mask, tokens drawn from the generator); what lies there backward are sums of gradients.
+    # Between two stacks (a mask, tokens drawn from the generator); backward there are only sums of gradients.
     in_loss = in_loss or (unit.name != BEFORE and outermost and call.phase is Phase.FORWARD)
     return (call, graph) if divided or in_loss else (sharded.calls[index], sharded)
 
@@ -80,7 +81,7 @@ def exchanges(graph: OpGraph, unit: Unit, split: Split | None, layout: Layout, t
 
 
 def _is_shared(path: str, split: Split) -> bool:
-    """Whether a call lies in the expert that all tokens pass."""
+    """Whether a call belongs to the shared expert, which processes all tokens."""
     return f".{split.moe}.{split.shared}" in f".{path}"
 
 
@@ -107,7 +108,7 @@ def _in(graph: OpGraph, index: int, unit: Unit, region: str, split: Split) -> bo
 
 
 def _sources(graph: OpGraph, unit: Unit, region: str, split: Split) -> list[int]:
-    """Bytes of every activation whose products a region takes, beside the first: cross-attention's keys and values."""
+    """Bytes of the inputs of a region's products beside the first: the source of cross-attention's keys and values."""
     inside = [i for i in unit.forward if _in(graph, i, unit, region, split)]
     copied = {
         graph.calls[i].writes[0]: graph.calls[i].reads[0]
@@ -173,7 +174,7 @@ def _tensor(
 def _expert(
     graph: OpGraph, unit: Unit, layout: Layout, topk: int, forward: list[CollectiveOp], backward: list[CollectiveOp]
 ) -> None:
-    """Tokens to their experts and back: an all-to-all each, in both passes."""
+    """Sending tokens to their experts and back: one all-to-all each, in both passes."""
     routed = routed_tokens(graph, unit)
     if routed is None:
         return
@@ -203,7 +204,7 @@ def routed_tokens(graph: OpGraph, unit: Unit) -> TensorSpec | None:
 def _context(
     graph: OpGraph, unit: Unit, layout: Layout, forward: list[CollectiveOp], backward: list[CollectiveOp]
 ) -> None:
-    """Keys and values travel to the queries of every rank, their gradients back."""
+    """Sending keys and values to the queries of every rank, and their gradients back."""
     for i in unit.forward:
         kind = graph.kinds[graph.calls[i].kind]
         if kind.name != "pt.attention":
@@ -225,10 +226,10 @@ def _context(
 
 
 def attention_parts(kind: OpSignature, layout: Layout) -> int:
-    """How often a rank runs an attention call of its own part of the sequence: once per part of the keys.
+    """How many times a rank runs an attention call of its part of the sequence: once per part of the keys.
 
-    In a ring the parts are dealt out in pairs from both ends, so that under a causal mask every rank has half of each
-    step to do (arXiv:2310.01889 and Megatron's load balancing): cp calls that are causal themselves. With all keys
-    gathered, or all of the sequence for a part of the heads (all-to-all), one call does the work of these cp.
+    In a ring each rank holds two parts, one from each end of the sequence, so that a causal mask leaves every rank half
+    of each step (arXiv:2310.01889, Megatron-LM's load balancing): cp causal calls. With all keys gathered, or the whole
+    sequence for some of the heads (all-to-all), one call does the work of these cp.
     """
     return layout.cp if layout.cp > 1 and kind.name in _ATTENTION else 1

@@ -1,9 +1,9 @@
-"""Kernel times from the points that `calibrate` measured on this very device, interpolated in utilisation space.
+"""Kernel times from the points that `calibrate` measured on the device itself, interpolated between sizes.
 
-Works limited by traffic follow a monotone curve over bytes: that of their operator, else of one alike, else of their
-family. Products, convolutions and attention follow a smooth surface over their sizes, around shares of the peak and of
-the bandwidth that each class of them reaches; one surface serves all operators of a family. Works without any point
-keep the learned curves.
+Memory-bound works follow a monotone curve over bytes: of their operator, else of a similar one (`similar_operators`),
+else of their family. Products, convolutions and attention follow a smooth surface over their sizes, around the shares
+of peak and bandwidth that each class reaches; one surface serves all operators of a family. Works without a point keep
+the learned curves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURED, INTERPOLATED, ASSUMED = (SOURCES.index(name) for name in ("measured", 
 BORROWED_SPREAD = 0.3
 """Least spread of log(time) where the points are another operator's: chosen."""
 SAME_SHARE = 0.01
-"""Sizes this near to a point are the point."""
+"""Sizes within this share of a point count as measured."""
 _POOLED = 0.35
 """Points of different operators nearer than this (natural log of bytes) are averaged before the curve is drawn."""
 _GAP_SPREAD = 0.1
@@ -48,19 +48,19 @@ _GAP_SPREAD = 0.1
 
 SURFACES = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
 """Families limited by arithmetic, as a rule."""
-# Whose utilisation serves where a family was not measured at all.
+# Families whose utilisation is used where a family was not measured.
 _RELATED = {
     CONV_DILATED: (CONV, MATMUL), CONV_GROUPED: (CONV, MATMUL), CONV: (MATMUL,), RNN: (MATMUL,), ATTENTION: (MATMUL,),
 }  # fmt: skip
-# An operator is timed as a whole, and one work stands for it. These are timed in parts: pass by pass, without bias.
+# An operator is timed as a whole and represented by one work. These are timed pass by pass, without bias.
 _IN_PARTS = frozenset({"aten.convolution_backward", "pt.rnn", "pt.rnn_backward"})
 _BIAS_APART = frozenset({"aten.convolution", "aten._convolution", "aten.cudnn_convolution"})
 
 
 def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu: Gpu) -> tuple[KernelTimes, Mask]:
-    """`times` with every work that the device's calibration covers timed from its points, and which those are.
+    """`times` with the works that the calibration covers timed from its points, and a mask of these works.
 
-    `owner` says which operator (by index) each work belongs to.
+    `owner`: the operator (by index) that each work belongs to.
     """
     count = len(table)
     covered, whole = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
@@ -105,7 +105,7 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
 
 
 def contention_factors(table: WorkTable, calibration: Calibration, ranks: int) -> Array:
-    """How much slower each work runs with `ranks` processes on the node."""
+    """Factor on the time of each work with `ranks` processes on the node, as measured."""
     factors = calibration.contention_of(ranks)
     by_class = np.array([factors.of(family, kind, family in SURFACES) for family, _, _, kind in table.classes])
     return np.asarray(by_class[table.class_of], dtype=np.float64)
@@ -114,7 +114,7 @@ def contention_factors(table: WorkTable, calibration: Calibration, ranks: int) -
 def _parts(
     table: WorkTable, operators: tuple[str, ...], owner: Indices, whole: Mask, gpu: Gpu
 ) -> Iterator[tuple[int, Indices]]:
-    """Of every operator whose points hold all its works: the largest, which carries their time, and the others."""
+    """For every operator timed as a whole: its largest work, which takes the time, and its other works."""
     counts = np.bincount(owner)
     for kind in np.unique(owner[whole & (counts[owner] > 1)]):
         works = np.flatnonzero(owner == kind)
@@ -201,12 +201,13 @@ class _Surface:
         self._surface = SmoothSurface(features, self._labels, excess, noise)
 
     def knows(self, operator: str, variant: str) -> tuple[bool, bool]:
-        """Whether points stand for that operator in that variant (in any, where the work names none), and at all."""
+        """Whether there are points of that operator in that variant (in any, if the work names none), and in any
+        variant."""
         named = self._own and operator in self._operators
         return named and (not variant or (operator, variant) in self._classes), named
 
     def at(self, features: Array, floors: Array, operator: str, variant: str) -> tuple[Array, Array, Mask]:
-        """Seconds, spread of their log, and whether a point is this very work."""
+        """Seconds, spread of their log, and whether a point has these sizes."""
         label = (self._operators.get(operator, -1), self._variants.get(variant, -1))
         labels = np.broadcast_to(np.array(label, dtype=np.intp), (len(features), 2))
         excess, deviation = self._surface.at(features, labels)
@@ -217,7 +218,7 @@ class _Surface:
         return seconds, np.hypot(deviation, self._noise), (alike & (apart <= SAME_SHARE)).any(axis=1)
 
     def _base(self, operator: str, variant: str) -> tuple[Array, float]:
-        """Of the class; of the mean of the operator's classes or of the variant's where the class has no points."""
+        """Base and offset of the class; without points, the mean of the operator's classes, else of the variant's."""
         name = (operator, variant)
         if name in self._bases:
             return self._bases[name], self._offsets[name]
@@ -233,7 +234,7 @@ _POINTS_FOR_BASE = 6
 
 
 class _Book:
-    """The points of one device by key; a class is solved when it is first asked for."""
+    """The points of one device by key; a class is solved on first use."""
 
     def __init__(self, gpu: Gpu, calibration: Calibration) -> None:
         points = calibration.kernels
@@ -249,7 +250,7 @@ class _Book:
         peaks = np.array([compute_peak(gpu, math, kind) for math, kind in zip(points.math, kinds, strict=True)])
         self._floors = _floors(flops / peaks, self._bytes / gpu.memory_bytes_per_s)
         self.call_s = float((self._seconds / np.maximum(np.array(points.launches), 1.0)).min())
-        """The cheapest call of all: whatever is launched costs this."""
+        """Seconds of the cheapest call: the least cost of any launch."""
         self._members: dict[Key, list[int]] = {}
         for i, (family, math, kind) in enumerate(zip(points.family, points.math, kinds, strict=True)):
             operator, variant = self._operator[i], points.variant[i]
@@ -262,8 +263,8 @@ class _Book:
         self._surfaces: dict[Key, _Surface] = {}
 
     def curve(self, operator: str, family: str, variant: str, math: str, kind: str) -> _Curve | None:
-        """Of the nearest points: the operator's, one alike, the family's; then those of float32, on a CPU also those of
-        half numbers, by elements; then any pointwise."""
+        """The curve of the nearest points: the operator's, a similar operator's, the family's; then those of float32
+        (on a CPU also of half precision, by elements); then any pointwise."""
         of_operator = ("operator", operator, math, kind)
         key = self._first(
             ("own", operator, family, variant, math, kind), of_operator,
@@ -285,12 +286,12 @@ class _Book:
         return found
 
     def _narrower(self, operator: str, family: str, math: str) -> tuple[Key, ...]:
-        """Of half numbers for float32, where the loop over elements is what takes the time: on a CPU. A pooling there
-        takes ten times what a pointwise operator of as many bytes does."""
+        """Keys of half-precision points for float32 on a CPU, where the loop over elements takes the time. A pooling
+        takes ten times as long there as a pointwise operator of as many bytes."""
         return (("operator", operator, math, "half"), ("family", family, "half")) if self._loops else ()
 
     def surface(self, family: str, math: str, kind: str) -> _Surface | None:
-        """Of the family in that unit, else in any unit of the dtype class, else of a related family."""
+        """The surface of the family in that unit, else in any unit of the dtype class, else of a related family."""
         own = ("unit", family, math, kind)
         key = self._first(own, *(("family", name, kind) for name in (family, *_RELATED.get(family, ()))))
         if key is None:

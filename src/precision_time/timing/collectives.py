@@ -5,9 +5,9 @@ at a time) and protocol (LL, LL128, Simple)
 
     time = a + b + 2 k sqrt(a b)    a: latency, base + hops x hop    b: bytes on the busiest link / bandwidth
 
-and the least of them is taken, as NCCL takes it. The last term is what pipelining costs: a message cut into
-chunks pays latency per chunk and bandwidth per byte, and the best chunk size leaves a multiple of their
-geometric mean. It is why bus bandwidth still grows from 16 MB to 1 GB.
+and the least of them is taken, as in NCCL. The last term is the cost of pipelining: a message cut into chunks pays
+latency per chunk and bandwidth per byte, and the best chunk size leaves a multiple of their geometric mean. It explains
+why bus bandwidth still grows from 16 MB to 1 GB.
 
 Structure: NCCL src/graph/tuning.cc. Constants: `data/collectives.json`, written by
 `precision-time fit collectives`. Fabrics: `hardware/data/fabrics.yaml`.
@@ -38,13 +38,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CollectiveTime:
-    """Seconds with the choice that NCCL would make, where they come from and how far off they may be."""
+    """Seconds with the algorithm and protocol of the least time, their source and their spread."""
 
     seconds: Array
     choice: NDArray[np.str_]
     """algorithm/protocol of each message, for example ring/LL128; none where nothing is sent."""
     source: str
-    """learned where the fabric was measured with as many GPUs, assumed otherwise."""
+    """"learned" where the fabric was measured with at least this many GPUs, else "assumed"."""
     log_std: float
     """Standard deviation of the log of measured over predicted."""
 

@@ -1,4 +1,4 @@
-"""The communicators of a layered program on a cluster, and the seconds of collectives in them."""
+"""The communicators of a program on a cluster, and the seconds of collectives in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precision_time.timing.overlap import overlap_slowdown
 
 @dataclass(frozen=True, slots=True)
 class Communicators:
-    """Communicators and the seconds of collectives in them; `overlap` scales how much compute slows beside these."""
+    """Communicators by name. `overlap` scales the slowdown of compute beside their collectives."""
 
     groups: Mapping[str, Group]
     cluster: Cluster
@@ -31,7 +31,8 @@ class Communicators:
         return cls(groups, cluster, costs.overlap)
 
     def seconds(self, group: str, collective: str, nbytes: float, copies: int = 0) -> float:
-        """Of a collective of so many bytes a rank; 0 without such a communicator. `copies`: as in `CollectiveOp`."""
+        """Seconds of a collective of `nbytes` per rank; 0 without such a communicator. `copies`: as in
+        `CollectiveOp`."""
         communicator = self.groups.get(group)
         if communicator is None or nbytes <= 0:
             return 0.0
@@ -45,7 +46,7 @@ class Communicators:
 
     @property
     def measured(self) -> bool:
-        """Whether all-reduces among all ranks of this very node were timed (`calibrate`)."""
+        """Whether `calibrate` timed all-reduces among all ranks of this node."""
         return measured_collective("all_reduce", 1.0, self.cluster) is not None
 
     def slowdown(self, group: str, collective: str) -> float:
@@ -61,8 +62,8 @@ def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
 
 
 def _sent_once(group: Group, copies: int) -> float:
-    """Share of `copies` of a token, for as many experts, that is left when each node is sent it once (between nodes) or
-    each rank (within one): expected distinct places of evenly spread experts."""
+    """Share of the `copies` of a token (one per expert) that is sent when each node (between nodes) or rank (within
+    one) receives it once: the expected number of distinct nodes or ranks of evenly spread experts, over `copies`."""
     places = group.domains if group.domains > 1 else group.ranks
     return min(1.0, places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies)
 

@@ -1,8 +1,7 @@
-"""The few factors fitted on whole training steps: what `fit.steps` writes and `price` reads.
+"""Factors fitted on whole training steps: written by `fit.steps` and `fit.layouts`, read by `time_program`.
 
 `scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
-of an execution mode. `host` multiplies the host's costs (operator, tensor), `ranks` what ranks cost each other
-(jitter, host_contention).
+of an execution mode. `host` multiplies the host's costs (operator, tensor), `ranks` jitter and host contention.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from precision_time.timing.ranks import RankCosts, rank_costs
 
 @dataclass(frozen=True, eq=False)
 class StepConstants:
-    """Everything between kernel tables and whole steps."""
+    """Factors between kernel tables and whole steps, and costs of frameworks and layouts."""
 
     scales: Mapping[str, float] = field(default_factory=dict)
     execution: Mapping[str, float] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""What kernels were measured to do beyond their curve: a smooth factor on the curve's busy time.
+"""The measured deviation of kernels from their time curve: a smooth factor on the curve's busy time.
 
-log2(time) = log2(curve) + g, g a sum of tables over two features each, linear between knots. A table is shared by all
-devices of a class of kernels; a measured device has tables of its own, drawn towards the shared ones. Outside the knots
-the edge holds.
+log2(time) = log2(curve) + g, where g is a sum of tables over two features each, linear between knots. All devices share
+the tables of a class of kernels; a measured device has its own tables, regularised towards the shared ones. Outside the
+knots the value at the edge holds.
 
 Time stays monotone by construction. g never falls along a size that is a feature, and along the curve itself the slopes
 of g add up to something in [-1, 0]: time then grows with the curve, and no faster. A batch enters through the curve
@@ -24,12 +24,12 @@ from precision_time.timing.work import ATTENTION, CONV, MATMUL
 CURVE = "curve"
 """The axis of the curve itself: log2 of its busy time in microseconds."""
 UP, ROW, FREE = "up", "row", "free"
-"""Along an axis g may never fall (a size); together with the curve it may not fall (the length of a row, which the
-curve is proportional to); or it may do as it likes (a head size, a flag)."""
+"""Constraint on g along an axis. UP: g never falls (a size). ROW: g plus the curve never falls (the length of a row, to
+which the curve is proportional). FREE: none (a head size, a flag)."""
 
 
 class Columns(Protocol):
-    """What of a `WorkTable` the features are made of."""
+    """The columns of a `WorkTable` that the features are computed from."""
 
     @property
     def shape(self) -> Array: ...
@@ -93,7 +93,7 @@ AXES: Mapping[str, Mapping[str, tuple[Feature, str]]] = {
 }
 """Per curve the features beside the curve itself, all in log2 but the flag. Rows, columns and depth: m, n and k; inputs
 and outputs: channels; positions: of an image; length: the geometric mean of queries and keys; row: elements that are
-normalised together."""
+one normalisation covers."""
 TERMS: Mapping[str, tuple[tuple[str, str], ...]] = {
     MATMUL: (
         (CURVE, "rows"),
@@ -112,8 +112,8 @@ TERMS: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def covers(family: str, variant: str, features: Mapping[str, float | str]) -> bool:
-    """Whether rows like this work were measured for its own curve: forward passes, 3x3 convolutions, rows of a
-    known length.
+    """Whether the kernel tables contain rows like this work: forward passes, 3x3 stride-1 convolutions, softmax and
+    norms with a known row length, all products.
     """
     if family == CONV:
         return variant.startswith("fwd") and features.get("taps") == 9.0 and features.get("stride") == 1.0
@@ -132,7 +132,8 @@ class Correction:
 
     @classmethod
     def find(cls, content: Mapping[str, Any], key: str, device: str) -> Correction | None:
-        """That of `device`, else the shared one, from `corrections` of kernels.json; key "curve|dtype class"."""
+        """The correction of `device`, else the shared one; `content`: `corrections` of kernels.json, keyed "curve|dtype
+        class"."""
         entry = content.get(key)
         if entry is None:
             return None

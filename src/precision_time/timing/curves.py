@@ -1,4 +1,4 @@
-"""The time curves of matrix products and fused attention on one device, as plain numpy over arrays of shapes.
+"""The time curves of matrix products and fused attention on one device, in numpy over arrays of shapes.
 
 A product is cut into tiles; a tile costs its own multiply-adds plus a fixed start-up worth `k0` steps along
 k, at an efficiency per tile size. Tiles fill the multiprocessors in waves, a partly filled wave costs

@@ -1,4 +1,4 @@
-"""Seconds the host needs to launch each operator. A GPU that outruns its host waits: the step is host-bound."""
+"""Seconds the host needs to launch each operator. A GPU that finishes earlier waits: the step is launch-bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 WAIT_S = 20e-6
-"""To read one number back from an idle device: a copy, the wait for it, and the way back through Python. A guess."""
+"""Seconds to read one number back from an idle device: copy, wait, return through Python. Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class HostCosts:
     backward_share: float
 
     def per_kind(self, kinds: Sequence[OpSignature], launches: NDArray[np.intp]) -> Array:
-        """Host seconds of one call of each kind, views apart."""
+        """Host seconds of one call of each operator, without views."""
         seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
         for i, kind in enumerate(kinds):
             if kind.name == "pt.sweep":
@@ -56,7 +56,7 @@ class HostCosts:
 
 @cache
 def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
-    """Costs in an execution mode; `factor` slows or speeds a node's host."""
+    """Costs in an execution mode. `factor` multiplies every cost (node's host, contention)."""
     content = read_data("host.json")
     us = {key: value * 1e-6 * factor for key, value in content["modes"][execution].items()}
     return HostCosts(
@@ -67,7 +67,8 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
 
 @cache
 def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
-    """A calibrated host: its own figures in eager mode; any other mode is as much faster or slower as its operators."""
+    """A calibrated host: its measured costs in eager mode; other modes are the shipped costs times the ratio of its
+    measured cost per operator to the shipped one."""
     content = read_data("host.json")
     if execution != "eager":
         factor = host.operator_us / content["modes"]["eager"]["operator_us"]

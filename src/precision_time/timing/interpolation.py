@@ -1,4 +1,4 @@
-"""Between measured points: a monotone curve in one size, and a smooth surface over several. Plain numpy.
+"""Interpolation between measured points: a monotone curve in one size, a smooth surface over several.
 
 Sizes span six orders of magnitude, times are positive, and measurements err by a share, so errors are weighed as logs.
 """
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 LEAST_SPREAD = 0.02
-"""No point is trusted beyond this, however well its repeats agree."""
+"""Least spread of log(time) of a point, however well its repeats agree."""
 
 
 def logs(values: Array) -> Array:
@@ -23,9 +23,9 @@ def logs(values: Array) -> Array:
 
 
 class MonotoneCurve:
-    """Seconds by bytes. More is never faster, and time is linear between points: a fixed cost and a rate.
+    """Seconds by bytes: never falling, linear between points (a fixed cost and a rate).
 
-    Below the smallest point time stays (the call itself costs it); above the largest the bytes per second stay.
+    Below the smallest point the time is constant (the cost of the call); above the largest the bytes per second are.
     Points within `merged` of each other (natural log) are one; what still falls is averaged (pool adjacent violators).
     Straight lines on log-log axes were tried: where every other point is left out of a measured CPU they err by 24 %
     (median), these by 6 %, because most curves turn from a fixed cost to a rate between two points.
@@ -52,7 +52,7 @@ class MonotoneCurve:
         return np.asarray(np.interp(sizes, self._sizes, self._seconds) * beyond, dtype=np.float64)
 
     def distance(self, sizes: Array) -> Array:
-        """How far the nearest point is, in natural log of the size; below the smallest nothing changes any more."""
+        """Distance to the nearest point in natural log of the size; 0 below the smallest."""
         x = np.maximum(logs(sizes), self._logs[0])
         return np.asarray(np.abs(x[:, None] - self._logs).min(axis=1), dtype=np.float64)
 
@@ -96,7 +96,7 @@ Chosen likewise, on six classes that differ by an offset and a slope: 0.21 with 
 each class and 0.45 for one that ignores classes.
 """
 _PRIOR_DEVIATION, _PRIOR_POINTS = 0.3, 4.0
-"""Until the points say more, utilisations of a family are taken to differ by this much."""
+"""Prior standard deviation of log utilisation within a family, and its weight in points."""
 _OUTSIDE = 0.15
 """Spread that each factor e beyond the measured box adds: chosen."""
 
@@ -121,10 +121,10 @@ def nonnegative(columns: Array, times: Array) -> Array:
 
 
 class SmoothSurface:
-    """Values over several features, of classes that resemble each other: Gaussian-process regression, solved once.
+    """Values over several features of related classes: Gaussian-process regression, solved once.
 
-    The covariance is Matern 5/2. Labels (one column each for operator and variant) say which points are alike. Features
-    outside the box of the points are moved to its edge.
+    The covariance is Matern 5/2. Labels (one column each for operator and variant) add covariance between points of one
+    operator or variant. Features outside the box of the points are moved to its edge.
     """
 
     def __init__(self, features: Array, labels: Labels, values: Array, noise: Array) -> None:
@@ -139,7 +139,7 @@ class SmoothSurface:
         own = self._covariance(features, labels) + np.diag(noise**2 + LEAST_SPREAD**2)
         self._root = np.linalg.inv(np.linalg.cholesky(own))
         self._weights = self._root.T @ (self._root @ rest)
-        # Each point predicted from the others, in one formula: are the errors as large as the model believes?
+        # Leave-one-out errors in closed form, over their predicted size.
         left_out = 1.0 / (self._root**2).sum(axis=0)
         surprise = float(np.sqrt(np.mean(self._weights**2 * left_out)))
         self._widen = max(surprise, 1.0) if count > 4 else 1.0

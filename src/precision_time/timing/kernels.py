@@ -1,7 +1,7 @@
 """Seconds of kernels on a device: time = max(compute floor, memory floor) / utilisation + launch.
 
 What is learned is the utilisation, which lies in (0, 1]; no kernel is ever timed below its physical floor.
-`WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` prices it.
+`WorkTable` holds many works as arrays and is built once per program; `KernelModel.seconds` gives their seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, CONVOLUTION_FE
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
-TRANSPOSE_SHARE = 0.85  # NCHW transposes on tensor cores ran at 1.06-1.3 x peak-bandwidth time
-DEFAULT_SM_COUNT = 132  # only the quantisation in waves depends on it; for devices that publish none
+# Share of peak bandwidth of NCHW transposes on tensor cores: assumed; whole steps scale it (HELPERS).
+TRANSPOSE_SHARE = 0.85
+# Of devices that publish none: as H100. Only wave quantisation depends on it.
+DEFAULT_SM_COUNT = 132
 DETAILS = ("cols", "causal")
 _POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
 
 
 class Device(Protocol):
-    """What pricing needs to know of a GPU (hardware.Gpu has it all)."""
+    """The properties of a GPU that kernel times depend on (`hardware.gpu.Gpu` has them)."""
 
     @property
     def kernel_name(self) -> str: ...
@@ -102,9 +104,9 @@ class WorkTable:
     details: Array
     """Elements in a row, and whether causal; zero where a work has no such thing."""
     covered: NDArray[np.bool_]
-    """Whether corrections of the family's own curve may say something of a work."""
+    """Whether the correction of the family's curve applies to a work (see `corrections.covers`)."""
     operators: tuple[str, ...] = ()
-    """Of each work, where known (see `operators.operator_key`); measured points are kept by operator."""
+    """The operator of each work, where known (see `operators.operator_key`); measured points are keyed by operator."""
 
     def __len__(self) -> int:
         return len(self.class_of)
@@ -186,7 +188,7 @@ _COLUMNS = (
 
 
 class KernelModel:
-    """Prices works on a device.
+    """Seconds of works on a device.
 
     `scales` maps "family|arch|dtype_class" (a part may be "*", the family may carry its variant:
     "conv.wgrad") to a factor on the time above the launch, the most specific key wins; default: the shipped

@@ -1,4 +1,4 @@
-"""What whole steps of large models say beyond kernels and collectives: how fast a framework launches, overlap's cost.
+"""Factors fitted on whole steps of large models: launch cost of frameworks, slowdown beside collectives, networks.
 
 `data/layout_scales.json` is written by `precision-time fit layouts`. Everything here is at its neutral value
 without that file.
@@ -15,11 +15,11 @@ from precision_time.timing.parameters import read_data
 
 @dataclass(frozen=True, slots=True)
 class FrameworkOverhead:
-    """What a framework does to the costs of its kernels.
+    """Effect of a framework on host and kernel times.
 
-    host          factor on every cost of its host with all GPUs of a node in use, in place of host contention; None:
-                  not measured
-    traffic       factor on kernels that memory limits, its optimizer's apart
+    host          factor on every host cost with all GPUs of a node in use, in place of host contention; None: not
+                  measured
+    traffic       factor on memory-bound kernels except the optimizer's
     host_power    p of the seconds of a pass, (d^p + h^p)^(1/p) of device seconds d and host seconds h, where the host
                   synchronizes so often that it does not run ahead of the device; None: it runs ahead freely
     """
@@ -29,7 +29,7 @@ class FrameworkOverhead:
     host_power: float | None = None
 
     def pass_seconds(self, device_s: float, host_s: float) -> float:
-        """Device seconds of a pass, with what it waits for a host that does not run ahead."""
+        """Device seconds of a pass, including its wait for a host that does not run ahead."""
         larger, smaller = max(device_s, host_s), min(device_s, host_s)
         if self.host_power is None or larger <= 0.0:
             return device_s
@@ -55,13 +55,13 @@ class LayoutCosts:
     attention: Mapping[str, float] = field(default_factory=dict)
 
     def overhead(self, framework: str) -> FrameworkOverhead:
-        """What a framework does to the costs of its kernels."""
+        """The effect of a framework on host and kernel times."""
         traffic = float(self.traffic.get(framework, 1.0))
         return FrameworkOverhead(self.host.get(framework), traffic, self.host_power.get(framework))
 
 
 @cache
 def shipped_layout_costs() -> LayoutCosts:
-    """Those that come with the package."""
+    """The costs that ship with the package."""
     content = read_data("layout_scales.json").get("costs", {})
     return LayoutCosts(**content)

@@ -1,4 +1,4 @@
-"""Collectives by the points that `calibrate` measured among the ranks of this node."""
+"""Seconds of collectives from the points that `calibrate` measured among the ranks of a node."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from precision_time.timing.interpolation import MonotoneCurve
 
 
 def measured_collective(name: str, nbytes: ArrayLike, cluster: Cluster) -> CollectiveTime | None:
-    """Seconds between measured sizes; None where the world is larger than the node, or not of a measured size.
+    """Seconds interpolated between measured sizes; None on several nodes or where this number of ranks was not
+    measured.
 
-    Above the largest message its bandwidth holds; below the smallest its time.
+    Above the largest size the bandwidth of that size is used, below the smallest its time.
     """
     calibration = cluster.gpu.calibration
     if calibration is None or cluster.nodes > 1 or cluster.gpus == 1:

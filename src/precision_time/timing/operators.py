@@ -1,8 +1,8 @@
-"""Rules for operators that are limited by arithmetic: matrix products, convolutions, attention, recurrent layers.
+"""Rules for operators limited by arithmetic: matrix products, convolutions, attention, recurrent layers.
 
-`works(kind, options)` gives the GPU work of any operator of the registry: a list (convolution backward is two
-products), empty for operators that cost nothing on the device, or None where no rule is known (reported as unsupported,
-and timed as the bytes it touches). Adding an operator is one small function and one line, here or in `traffic`.
+`works(kind, options)` gives the works of an operator of the registry: a list (convolution backward is two products),
+empty for operators without device time, or None without a rule (reported as unsupported and timed by the bytes it
+touches). To add an operator, write one small function and register it, here or in `traffic`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def touched(kind: OpSignature) -> Work:
 
 
 def operator_key(kind: OpSignature) -> str:
-    """The name under which an operator is measured: in place or not, and whatever a sweep runs over, is one."""
+    """The name an operator is measured under: one for in place and not, one per label of a sweep."""
     label = kind.attr("label") if kind.name == "pt.sweep" else None
     return (f"pt.sweep:{label}" if label else kind.name).rstrip("_")
 
 
 def main_work(of_operator: list[Work]) -> int:
-    """Position of the work that stands for an operator timed as a whole."""
+    """Position of the work that represents an operator timed as a whole: the largest."""
     return max(range(len(of_operator)), key=lambda i: (of_operator[i].flops, of_operator[i].bytes))
 
 

@@ -1,11 +1,12 @@
 """How much compute slows while a collective runs beside it, and the collective beside compute.
 
-A collective takes two things from the kernels beside it: multiprocessors, of which its blocks hold some for as long
-as it runs, and memory bandwidth, of which every byte on the wire costs two or three. With `s` the share of
-multiprocessors and `m` the share of memory bandwidth, compute-bound kernels take 1 / (1 - s) of their time and
-memory-bound ones, like the collective beside them, 1 + m (both want more than there is and share in proportion).
+A collective takes multiprocessors, held by its blocks while it runs, and memory bandwidth: two or three bytes for every
+byte on the wire. With `s` the share of multiprocessors and `m` the share of memory bandwidth, compute-bound kernels
+take 1 / (1 - s) times as long, memory-bound ones and the collective beside them 1 + m times (demand exceeds bandwidth
+and is shared in proportion).
 
-Every number is in `data/overlap.json` with its source; most are assumed, none is fitted. `scale` is there to fit.
+Every number is in `data/overlap.json` with its source; most are assumed. `scale`, one factor on both slowdowns, is
+fitted on published steps (`data/layout_scales.json`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which numbers price a class of work on a device: fitted sets, hand-set priors, and where each came from.
+"""The parameters of a class of work on a device: fitted sets and hand-set priors, each with its source.
 
-`data/kernels.json` holds what `precision_time.fit.kernels` fitted from kernel tables, one set per curve,
-dtype class and device or architecture. `data/kernel_priors.json` holds the few numbers set by hand, each
-with its source: how a family without measurements departs from a curve that has them. What we measured ourselves
-(`own` in kernels.json, from `precision_time.fit.measured_parameters`) comes before those.
+`data/kernels.json` holds the fit of `precision_time.fit.kernels` to kernel tables: one set per curve, dtype class and
+device or architecture. `data/kernel_priors.json` holds the numbers set by hand, each with its source: how a family
+without measurements differs from a curve that has them. Measurements of this project (`own` in kernels.json, from
+`precision_time.fit.measured_parameters`) take precedence over both.
 `data/step_scales.json`, when present, holds factors fitted on whole training steps.
 """
 
@@ -54,7 +54,7 @@ _NEAREST_CLASS = {
     "fp32": ("half",),
 }
 
-# The curves a family rides on, in order of preference, before its prior adjusts it.
+# The curves that a family uses, in order of preference, before its prior adjusts them.
 _CURVES = {
     MATMUL: ("matmul",), CONV: ("conv", "matmul"), CONV_1D: ("conv", "matmul"), CONV_DILATED: ("conv", "matmul"),
     CONV_GROUPED: ("matmul",),
@@ -64,11 +64,11 @@ _CURVES = {
 _COMPUTE_CURVES = frozenset({"matmul", "conv", "winograd", "attention"})
 
 
-# What another architecture or dtype adds to the spread of log(time); the held-out errors of the fit are of
-# this size.
+# Added to the spread of log(time) where another architecture or dtype is borrowed: the size of the held-out errors
+# (benchmarks/results/kernels.md).
 _TRANSFER_SPREAD = 0.15
-# What another device of the same architecture adds to sets that we measured: half of that, since errors held out
-# within Hopper and Blackwell are hardly above the fitted ones.
+# The same for another device of the architecture of a measured set: half of it, since errors held out within Hopper and
+# Blackwell are hardly above the fitted ones.
 _SIBLING_SPREAD = 0.075
 
 # A device that never was measured and packs more FLOP/s into a watt than those it borrows from sustains less of them:
@@ -87,7 +87,7 @@ class Resolved:
     helper_scale: float = 1.0
     """The factor on helper kernels (`Work.serial_bytes`)."""
     correction: Correction | None = None
-    """What was measured of this very family and dtype class beyond its curve."""
+    """The correction of this family and dtype class, where it was measured."""
 
 
 @cache
@@ -121,7 +121,7 @@ def _patterns(family: str, variant: str, arch: str, dtype_class: str) -> Iterato
         for kind in (dtype_class, "*"):
             for chip in (arch, "*"):
                 yield f"{name}|{chip}|{kind}"
-    if family in (CONV_1D, CONV_DILATED):  # what is not said of it holds as for any convolution
+    if family in (CONV_1D, CONV_DILATED):  # without factors of its own it takes those of convolutions
         yield from _patterns(CONV, variant, arch, dtype_class)
 
 
@@ -203,8 +203,9 @@ class ParameterBook:
     def _measured(
         self, base: Resolved, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str
     ) -> Resolved | None:
-        """What we measured of this very class of work: on the device, or, a little wider, on its architecture, unless
-        others measured the device itself or its chip is of another kind (`relatives`). None: nothing, `base` stays.
+        """Parameters that this project measured for the class of work: on the device, or on its architecture with a
+        wider spread. The latter are not used where a published table has the device, or its chip is of another kind
+        (`relatives`). None where nothing was measured.
         """
         apart = base.source == LEARNED and kernel_name in self._sets.get(f"{family}|{dtype_class}", {})
         if _CURVES.get(family, ("pointwise",))[-1] in _COMPUTE_CURVES:
@@ -260,7 +261,7 @@ def _vector(values: Mapping[str, float], defaults: Mapping[str, float]) -> Array
 
 
 def _apply(base: Resolved, rule: Mapping[str, Any]) -> Resolved:
-    """Applies a hand-set rule; what its fields do is said at the top of kernel_priors.json."""
+    """Applies a hand-set rule; `about` in kernel_priors.json defines its fields."""
     values = base.values.copy()
     values[:5] = np.clip(values[:5] * float(rule.get("compute", 1.0)), 1e-4, 1.0)
     if "traffic" in rule:  # share of bandwidth itself, in place of the curve's

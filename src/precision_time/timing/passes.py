@@ -4,8 +4,8 @@ A pass over operators in order is a max-plus map from (host, device) to (host', 
 
     host' = host + host_s        device' = max(device + device_s, host + launch_bound_s)
 
-`launch_bound_s` is the latest that launching holds the device up. Passes compose without reading their operators
-again, so neither layers nor micro-batches add cost.
+`launch_bound_s` is the earliest end of the pass that launching alone allows, from the start of launching. Passes
+compose without reading their operators again, so neither layers nor micro-batches add cost.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.signature_times import TimedSignatures
 
 LAUNCH_LATENCY_S = 3e-6
-"""From the host's launch call to the start of the kernel on an idle device (FACTS: kernel floor 3.4-4 us with it)."""
+"""Seconds from the host's launch call to the start of the kernel on an idle device. Assumed; the fitted start of a
+kernel (`start` in `data/kernels.json`) is of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass of a unit. `exposed` and `hidden` are the seconds of its exchanges by group, `exposed` within
-    `device_s`."""
+    """One pass of a unit. `exposed` and `hidden` are seconds of its collectives by group; `device_s` includes
+    `exposed`."""
 
     device_s: float
     host_s: float
@@ -74,7 +75,7 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """In a long row of passes: of host and device, the slower."""
+        """Seconds of each of many equal passes in a row: the longer of device and host."""
         return max(self.device_s, self.host_s)
 
 
@@ -103,8 +104,11 @@ def pass_of(
     exchanges: tuple[tuple[str, float, float], ...],
     overhead: FrameworkOverhead = FREE,
 ) -> Pass:
-    """A segment with its exchanges: (group, exposed, hidden) seconds. With the usual `overhead` the host runs ahead:
-    sweeps that loop over tensors are launched while the device still has the backward pass to do."""
+    """The pass of a segment with its collectives: (group, exposed, hidden) seconds.
+
+    With the default `overhead` the host runs ahead of the device: it launches the optimizer while the device still runs
+    the backward pass.
+    """
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     for group, shown, behind in exchanges:

@@ -1,4 +1,4 @@
-"""Puts seconds on a `StepProgram`: every pass of every unit as three numbers, every collective by its group."""
+"""Seconds of a `StepProgram`: every pass of every unit as three numbers, every collective in its group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DataTimes:
-    """Seconds of a stage's or unit's collectives over data-parallel ranks: weights gathered, gradients reduced."""
+    """Seconds of the data-parallel collectives of a stage or unit: gathering weights, reducing gradients."""
 
     gather_s: float
     reduce_s: float
@@ -62,11 +62,11 @@ class SweepTimes:
 
     @property
     def tail_s(self) -> float:
-        """What follows the last backward pass, in a pipeline."""
+        """Seconds of the update after the last backward pass of a pipeline stage."""
         return sum(tail.seconds for tail in self.tails)
 
     def host_s(self, micro_batches: int, reductions: int) -> float:
-        """What the host launches in a step."""
+        """Host seconds of all sweeps of a step."""
         copies = self.into_buckets.host_s + self.out_of_buckets.host_s
         tails = sum(tail.host_s for tail in self.tails)
         return tails + (micro_batches - 1) * self.accumulate.host_s + reductions * copies
@@ -74,7 +74,7 @@ class SweepTimes:
 
 @dataclass(frozen=True, eq=False)
 class TimedProgram(TimedSignatures):
-    """Seconds of a layered program on a cluster."""
+    """Seconds of a `StepProgram` on a cluster."""
 
     program: StepProgram
     units: tuple[UnitTimes, ...]
@@ -94,16 +94,16 @@ class TimedProgram(TimedSignatures):
     """All-reduce of the embedding's gradient between first and last stage, where they share it."""
     calls: Array
     unit_kinds: TimedSignatures | None = None
-    """The units' kinds alone, the first of all, which programs share; None: all are the program's own."""
+    """The units' operators alone (the first of all), which programs share; None: no program shares them."""
     all_kinds: TimedSignatures | None = None
-    """All kinds as programs on other clusters of the same machine share them; None: they are the program's own."""
+    """All operators, shared by programs on other clusters of the same machine; None: no program shares them."""
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
 
     @property
     def calls_per_kind(self) -> Array:
-        """Of the rank with the most to do."""
+        """Of the rank with the most work."""
         return self.calls
 
 
@@ -114,14 +114,14 @@ def time_program(
     execution: str = "eager",
     constants: StepConstants | None = None,
 ) -> TimedProgram:
-    """Seconds for every pass and collective."""
+    """Seconds of every pass and collective. `constants`: other than the shipped ones (used by the fits)."""
     constants = constants or shipped()
     overhead = constants.layouts.overhead(program.framework)
     kinds = time_signatures(program.kinds, cluster, options, execution, constants, overhead)
     costs = constants.layouts
     joined = Communicators.of(program, cluster, costs)
     within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
-    # The units' kinds come first among the program's, and are timed alike in every program.
+    # The units' operators come first and have the same times in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster, costs.overlap, overhead)
@@ -181,7 +181,7 @@ def _bucket_ready(
 
 
 def _shares(kinds: TimedSignatures, segment: Segment) -> Array:
-    """Share of a segment's device time that has passed after each of its operators."""
+    """Share of a segment's device time that has elapsed after each of its operators."""
     if not len(segment):
         return np.ones(1)
     passed = np.cumsum(kinds.device_seconds(segment))
@@ -209,7 +209,7 @@ def _all_unit_times(
 def _data_times(
     program: StepProgram, joined: Communicators, dense: int, expert: int, dense_trained: int, expert_trained: int
 ) -> DataTimes:
-    """Collectives over data-parallel ranks for so many parameters; experts have fewer replicas."""
+    """Data-parallel collectives of this many parameters; experts have fewer replicas."""
     zero = program.layout.zero
     gather = reduce = 0.0
     for elements, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
@@ -253,7 +253,7 @@ def _unit_calls(units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...]) -> Ar
 
 
 def busiest_stage(program: StepProgram, units: tuple[UnitTimes, ...]) -> Stage:
-    """The stage with the most to do in a micro-batch."""
+    """The stage with the longest micro-batch."""
     distinct = dict.fromkeys(program.stages)
     return program.stages[0] if len(distinct) == 1 else max(distinct, key=lambda s: _stage_s(s, units))
 
@@ -267,7 +267,7 @@ def _stage_s(stage: Stage, units: tuple[UnitTimes, ...]) -> float:
 
 
 def host_seconds(timed: TimedProgram, stage: Stage) -> float:
-    """What the host of a stage launches in a step."""
+    """Host seconds of a stage in a step."""
     program, units = timed.program, timed.units
     place = program.stages.index(stage)
     micro = sum(
@@ -280,7 +280,7 @@ def host_seconds(timed: TimedProgram, stage: Stage) -> float:
 
 
 def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float], float, float]:
-    """Compute seconds of a stage in a step by phase, of its casts, and of what it recomputes."""
+    """Compute seconds of a stage in a step: by phase (without casts), of casts, and of recomputed forward passes."""
     busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
     again_s = 0.0
     micro = timed.program.micro_batches
@@ -302,7 +302,7 @@ _PHASES = tuple(Phase)
 
 
 def _by_phase(kinds: TimedSignatures, segment: Segment) -> tuple[float, ...]:
-    """Seconds of a segment by phase, without its casts, and of these."""
+    """Seconds of a segment by phase (without casts), and of its casts."""
     seconds = kinds.device_seconds(segment)
     cast = kinds.works.is_cast[segment.kind]
     rest = ~cast

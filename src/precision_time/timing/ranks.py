@@ -1,7 +1,7 @@
-"""What ranks cost each other besides communication: the step waits for the slowest of them, and they share a host.
+"""Straggler wait and host contention: what ranks cost each other besides communication.
 
-Ranks of plain data parallelism run the same program, yet never equally long: clocks, memory, interrupts differ, and
-so do batches of clips or texts padded to their longest. Gradients are reduced when the last rank has its own.
+Data-parallel ranks run the same program but not equally long: clocks, memory and interrupts differ, and so do the
+lengths of padded batches. A reduction ends when the last rank has its gradients. Ranks of a node share its host.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from precision_time.timing.parameters import read_data
 
 @dataclass(frozen=True, slots=True)
 class RankCosts:
-    """`jitter`: standard deviation of a rank's time from one micro-step to the next, as a share of it.
-    `host_contention`: what every further rank on a node adds to each host cost, as a share of it."""
+    """jitter            standard deviation of a rank's time between micro-steps, as a share of it
+    host_contention   share that each further rank on a node adds to every host cost
+    """
 
     jitter: float
     host_contention: float
 
     def wait_share(self, ranks: int, length_spread: float) -> float:
-        """How much longer than the mean rank the slowest takes, as a share of its time between two reductions.
+        """Excess of the slowest rank over the mean rank, as a share of the time between two reductions.
 
-        Jitter is taken as normal, batch lengths as uniform in 1 - `length_spread` .. 1 + `length_spread`.
+        Jitter is normal, batch lengths are uniform in 1 - `length_spread` .. 1 + `length_spread`.
         """
         if ranks < 2:
             return 0.0
         return self.jitter * largest_of(ranks) + length_spread * (ranks - 1) / (ranks + 1)
 
     def host_factor(self, ranks_on_node: int) -> float:
-        """How much slower a rank's host runs beside the others."""
+        """Factor on the host costs of a rank among `ranks_on_node`."""
         return 1.0 + self.host_contention * (ranks_on_node - 1)
 
 
@@ -43,12 +44,12 @@ def largest_of(count: int) -> float:
 
 
 def averaged(share: float, micro_steps: int) -> float:
-    """The share after several micro-steps without a reduction: what varies between them averages out."""
+    """The wait share where a reduction follows every `micro_steps`: independent deviations average out."""
     return share / math.sqrt(micro_steps)
 
 
 @cache
 def rank_costs(jitter: float = 1.0, host_contention: float = 1.0) -> RankCosts:
-    """The costs set by hand, times the factors that whole steps settled."""
+    """The costs set by hand in `data/host.json`, times the factors fitted on whole steps."""
     content = read_data("host.json")["ranks"]
     return RankCosts(content["jitter"] * jitter, content["host_contention"] * host_contention)

@@ -1,4 +1,4 @@
-"""The registry operator -> work: how a rule is entered. The rules are in `operators` (arithmetic) and `traffic`."""
+"""The registry operator -> works, and how a rule is registered. Rules are in `operators` (arithmetic) and `traffic`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Puts seconds on a `RankProgram`: kernels, host launches and collectives, each with its source and spread.
+"""Seconds of every distinct operator of a program: device and host time, each with its source and spread.
 
-Equal operators are timed once; the cost of pricing does not depend on the number of layers or micro-steps.
+Equal operators (an `OpSignature`) are timed once, so the cost of timing does not depend on the number of layers or
+micro-batches.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from precision_time.timing.work import MEMORY_FAMILIES, Work
 Array = NDArray[np.float64]
 
 FUSING = frozenset({"compile", "torchscript", "xla"})
-"""Ways of running that change the kernels themselves, so that their factor holds for measured kernels too."""
+"""Execution modes that change the kernels, so that their factor also applies to measured kernels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindWorks:
-    """The works of all kinds of a program in one table; `owner[i]` is the kind that work i belongs to.
+    """The works of all operators of a program in one table; `owner[i]` is the operator that work i belongs to.
 
-    `rivals` are the same works done otherwise where the library may choose: allowing TF32 does not force it on a
-    product or convolution, so on devices whose TF32 peak is no higher the float32 kernels (Winograd) stay.
-    `rival_of[i]` is the work that rival i may replace.
+    `rivals` are the float32 kernels of TF32 products and convolutions: where TF32 is allowed the library may still
+    choose float32 (Winograd), which is faster on devices whose TF32 peak is not higher. `rival_of[i]` is the work that
+    rival i may replace.
     """
 
     table: WorkTable
@@ -56,11 +57,11 @@ class KindWorks:
 
 @dataclass(frozen=True, eq=False)
 class TimedSignatures:
-    """Seconds of a program's kinds on a cluster.
+    """Seconds of a program's distinct operators on a cluster, one call each.
 
-    `kind_s` and `floor_s` are per kind (sum over its kernels); `source_s[kind, source]` splits them by source.
-    `work_s` is per work of the table, `work_spread` its standard deviation of log time,
-    `work_helpers` the share of it that helper kernels take (layout transposes).
+    `kind_s` and `floor_s` are seconds per operator (the sum of its kernels); `source_s[operator, source]` splits them
+    by source. `work_s` is seconds per work of the table, `work_spread` the standard deviation of log(work_s),
+    `work_helpers` the share of `work_s` that helper kernels take (layout transposes).
     """
 
     kinds: OpSignatures
@@ -76,11 +77,11 @@ class TimedSignatures:
     host: HostCosts
     host_kind_s: Array
     synchronous: bool
-    """The host runs the kernels itself, and the collectives too: nothing overlaps (a CPU)."""
+    """On a CPU the host runs kernels and collectives itself, so nothing overlaps."""
     host_source: str
-    """Where the host's costs come from; those that ship are set by hand."""
+    """Source of the host costs: "measured" on a calibrated host, else "assumed"."""
     communication_source: str = field(default="learned", kw_only=True)
-    """Where the collectives' times come from; those that ship are fitted to measured collectives."""
+    """Source of the collective times: "measured" where `calibrate` timed them, else "learned"."""
 
     def device_seconds(self, segment: Segment) -> Array:
         return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
@@ -90,13 +91,13 @@ class TimedSignatures:
 
     @property
     def calls_per_kind(self) -> Array:
-        """How often each kind runs in an optimizer step; known to the program the kinds are of."""
+        """How often each operator runs in an optimizer step; `TimedProgram` defines it."""
         raise NotImplementedError
 
 
 @lru_cache(maxsize=128)
 def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
-    """The hardware-independent works of a program's kinds."""
+    """The hardware-independent works of a program's distinct operators."""
     works_of_all: list[Work] = []
     operators: list[str] = []
     owner: list[int] = []
@@ -142,9 +143,9 @@ def _is_cast(kind: OpSignature) -> bool:
 
 @lru_cache(maxsize=256)
 def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
-    """Times and, on a calibrated device, which of them come from its own points.
+    """Kernel times and, on a calibrated device, which works its measured points cover.
 
-    Independent of the number of GPUs, so a comparison across counts prices its kernels once.
+    They do not depend on the number of GPUs, so a comparison across counts computes them once.
     """
     times = _faster_rivals(constants.kernels.seconds(kinds.table, gpu), kinds, gpu, constants)
     if gpu.calibration is None:
@@ -169,14 +170,14 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of a cluster its kernels and hosts depend on, however many nodes it has."""
+    """The properties of a cluster that kernel and host times depend on; the number of nodes is not one."""
 
     gpu: Gpu
     node: Node
     gpus_per_node: int
 
     def __hash__(self) -> int:
-        """By name, as a cluster."""
+        """By name, as `Cluster` does."""
         return hash((self.gpu.name, self.node.name, self.gpus_per_node))
 
 
@@ -196,9 +197,9 @@ def time_signatures(
     constants: StepConstants | None = None,
     overhead: FrameworkOverhead | None = None,
 ) -> TimedSignatures:
-    """Seconds for every kind on the cluster's GPU; `overhead` are those of the job's framework.
+    """Seconds for every operator on the cluster's GPU. `overhead`: of the job's framework.
 
-    Parts that programs share are timed once.
+    Parts that several programs share are timed once.
     """
     constants = constants or shipped()
     if program_kinds.parts:
@@ -214,13 +215,13 @@ def time_signature_part(
     part: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
     overhead: FrameworkOverhead | None,
 ) -> TimedSignatures:  # fmt: skip
-    """Seconds of kinds that several programs may share."""
+    """Seconds of operators that several programs may share."""
     return _time_signatures(part, cluster, options, execution, constants, overhead)
 
 
 @lru_cache(maxsize=512)
 def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> TimedSignatures:
-    """OpSignatures of several parts as one program's; of the rest all parts on one cluster say the same."""
+    """The parts concatenated; host costs and sources are those of the first part, equal in all on one cluster."""
     works = [part.works for part in parts]
     kinds_before = _before([len(part.kinds) for part in parts])
     works_before = _before([len(w.table) for w in works])
@@ -301,7 +302,7 @@ def _time_signatures(
 
 
 def fields_of(timed: TimedSignatures) -> dict[str, Any]:
-    """What a timed program takes over from its kinds."""
+    """The fields that a `TimedProgram` copies from its `TimedSignatures`."""
     return {name: getattr(timed, name) for name in _TAKEN_OVER}
 
 
@@ -313,7 +314,10 @@ def _measured_host(cluster: Machine) -> HostFigures | None:
 
 
 def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: float | None = None) -> HostCosts:
-    """The calibrated host's own costs where it was measured, without the factors of other hosts."""
+    """Costs of the calibrated host where it was measured; else the shipped ones times the node's factor and contention.
+
+    `factor` replaces contention.
+    """
     measured = _measured_host(cluster)
     if measured is not None:
         return measured_host_costs(measured, execution)

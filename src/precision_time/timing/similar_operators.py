@@ -1,6 +1,6 @@
-"""Operators that cost what a measured one costs: the same loop over the same bytes, with arithmetic of the same weight.
+"""Operators with the cost of a measured one: the same loop over the same bytes with similar arithmetic.
 
-A calibration times one operator of each kind; these borrow its points before they borrow from their whole family.
+A calibration times one operator of each group; the others use its points before those of their family.
 """
 
 from __future__ import annotations

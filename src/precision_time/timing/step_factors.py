@@ -1,8 +1,8 @@
-"""Which kernels share a factor between kernel tables and whole steps, and how sure that factor is.
+"""Groups of kernels that share a factor between kernel tables and whole steps, and the uncertainty of each factor.
 
-A factor belongs to a group of families, and departs by dtype class and by architecture. `fit.steps` settles them on
-whole training steps and leaves, beside their values, how much of each was still open afterwards: a group that no
-measured step has much of stays as open as before, and widens the interval of a job that has.
+A factor belongs to a group of families, with deviations by dtype class and architecture. `fit.steps` fits them to whole
+training steps and stores their posterior covariance. A group that no measured step spends much time in keeps its prior
+spread and widens the interval of jobs that do.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "indexed": _INDEXED,
     "traffic": tuple(sorted(MEMORY_FAMILIES - {*_NORMS, *_INDEXED, "optimizer"})),
 }
-"""Families (with the layout where it matters) that share a factor. Attention and optimizer keep what tables say."""
+"""Families (with the layout where it matters) that share a factor. Attention and optimizer have none."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
 GROUP_PRIOR = {
     "matmul": 0.05, "traffic": 0.08, "norm": 0.15, "conv": 0.80, "conv_1d": 0.35, "conv_dilated": 0.35, "helpers": 0.70,
     "depthwise": 0.35, "grouped": 0.35, "indexed": 0.35,
 }  # fmt: skip
-"""Prior standard deviations of the log factors, set by what the kernel tables already measure: matrix products and
-pointwise traffic are known to 5-10 %, norms by a published figure, half-precision convolutions by none. A factor's
-dtype class and architecture may depart from the group by 0.7 and 0.5 of it."""
+"""Prior standard deviations of the log factors, chosen by what the kernel tables cover: matrix products and pointwise
+traffic are measured to 5-10 %, half-precision convolutions not at all. The deviations by dtype class and architecture
+have 0.7 and 0.5 of the group's standard deviation."""
 
 
 DEPARTS = {"conv_1d": "conv", "conv_dilated": "conv"}
-"""Groups whose factor is that of another, times their own."""
+"""Groups whose factor multiplies that of another group."""
 
 
 @cache
@@ -86,13 +86,14 @@ def group_seconds(timed: TimedSignatures, arch: str) -> dict[Key, float]:
 
 @dataclass(frozen=True, eq=False)
 class Openness:
-    """What whole steps left open of the factors: their covariance, by name; others are as open as their prior."""
+    """Posterior covariance of the factors by name; factors that are not named keep their prior."""
 
     names: Sequence[str]
     covariance: Array
 
     def log_spread(self, seconds: Mapping[Key, float], step_s: float) -> float:
-        """Standard deviation of log(step time) that follows, for a step with these kernels."""
+        """Standard deviation of log(step time) from the factors; `seconds` of kernels by group, architecture, dtype
+        class."""
         index = self._places
         slopes = np.zeros(len(self.names))
         unseen: dict[str, tuple[float, float]] = {}
@@ -112,7 +113,7 @@ class Openness:
 
 @cache
 def shipped_openness() -> Openness:
-    """That of the factors that come with the package."""
+    """The covariance that ships with the package."""
     said = read_data("step_scales.json").get("openness", {"names": [], "half": []})
     half = np.array(said["half"], dtype=np.float64).reshape(len(said["names"]), -1 if said["names"] else 0)
     return Openness(said["names"], half @ half.T)

@@ -1,4 +1,4 @@
-"""Rules for operators that are limited by memory traffic: mostly one line in a table of families."""
+"""Rules for operators limited by memory traffic: mostly one line in a table of families."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
 
 
 # Passes over the data: statistics need one read before the normalising read, so batch norm moves 3 and 5 tensors;
-# a row of layer norm stays on chip between the two. FACTS of the design notes; checked against torch's kernels.
+# a row of layer norm stays on chip between the two (aten/src/ATen/native/cuda/Normalization.cuh, layer_norm_kernel.cu).
 register("aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit",
          "aten._native_batch_norm_legit_functional", "aten._batch_norm_with_update",
          "aten._native_batch_norm_legit_no_training")(_norm("batch_norm", 2.0, 1.0, 2))  # fmt: skip

@@ -1,10 +1,9 @@
-"""What a GPU kernel has to do, said without any hardware: operations, bytes, launches and the shape behind
-them.
+"""The work of a GPU kernel, independent of hardware: operations, bytes, launches and the shape of its product.
 
-A `Work` is one kernel-level piece of a step (or a short chain of kernels that always run together). `flops`
-are the operations of the direct algorithm, `floor_flops` those of the cheapest algorithm known: nothing may
-be timed below the latter. A multiply-add is two FLOP. The constructors below are the only place that knows
-how an operator's sizes become a matrix product; the registry of operators calls them.
+A `Work` is one kernel, or a short chain of kernels that always run in a row. `flops` are the operations of the direct
+algorithm, `floor_flops` those of the cheapest algorithm known; no time is below the latter. A multiply-add is two FLOP.
+The constructors below are the only place that knows how an operator's sizes become a matrix product; the registry of
+operators calls them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, RNN})
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
-"""What tells convolutions with equal products apart: batch, output positions of an image, kernel, stride."""
+"""Features of convolutions with equal products that still differ: batch, output positions, kernel size, stride."""
 MEMORY_FAMILIES = frozenset({
     "pointwise", "cast", "copy", "fill", "transpose", "batch_norm", "layer_norm", "group_norm", "softmax",
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
