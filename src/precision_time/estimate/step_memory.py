@@ -37,7 +37,8 @@ from precision_time.estimate.memory import (
 from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.local_bytes import local_bytes
 from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, Options, core_attention, shared_weights
+from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
+from precision_time.layout.unit_program import core_attention
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
