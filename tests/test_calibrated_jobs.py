@@ -158,7 +158,7 @@ def row(**changes: Any) -> Row:
 @pytest.mark.parametrize(
     ("calibration", "says"),
     [
-        ({"kernels": {"columns": ["operator"], "rows": []}}, "kernels: column family stands 0 times"),
+        ({"kernels": {"columns": ["operator"], "rows": []}}, "kernels: column family is given 0 times"),
         ({"kernels": {"columns": ["operatr"], "rows": []}}, "unknown column 'operatr'; nearest: operator"),
         ({"kernels": {"rows": []}}, "columns or rows is missing"),
         ({"kernels": None}, "kernels is missing"),
@@ -199,7 +199,7 @@ def test_a_wrong_calibration_is_refused_in_one_sentence(tmp_path: Path, calibrat
 def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text('{"gpus": ')
-    with pytest.raises(DataError, match=r"device.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"device.json. is not valid JSON"):
         load_device_file(path)
 
 
