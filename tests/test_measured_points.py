@@ -401,7 +401,8 @@ def test_a_dilated_convolution_in_fp32_is_fitted_beside_the_winograd_kernels_it_
     sets, report = fit_measured([read_folder(folder_of(tmp_path / "h200", records))], [], SETS)
     assert set(sets) == {"conv_dilated.fwd.nchw|fp32"}
     dilated = [
-        conv_work(Convolution(8, c, c, (20, 20), (20, 20), (3, 3), (1, 1), 1, dilated=True), "fp32", 4) for c in (96, 192)
+        conv_work(Convolution(8, c, c, (20, 20), (20, 20), (3, 3), (1, 1), 1, dilated=True), "fp32", 4)
+        for c in (96, 192)
     ]  # fmt: skip
     assert relative_error(sets, dilated).max() < 0.15
     assert report[0]["median"] < 0.10
@@ -460,7 +461,7 @@ def test_a_resnet_on_the_measured_gpu_is_learned_and_as_fast_as_measured(
     assert after.step.p50 == pytest.approx(truth.step.p50, rel=0.05)
     assert abs(before.step.p50 / truth.step.p50 - 1) > 0.10
 
-    kinds = training_step(job).graph.kinds
+    kinds = capture_model(job).graph.kinds
     kernels = [work for kind in kinds for work in works(kind, WorkOptions(False, True)) or ()]
     table = WorkTable.from_works(kernels)
     for sets, source in (({"sets": SETS}, "assumed"), ({"sets": SETS, "own": measured_sets}, "learned")):
