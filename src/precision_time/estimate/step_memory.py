@@ -284,14 +284,14 @@ class _Costs:
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
         """In turn; of many alike the first two and the last two, and between these one for the rest."""
-        found: list[_Use] = []
+        uses: list[_Use] = []
         for index, repeat, again in chunk.units:
             for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
                 if count > 0:
                     use = self._use(index, recompute)
                     rest = [replace(use, times=count - 4)] if count > 4 else []
-                    found += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
-        return found
+                    uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
+        return uses
 
     def _use(self, index: int, recompute: str) -> _Use:
         unit = self.program.units[index]
@@ -308,14 +308,14 @@ class _Costs:
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk, what one micro-batch keeps in it, and the fullest moment of one that is alone."""
         chunks = [self._uses(chunk) for chunk in stage.chunks]
-        found = []
+        alone = []
         for c, uses in enumerate(chunks):
             enters = self.parts.inputs if first and c == 0 else self.boundary
             # What a stage sends on is the next one's to keep (Megatron's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
-            found.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
-        return tuple(found)
+            alone.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
+        return tuple(alone)
 
     def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""

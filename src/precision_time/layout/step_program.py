@@ -148,7 +148,7 @@ def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wi
     programs = tuple(
         unit_program(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units
     )
-    return _Units(programs, _remembered(tuple(kinds.found)), kinds.found)  # what recomputes has no other kinds
+    return _Units(programs, _remembered(tuple(kinds.index)), kinds.index)  # what recomputes has no other kinds
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +165,7 @@ def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, .
             split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers)
             by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(by_parts[parts])
-    more = _remembered(tuple(kinds.found)[len(units.kinds) :])
+    more = _remembered(tuple(kinds.index)[len(units.kinds) :])
     return tuple(stages), _together(units.kinds, more)
 
 

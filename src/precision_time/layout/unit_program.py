@@ -19,10 +19,10 @@ from precision_time.layout.sweeps import EXPERTS, sizes_of
 
 @dataclass(slots=True)
 class SignatureTable:
-    found: dict[OpSignature, int] = field(default_factory=dict)
+    index: dict[OpSignature, int] = field(default_factory=dict)
 
     def __call__(self, kind: OpSignature) -> int:
-        return self.found.setdefault(kind, len(self.found))
+        return self.index.setdefault(kind, len(self.index))
 
 
 def unit_program(
