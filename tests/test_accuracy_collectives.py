@@ -64,7 +64,7 @@ def test_an_unmeasured_fabric_is_assumed_from_its_datasheet() -> None:
     assert card.bus_bytes_per_s(8) == pytest.approx(28e9)  # nothing but the published box
 
 
-def test_what_is_left_out_is_not_fitted() -> None:
+def test_cases_left_out_are_not_fitted() -> None:
     cases = [Case(gpu, "all_reduce", home, 2, np.array([1e3]), np.array([1e-5])) for gpu, home in NVLINK.items()]
     cases.append(replace(cases[0], weight=5.0))
     fits: list[set[str]] = []
@@ -73,17 +73,17 @@ def test_what_is_left_out_is_not_fitted() -> None:
         fits.append({case.gpu for case in others})
         return fitted().constants, {case.fabric: fabric(case.fabric) for case in others}
 
-    def errors(mine: Sequence[Case], _: Constants, fabrics: Mapping[str, Fabric]) -> list[Array]:
-        return [np.array([np.log(fabrics[case.fabric].bus_bytes_per_s(2) / 1e9)]) for case in mine]
+    def errors(members: Sequence[Case], _: Constants, fabrics: Mapping[str, Fabric]) -> list[Array]:
+        return [np.array([np.log(fabrics[case.fabric].bus_bytes_per_s(2) / 1e9)]) for case in members]
 
-    found = held_out(
+    judged = held_out(
         cases, {"H100-SXM-80GB": ["H100-SXM-80GB"], "NVLink 4": link_generations()["NVLink 4"]}, fit, errors
     )
     everyone = set(NVLINK)
     assert fits == [everyone - {"H100-SXM-80GB"}, everyone - {"H100-SXM-80GB", "H200-SXM"}]
-    kin, alone = (np.exp(found[name][0].errors[0]) for name in ("H100-SXM-80GB", "NVLink 4"))
-    assert kin == pytest.approx(fabric("nvlink4-switch").bus_bytes_per_s(2) / 1e9)  # H200 has the same switch
-    assert alone != pytest.approx(kin)
+    same_switch, assumed = (np.exp(judged[name][0].errors[0]) for name in ("H100-SXM-80GB", "NVLink 4"))
+    assert same_switch == pytest.approx(fabric("nvlink4-switch").bus_bytes_per_s(2) / 1e9)  # H200 has the same switch
+    assert assumed != pytest.approx(same_switch)
 
 
 def test_folds_name_every_gpu_once() -> None:

@@ -93,13 +93,13 @@ def test_no_fold_trains_on_what_it_judges(name: str, traced: list[Case], monkeyp
         assert {FOLDS[name](j.row) for j in judged if j.row.id in held_out} == {fold}
 
 
-def test_what_was_measured_in_a_fold_moves_nothing_that_is_predicted_for_it(traced: list[Case]) -> None:
-    lied = [
+def test_measurements_of_a_fold_do_not_change_its_predictions(traced: list[Case]) -> None:
+    changed = [
         replace(c, row=replace(c.row, measured_s=3 * c.row.measured_s)) if c.row.family == "bert" else c for c in traced
     ]
-    before, after = ({j.row.id: j.predicted_s for j in cross_validate(c, FOLDS[AWARE])} for c in (traced, lied))
+    before, after = ({j.row.id: j.predicted_s for j in cross_validate(c, FOLDS[AWARE])} for c in (traced, changed))
     for name, seconds in before.items():
-        assert (after[name] == seconds) == name.startswith("b")  # the other family learned from it
+        assert (after[name] == seconds) == name.startswith("b")  # the factors of the other family were fitted to it
 
 
 def test_cards_that_differ_in_memory_alone_are_one_gpu(rows: tuple[Row, ...]) -> None:
@@ -149,13 +149,13 @@ def test_the_twin_takes_every_job_in_one_precision(rows: tuple[Row, ...]) -> Non
     assert judged["b-fp32"] == judged["b-amp"]
 
 
-def test_judging_is_what_predict_says(traced: list[Case]) -> None:
+def test_judging_predicts_as_predict_does(traced: list[Case]) -> None:
     from precision_time.timing.constants import shipped
 
     for judged in folds.judge(traced[:2], shipped(), "none"):
         assert judged.row.job is not None
-        said = predict(judged.row.job, anchoring=Anchoring(use=False))
-        assert (judged.predicted_s, judged.breakdown) == (said.step.p50, dict(said.breakdown))
+        estimate = predict(judged.row.job, anchoring=Anchoring(use=False))
+        assert (judged.predicted_s, judged.breakdown) == (estimate.step.p50, dict(estimate.breakdown))
 
 
 # --- the page
@@ -194,21 +194,21 @@ def test_targets_are_computed(rows: tuple[Row, ...]) -> None:
 
 
 def test_one_measured_row_corrects_the_others_of_its_model(rows: tuple[Row, ...]) -> None:
-    """Rows 30 % slow throughout: one of them brings the other home; a model measured once has none."""
+    """All rows are predicted 30 % too fast: one row of a model corrects the other; a model measured once has none."""
     kinds = [replace(DESCRIPTOR, key="0"), replace(DESCRIPTOR, key="1"), replace(DESCRIPTOR, key="2", model="b"),
              replace(DESCRIPTOR, key="3", family="h", model="c")]  # fmt: skip
     judged = [
         replace(held_out(row, 1 / 1.3, kind.family, 0.1), descriptor=kind)
         for row, kind in zip(rows, kinds, strict=False)
     ]
-    found = anchored_by_one(judged)
-    assert [j.row.id for j in found] == [rows[0].id, rows[1].id]
-    for before, after in zip(judged, found, strict=False):
+    corrected = anchored_by_one(judged)
+    assert [j.row.id for j in corrected] == [rows[0].id, rows[1].id]
+    for before, after in zip(judged, corrected, strict=False):
         assert before.predicted_s < after.step.p50 <= 1.001 * before.row.measured_s
         assert abs(after.error) < 0.1
 
 
-def test_the_page_says_how_many_and_of_what(rows: tuple[Row, ...]) -> None:
+def test_the_page_states_counts_and_provenance(rows: tuple[Row, ...]) -> None:
     text = page(a_board(rows), "accuracy.png")
     assert "**The mean error of 5 rows is 10.0%" in text.replace("\n", " ")
     assert "5.0 times as much" in text
@@ -223,7 +223,7 @@ def test_the_page_says_how_many_and_of_what(rows: tuple[Row, ...]) -> None:
     assert "2 of 2 pairs" in small
 
 
-def test_no_explanation_is_made_up(rows: tuple[Row, ...]) -> None:
+def test_only_known_reasons_are_shown(rows: tuple[Row, ...]) -> None:
     slow, fast = settled(replace(rows[0], family="waveglow"), 2.0), settled(replace(rows[0], family="waveglow"), 0.5)
     assert why(fast) == KNOWN[0].text
     assert why(slow) == why(settled(rows[0], 2.0)) == NOT_UNDERSTOOD
@@ -277,7 +277,7 @@ def test_the_board_in_the_repository_is_current() -> None:
     assert f"Timing parameters: `{parameters_digest()}`" in text, stale
     assert f"`{provenance['table']}` (sha256 `{provenance['sha256']}`), {provenance['rows']} rows" in text, stale
     block = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- accuracy:begin -->")[2]
-    found = re.search(r"^\| all \| (\d+) \| ([\d.]+%) \| ([\d.]+%)", block, re.MULTILINE)
-    assert found is not None, stale
-    n, mape, median = found.groups()
+    match = re.search(r"^\| all \| (\d+) \| ([\d.]+%) \| ([\d.]+%)", block, re.MULTILINE)
+    assert match is not None, stale
+    n, mape, median = match.groups()
     assert f"The mean error of {n} rows is {mape}, the median {median}" in text, stale

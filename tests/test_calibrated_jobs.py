@@ -202,7 +202,7 @@ def test_a_wrong_calibration_is_refused_in_one_sentence(tmp_path: Path, calibrat
 def test_a_broken_json_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text('{"gpus": ')
-    with pytest.raises(DataError, match=r"device.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"device.json. is not valid JSON"):
         load_device_file(path)
 
 

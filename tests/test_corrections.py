@@ -141,8 +141,10 @@ def test_never_below_the_floor(b: int, m: int, n: int, k: int, gpu: Gpu, fp8: bo
 
 def test_a_table_that_asks_for_less_than_the_floor_gets_the_floor() -> None:
     fast = json.loads(json.dumps(SHIPPED))
-    found = fast["corrections"]["matmul|half"]
-    found["devices"] = {A100.kernel_name: [(np.array(table) * 0 - 10).tolist() for table in found["shared"]]}
+    corrections = fast["corrections"]["matmul|half"]
+    corrections["devices"] = {
+        A100.kernel_name: [(np.array(table) * 0 - 10).tolist() for table in corrections["shared"]]
+    }
     work, start = product(1, 4096, 4096, 4096, A100), BARE["sets"]["matmul|half"][A100.kernel_name]["values"]["start"]
     times = KernelModel(scales={}, fitted=fast).seconds([work], A100)
     assert times.seconds[0] == pytest.approx(times.floor_seconds[0] + start)
@@ -152,25 +154,25 @@ def test_a_table_that_asks_for_less_than_the_floor_gets_the_floor() -> None:
 def test_a_small_change_of_size_is_a_small_change_of_correction(m: int, n: int, k: int, gpu: Gpu) -> None:
     """The curve has steps, the correction has none: its slopes are bounded, also beyond the knots."""
     kind = "half" if gpu.has("bf16") else "fp32"
-    found = Correction.find(SHIPPED["corrections"], f"matmul|{kind}", gpu.kernel_name)
-    assert found is not None
+    correction = Correction.find(SHIPPED["corrections"], f"matmul|{kind}", gpu.kernel_name)
+    assert correction is not None
     busy = np.array([1e-4, 1e-4 * 1.001])
 
     class Two:
         shape = np.array([[1.0, 1.0], [m, 1.001 * m], [n, 1.001 * n], [k, 1.001 * k]])
         convolution = details = np.ones((2, 2))
 
-    one, two = found.log2_factor(busy, Two, np.arange(2))
+    one, two = correction.log2_factor(busy, Two, np.arange(2))
     assert abs(one - two) < 0.02
 
 
 def test_shipped_tables_keep_the_rules() -> None:
     """Along a size no entry falls; along the curve the steepest and the flattest slopes add up to [-1, 0]."""
-    for key, found in SHIPPED["corrections"].items():
+    for key, corrections in SHIPPED["corrections"].items():
         curve = key.partition("|")[0]
-        knots = {name: np.array(at) for name, at in found["knots"].items()}
+        knots = {name: np.array(at) for name, at in corrections["knots"].items()}
         assert all((np.diff(at) > 0).all() for at in knots.values())
-        for tables in (found["shared"], *found["devices"].values()):
+        for tables in (corrections["shared"], *corrections["devices"].values()):
             low, high = np.zeros(len(knots[CURVE]) - 1), np.zeros(len(knots[CURVE]) - 1)
             for (one, other), entries in zip(TERMS[curve], tables, strict=True):
                 table = np.array(entries)
@@ -192,13 +194,17 @@ def test_shipped_tables_keep_the_rules() -> None:
 
 
 def test_an_unseen_device_gets_the_shared_part_only() -> None:
-    found = SHIPPED["corrections"]["matmul|half"]
-    mine = Correction.find(SHIPPED["corrections"], "matmul|half", A100.kernel_name)
+    corrections = SHIPPED["corrections"]["matmul|half"]
+    of_device = Correction.find(SHIPPED["corrections"], "matmul|half", A100.kernel_name)
     other = Correction.find(SHIPPED["corrections"], "matmul|half", UNSEEN.kernel_name)
-    assert mine is not None
+    assert of_device is not None
     assert other is not None
-    assert [table.tolist() for table in other.tables] == found["shared"]
-    assert [table.tolist() for table in mine.tables] == found["devices"][A100.kernel_name] != found["shared"]
+    assert [table.tolist() for table in other.tables] == corrections["shared"]
+    assert (
+        [table.tolist() for table in of_device.tables]
+        == corrections["devices"][A100.kernel_name]
+        != corrections["shared"]
+    )
 
 
 def test_a_class_without_correction_is_exactly_the_bare_curve() -> None:
@@ -219,8 +225,8 @@ def test_a_class_without_correction_is_exactly_the_bare_curve() -> None:
 
 
 def test_what_we_measured_ourselves_takes_no_correction_of_others() -> None:
-    ours = {"values": {"e256x128": 0.5, "memory": 0.5, "start": 1e-6}, "variants": [""], "log_spread": 0.1}
-    book = ParameterBook(fitted={**SHIPPED, "own": {"matmul|half": {A100.kernel_name: ours}}}, scales={})
+    measured_set = {"values": {"e256x128": 0.5, "memory": 0.5, "start": 1e-6}, "variants": [""], "log_spread": 0.1}
+    book = ParameterBook(fitted={**SHIPPED, "own": {"matmul|half": {A100.kernel_name: measured_set}}}, scales={})
     where = ("matmul", "", "half", A100.kernel_name, "ampere")
     assert book.resolve(*where).correction is None
     assert ParameterBook(fitted=SHIPPED, scales={}).resolve(*where).correction is not None
@@ -240,8 +246,8 @@ def test_a_borrowed_set_sustains_less_where_more_flops_share_a_watt() -> None:
     """Half of the power for the same peak: efficiencies fall by the root of two; a measured device is as measured."""
 
     def efficiency(name: str, flops_per_w: float) -> float:
-        found = ParameterBook(scales={}).resolve("matmul", "", "fp32", name, "volta", flops_per_w)
-        return float(found.values[0])
+        parameters = ParameterBook(scales={}).resolve("matmul", "", "fp32", name, "volta", flops_per_w)
+        return float(parameters.values[0])
 
     source = float(SHIPPED["sets"]["matmul|fp32"]["arch:volta"]["flops_per_w"])
     usual = efficiency("New-GPU", source)
@@ -312,6 +318,6 @@ def test_the_cost_of_quantising_inside_a_timed_call_is_told_from_the_product() -
     sizes = [tuple(int(2**e) for e in rng.uniform(6, 14, 3)) for _ in range(300)]
     plain = [replace(product(1, *s, H200, fp8=True), serial_bytes=3.0 * s[0] * s[2], launches=2) for s in sizes]
     slower = [replace(work, serial_bytes=2.5 * work.serial_bytes) for work in plain]
-    found = fit_curve([Rows("matmul", "fp8", H200, plain, seconds(WITHOUT, *slower, gpu=H200), True, "made up")])
-    assert found["quantising"] == pytest.approx(2.5, rel=0.1)
-    assert "quantising" not in found["values"]
+    fitted = fit_curve([Rows("matmul", "fp8", H200, plain, seconds(WITHOUT, *slower, gpu=H200), True, "made up")])
+    assert fitted["quantising"] == pytest.approx(2.5, rel=0.1)
+    assert "quantising" not in fitted["values"]

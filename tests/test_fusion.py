@@ -13,7 +13,8 @@ from torch.nn import functional as F  # noqa: E402
 
 from networks import cnn, names, rows, total, trace, transformer  # noqa: E402
 from precision_time.capture.fusion import fuse_pointwise  # noqa: E402
-from precision_time.capture.graph import OpGraph, Phase  # noqa: E402
+from precision_time.capture.graph import OpGraph, OpSignature, Phase  # noqa: E402
+from precision_time.capture.replace_calls import Signatures  # noqa: E402
 from precision_time.timing.operators import WorkOptions, touched, works  # noqa: E402
 
 
@@ -128,3 +129,13 @@ def test_fusing_twice_changes_nothing_more() -> None:
     once = fuse_pointwise(trace(transformer, "autocast"))
     again = fuse_pointwise(once)
     assert sizes(once) == sizes(again)
+
+
+def test_signatures_keep_the_numbers_of_the_graph() -> None:
+    a, b, c = (OpSignature(name, (), ()) for name in "abc")
+    signatures = Signatures([a, b, a])
+    assert [signatures(b), signatures(c), signatures(c)] == [1, 3, 3]
+    assert list(signatures) == [a, b, a, c]
+    assert signatures(a) in (0, 2)
+    fresh = Signatures()
+    assert [fresh(b), fresh(a), fresh(b)] == [0, 1, 0]

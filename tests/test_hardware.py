@@ -247,7 +247,7 @@ def test_an_unreadable_device_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not valid YAML"):
         load_device_file(tmp_path / "bad.yaml")
     (tmp_path / "list.yaml").write_text("- a")
-    with pytest.raises(DataError, match="no `key: value` sections"):
+    with pytest.raises(DataError, match="holds a list; write one mapping"):
         load_device_file(tmp_path / "list.yaml")
 
 

@@ -107,6 +107,7 @@ def test_no_question_about_real_runs_trains_on_what_it_judges(runs: list[Measure
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_quick_study_of_real_runs(runs: list[MeasuredJob]) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.papers.boosting import QUICK

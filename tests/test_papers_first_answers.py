@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.papers import predictddl_speed as speed
 from benchmarks.papers.first_answer import main
-from benchmarks.papers.predictddl_ernest import PER_NETWORK, Protocol, own_runs, told
+from benchmarks.papers.predictddl_ernest import PER_NETWORK, Protocol, own_runs, with_ernest_runs
 from benchmarks.papers.predictddl_held_out import Held
 from benchmarks.papers.predictddl_readings import (
     amortised_table,
@@ -73,7 +73,7 @@ def test_a_process_is_timed_from_its_start_and_its_failure_is_said() -> None:
     assert found[0]["seconds"] == pytest.approx(9.0, rel=1e-6)
     assert wall > found[0]["ready_s"] + found[0]["answer_s"]
     broken = {"predictor": "predictddl", "folder": "/nowhere", "jobs": [job(1000).to_dict()]}
-    with pytest.raises(PredictorError, match=r"resnet50 said: .*nowhere"):
+    with pytest.raises(PredictorError, match=r"resnet50 failed: .*nowhere"):
         speed._first_line(broken)
 
 
@@ -101,7 +101,7 @@ def protocols() -> tuple[list[Protocol], list[Held]]:
 
 def test_told_of_ernests_runs_predictddl_loses_what_is_common_to_a_network() -> None:
     (_, _, itself, _), held = protocols()
-    both = told(itself, held, PER_NETWORK, 10.0)
+    both = with_ernest_runs(itself, held, PER_NETWORK, 10.0)
     assert itself.predictddl_mape == pytest.approx(1.0)
     assert both.ernest_mape == itself.ernest_mape
     assert both.predictddl_mape == pytest.approx(0.0, abs=1e-9)  # twice everywhere, so one factor mends all

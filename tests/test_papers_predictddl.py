@@ -64,7 +64,8 @@ def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:
     assert set(protocol.ratios()) == set(IMAGE_MODELS)
 
 
-def test_a_quick_study_says_what_was_found() -> None:
+@pytest.mark.slow
+def test_a_quick_study() -> None:
     spoken: list[str] = []
     runs = [row for row in read_runs() if row.job.model in _FEW_NETWORKS and row.dataset == "cifar-10"]
     context = Context([], [], runs, None, quick=True, progress=lambda part, done, of: spoken.append(part))

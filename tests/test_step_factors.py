@@ -1,4 +1,4 @@
-"""Factors between kernels and whole steps: what shares one, how measured steps settle it, what they leave open."""
+"""Factors between kernels and whole steps: their groups, their fit to measured steps, and their remaining spread."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_parts_of_a_factor_narrow_down() -> None:
     assert {group.partition(".")[0] for group in GROUPS} == set(GROUP_PRIOR)
 
 
-def test_seconds_of_groups_are_those_of_the_step() -> None:
+def test_seconds_of_groups_add_up_to_the_step() -> None:
     """Summed by hand over the calls of the step; attention and optimizers have no factor, transposes their own."""
     program = timed()
-    found = group_seconds(program, "ampere")
+    seconds_by_group = group_seconds(program, "ampere")
     times = np.zeros(len(program.program.kinds))
     for segment in (program.program.micro, program.program.tail):
         np.add.at(times, segment.kind, 1.0)
@@ -67,11 +67,13 @@ def test_seconds_of_groups_are_those_of_the_step() -> None:
                 if family in expected
             ]
         )
-        total = sum(seconds for (group, arch, _), seconds in found.items() if group == kind and arch == "ampere")
+        total = sum(
+            seconds for (group, arch, _), seconds in seconds_by_group.items() if group == kind and arch == "ampere"
+        )
         assert total == pytest.approx((spent[:, 0] * (1.0 - spent[:, 1])).sum())
         if kind == "conv.nchw":
-            assert found["helpers", "ampere", "half"] == pytest.approx((spent[:, 0] * spent[:, 1]).sum())
-            assert found["helpers", "ampere", "half"] > 0.1 * total
+            assert seconds_by_group["helpers", "ampere", "half"] == pytest.approx((spent[:, 0] * spent[:, 1]).sum())
+            assert seconds_by_group["helpers", "ampere", "half"] > 0.1 * total
 
 
 # --- what is left open ----------------------------------------------------------------------------------------------
@@ -87,8 +89,8 @@ def test_what_no_step_has_shown_is_as_open_as_its_prior() -> None:
 def test_openness_follows_the_covariance_by_hand() -> None:
     names = list(parts(("norm", "volta", "fp32")))
     variance = np.diag([0.01, 0.0, 0.0])
-    found = Openness(names, variance).log_spread({("norm", "volta", "fp32"): 0.5}, 1.0)
-    assert found == pytest.approx(0.5 * 0.1)
+    spread = Openness(names, variance).log_spread({("norm", "volta", "fp32"): 0.5}, 1.0)
+    assert spread == pytest.approx(0.5 * 0.1)
     other = Openness(names, variance).log_spread({("norm", "hopper", "fp32"): 0.5}, 1.0)
     assert other == pytest.approx(0.5 * (0.1**2 + (0.5 * 0.15) ** 2) ** 0.5)
 
@@ -112,51 +114,51 @@ def test_what_ships_is_a_covariance_narrower_than_the_priors() -> None:
         widths |= parts((group if group in GROUPS else f"{group}.nchw", *(rest if len(rest) == 2 else ("x", "half"))))  # type: ignore[arg-type]
     assert np.allclose(openness.covariance, openness.covariance.T)
     assert np.linalg.eigvalsh(openness.covariance).min() > -1e-6
-    own = dict(zip(openness.names, np.sqrt(np.diag(openness.covariance)), strict=True))
-    assert own["conv"] < 0.5 * 0.80
-    assert own["norm"] < 0.15 * 1.5
+    deviations = dict(zip(openness.names, np.sqrt(np.diag(openness.covariance)), strict=True))
+    assert deviations["conv"] < 0.5 * 0.80
+    assert deviations["norm"] < 0.15 * 1.5
 
 
-# --- how far rows err together --------------------------------------------------------------------------------------
+# --- covariance of the rows --------------------------------------------------------------------------------------
 
 
-def test_which_rows_share_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_share_errors_by_family_and_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: 0.3 for the family, 0.4 for its arithmetic, own errors of 0.1 and 0.2."""
     rows = [measured(), measured(id="y", precision="amp-fp16"), measured(id="z", model="bert-large", trust="C")]
-    words = dict.fromkeys(row_correlation.SHARED, 0.0)
-    monkeypatch.setattr(row_correlation, "SHARED", {**words, "family": 0.3, "family, class": 0.4})
+    effects = dict.fromkeys(row_correlation.SHARED, 0.0)
+    monkeypatch.setattr(row_correlation, "SHARED", {**effects, "family": 0.3, "family, class": 0.4})
     monkeypatch.setattr(row_correlation, "OWN", {"A": 0.1, "B": 0.1, "C": 0.2})
-    found = row_correlation.error_covariance(rows, ["volta"] * 3, np.zeros(3))
-    assert found == pytest.approx(np.array([[0.26, 0.09, 0.0], [0.09, 0.26, 0.0], [0.0, 0.0, 0.29]]))
+    covariance = row_correlation.error_covariance(rows, ["volta"] * 3, np.zeros(3))
+    assert covariance == pytest.approx(np.array([[0.26, 0.09, 0.0], [0.09, 0.26, 0.0], [0.0, 0.0, 0.29]]))
     far = row_correlation.error_covariance(rows, ["volta"] * 3, np.array([0.6, 0.0, 0.0]))
     assert far[0, 0] == pytest.approx(0.25 + 0.02), "twice as far as allowed, twice the variance of its own"
 
 
-def test_many_rows_of_one_family_say_little_more_than_one() -> None:
+def test_many_rows_of_one_family_count_little_more_than_one() -> None:
     """Forty rows of one model that are 20 % slow against five families that are each 20 % fast."""
     rows = [measured(id=str(i)) for i in range(40)]
     rows += [measured(id=m, model=m) for m in ("bert-large", "ncf", "waveglow", "jasper-10x5dr", "nnunet-2d")]
     slopes, wanted = np.ones((45, 1)), np.array([0.2] * 40 + [-0.2] * 5)
     weight = np.linalg.inv(row_correlation.error_covariance(rows, ["volta"] * 45, np.zeros(45)))
-    found = float((slopes.T @ weight @ wanted)[0] / (slopes.T @ weight @ slopes + 0.15**-2)[0, 0])
-    assert found < 0.0 < float(wanted.mean()), "row by row the one model would win"
+    estimate = float((slopes.T @ weight @ wanted)[0] / (slopes.T @ weight @ slopes + 0.15**-2)[0, 0])
+    assert estimate < 0.0 < float(wanted.mean()), "as independent rows the one model would prevail"
 
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[list[Case], Fitted]:
-    """Three jobs measured 30 % slower than the plain model says."""
+    """Three jobs measured 30 % slower than the model without factors predicts."""
     rows = []
     for model, batch in (("resnet50", "64"), ("nnunet-2d", "8"), ("bert-large", "8")):
         (plain,) = cases([measured(id=model, model=model, batch_size=batch)])
         seconds = run(plain, StepConstants())[1].step_s
         rows.append(measured(id=model, model=model, batch_size=batch, step_time_s=str(1.3 * seconds)))
-    found = cases(rows)
-    return found, fit(found)
+    traced = cases(rows)
+    return traced, fit(traced)
 
 
-def test_the_fit_moves_towards_what_was_measured_and_leaves_less_open(fitted: tuple[list[Case], Fitted]) -> None:
-    found, result = fitted
-    for case in found:
+def test_the_fit_approaches_the_measurements_and_narrows_the_spread(fitted: tuple[list[Case], Fitted]) -> None:
+    traced, result = fitted
+    for case in traced:
         plain, moved = (run(case, constants)[1].step_s for constants in (StepConstants(), result.constants))
         assert plain < moved < case.row.measured_s
         timed = group_seconds(run(case, result.constants)[0], "volta")
@@ -166,7 +168,7 @@ def test_the_fit_moves_towards_what_was_measured_and_leaves_less_open(fitted: tu
     assert not any(":" in name for name in result.openness.names), "host and execution have spreads of their own"
 
 
-def test_what_was_not_measured_stays_as_open_as_before(fitted: tuple[list[Case], Fitted]) -> None:
+def test_factors_without_measurements_keep_their_spread(fitted: tuple[list[Case], Fitted]) -> None:
     _, result = fitted
     key = ("depthwise", "volta", "half")
     wide = Openness([], np.zeros((0, 0))).log_spread({key: 1.0}, 1.0)

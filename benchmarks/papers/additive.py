@@ -110,7 +110,7 @@ def judge(
         rough = Additive(beside=False)
         rough.fit(measured)
         ways[CALIBRATED] = lambda each: rough.predict(each.job).seconds
-    found = []
+    judged = []
     # One model after another, so that each is read or traced once.
     ordered = sorted(measured, key=lambda each: _graph(each.job))
     for done, each in enumerate(ordered):
@@ -123,9 +123,9 @@ def judge(
         for name, way in ways.items():
             with suppress(PrecisionTimeError):  # a precision that the device has no unit for
                 seconds[name] = way(each)
-        found.append(Judged(each, seconds))
+        judged.append(Judged(each, seconds))
     context.progress(f"additive: {part}", len(ordered), len(ordered))
-    return found
+    return judged
 
 
 def _twin(precision: str, measured: Sequence[MeasuredJob]) -> Callable[[MeasuredJob], float]:
@@ -140,7 +140,7 @@ def _repaired(each: MeasuredJob, terms: Terms, simulator: Mapping[str, float]) -
     """The published sum, and what becomes of it where one thing after another is as the simulator has it."""
     steps, micro_steps = steps_of(each.job), each.job.grad_accum
     added = terms.seconds
-    found = {AWARE: steps * added}
+    seconds = {AWARE: steps * added}
     for name, more in zip(
         REPAIRS,
         (
@@ -152,8 +152,8 @@ def _repaired(each: MeasuredJob, terms: Terms, simulator: Mapping[str, float]) -
         strict=True,
     ):
         added += more
-        found[name] = steps * added
-    return found
+        seconds[name] = steps * added
+    return seconds
 
 
 def _graph(job: Job) -> tuple[str, ...]:
@@ -172,8 +172,8 @@ def _repairs(title: str, judged: Sequence[Judged]) -> Table:
     names = precisions_of(judged)
     rows = []
     for way in (AWARE, *REPAIRS, SIMULATOR):
-        found = [accuracy(judged, way, name) for name in names]
-        rows.append((way, *(f"{' ('.join(each.cells(_SIGNED))})" if each.n else "-" for each in found)))
+        statistics = [accuracy(judged, way, name) for name in names]
+        rows.append((way, *(f"{' ('.join(each.cells(_SIGNED))})" if each.n else "-" for each in statistics)))
     return Table(
         f"What the equations leave out, on {title}: MAPE (signed mean error); each row includes the rows above it",
         ("terms", *names),
@@ -189,8 +189,8 @@ def _by_stages(judged: Sequence[Judged]) -> Table:
     rows = []
     for stages in sorted({each.measured.job.layout_spec.pp for each in judged}):
         these = [each for each in judged if each.measured.job.layout_spec.pp == stages]
-        found = [accuracy(these, way) for way in (AWARE, REPAIRS[0], SIMULATOR)]
-        rows.append((str(stages), str(found[0].n), *(cell for each in found for cell in each.cells(_SIGNED))))
+        statistics = [accuracy(these, way) for way in (AWARE, REPAIRS[0], SIMULATOR)]
+        rows.append((str(stages), str(statistics[0].n), *(cell for each in statistics for cell in each.cells(_SIGNED))))
     return Table(
         "Published rows of large models by pipeline stages: MAPE and signed mean error. In the middle the pipeline "
         "term alone is divided by the number of micro-batches.",
@@ -214,12 +214,12 @@ _TEXT = (
 
 
 def _absent(context: Context) -> list[str]:
-    said = []
+    notes = []
     if not context.runs:
-        said.append("There are no real runs to judge on here.")
+        notes.append("There are no real runs to judge on here.")
     if not context.published:
-        said.append("The published rows are not here (../shared is absent), so the model is not judged on them.")
-    return said
+        notes.append("The published rows are not here (no data/published), so the model is not judged on them.")
+    return notes
 
 
 def _claims(on_runs: Sequence[Judged], on_published: Sequence[Judged]) -> list[Claim]:

@@ -62,8 +62,8 @@ def twin_table(title: str, judged: Sequence[Judged], aware: str) -> Table:
         count = sum(each.measured.precision == asked for each in judged)
         cells = []
         for way in (aware, *(f"blind {name}" for name in names)):
-            found = accuracy(judged, way, asked)
-            cells.append(percent(found.mape) + (f" ({found.n} rows)" if 0 < found.n < count else ""))
+            statistics = accuracy(judged, way, asked)
+            cells.append(percent(statistics.mape) + (f" ({statistics.n} rows)" if 0 < statistics.n < count else ""))
         rows.append((asked, str(count), *cells))
     return Table(
         f"Precision-blind twins on {title}: MAPE by the precision asked about, profiled in one precision each",

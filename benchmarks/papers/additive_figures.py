@@ -32,10 +32,10 @@ def by_precision(title: str, judged: Sequence[Judged]) -> Figure:
     return Figure(f"Additive model, simulator and precision-blind twins on {title}", svg(figure, f"additive {title}"))
 
 
-def layouts(found: Mapping[str, Sequence[Beside]]) -> Figure:
+def layouts(by_layout: Mapping[str, Sequence[Beside]]) -> Figure:
     """The four terms of every layout in the first precision, with the simulator as a mark."""
-    precision = next(iter(found))
-    possible = [(each, each.by_equations.added) for each in found[precision] if each.by_equations.added is not None]
+    precision = next(iter(by_layout))
+    possible = [(each, each.by_equations.added) for each in by_layout[precision] if each.by_equations.added is not None]
     figure, axes = new_figure(8.6, 1.2 + 0.36 * len(possible))
     left = np.zeros(len(possible))
     places = np.arange(len(possible))

@@ -36,15 +36,15 @@ def collect(
     precisions: Sequence[str], progress: Callable[[str, int, int], None] = lambda part, done, of: None
 ) -> dict[str, list[Beside]]:
     """Every layout in every precision."""
-    found = {}
+    layouts = {}
     for done, precision in enumerate(precisions):
         progress(f"additive: {MODEL}", done, len(precisions))
         job = Job(
             MODEL, precision=precision, gpu=GPU, gpus=WORLD, batch_size=SEQUENCES // WORLD, input={"seq_len": TOKENS}
         )
-        found[precision] = [_beside(each) for each in every_layout(job, WORLD)]
+        layouts[precision] = [_beside(each) for each in every_layout(job, WORLD)]
     progress(f"additive: {MODEL}", len(precisions), len(precisions))
-    return found
+    return layouts
 
 
 def _beside(each: LayoutForecast) -> Beside:
@@ -55,14 +55,14 @@ def _beside(each: LayoutForecast) -> Beside:
     return Beside(each, float(whole.step.p50), bool(whole.memory.fits), float(micro.step.p50))
 
 
-def tables(found: Mapping[str, Sequence[Beside]]) -> list[Table]:
+def tables(layouts: Mapping[str, Sequence[Beside]]) -> list[Table]:
     """Steps of all layouts and precisions, and the four terms of the first precision."""
-    names = list(found)
+    names = list(layouts)
     rows = []
-    for index, first in enumerate(found[names[0]]):
+    for index, first in enumerate(layouts[names[0]]):
         cells = []
         for name in names:
-            each = found[name][index]
+            each = layouts[name][index]
             by = each.by_equations
             cells += [
                 f"{_seconds(by)}",
@@ -83,7 +83,7 @@ def tables(found: Mapping[str, Sequence[Beside]]) -> list[Table]:
         "micro-batch, as one would "
         "run it; the published equation has no micro-batches.",
         ("layout", "T_comp", "V_dp/B", "V_tp/B", "T_comp (pp - 1)", "T", "simulator", "simulator, micro-batches"),
-        tuple(_terms(each) for each in found[names[0]]),
+        tuple(_terms(each) for each in layouts[names[0]]),
     )
     return [steps, terms]
 
@@ -109,24 +109,24 @@ def _terms(each: Beside) -> tuple[str, ...]:
     return (by.label, *(f"{number:.3f}" for number in numbers))
 
 
-def ratio_claim(found: Mapping[str, Sequence[Beside]]) -> Claim:
+def ratio_claim(layouts: Mapping[str, Sequence[Beside]]) -> Claim:
     """How far precision moves the time of one layout, by the equations."""
     ratios: dict[str, list[float]] = {}
     for slow in ("fp32", "tf32"):
         for fast in ("amp-fp16", "fp16"):
             for a, b in (
-                zip(found.get(slow, ()), found.get(fast, ()), strict=True) if {slow, fast} <= set(found) else ()
+                zip(layouts.get(slow, ()), layouts.get(fast, ()), strict=True) if {slow, fast} <= set(layouts) else ()
             ):
                 if a.by_equations.added and b.by_equations.added:
                     ratio = a.by_equations.added.terms.seconds / b.by_equations.added.terms.seconds
                     ratios.setdefault(slow, []).append(ratio)
-    said = "; ".join(
+    text = "; ".join(
         f"{slow} takes {min(r):.1f} to {max(r):.1f} times as long as half precision" for slow, r in ratios.items()
     )
     return Claim(
         f"The precision setting moves training time ({MODEL}, all layouts, predicted)",
         "by about 2.4x over its minimum (abstract)",
-        said or "only one precision predicted",
+        text or "only one precision predicted",
         None,
         "No measured rows of this job are public. Without matrix units fp32 has a fifteenth of the peak of half "
         "precision on an H100; "
@@ -134,10 +134,10 @@ def ratio_claim(found: Mapping[str, Sequence[Beside]]) -> Claim:
     )
 
 
-def data(found: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
+def data(layouts: Mapping[str, Sequence[Beside]]) -> list[dict[str, Any]]:
     """For the JSON."""
     rows = []
-    for precision, every in found.items():
+    for precision, every in layouts.items():
         for each in every:
             by = each.by_equations
             row: dict[str, Any] = {"precision": precision, "dp": by.dp, "tp": by.tp, "pp": by.pp}

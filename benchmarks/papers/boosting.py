@@ -107,8 +107,8 @@ def _published(context: Context) -> Section:
         wanted = [
             q for q in questions(context.large, context.seed, simulators=False, blind=False) if q.run in LARGE_RUNS
         ]
-        said = progress("boosting: large models")
-        large_runs = answer(context.large, wanted, setting, context.seed, said, workers)
+        report = progress("boosting: large models")
+        large_runs = answer(context.large, wanted, setting, context.seed, report, workers)
     context.progress("boosting: all rows", 0, 1)
     whole = Boosting(setting, context.seed)
     whole.fit(measured)
@@ -157,11 +157,11 @@ def _blind(measured: Sequence[MeasuredJob], runs: Runs) -> Blind:
     def sizes(key: str, gpus: set[str] | None = None) -> dict[str, float]:
         return {p: mape(runs[key], having("precision", p, gpus)) for p in asked}
 
-    found: dict[str, dict[str, float]] = {label: sizes(key) for key, label in names.items() if key in runs}
+    errors: dict[str, dict[str, float]] = {label: sizes(key) for key, label in names.items() if key in runs}
     for key, label in here.items():
         # A precision may have been measured on other GPUs than the one asked about; on these both were.
-        found[label + SAME_GPUS] = sizes(key, {m.job.gpu for m in measured if m.precision == key.split()[1]})
-    return found
+        errors[label + SAME_GPUS] = sizes(key, {m.job.gpu for m in measured if m.precision == key.split()[1]})
+    return errors
 
 
 def _curve(asked: Sequence[Question], runs: Runs) -> list[tuple[float, float]]:
@@ -186,12 +186,12 @@ def _importance(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, l
         columns = np.column_stack([np.expm1(added), matrix(several, OVERLAP)])
         shown.append(("communication", learned.communication.trees, matrix(several, COMMUNICATION)))
         shown.append(("aggregator", learned.aggregator.trees, columns))
-    found = {}
+    importance = {}
     for name, trees, columns in shown:
         sizes, gains = np.abs(trees.contributions(columns)).mean(axis=0), trees.gains()
         features = [feature.name for feature in trees.features]
-        found[name] = [(f, float(s), gains[f]) for f, s in zip(features, sizes, strict=True)]
-    return found
+        importance[name] = [(f, float(s), gains[f]) for f, s in zip(features, sizes, strict=True)]
+    return importance
 
 
 def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float]:
@@ -202,7 +202,7 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float
     simulator.constants = shipped()  # fitted factors take no other time than those that ship, and fitting takes seconds
     top = BoostingResidual(whole.setting, whole.seed, simulator)
     top.fit(measured)
-    found = {
+    seconds = {
         "features": call_seconds(lambda job: vector(facts[id(job)], FEATURES), jobs),
         "model": call_seconds(lambda job: whole.learned.log_parts([facts[id(job)]]), jobs),
         "predict": call_seconds(whole.predict, jobs),
@@ -212,7 +212,7 @@ def _timing(whole: Boosting, measured: Sequence[MeasuredJob]) -> dict[str, float
     first = measured[0].job.replace(model="vit-b-16", model_config={}, input={}, batch_size=48, optimizer="adamw")
     start = time.perf_counter()
     whole.predict(first)
-    return {**found, "first_of_a_network": time.perf_counter() - start}
+    return {**seconds, "first_of_a_network": time.perf_counter() - start}
 
 
 @dataclass(frozen=True)
@@ -283,12 +283,12 @@ def _tables(results: _Results) -> tuple[Table, ...]:
 def _utilisations(whole: Boosting) -> tuple[tuple[str, str, str], ...]:
     """One over exp(theta), of every group and class, without the parts of architectures."""
     rooflines = whole.learned.compute.rooflines
-    found = []
+    rows = []
     for name in sorted(rooflines.theta):
         if name.count("|") == 1:
             group, _, kind = name.partition("|")
-            found.append((group, kind, f"{100 * np.exp(-rooflines.log_factor(group, kind, '')):.0f}"))
-    return tuple(found)
+            rows.append((group, kind, f"{100 * np.exp(-rooflines.log_factor(group, kind, '')):.0f}"))
+    return tuple(rows)
 
 
 def _figures(results: _Results, curve: Sequence[tuple[float, float]]) -> tuple[Figure, ...]:

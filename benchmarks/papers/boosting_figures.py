@@ -44,10 +44,10 @@ def ratios(
 
 def importance(models: Mapping[str, Sequence[tuple[str, float, float]]], top: int = 10) -> Figure:
     """Mean |SHAP| of the most telling features of each model: (feature, log seconds, share of gain)."""
-    height = 0.8 + 0.27 * sum(min(top, len(found)) + 2 for found in models.values())
+    height = 0.8 + 0.27 * sum(min(top, len(features)) + 2 for features in models.values())
     figure, panels = new_figure(8.6, height, len(models))
-    for axes, (name, found), shade in zip(np.atleast_1d(panels), models.items(), PALETTE, strict=False):
-        best = sorted(found, key=lambda each: -each[1])[:top]
+    for axes, (name, features), shade in zip(np.atleast_1d(panels), models.items(), PALETTE, strict=False):
+        best = sorted(features, key=lambda each: -each[1])[:top]
         axes.barh(range(len(best)), [100 * (np.exp(size) - 1) for _, size, _ in best], height=0.7, color=shade)
         axes.set_yticks(range(len(best)), [feature for feature, _, _ in best])
         axes.invert_yaxis()
@@ -60,14 +60,14 @@ def importance(models: Mapping[str, Sequence[tuple[str, float, float]]], top: in
 def learning_curve(points: Mapping[str, Sequence[tuple[float, float]]], goal: float) -> Figure:
     """MAPE over the number of measured training rows; a curve for each way to hold out."""
     figure, axes = new_figure(8.6, 3.6)
-    for (name, found), shade in zip(points.items(), PALETTE, strict=False):
-        counts, sizes = zip(*found, strict=True)
+    for (name, curve), shade in zip(points.items(), PALETTE, strict=False):
+        counts, sizes = zip(*curve, strict=True)
         axes.plot(counts, [100 * size for size in sizes], marker="o", color=shade, label=name)
-        for count, size in found:
+        for count, size in curve:
             place = (count, 100 * size)
             axes.annotate(f"{100 * size:.1f}", place, (0, 7), textcoords="offset points", ha="center", fontsize=8)
     axes.axhline(100 * goal, color=GREY, linewidth=0.9, linestyle="--", label=f"published: {100 * goal:.1f} %")
-    axes.set_ylim(0, 120 * max(goal, *(size for found in points.values() for _, size in found)))
+    axes.set_ylim(0, 120 * max(goal, *(size for curve in points.values() for _, size in curve)))
     axes.set(xlabel="measured rows to train on", ylabel="MAPE of held-out rows, %")
     axes.grid(color=GREY, alpha=0.25, linewidth=0.6)
     axes.legend(frameon=False)

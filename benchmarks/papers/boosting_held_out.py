@@ -122,8 +122,8 @@ def _thinned(measured: Sequence[MeasuredJob], folds: NDArray[np.generic], share:
     return asked
 
 
-def _indices(found: NDArray[np.intp]) -> tuple[int, ...]:
-    return tuple(int(i) for i in found)
+def _indices(positions: NDArray[np.intp]) -> tuple[int, ...]:
+    return tuple(int(i) for i in positions)
 
 
 def answer(
@@ -142,8 +142,8 @@ def answer(
     answers: dict[int, list[Answer]] = {}
     progress(0, len(shares))
     if workers > 1 and len(shares) > 1:
-        for index, found in pooled(answer_share, shares, workers):
-            answers[index] = found
+        for index, answered in pooled(answer_share, shares, workers):
+            answers[index] = answered
             progress(len(answers), len(shares))
     for index, share in enumerate(shares):  # those that no pool could answer
         if index not in answers:
@@ -158,7 +158,7 @@ def answer(
 
 def answer_share(share: Share) -> list[Answer]:
     """What one process answers."""
-    found: list[Answer] = []
+    answers: list[Answer] = []
     for question in share.questions:
         training = [share.measured[i] for i in question.training]
         for run, predictor in _trained(question, training, share.setting, share.seed).items():
@@ -167,11 +167,11 @@ def answer_share(share: Share) -> list[Answer]:
                 job = share.measured[row].job
                 key, steps = JobKey.of(job), steps_of(job)
                 if key not in per_step:
-                    said = predictor.predict(job)
-                    per_step[key] = (said.seconds / steps, said.p10_s / steps, said.p90_s / steps)
+                    forecast = predictor.predict(job)
+                    per_step[key] = (forecast.seconds / steps, forecast.p10_s / steps, forecast.p90_s / steps)
                 p50, p10, p90 = (each * steps for each in per_step[key])
-                found.append((run, row, p50, p10, p90))
-    return found
+                answers.append((run, row, p50, p10, p90))
+    return answers
 
 
 def _trained(

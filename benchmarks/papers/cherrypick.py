@@ -15,14 +15,14 @@ from benchmarks.papers.cherrypick_searches import (
     HEADER,
     LADDER,
     SEEDS,
+    Gaps,
     Gathered,
-    Judged,
     all_ways,
+    joined,
     judge,
     per_cent,
     rows_of,
     seeds_of,
-    together,
 )
 from benchmarks.papers.cloud_figures import gap_by_runs, gaps_by_job
 from benchmarks.papers.cloud_tables import JOBS, CloudRun, cloud_configurations, read_cloud_runs
@@ -75,7 +75,7 @@ def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> No
     seeds = seeds_of(context)
     first = context.seed * SEEDS
     ladder = []
-    by_rung: dict[str, dict[str, Judged]] = {}
+    by_rung: dict[str, dict[str, Gaps]] = {}
     steps = 2 * len(LADDER)
     for at, as_authors in enumerate((True, False)):
         for rung, (label, encoding, setting) in enumerate(LADDER):
@@ -85,10 +85,16 @@ def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> No
                 table = cloud_configurations(runs, job, encoding=encoding, as_authors=as_authors)
                 picked = [cherrypick(table, seed=first + s, setting=setting) for s in range(seeds)]
                 of[job] = judge(table, picked)
-            whole = together(list(of.values()))
+            whole = joined(list(of.values()))
             medians = ", ".join(f"{100 * np.median(j.gap):.1f}" for j in of.values())
-            said = "smallest clusters out, with storage" if as_authors else "as in runs.csv"
-            ladder.append((*rows_of(said, 0, {label: whole})[0][:1], *rows_of(said, 0, {label: whole})[0][2:], medians))
+            table_name = "smallest clusters out, with storage" if as_authors else "as in runs.csv"
+            ladder.append(
+                (
+                    *rows_of(table_name, 0, {label: whole})[0][:1],
+                    *rows_of(table_name, 0, {label: whole})[0][2:],
+                    medians,
+                )
+            )
             if as_authors:
                 by_rung[label] = of
     context.progress("CherryPick: analytics jobs", steps, steps)
@@ -111,7 +117,7 @@ def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> No
 def _cloud_by_job(context: Context, report: Gathered, runs: tuple[CloudRun, ...], jobs: Sequence[str]) -> None:
     lines: list[tuple[str, ...]] = []
     gaps: dict[str, dict[str, Sequence[float]]] = {job: {} for job in jobs}
-    last: dict[str, list[Judged]] = {}
+    last: dict[str, list[Gaps]] = {}
     for rung in (LADDER[0], LADDER[2], LADDER[-1]):
         label, encoding, setting = rung
         for job in jobs:
@@ -124,11 +130,11 @@ def _cloud_by_job(context: Context, report: Gathered, runs: tuple[CloudRun, ...]
                     last.setdefault(way, []).append(judged)
                 gaps[job]["random, as many runs as improved"] = list(ways["random"].gap)
     report.table("jobs", "Analytics jobs, smallest clusters out, with storage", ("setting", *HEADER), lines)
-    means = {way: f"{100 * together(parts).gap.mean():.1f} %" for way, parts in last.items()}
+    means = {way: f"{100 * joined(parts).gap.mean():.1f} %" for way, parts in last.items()}
     report.text.append(
         "With as many runs as the improved search takes, the mean gap is "
         f"{means['CherryPick']} for CherryPick, {means['coordinate descent']} for coordinate descent and "
-        f"{means['random']} for random search: on grids of three coordinates whose good ends lie together, varying one "
+        f"{means['random']} for random search: on grids of three coordinates whose good ends lie joined, varying one "
         "at a time is hard to beat, but it has no rule of its own for when to stop, and none for a deadline."
     )
     report.figures.append(gaps_by_job("Analytics jobs: median (mark) to ninth decile (line) over the seeds", gaps))
@@ -156,7 +162,7 @@ def _cloud_deadline(context: Context, report: Gathered, runs: tuple[CloudRun, ..
         ("improved, but the published product", "totals", replace(IMPROVED, joint=False)),
         LADDER[-1],
     ):
-        found = []
+        gaps_of = []
         for share in (0.25, 0.5):
             for job in jobs:
                 table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
@@ -164,8 +170,8 @@ def _cloud_deadline(context: Context, report: Gathered, runs: tuple[CloudRun, ..
                 ways = all_ways(table, setting, seeds_of(context), limit, context.seed * SEEDS)
                 name = f"{job} within {limit:.0f} s"
                 lines += [(label.partition(":")[0], *line) for line in rows_of(name, len(table), ways)]
-                found.append(ways["CherryPick"])
-        gaps = together(found).gap
+                gaps_of.append(ways["CherryPick"])
+        gaps = joined(gaps_of).gap
         medians.append(f"{per_cent(gaps, 0.5)} % (P90 {per_cent(gaps, 0.9)} %)")
     report.table(
         "deadline", "Under a deadline that a quarter, then half of the configurations keep", ("setting", *HEADER), lines
@@ -184,30 +190,30 @@ def _progress_of_searches(context: Context, runs: tuple[CloudRun, ...], jobs: Se
     curves: dict[str, list[float]] = {}
     for label, encoding, setting in ((LADDER[0]), (LADDER[1]), (LADDER[-1])):
         endless = replace(setting, stop_below=0.0, most_runs=longest)
-        found = []
+        gaps = []
         for job in jobs:
             table = cloud_configurations(runs, job, encoding=encoding, as_authors=True)
             searches = (cherrypick(table, seed=s, setting=endless) for s in range(seeds_of(context)))
-            found += [_gaps_so_far(table, search) for search in searches]
-        curves[label.partition(":")[0]] = [float(g) for g in np.median(found, axis=0)]
-    found = []
+            gaps += [_gaps_so_far(table, search) for search in searches]
+        curves[label.partition(":")[0]] = [float(g) for g in np.median(gaps, axis=0)]
+    gaps = []
     for job in jobs:
         table = cloud_configurations(runs, job, as_authors=True)
-        found += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(seeds_of(context))]
-    curves["random"] = [float(g) for g in np.median(found, axis=0)]
+        gaps += [_gaps_so_far(table, random_search(table, runs=longest, seed=s)) for s in range(seeds_of(context))]
+    curves["random"] = [float(g) for g in np.median(gaps, axis=0)]
     return curves
 
 
 def _gaps_so_far(table: Configurations, search: Search) -> FloatArray:
     costs = np.array([table.known()(i) for i in range(len(table))]) * table.price_per_s
-    found: FloatArray = np.minimum.accumulate([t.cost for t in search.history]) / costs.min() - 1.0
-    return found
+    gaps: FloatArray = np.minimum.accumulate([t.cost for t in search.history]) / costs.min() - 1.0
+    return gaps
 
 
-def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Judged]], jobs: Sequence[str]) -> None:
+def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Gaps]], jobs: Sequence[str]) -> None:
     for label in (LADDER[0][0], LADDER[2][0], LADDER[-1][0]):
         of = by_rung[label]
-        whole = together(list(of.values()))
+        whole = joined(list(of.values()))
         median, cost = float(np.median(whole.gap)), float(whole.cost.mean())
         report.claims.append(
             Claim(
@@ -244,8 +250,8 @@ def _claims(report: Gathered, by_rung: Mapping[str, Mapping[str, Judged]], jobs:
         exact = [f"{job} {100 * of[job].exact:.0f} %" for job in jobs]
         report.claims.append(Claim(f"CherryPick {label}: exact optimum", "45-90 % of runs", ", ".join(exact), None))
         p90 = [f"{job} {100 * np.quantile(of[job].gap, 0.9):.0f} %" for job in jobs]
-        said = ", ".join(f"{job} {PUBLISHED_P90[job]} %" for job in jobs)
-        report.claims.append(Claim(f"CherryPick {label}: P90 gap", said, ", ".join(p90), None))
+        published = ", ".join(f"{job} {PUBLISHED_P90[job]} %" for job in jobs)
+        report.claims.append(Claim(f"CherryPick {label}: P90 gap", published, ", ".join(p90), None))
     report.text.append(
         "The improved setting was chosen with these five jobs in view, so its figures on them are not held out; it "
         "was not touched for the simulated world and the real runs. kmeans and spark have a cliff of memory that 6 "

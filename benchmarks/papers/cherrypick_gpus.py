@@ -14,13 +14,13 @@ from benchmarks.papers.cherrypick_searches import (
     HEADER,
     LADDER,
     SEEDS,
+    Gaps,
     Gathered,
-    Judged,
     all_ways,
+    joined,
     per_cent,
     rows_of,
     seeds_of,
-    together,
 )
 from benchmarks.papers.study import Claim, Context
 from benchmarks.papers.training_tables import FEWEST_WAYS, measured_configurations, published_configurations
@@ -54,9 +54,9 @@ def published(context: Context, report: Gathered) -> None:
     sizes = [len(table) for table in tables.values()]
     for label, _, setting in SETTINGS:
         name = label.partition(":")[0]
-        free: dict[str, Judged] = {}
+        free: dict[str, Gaps] = {}
         for share in SHARES:
-            found: dict[str, list[Judged]] = {}
+            by_way: dict[str, list[Gaps]] = {}
             for model, table in tables.items():
                 context.progress("CherryPick: published GPUs", done, steps)
                 done += 1
@@ -64,13 +64,17 @@ def published(context: Context, report: Gathered) -> None:
                 limit = None if share is None else float(np.quantile(times, share))
                 ways = all_ways(table, setting, seeds_of(context), limit, context.seed * SEEDS)
                 for way, judged in ways.items():
-                    found.setdefault(way, []).append(judged)
+                    by_way.setdefault(way, []).append(judged)
                 if share is None:
                     free[model] = ways["CherryPick"]
-            said = "no deadline" if share is None else f"a deadline that {share:.0%} keep"
-            ways = {way: together(parts) for way, parts in found.items()}
-            lines += [(name, *line) for line in rows_of(f"{len(tables)} models, {said}", sum(sizes), ways)]
-            _claim(report, f"CherryPick {name}, published GPU configurations in dollars, {said}", found["CherryPick"])
+            limit_text = "no deadline" if share is None else f"a deadline that {share:.0%} keep"
+            ways = {way: joined(parts) for way, parts in by_way.items()}
+            lines += [(name, *line) for line in rows_of(f"{len(tables)} models, {limit_text}", sum(sizes), ways)]
+            _claim(
+                report,
+                f"CherryPick {name}, published GPU configurations in dollars, {limit_text}",
+                by_way["CherryPick"],
+            )
         models += [(name, *rows_of(model, len(tables[model]), {"CherryPick": j})[0]) for model, j in free.items()]
     context.progress("CherryPick: published GPUs", steps, steps)
     report.text.append(
@@ -97,8 +101,8 @@ def _days() -> str:
     return f"prices of {days[0]} to {days[-1]}, which change"
 
 
-def _claim(report: Gathered, what: str, parts: Sequence[Judged]) -> None:
-    judged = together(parts)
+def _claim(report: Gathered, what: str, parts: Sequence[Gaps]) -> None:
+    judged = joined(parts)
     medians = [float(np.median(part.gap)) for part in parts]
     median, within = float(np.median(judged.gap)), sum(m <= GOAL for m in medians)
     report.claims.append(
@@ -115,11 +119,11 @@ def _claim(report: Gathered, what: str, parts: Sequence[Judged]) -> None:
 
 def simulated(context: Context, report: Gathered) -> None:
     """The full grid, with times that are predicted, in dollars and in joules."""
-    said = []
+    sentences = []
     done, steps = 0, 2 * len(SIMULATED)
     for price, settings, what in ((CLOUD, SETTINGS, "dollars"), (ENERGY, SETTINGS[-1:], "energy")):
         lines: list[tuple[str, ...]] = []
-        found = []
+        improved = []
         for at, (name, job) in enumerate(SIMULATED.items()):
             context.progress("CherryPick: simulated GPUs", done, steps)
             done += 1
@@ -138,14 +142,14 @@ def simulated(context: Context, report: Gathered) -> None:
                     rows = rows_of(f"{name}, {limit:.3g} s", len(table), ways)
                     lines += [(label.partition(":")[0], *row) for row in rows]
                     if setting is IMPROVED:
-                        found.append(ways["CherryPick"])
-        whole = together(found)
-        said.append(
-            f"in {what} within {per_cent(whole.gap, 0.5)} % in the median and {per_cent(whole.gap, 0.9)} % in the "
-            f"ninth decile, for {100 * whole.cost.mean():.1f} % of the cost of exhaustive search"
+                        improved.append(ways["CherryPick"])
+        gaps = joined(improved)
+        sentences.append(
+            f"in {what} within {per_cent(gaps.gap, 0.5)} % in the median and {per_cent(gaps.gap, 0.9)} % in the "
+            f"ninth decile, for {100 * gaps.cost.mean():.1f} % of the cost of exhaustive search"
         )
         if price == CLOUD:
-            _claim(report, "CherryPick improved, simulated GPU grid in dollars, two deadlines", found)
+            _claim(report, "CherryPick improved, simulated GPU grid in dollars, two deadlines", improved)
         report.table(
             "simulated" if price == CLOUD else "simulated_energy",
             f"A simulated world of GPUs, with a deadline, cost in {what}",
@@ -156,8 +160,8 @@ def simulated(context: Context, report: Gathered) -> None:
     report.text.append(
         "The full grid of GPU type x count x precision x batch is a simulated world: its times are what this package "
         "predicts, because no published table holds such a grid. Deadlines are kept by a tenth and by four tenths of "
-        f"the configurations. The improved setting finds the best {said[0]}; {said[1]} (rated power). This says how "
-        "the search fares on such a landscape, not how fast a GPU is."
+        f"the configurations. The improved setting finds the best {sentences[0]}; {sentences[1]} (rated power). This "
+        "shows how the search fares on such a landscape, not how fast a GPU is."
     )
 
 
@@ -173,13 +177,13 @@ def real(context: Context, report: Gathered) -> None:
         tables = dict(list(tables.items())[:2])
     lines: list[tuple[str, ...]] = []
     for label, _, setting in SETTINGS:
-        found: dict[str, list[Judged]] = {}
+        by_way: dict[str, list[Gaps]] = {}
         for at, table in enumerate(tables.values()):
             context.progress("CherryPick: real runs", at, len(tables))
             for way, judged in all_ways(table, setting, min(5, seeds_of(context)), first=context.seed * SEEDS).items():
-                found.setdefault(way, []).append(judged)
+                by_way.setdefault(way, []).append(judged)
         size = max(len(t) for t in tables.values())
-        ways = {way: together(parts) for way, parts in found.items()}
+        ways = {way: joined(parts) for way, parts in by_way.items()}
         lines += [(label.partition(":")[0], *line) for line in rows_of(f"{len(tables)} networks", size, ways)]
     context.progress("CherryPick: real runs", len(tables), len(tables))
     report.text.append(

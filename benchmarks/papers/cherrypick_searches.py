@@ -14,7 +14,7 @@ from precision_time.predictors.cloud_search import Configurations, FloatArray, S
 from precision_time.predictors.surrogate import Averaged
 
 SEEDS = 20
-NOTHING_FOUND = float("inf")
+NO_RESULT = float("inf")
 """Gap of a search that found nothing within the deadline."""
 AVERAGED = replace(PUBLISHED, surrogate=Averaged())
 LADDER: tuple[tuple[str, str, Setting], ...] = (
@@ -29,7 +29,7 @@ LADDER: tuple[tuple[str, str, Setting], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Gaps:
     """Searches of one table, one a seed: gaps to the best cost (0 is exact), runs, share of exhaustive cost."""
 
     gap: FloatArray
@@ -41,36 +41,36 @@ class Judged:
         return float(np.mean(self.gap < 1e-9))
 
 
-def judge(table: Configurations, searches: Sequence[Search], deadline_s: float | None = None) -> Judged:
+def judge(table: Configurations, searches: Sequence[Search], deadline_s: float | None = None) -> Gaps:
     """Beside the cheapest of the whole table that keeps the deadline."""
     times = np.array([table.known()(i) for i in range(len(table))])
     costs = times * table.price_per_s
     index = table.best(deadline_s)
     best = float(costs[index]) if index is not None else float("nan")
-    found = [NOTHING_FOUND if s.best is None else s.best.cost / best - 1.0 for s in searches]
-    return Judged(
-        np.array(found),
+    gaps = [NO_RESULT if s.best is None else s.best.cost / best - 1.0 for s in searches]
+    return Gaps(
+        np.array(gaps),
         np.array([len(s.history) for s in searches], dtype=float),
         np.array([s.cost for s in searches]) / float(costs.sum()),
     )
 
 
-def together(parts: Sequence[Judged]) -> Judged:
+def joined(parts: Sequence[Gaps]) -> Gaps:
     """All searches of several tables."""
-    return Judged(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("gap", "runs", "cost")))
+    return Gaps(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("gap", "runs", "cost")))
 
 
 def all_ways(
     table: Configurations, setting: Setting, seeds: int, deadline_s: float | None = None, first: int = 0
-) -> dict[str, Judged]:
+) -> dict[str, Gaps]:
     """CherryPick, and random search and coordinate descent with as many runs, seed by seed."""
     picked = [cherrypick(table, deadline_s=deadline_s, seed=first + s, setting=setting) for s in range(seeds)]
-    found = {"CherryPick": picked, "random": [], "coordinate descent": []}
+    searches_of = {"CherryPick": picked, "random": [], "coordinate descent": []}
     for seed, search in enumerate(picked, first):
         runs = len(search.history)
-        found["random"].append(random_search(table, runs=runs, deadline_s=deadline_s, seed=seed))
-        found["coordinate descent"].append(coordinate_descent(table, runs=runs, deadline_s=deadline_s, seed=seed))
-    return {way: judge(table, searches, deadline_s) for way, searches in found.items()}
+        searches_of["random"].append(random_search(table, runs=runs, deadline_s=deadline_s, seed=seed))
+        searches_of["coordinate descent"].append(coordinate_descent(table, runs=runs, deadline_s=deadline_s, seed=seed))
+    return {way: judge(table, searches, deadline_s) for way, searches in searches_of.items()}
 
 
 HEADER = (
@@ -92,7 +92,7 @@ def per_cent(gaps: FloatArray, share: float) -> str:
     return f"{100 * value:.1f}" if np.isfinite(value) else "none"
 
 
-def rows_of(name: str, size: int, ways: Mapping[str, Judged]) -> list[tuple[str, ...]]:
+def rows_of(name: str, size: int, ways: Mapping[str, Gaps]) -> list[tuple[str, ...]]:
     """Lines of a table, one for each way of searching."""
     return [
         (

@@ -116,8 +116,8 @@ def larger_clusters(runs: Sequence[CloudRun], job: str) -> list[Split]:
     """Of every machine type measured on 5 cluster sizes or more: the largest two are held out. All data, so s = 1."""
     splits = []
     for vm in sorted({r.vm for r in runs if r.job == job}):
-        found = sorted((r for r in runs if r.job == job and r.vm == vm), key=lambda r: r.machines)
-        made = [Run(Point(1.0, r.machines), r.seconds, r.seconds) for r in found]
+        measured = sorted((r for r in runs if r.job == job and r.vm == vm), key=lambda r: r.machines)
+        made = [Run(Point(1.0, r.machines), r.seconds, r.seconds) for r in measured]
         if len(made) >= 5:
             splits.append(Split(f"{job} on {vm}", tuple(made[:-2]), tuple(made[-2:])))
     return splits
@@ -147,10 +147,10 @@ def larger_inputs(runs: Sequence[CloudRun]) -> list[Split]:
 def groups_of_runs(rows: Sequence[MeasuredJob], least: int = 6) -> dict[str, tuple[Run, ...]]:
     """Real runs by job otherwise unchanged, those measured at `least` points of (s, m) or more."""
     groups = {}
-    for found in by_key(rows).values():
-        first = found[0].job
-        name = f"{first.model}, {found[0].dataset}, {found[0].precision}, batch {first.batch_size}"
-        made = tuple(Run(point_of(r.job), r.seconds, r.cost_s) for r in found)
+    for measured in by_key(rows).values():
+        first = measured[0].job
+        name = f"{first.model}, {measured[0].dataset}, {measured[0].precision}, batch {first.batch_size}"
+        made = tuple(Run(point_of(r.job), r.seconds, r.cost_s) for r in measured)
         if len({r.point for r in made}) >= least:
             groups[name] = made
     return groups

@@ -110,11 +110,11 @@ def table_by(caption: str, runs: Runs, names: Mapping[str, str], field: str) -> 
 
 def times_by_precision(measured: Sequence[MeasuredJob]) -> list[dict[str, float]]:
     """Seconds by precision, of every job that was measured in several with the same batch and accumulation."""
-    found: dict[str, dict[str, float]] = {}
+    times_of: dict[str, dict[str, float]] = {}
     for each in measured:
         key = f"{job_group(each)}|{each.job.batch_size}|{each.job.grad_accum}"
-        found.setdefault(key, {})[each.precision] = each.seconds
-    return [times for times in found.values() if len(times) > 1]
+        times_of.setdefault(key, {})[each.precision] = each.seconds
+    return [times for times in times_of.values() if len(times) > 1]
 
 
 def precision_ratios(measured: Sequence[MeasuredJob]) -> list[float]:

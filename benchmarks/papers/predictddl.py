@@ -18,7 +18,7 @@ from benchmarks.papers.predictddl_ernest import (
     own_runs,
     runs_made,
     same_runs,
-    told,
+    with_ernest_runs,
 )
 from benchmarks.papers.predictddl_held_out import (
     FEW,
@@ -60,13 +60,13 @@ def study(context: Context) -> Section:
         return Section("predictddl", "PredictDDL", tuple(text))
     rows = described(context.runs)
     folds = 2 if context.quick else FOLDS
-    found: dict[str, list[Held]] = {}
+    designs: dict[str, list[Held]] = {}
     wanted = {name: design for name, design in VARIANTS.items() if not context.quick or name in _QUICK}
     for number, (name, design) in enumerate(wanted.items()):
         design = dataclasses.replace(design, seed=context.seed, settings=FEW[:3] if context.quick else design.settings)
-        found[name] = held_out(rows, design, folds, network_of_row, context.seed)
+        designs[name] = held_out(rows, design, folds, network_of_row, context.seed)
         context.progress("PredictDDL: designs on unseen networks", number + 1, len(wanted))
-    held = found["predictddl"]
+    held = designs["predictddl"]
     families: list[Held] = []
     if not context.quick:
         few = dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:2], seed=context.seed)
@@ -85,14 +85,16 @@ def study(context: Context) -> Section:
         own_runs("per network", held, PER_NETWORK, bill, ERNEST_BUDGET),
         own_runs("per job", held, PER_JOB, bill, ERNEST_BUDGET),
     ]
-    both = [told(protocols[at], held, by, ERNEST_BUDGET) for at, by in ((2, PER_NETWORK), (3, PER_JOB))]
-    own: dict[str, list[MeasuredJob]] = {}
+    both = [with_ernest_runs(protocols[at], held, by, ERNEST_BUDGET) for at, by in ((2, PER_NETWORK), (3, PER_JOB))]
+    ernest_runs: dict[str, list[MeasuredJob]] = {}
     for run in runs_made(held, PER_NETWORK, ERNEST_BUDGET):
-        own.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
-    speed = timed(rows, own, context.quick, lambda done, of: context.progress("PredictDDL: first answers", done, of))
+        ernest_runs.setdefault(f"{run.job.model} on {run.dataset}", []).append(run)
+    speed = timed(
+        rows, ernest_runs, context.quick, lambda done, of: context.progress("PredictDDL: first answers", done, of)
+    )
     tables = [
         _accuracy_table(held, families),
-        _design_table(found),
+        _design_table(designs),
         _network_table(protocols),
         readings_table(protocols, both),
         amortised_table(protocols),
@@ -101,21 +103,21 @@ def study(context: Context) -> Section:
     return Section(
         "predictddl",
         "PredictDDL",
-        (*_text(held, found, protocols, both), *text),
-        _claims(protocols, both, speed, found),
+        (*_text(held, designs, protocols, both), *text),
+        _claims(protocols, both, speed, designs),
         tuple(tables),
         (
             figures.scatter(held),
             figures.networks([protocols[0], *protocols[2:]]),
             figures.confidence(held),
-            figures.ablations(found),
+            figures.ablations(designs),
         ),
         verdicts=tuple(
-            _verdict(name, found[way], protocols, speed)
+            _verdict(name, designs[way], protocols, speed)
             for name, way in (("predictddl", "predictddl"), ("predictddl as published", PUBLISHED_ROW))
-            if way in found
+            if way in designs
         ),
-        data=_data(found, held, families, [*protocols, *both], speed),
+        data=_data(designs, held, families, [*protocols, *both], speed),
     )
 
 
@@ -123,7 +125,7 @@ def _on_published(context: Context) -> str:
     models: dict[str, set[str]] = {}
     for row in context.published:
         models.setdefault(row.dataset, set()).add(row.job.model)
-    enough = sorted(name for name, mine in models.items() if len(mine) > LEAST_NETWORKS)
+    enough = sorted(name for name, names in models.items() if len(names) > LEAST_NETWORKS)
     if not models:
         return "There are no published rows at hand."
     most = max(models, key=lambda name: len(models[name]))
@@ -146,7 +148,7 @@ def _accuracy_table(held: Sequence[Held], families: Sequence[Held]) -> Table:
         "workers ": lambda h: str(h.row.facts.ranks),
     }
     for prefix, key in keys.items():
-        rows += [(f"{prefix}{name}", *found.cells(FIELDS)) for name, found in accuracy_by(held, key).items()]
+        rows += [(f"{prefix}{name}", *statistics.cells(FIELDS)) for name, statistics in accuracy_by(held, key).items()]
     if strange := [h for h in held if h.strange]:
         rows.append(_cells("flagged as out of distribution", strange))
     if families:
@@ -154,8 +156,8 @@ def _accuracy_table(held: Sequence[Held], families: Sequence[Held]) -> Table:
     return Table("PredictDDL on unseen networks (last row: unseen families)", ("rows of", *HEADER), tuple(rows))
 
 
-def _design_table(found: Mapping[str, Sequence[Held]]) -> Table:
-    rows = [(*_cells(name, held), _chosen(held)) for name, held in found.items()]
+def _design_table(designs: Mapping[str, Sequence[Held]]) -> Table:
+    rows = [(*_cells(name, held), _chosen(held)) for name, held in designs.items()]
     header = ("design", *HEADER, "regressor mostly chosen")
     return Table("Designs and ablations on the same unseen networks", header, tuple(rows))
 
@@ -163,9 +165,9 @@ def _design_table(found: Mapping[str, Sequence[Held]]) -> Table:
 def _network_table(protocols: Sequence[Protocol]) -> Table:
     by = [protocol.by_network() for protocol in protocols]
     rows = []
-    for name, (ernest, own) in sorted(by[0].items(), key=lambda pair: pair[1][1]):
+    for name, (ernest, predictddl) in sorted(by[0].items(), key=lambda pair: pair[1][1]):
         others = [percent(each[name][0]) if name in each else "" for each in by]
-        rows.append((name, percent(own), *others, f"{ernest / own:.2f}"))
+        rows.append((name, percent(predictddl), *others, f"{ernest / predictddl:.2f}"))
     header = ("network", "PredictDDL", *(f"Ernest, {p.name}" for p in protocols), "ratio, same runs")
     return Table("Mean error of every unseen network", header, tuple(rows))
 
@@ -178,12 +180,12 @@ def _text(
     )[:4]
     spread = [h.row.measured.log_spread for h in held if h.row.measured.log_spread is not None]
     noise = f" Repeats of a row differ by {100 * float(np.median(spread)):.0f} % themselves." if spread else ""
-    own, published = mean_error(designs["predictddl"]), mean_error(designs[PUBLISHED_ROW])
+    full, published = mean_error(designs["predictddl"]), mean_error(designs[PUBLISHED_ROW])
     return (
         "One predictor for each dataset type is trained on some networks and asked about others. The encoder was "
         "pre-trained on random graphs and the zoo's, never on a time. The regressor is chosen inside the training "
         "networks; folds keep every network whole.",
-        f"On unseen networks the mean error is {percent(own)}, the median {percent(accuracy(held).median_ape)}; the "
+        f"On unseen networks the mean error is {percent(full)}, the median {percent(accuracy(held).median_ape)}; the "
         f"design as published, with precision among its columns, is at {percent(published)}. The difference is the "
         f"law of work beneath the regressor, which is ours, not PredictDDL's. Above the law {_chosen(held)} is mostly "
         "chosen, whose weight is so heavy at alpha 100000 that the law alone speaks."
@@ -214,12 +216,12 @@ def _on_confidence(held: Sequence[Held]) -> str:
         if strange.any()
         else "No network was flagged."
     )
-    said = (
+    conclusion = (
         "so a low confidence does tell of larger errors"
         if rank < -0.2
         else "so here it tells next to nothing of errors"
     )
-    return f"{flagged} Confidence and size of error have a rank correlation of {rank:+.2f}, {said}."
+    return f"{flagged} Confidence and size of error have a rank correlation of {rank:+.2f}, {conclusion}."
 
 
 def _claims(

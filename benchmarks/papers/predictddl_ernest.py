@@ -80,18 +80,18 @@ class Protocol:
     def by_network(self) -> dict[str, tuple[float, float]]:
         """Mean error of Ernest and of PredictDDL for every network."""
         names = sorted({b.held.row.measured.job.model for b in self.beside})
-        found = {}
+        errors = {}
         for name in names:
-            mine = [b for b in self.beside if b.held.row.measured.job.model == name]
-            found[name] = (
-                float(np.mean([abs(b.ernest_error) for b in mine])),
-                float(np.mean([abs(b.held.error) for b in mine])),
+            rows = [b for b in self.beside if b.held.row.measured.job.model == name]
+            errors[name] = (
+                float(np.mean([abs(b.ernest_error) for b in rows])),
+                float(np.mean([abs(b.held.error) for b in rows])),
             )
-        return found
+        return errors
 
     def ratios(self) -> dict[str, float]:
         """Ernest's mean error over PredictDDL's, network by network."""
-        return {name: ernest / own for name, (ernest, own) in self.by_network().items()}
+        return {name: ernest / predictddl for name, (ernest, predictddl) in self.by_network().items()}
 
 
 def same_runs(held: Sequence[Held], folds: int, seed: int, relative: bool = False) -> Protocol:
@@ -139,10 +139,10 @@ def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, 
     made = runs_made(held, by, budget)
     ernest = Ernest(by=by, relative=True)
     ernest.fit(made)
-    own = {row.id for row in made}
+    run_ids = {row.id for row in made}
     beside = []
     for each in held:
-        if each.row.measured.id in own:
+        if each.row.measured.id in run_ids:
             continue
         try:
             beside.append(Beside(each, ernest.predict(each.row.measured.job).seconds))
@@ -152,25 +152,25 @@ def own_runs(name: str, held: Sequence[Held], by: Sequence[str], bill_s: float, 
     return Protocol(name, tuple(beside), sum(row.cost_s for row in made) / networks, bill_s, len(made) / networks)
 
 
-def told(protocol: Protocol, held: Sequence[Held], by: Sequence[str], budget: float) -> Protocol:
+def with_ernest_runs(protocol: Protocol, held: Sequence[Held], by: Sequence[str], budget: float) -> Protocol:
     """The same rows where PredictDDL is told of Ernest's runs too: its answers times the geometric mean of measured
     over predicted in the runs of the same key. No parameter is chosen; both now pay for those runs."""
-    said = {each.row.measured.id: each.seconds for each in held}
+    predicted = {each.row.measured.id: each.seconds for each in held}
     ratios: dict[Hashable, list[float]] = {}
     for run in runs_made(held, by, budget):
-        ratios.setdefault(job_key(run.job, by), []).append(math.log(run.seconds / said[run.id]))
+        ratios.setdefault(job_key(run.job, by), []).append(math.log(run.seconds / predicted[run.id]))
     beside = tuple(
-        replace(b, held=replace(b.held, seconds=b.held.seconds * math.exp(float(np.mean(found)))))
+        replace(b, held=replace(b.held, seconds=b.held.seconds * math.exp(float(np.mean(logs)))))
         for b in protocol.beside
-        if (found := ratios.get(job_key(b.held.row.measured.job, by)))
+        if (logs := ratios.get(job_key(b.held.row.measured.job, by)))
     )
     return replace(protocol, name=f"{protocol.name}, both told", beside=beside)
 
 
 def _whole(held: Sequence[Held]) -> dict[str, float]:
     """Samples of the largest run, by dataset type."""
-    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for each in held:
         facts = each.row.facts
-        found[facts.dataset] = max(found.get(facts.dataset, 0.0), facts.samples)
-    return found
+        largest[facts.dataset] = max(largest.get(facts.dataset, 0.0), facts.samples)
+    return largest

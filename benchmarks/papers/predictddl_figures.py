@@ -46,8 +46,8 @@ def scatter(held: Sequence[Held]) -> Figure:
 
 def networks(protocols: Sequence[Protocol]) -> Figure:
     """Mean error of every unseen network: PredictDDL, and Ernest with the runs of each protocol."""
-    own = {name: error for name, (_, error) in protocols[0].by_network().items()}
-    order = sorted(own, key=lambda name: own[name])
+    predictddl = {name: error for name, (_, error) in protocols[0].by_network().items()}
+    order = sorted(predictddl, key=lambda name: predictddl[name])
     figure, axes = new_figure(8.2, 1.4 + 0.19 * len(order))
     places = np.arange(len(order))
     axes.hlines(places, 0.05, 10.0, color=GREY, linewidth=0.3, alpha=0.5)
@@ -57,7 +57,7 @@ def networks(protocols: Sequence[Protocol]) -> Figure:
         sizes = [max(0.05, error) for _, error in there]
         label = f"Ernest, {protocol.name}"
         axes.plot(sizes, [place for place, _ in there], marker, color=shade, markersize=5, label=label)
-    axes.plot([own[name] for name in order], places, "D", color="black", markersize=4.5, label="PredictDDL")
+    axes.plot([predictddl[name] for name in order], places, "D", color="black", markersize=4.5, label="PredictDDL")
     axes.set(xscale="log", xlim=(0.05, 10.0), xlabel="mean |error| of a network, 1 = 100 %")
     axes.set_yticks(places, [name.removeprefix("small-") for name in order])
     axes.tick_params(axis="y", length=0)
@@ -87,10 +87,10 @@ def confidence(held: Sequence[Held]) -> Figure:
 def ablations(designs: Mapping[str, Sequence[Held]]) -> Figure:
     """Mean and median error of every design."""
     figure, axes = new_figure(8.2, 0.9 + 0.34 * len(designs))
-    found = [accuracy(held) for held in designs.values()]
-    means = [100.0 * (each.mape or 0.0) for each in found]
+    statistics = [accuracy(held) for held in designs.values()]
+    means = [100.0 * (each.mape or 0.0) for each in statistics]
     bars(axes, list(designs), {"mean": means}, form="{:.1f} %")
-    medians = [100.0 * (each.median_ape or 0.0) for each in found]
+    medians = [100.0 * (each.median_ape or 0.0) for each in statistics]
     axes.plot(medians, np.arange(len(designs)), "|", color="black", markersize=12, label="median")
     axes.set_xlabel("mean |error| on unseen networks, %")
     return Figure("Designs of PredictDDL on unseen networks", svg(figure, "ablations"))

@@ -77,31 +77,31 @@ def held_out(
     """
     groups = [by(row) for row in rows]
     parts = grouped_folds(groups, min(folds, len(set(groups))), seed)
-    found: dict[int, Held] = {}
+    held: dict[int, Held] = {}
     for number, (known, unseen) in enumerate(parts):
         predictor = PredictDDL(design)
         predictor.learn_described([rows[i] for i in known])
         embed = embedder_of(design.encoder)
         for i in unseen.tolist():
-            found[i] = _told(predictor, rows[i], embed(rows[i].facts.network))
+            held[i] = _held(predictor, rows[i], embed(rows[i].facts.network))
         if report is not None:
             report(number + 1, len(parts))
-    return [found[i] for i in range(len(rows))]
+    return [held[i] for i in range(len(rows))]
 
 
-def _told(predictor: PredictDDL, row: Row, vector: np.ndarray) -> Held:
-    who = predictor.trained.get(row.facts.dataset)
-    if who is None:
+def _held(predictor: PredictDDL, row: Row, vector: np.ndarray) -> Held:
+    trained = predictor.trained.get(row.facts.dataset)
+    if trained is None:
         raise PredictorError(f"no fold could train dataset type {row.facts.dataset!r}; give runs of more networks")
-    said = who.forecast(row.facts, vector)
+    forecast = trained.forecast(row.facts, vector)
     measured = row.measured.seconds
     return Held(
         row,
-        said.seconds,
-        said.confidence or 0.0,
-        who.likeness.is_strange(vector),
-        who.fitted.setting.label,
-        said.p10_s <= measured <= said.p90_s,
+        forecast.seconds,
+        forecast.confidence or 0.0,
+        trained.likeness.is_strange(vector),
+        trained.fitted.setting.label,
+        forecast.p10_s <= measured <= forecast.p90_s,
     )
 
 

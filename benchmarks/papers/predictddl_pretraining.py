@@ -87,7 +87,7 @@ def targets_of(network: Network) -> Floats:
 
 def zoo_networks(largest: int = LARGEST) -> list[Network]:
     """Networks of the zoo whose graphs ship, at their own sizes."""
-    found = []
+    networks = []
     for name, entry in ENTRIES.items():
         if not getattr(entry, "ships", True):
             continue
@@ -97,8 +97,8 @@ def zoo_networks(largest: int = LARGEST) -> list[Network]:
         except PrecisionTimeError:
             continue
         if network.nodes <= largest:
-            found.append(network)
-    return found
+            networks.append(network)
+    return networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ def _judge(encoder: Encoder, head: nn.Module, networks: Sequence[Network], mean:
         return np.full(len(mean), np.nan)
     truth = (np.stack([targets_of(network) for network in networks]) - mean) / deviation
     with torch.no_grad():
-        said = torch.cat([head(encoder(tensors_of(network))) for network in networks]).numpy()
+        predicted = torch.cat([head(encoder(tensors_of(network))) for network in networks]).numpy()
     spread = np.maximum(((truth - truth.mean(0)) ** 2).sum(0), 1e-9)
-    return np.asarray(1.0 - ((truth - said) ** 2).sum(0) / spread)
+    return np.asarray(1.0 - ((truth - predicted) ** 2).sum(0) / spread)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -195,10 +195,10 @@ def main(arguments: list[str] | None = None) -> int:
     made = pretrain(networks, held_out, epochs=given.epochs, seed=given.seed, progress=show)
     r2 = made.r2
     names = ["nodes", "path", "parameters", "flops", "bytes"]
-    said = {name: round(float(value), 3) for name, value in zip(names, r2, strict=False)}
-    said |= {"shares": round(float(np.median(r2[5:-4])), 3), "rooflines": round(float(np.median(r2[-4:])), 3)}
-    save_encoder(made.encoder, WEIGHTS, {**made.provenance, "held_out_r2": said})
-    print(f"\n{WEIGHTS.name}: {WEIGHTS.stat().st_size / 1024:.0f} kB, {made.provenance}, held-out R2 {said}")
+    scores = {name: round(float(value), 3) for name, value in zip(names, r2, strict=False)}
+    scores |= {"shares": round(float(np.median(r2[5:-4])), 3), "rooflines": round(float(np.median(r2[-4:])), 3)}
+    save_encoder(made.encoder, WEIGHTS, {**made.provenance, "held_out_r2": scores})
+    print(f"\n{WEIGHTS.name}: {WEIGHTS.stat().st_size / 1024:.0f} kB, {made.provenance}, held-out R2 {scores}")
     return 0
 
 

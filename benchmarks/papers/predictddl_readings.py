@@ -69,15 +69,15 @@ def amortised_table(protocols: Sequence[Protocol]) -> Table:
     network, job = protocols[2:4]
     rows = []
     for served in SERVED:
-        own = network.predictddl_s / served
+        predictddl_s = network.predictddl_s / served
         rows.append(
             (
                 f"{served:,}",
-                f"{own:.1f}",
+                f"{predictddl_s:.1f}",
                 f"{network.ernest_network_s:.1f}",
-                f"{network.ernest_network_s / own:.2f}",
+                f"{network.ernest_network_s / predictddl_s:.2f}",
                 f"{job.ernest_network_s:.1f}",
-                f"{job.ernest_network_s / own:.2f}",
+                f"{job.ernest_network_s / predictddl_s:.2f}",
             )
         )
     return Table(

@@ -95,15 +95,15 @@ class Speed:
 
 def timed(
     rows: Sequence[Row],
-    own: Mapping[str, Sequence[MeasuredJob]],
+    ernest_runs: Mapping[str, Sequence[MeasuredJob]],
     quick: bool = False,
     report: Callable[[int, int], None] = lambda done, of: None,
 ) -> Speed:
-    """`own` holds for every network and dataset type the runs of Ernest's design (`ernest_runs`)."""
-    keys = sorted(own)
+    """`ernest_runs` holds for every network and dataset type the runs of Ernest's design (`ernest_runs`)."""
+    keys = sorted(ernest_runs)
     chosen = keys[:: max(1, len(keys) // NETWORKS)][: 1 if quick else NETWORKS]
     repeats, again = (1, 2) if quick else (REPEATS, AGAIN)
-    first = {key: own[key][0].job for key in chosen}
+    first = {key: ernest_runs[key][0].job for key in chosen}
     steps = len(chosen) * (repeats + 1) + 1
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         predictor = PredictDDL(dataclasses.replace(FULL, settings=FEW[:1]))  # which regressor it is takes no time
@@ -136,26 +136,26 @@ def timed(
             "by": PER_NETWORK,
             "jobs": [first[key].to_dict()],
             "again": again,
-            "rows": [[m.job.to_dict(), m.seconds] for m in own[key]],
+            "rows": [[m.job.to_dict(), m.seconds] for m in ernest_runs[key]],
         }
-        wall, found = _first_line(asked)
-        runs_s = sum(m.cost_s for m in own[key])
+        wall, lines = _first_line(asked)
+        runs_s = sum(m.cost_s for m in ernest_runs[key])
         ernest_fresh[key] = start_s + runs_s + wall
-        ernest_warm[key] = runs_s + found[0]["ready_s"] + found[0]["answer_s"]
-        ernest_calls += found[-1]["call_s"]
+        ernest_warm[key] = runs_s + lines[0]["ready_s"] + lines[0]["answer_s"]
+        ernest_calls += lines[-1]["call_s"]
         report(done, steps)
     return Speed(
         call=Spread.of(calls),
         fresh=Spread.of(_flat(fresh)),
         warm=Spread.of(_flat(warm)),
         ernest_call=Spread.of(ernest_calls),
-        ernest_runs=Spread.of([sum(m.cost_s for m in own[key]) for key in keys]),
-        ernest_pass=Spread.of([sum(m.seconds for m in own[key]) for key in keys]),
+        ernest_runs=Spread.of([sum(m.cost_s for m in ernest_runs[key]) for key in keys]),
+        ernest_pass=Spread.of([sum(m.seconds for m in ernest_runs[key]) for key in keys]),
         torch_start=Spread.of(starts),
         ernest_fresh=Spread.of(list(ernest_fresh.values())),
         ernest_warm=Spread.of(list(ernest_warm.values())),
-        ratio_fresh=Spread.of([ernest_fresh[key] / s for key, mine in fresh.items() for s in mine]),
-        ratio_warm=Spread.of([ernest_warm[key] / s for key, mine in warm.items() for s in mine]),
+        ratio_fresh=Spread.of([ernest_fresh[key] / s for key, seconds in fresh.items() for s in seconds]),
+        ratio_warm=Spread.of([ernest_warm[key] / s for key, seconds in warm.items() for s in seconds]),
     )
 
 
@@ -185,10 +185,10 @@ def _first_line(request: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]
         line = process.stdout.readline()
         wall = time.perf_counter() - start
         rest = process.stdout.read()
-        said = process.stderr.read() if process.stderr else ""
+        errors = process.stderr.read() if process.stderr else ""
     if process.returncode or not line:
-        last = (said.strip().splitlines() or ["nothing"])[-1]
-        raise PredictorError(f"the process that was to answer for {request['jobs'][0]['model']} said: {last}")
+        last = (errors.strip().splitlines() or ["nothing"])[-1]
+        raise PredictorError(f"the process that predicts {request['jobs'][0]['model']} failed: {last}")
     return wall, [json.loads(each) for each in (line + rest).splitlines()]
 
 
@@ -230,7 +230,7 @@ def speed_claims(speed: Speed) -> tuple[Claim, ...]:
 def speed_table(speed: Speed) -> Table:
     """All timings with their quartiles."""
     rows = []
-    for what, timings, own in (
+    for what, timings, predictddl in (
         ("call: one answer about a known network", speed.ernest_call, speed.call),
         ("fresh: from starting a process to its first answer about a new network", speed.ernest_fresh, speed.fresh),
         ("warm: the same with all imported and loaded", speed.ernest_warm, speed.warm),
@@ -238,8 +238,8 @@ def speed_table(speed: Speed) -> Table:
         ("of Ernest's: one pass of each run, no repeats, building or warm-up", speed.ernest_pass, None),
         ("of Ernest's fresh: one start of python with torch", speed.torch_start, None),
     ):
-        cells = [f"{each:.4g}" if each else "" for each in (timings, own)]
-        rows.append((what, *cells, str(timings.count), str(own.count) if own else ""))
+        cells = [f"{each:.4g}" if each else "" for each in (timings, predictddl)]
+        rows.append((what, *cells, str(timings.count), str(predictddl.count) if predictddl else ""))
     rows.append(("ratio, fresh", f"{speed.ratio_fresh:.3g}", "", str(speed.ratio_fresh.count), ""))
     rows.append(("ratio, warm", f"{speed.ratio_warm:.3g}", "", str(speed.ratio_warm.count), ""))
     return Table(

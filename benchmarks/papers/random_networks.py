@@ -241,15 +241,15 @@ _BLOCKS: tuple[_Block, ...] = (_plain, _residual, _bottleneck, _separable, _dens
 
 
 def _tokens(net: _Builder, chance: np.random.Generator) -> _Tensor:
-    """Patches of an image or words of a text, as channels at positions."""
+    """Patches of an image or tokens of a text, as channels at positions."""
     width = _pick(chance, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
     if chance.random() < 0.7:
         size, patch = _pick(chance, 32, 64, 128, 224), _pick(chance, 4, 8, 16)
         return net.conv(net.input(3, size, size), width, patch, patch)
     length = _pick(chance, 32, 64, 128, 256, 512)
-    words = net.input(1, length, 1)
+    tokens = net.input(1, length, 1)
     vocabulary = _pick(chance, 1000, 8192, 32000, 50257)
-    return net.add(Primitive.EMBEDDING, [words], width, (length, 1), (0, 0), 0.0, vocabulary * width)
+    return net.add(Primitive.EMBEDDING, [tokens], width, (length, 1), (0, 0), 0.0, vocabulary * width)
 
 
 def _transformer(net: _Builder, chance: np.random.Generator) -> None:

@@ -53,5 +53,5 @@ def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
 
 def with_largest_batch(estimate: Estimate, *, catalog: Catalog | None = None) -> Estimate:
     """The estimate with `memory.largest_batch`."""
-    found = largest_micro_batch(estimate.job, catalog=catalog)
-    return dataclasses.replace(estimate, memory=dataclasses.replace(estimate.memory, largest_batch=found))
+    largest = largest_micro_batch(estimate.job, catalog=catalog)
+    return dataclasses.replace(estimate, memory=dataclasses.replace(estimate.memory, largest_batch=largest))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import replace_calls
+from precision_time.capture.replace_calls import Signatures, replace_calls
 
 _PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "pt.grouped_mm_weight": (0, 1)}
 _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.scaled_grouped_mm_weight"}
@@ -20,14 +20,7 @@ _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.
 
 def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
     """The same step with its large products in fp8 and the casts they need."""
-    kinds = list(graph.kinds)
-    index = {kind: i for i, kind in enumerate(kinds)}
-
-    def enter(kind: OpSignature) -> int:
-        if kind not in index:
-            index[kind] = len(kinds)
-            kinds.append(kind)
-        return index[kind]
+    signatures = Signatures(graph.kinds)
 
     calls: list[Call] = []
     new_positions: list[int] = []  # new position of each old call
@@ -47,11 +40,11 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
             operands.append(cast.outputs[0])
             if storage not in quantised:
                 quantised.add(storage)
-                calls.append(Call(enter(cast), call.phase, call.module, 0, (storage,), ()))
+                calls.append(Call(signatures(cast), call.phase, call.module, 0, (storage,), ()))
         new_positions.append(len(calls))
         product = product_kind(operands, kind.outputs[0], scaling, _SCALED.get(kind.name, "pt.scaled_mm"))
-        calls.append(dataclasses.replace(call, kind=enter(product)))
-    return replace_calls(graph, kinds, calls, new_positions)
+        calls.append(dataclasses.replace(call, kind=signatures(product)))
+    return replace_calls(graph, signatures, calls, new_positions)
 
 
 def cast_kind(spec: TensorSpec, scaling: str, gradient: bool) -> OpSignature:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from precision_time.capture.fusion import fused_call
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import replace_calls
+from precision_time.capture.replace_calls import Signatures, replace_calls
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
 FUSED: Mapping[str, frozenset[str]] = {
@@ -67,7 +67,7 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
     names = [graph.kinds[c.kind].name.removeprefix("aten.") for c in graph.calls]
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
     gates, removed = _gates(graph, names) if SWIGLU in fused else ({}, set())
-    signature_index = _Kinds()
+    signatures = Signatures()
     calls: list[Call] = []
     new_positions: list[int] = []
     i = 0
@@ -76,28 +76,18 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
         position = len(calls)
         if length > 1:
             group = list(range(i, i + length))
-            calls.append(_one(graph, group, fusion, last_read, signature_index))
+            calls.append(_one(graph, group, fusion, last_read, signatures))
             new_positions.extend([position] * length)
             i += length
             continue
         swapped = gates.get(i, (graph.kinds[graph.calls[i].kind], graph.calls[i]))
         if swapped is not None:
-            calls.append(replace(swapped[1], kind=signature_index(swapped[0])))
+            calls.append(replace(swapped[1], kind=signatures(swapped[0])))
         new_positions.append(max(len(calls) - 1, 0))
         i += 1
-    changed = replace_calls(graph, list(signature_index.found), calls, new_positions)
+    changed = replace_calls(graph, signatures, calls, new_positions)
     storages = (replace(s, nbytes=0) if i in removed else s for i, s in enumerate(changed.storages))
     return replace(changed, storages=tuple(storages)) if removed else changed
-
-
-class _Kinds:
-    """OpSignatures numbered in order of first use."""
-
-    def __init__(self) -> None:
-        self.found: dict[OpSignature, int] = {}
-
-    def __call__(self, kind: OpSignature) -> int:
-        return self.found.setdefault(kind, len(self.found))
 
 
 def _match(
@@ -113,8 +103,8 @@ def _match(
     return 1, ""
 
 
-def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int], signature_index: _Kinds) -> Call:
-    call = fused_call(graph, group, last_read, signature_index)
+def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int], signatures: Signatures) -> Call:
+    call = fused_call(graph, group, last_read, signatures)
     if fusion != SOFTMAX:
         return call
     # The fused softmax is a softmax still: a row is read, reduced twice and written.
@@ -123,7 +113,7 @@ def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int
         graph.kinds[graph.calls[i].kind] for i in group if "softmax" in graph.kinds[graph.calls[i].kind].name
     )
     kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
-    return Call(signature_index(kind), first.phase, first.module, first.views, first.reads, last.writes)
+    return Call(signatures(kind), first.phase, first.module, first.views, first.reads, last.writes)
 
 
 def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:
@@ -183,12 +173,12 @@ def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
         OpSignature("aten._log_softmax", (wide,), (wide,), (("dim", 1), ("half_to_float", False))),
         OpSignature("aten.nll_loss_forward", (wide, TensorSpec(logits.shape[:1], "int64")), (row,)),
     )
-    signature_index = _Kinds()
+    signatures = Signatures()
     calls: list[Call] = []
     new_positions: list[int] = []
     for i, call in enumerate(graph.calls):
         new_positions.append(len(calls))
-        calls.append(replace(call, kind=signature_index(graph.kinds[call.kind])))
+        calls.append(replace(call, kind=signatures(graph.kinds[call.kind])))
         if i == at:
-            calls += [Call(signature_index(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
-    return replace_calls(graph, list(signature_index.found), calls, new_positions)
+            calls += [Call(signatures(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
+    return replace_calls(graph, signatures, calls, new_positions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from precision_time.capture.graph import AttrValue, Call, OpGraph, OpSignature, Phase, TensorSpec
-from precision_time.capture.replace_calls import replace_calls
+from precision_time.capture.replace_calls import Signatures, replace_calls
 
 _POINTWISE = frozenset(
     """
@@ -33,16 +33,9 @@ def _fusable(kind: OpSignature) -> bool:
 def fuse_pointwise(graph: OpGraph) -> OpGraph:
     """The step with chains of pointwise operators joined."""
     last_read = {storage: i for i, call in enumerate(graph.calls) for storage in call.reads}
-    kinds: list[OpSignature] = []
-    index: dict[OpSignature, int] = {}
+    signatures = Signatures()
     calls: list[Call] = []
     new_positions: list[int] = []
-
-    def enter(kind: OpSignature) -> int:
-        if kind not in index:
-            index[kind] = len(kinds)
-            kinds.append(kind)
-        return index[kind]
 
     group: list[int] = []
 
@@ -53,9 +46,9 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
         new_positions.extend([position] * len(group))
         members = [graph.calls[i] for i in group]
         if len(members) == 1:
-            calls.append(_renumbered(members[0], enter(graph.kinds[members[0].kind])))
+            calls.append(_renumbered(members[0], signatures(graph.kinds[members[0].kind])))
         else:
-            calls.append(fused_call(graph, group, last_read, enter))
+            calls.append(fused_call(graph, group, last_read, signatures))
         group.clear()
 
     for i, call in enumerate(graph.calls):
@@ -68,9 +61,9 @@ def fuse_pointwise(graph: OpGraph) -> OpGraph:
             group.append(i)
         else:
             new_positions.append(len(calls))
-            calls.append(_renumbered(call, enter(kind)))
+            calls.append(_renumbered(call, signatures(kind)))
     flush()
-    return replace_calls(graph, kinds, calls, new_positions)
+    return replace_calls(graph, signatures, calls, new_positions)
 
 
 def _renumbered(call: Call, kind: int) -> Call:

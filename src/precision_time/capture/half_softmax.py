@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature
-from precision_time.capture.replace_calls import replace_calls
+from precision_time.capture.replace_calls import Signatures, replace_calls
 
 _FORWARD = ("aten._softmax", "aten._log_softmax")
 _BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
@@ -19,17 +19,10 @@ _BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
 def merge_half_softmax(graph: OpGraph) -> OpGraph:
     """`graph` (already renamed to float16) with cast + softmax and softmax backward + cast as single operators."""
     readers = Counter(storage for call in graph.calls for storage in set(call.reads))
-    kinds = list(graph.kinds)
-    index = {kind: i for i, kind in enumerate(kinds)}
+    signatures = Signatures(graph.kinds)
     calls: list[Call] = []
     new_positions: list[int] = []
     removed: set[int] = set()
-
-    def enter(kind: OpSignature) -> int:
-        if kind not in index:
-            index[kind] = len(kinds)
-            kinds.append(kind)
-        return index[kind]
 
     position = 0
     while position < len(graph.calls):
@@ -39,7 +32,7 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
             first, second = graph.kinds[call.kind], graph.kinds[follower.kind]
             attrs = first.attrs if first.name in _BACKWARD else second.attrs
             name = first.name if first.name in _BACKWARD else second.name
-            merged = enter(OpSignature(name, first.inputs, second.outputs, attrs))
+            merged = signatures(OpSignature(name, first.inputs, second.outputs, attrs))
             removed.add(call.writes[0])
             new_positions += [len(calls), len(calls)]
             calls.append(
@@ -59,7 +52,7 @@ def merge_half_softmax(graph: OpGraph) -> OpGraph:
         position += 1
     if not removed:
         return graph
-    result = replace_calls(graph, kinds, calls, new_positions)
+    result = replace_calls(graph, signatures, calls, new_positions)
     storages = tuple(replace(s, nbytes=0) if i in removed else s for i, s in enumerate(result.storages))
     return replace(result, storages=storages)
 

@@ -134,10 +134,10 @@ def _parameters(graph: OpGraph, owner: Sequence[str], names: Sequence[str]) -> d
     for i, call in enumerate(graph.calls):
         for storage in call.reads:
             first_read.setdefault(storage, i)
-    found: dict[str, list[Parameter]] = defaultdict(list)
+    by_block: dict[str, list[Parameter]] = defaultdict(list)
     for storage, parameter in enumerate(graph.parameters):
         block = block_of(parameter.name)
         if block not in names:
             block = owner[first_read[storage]] if storage in first_read else names[0]
-        found[block].append(parameter)
-    return found
+        by_block[block].append(parameter)
+    return by_block

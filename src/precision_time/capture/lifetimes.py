@@ -91,15 +91,15 @@ def _inner(graph: OpGraph, kept: Iterable[int], core: Collection[int], last_read
     if not core:
         return []
     inside, end = set(core), max(core)
-    found = []
+    inner = []
     for i in kept:
         born = graph.storages[i].born
         if born not in inside or last_read.get(i, -1) > end:
             continue
         copied = graph.kinds[graph.calls[born].kind].name in ("aten.clone", "aten._to_copy")
         if not copied or all(graph.storages[r].born in inside for r in graph.calls[born].reads):
-            found.append(i)
-    return found
+            inner.append(i)
+    return inner
 
 
 def _is_copy(graph: OpGraph, index: int) -> bool:

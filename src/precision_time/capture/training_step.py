@@ -244,17 +244,17 @@ def _layers(key: _Key) -> LayeredGraph:
     graph = _graph(key, {**config, **shallow.changes}, sizes)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
-    found = layered(graph)
-    blocks = [i for i in found.order if found.units[i].name not in (BEFORE, AFTER)]
+    shallow_layers = layered(graph)
+    blocks = [i for i in shallow_layers.order if shallow_layers.units[i].name not in (BEFORE, AFTER)]
     order: list[int] = []
     further = int(config.get("mtp_layers") or 0)  # after the last stack, each a block of its own
     for first in range(0, len(blocks) - further, shallow.few):
         stack = blocks[first : first + shallow.few]
         order += [stack[shallow.stands_for(i, depth)] for i in range(depth)]
     order += blocks[len(blocks) - further :]
-    before = [i for i in found.order if found.units[i].name == BEFORE]
-    after = [i for i in found.order if found.units[i].name == AFTER]
-    return found.with_order((*before, *order, *after))
+    before = [i for i in shallow_layers.order if shallow_layers.units[i].name == BEFORE]
+    after = [i for i in shallow_layers.order if shallow_layers.units[i].name == AFTER]
+    return shallow_layers.with_order((*before, *order, *after))
 
 
 def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:

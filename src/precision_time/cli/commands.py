@@ -181,7 +181,7 @@ def zoo(options: Namespace) -> str:
     if not entries:
         raise _no_match("model", options.filter, ENTRIES)
     if options.json:
-        names = ("name", "family", "dataset", "optimizer", "batch_size", "parameters")
+        names = ("name", "family", "dataset", "optimizer", "batch_size", "parameters", "parameters_source")
         return _json(
             [
                 {**{name: getattr(e, name) for name in names}, "input": dict(e.input), "model_config": dict(e.config)}

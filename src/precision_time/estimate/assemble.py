@@ -145,12 +145,12 @@ def assemble(
 
 def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, Any]:
     """The trace of the simulated step, scaled to the step that anchors corrected."""
-    found = events()
+    trace = events()
     return {
-        **found,
+        **trace,
         "traceEvents": [
             {**event, **{key: event[key] * ratio for key in ("ts", "dur") if key in event}}
-            for event in found["traceEvents"]
+            for event in trace["traceEvents"]
         ],
     }
 
@@ -172,8 +172,8 @@ def _beside_loader(events: Callable[[], dict[str, Any]], train_s: float, loading
 def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -> dict[str, float]:
     """Shares of the step by source, with the wait for data added under the loader's source."""
     share = loading.stall_s / step_s
-    found = {name: value * (1.0 - share) for name, value in sources.items()}
-    return {**found, loading.source: found.get(loading.source, 0.0) + share}
+    shares = {name: value * (1.0 - share) for name, value in sources.items()}
+    return {**shares, loading.source: shares.get(loading.source, 0.0) + share}
 
 
 def _spread(terms: SpreadTerms, cluster: Cluster, family: str) -> float:
@@ -224,9 +224,9 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
 
 def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) -> dict[str, float]:
     """The terms times the anchors' factors; the step is never below the floor of its kernels."""
-    found = {term: seconds * correction.of(term) for term, seconds in terms.items()}
-    low = min(floor_s, sum(terms.values())) / (sum(found.values()) or 1.0)
-    return {term: seconds * max(low, 1.0) for term, seconds in found.items()}
+    corrected = {term: seconds * correction.of(term) for term, seconds in terms.items()}
+    low = min(floor_s, sum(terms.values())) / (sum(corrected.values()) or 1.0)
+    return {term: seconds * max(low, 1.0) for term, seconds in corrected.items()}
 
 
 def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:

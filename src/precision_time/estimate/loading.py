@@ -74,17 +74,17 @@ class Loading:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in _NAMES:
             value = getattr(self, name)
             is_interval = isinstance(value, Interval)
-            found[name] = {q: getattr(value, q) for q in ("p10", "p50", "p90")} if is_interval else value
-        return found
+            values[name] = {q: getattr(value, q) for q in ("p10", "p50", "p90")} if is_interval else value
+        return values
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Loading:
-        found: dict[str, Any] = {n: Interval(**v) if isinstance(v := given[n], Mapping) else v for n in _NAMES}
-        return cls(**found)
+        values: dict[str, Any] = {n: Interval(**v) if isinstance(v := given[n], Mapping) else v for n in _NAMES}
+        return cls(**values)
 
 
 _NAMES = tuple(item.name for item in fields(Loading))

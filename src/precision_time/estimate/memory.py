@@ -57,7 +57,7 @@ class Memory:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "by_category": dict(self.by_category),
             "peak_bytes": self.peak_bytes,
             "capacity_bytes": self.capacity_bytes,
@@ -65,7 +65,7 @@ class Memory:
             "pressure": self.pressure,
             "stages": [dict(rows) for rows in self.stages],
         }
-        return found if self.largest_batch is None else {**found, "largest_batch": self.largest_batch}
+        return values if self.largest_batch is None else {**values, "largest_batch": self.largest_batch}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Memory:

@@ -38,7 +38,8 @@ from precision_time.estimate.memory import (
 from precision_time.estimate.stage_moments import Alone, StageMoments
 from precision_time.layout.local_bytes import local_bytes
 from precision_time.layout.program import CONTEXT, TENSOR, Chunk, Stage, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, Options, core_attention, shared_weights
+from precision_time.layout.step_program import EXPERT_DATA, Options, shared_weights
+from precision_time.layout.unit_program import core_attention
 from precision_time.timeline.pipeline import held_in_flight
 
 NCCL_BYTES = 128 << 20
@@ -288,14 +289,14 @@ class _Costs:
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
         """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""
-        found: list[_Use] = []
+        uses: list[_Use] = []
         for index, repeat, again in chunk.units:
             for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
                 if count > 0:
                     use = self._use(index, recompute)
                     rest = [replace(use, times=count - 4)] if count > 4 else []
-                    found += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
-        return found
+                    uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
+        return uses
 
     def _use(self, index: int, recompute: str) -> _Use:
         unit = self.program.units[index]
@@ -312,14 +313,14 @@ class _Costs:
     def chunks_alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:
         """By chunk: bytes that one micro-batch keeps, and its fullest moment without other micro-batches."""
         chunks = [self._uses(chunk) for chunk in stage.chunks]
-        found = []
+        alone = []
         for c, uses in enumerate(chunks):
             enters = self.parts.inputs if first and c == 0 else self.boundary
             # The output of a stage is freed once it is sent (Megatron-LM's deallocate_pipeline_outputs).
             leaves = 0 if last and c == len(chunks) - 1 else uses[-1].lives.output
             keeps = enters + sum(use.times * use.keeps for use in uses) - leaves
-            found.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
-        return tuple(found)
+            alone.append(Alone(keeps, max(self._walk(stage, uses, enters), key=lambda rows: sum(rows.values()))))
+        return tuple(alone)
 
     def _walk(self, stage: Stage, uses: Sequence[_Use], level: int) -> list[dict[str, float]]:
         """Moments of one micro-batch: one for each unit and pass, and where FSDP reduces what it did not wrap."""

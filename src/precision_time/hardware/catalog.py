@@ -6,7 +6,6 @@ A catalog is immutable; `with_file` returns a new one. The functions of the modu
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from precision_time.checks import Entry
-from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.errors import CatalogError, nearest
 from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
 from precision_time.hardware.entries import (
     entries,
@@ -28,6 +27,7 @@ from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
+from precision_time.job.file import read_mapping
 
 _DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
@@ -245,22 +245,7 @@ def _builtin_prices() -> Mapping[str, Price]:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    import yaml  # only nodes, fabrics and device files need it
-
-    try:
-        text = path.read_bytes()
-        if path.suffix.lower() == ".json":  # thousands of measured rows: json reads them 50 times faster
-            document = json.loads(text)
-        else:
-            document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise DataError(f"device file {str(path)!r} cannot be read: {why}; check the path") from error
-    except (yaml.YAMLError, ValueError) as error:
-        kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
-        raise DataError(f"{path} is not valid {kind}: {' '.join(str(error).split())}.") from error
-    if not isinstance(document, dict):
-        raise DataError(f"{path} holds no `key: value` sections; see docs/hardware.md for a device file.")
+    document = read_mapping(path, "device file", "gpus: {my-gpu: {based_on: a100-80gb-sxm}}")
     return {str(key): value for key, value in document.items()}
 
 

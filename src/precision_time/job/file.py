@@ -1,4 +1,4 @@
-"""Reading a YAML or JSON file that holds one mapping (jobs, devices)."""
+"""Reading a YAML or JSON file that holds one mapping: jobs, device files, storage files, the data of the catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_mapping(path: str | Path, kind: str = "job file", example: str = "model
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"{name} cannot be read: {reason.lower()}; check the path") from None
     try:
-        content = _read_json(text, name) if Path(path).suffix == ".json" else _read_yaml(text, name)
+        content = _read_json(text, name) if Path(path).suffix.lower() == ".json" else _read_yaml(text, name)
     except RecursionError:
         raise DataError(f"{name} is nested too deeply; flatten it") from None
     if not isinstance(content, dict):
@@ -51,7 +51,9 @@ def _read_json(text: str, name: str) -> Any:
 def _read_yaml(text: str, name: str) -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):  # type: ignore[valid-type,misc]
         """Plain YAML in which a field given twice is an error."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -61,7 +63,8 @@ def _read_yaml(text: str, name: str) -> Any:
                     line = key_node.start_mark.line + 1
                     raise DataError(f"{name} gives {key_node.value!r} twice, at line {line}; keep one of them")
                 seen.add(str(key_node.value))
-            return super().construct_mapping(node, deep)
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+            return mapping
 
     try:
         return yaml.load(text, Loader)

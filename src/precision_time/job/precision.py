@@ -36,11 +36,6 @@ class Precision:
     fp8_scaling: str | None = None
 
     @property
-    def matmul_dtype(self) -> str:
-        """dtype of a matrix multiply's operands in the forward pass (fp8 gradients are float8_e5m2)."""
-        return "float8_e4m3fn" if self.fp8_scaling else self.compute_dtype
-
-    @property
     def label(self) -> str:
         """The name, with the fp8 scaling where it is not tensorwise; this is what a `Job` stores."""
         return f"{self.name}-{self.fp8_scaling}" if self.fp8_scaling in ("rowwise", "block") else self.name

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpSignature, Parameter, Phase
 from precision_time.capture.layers import AFTER, BEFORE, Unit
-from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.capture.training_step import TrainingStep
-from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
-from precision_time.layout import tensor_parallel
 from precision_time.layout.buckets import stage_buckets
 from precision_time.layout.program import (
     CONTEXT,
@@ -26,13 +22,14 @@ from precision_time.layout.program import (
     TENSOR,
     Buckets,
     Chunk,
-    CollectiveOp,
     Stage,
     StepProgram,
     UnitProgram,
 )
 from precision_time.layout.segment import OpSignatures, Segment
-from precision_time.layout.sweeps import EXPERTS, Cut, Held, sizes_of, sweeps
+from precision_time.layout.stages import chunks_of, cut_into_parts
+from precision_time.layout.sweeps import Cut, Held, sweeps
+from precision_time.layout.unit_program import SignatureTable, gradient_copies, unit_program
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
@@ -143,19 +140,21 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
 @lru_cache(maxsize=256)
 def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
     """The units of a step. `copied`: gradients are copied to dtype `wire` (None: their own) before they are reduced."""
-    kinds = _KindTable()
+    kinds = SignatureTable()
 
     def copies(unit: Unit) -> tuple[OpSignature, ...]:
-        return _gradient_copies(unit, wire) if copied else ()
+        return gradient_copies(unit, wire) if copied else ()
 
-    programs = tuple(_unit(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units)
-    return _Units(programs, _remembered(tuple(kinds.found)), kinds.found)  # what recomputes has no other kinds
+    programs = tuple(
+        unit_program(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units
+    )
+    return _Units(programs, _remembered(tuple(kinds.index)), kinds.index)  # what recomputes has no other kinds
 
 
 @lru_cache(maxsize=1024)
 def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
     """All stages, equal ones as one object, and the distinct operators of the whole program."""
-    kinds = _KindTable(dict(units.table))
+    kinds = SignatureTable(dict(units.table))
     by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
     every = _parts(step, cut.pp, cut.vpp)
@@ -163,16 +162,16 @@ def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, .
     tied = shared_weights(step) if cut.pp > 1 else ()
     for parts in every:
         if parts not in by_parts:
-            split = _chunks(units.programs, parts, cut.recompute, cut.recompute_layers)
+            split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers)
             by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(by_parts[parts])
-    more = _remembered(tuple(kinds.found)[len(units.kinds) :])
+    more = _remembered(tuple(kinds.index)[len(units.kinds) :])
     return tuple(stages), _together(units.kinds, more)
 
 
 @lru_cache(maxsize=256)
 def _parts(step: TrainingStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
-    return _cut(step.layers.order, step.layers.units, pp, vpp)
+    return cut_into_parts(step.layers.order, step.layers.units, pp, vpp)
 
 
 @lru_cache(maxsize=1024)
@@ -186,184 +185,9 @@ def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
     return OpSignatures(kinds)
 
 
-@dataclass(slots=True)
-class _KindTable:
-    found: dict[OpSignature, int] = field(default_factory=dict)
-
-    def __call__(self, kind: OpSignature) -> int:
-        return self.found.setdefault(kind, len(self.found))
-
-
-def cut_layers(order: Sequence[int], units: Sequence[Unit], layout: Layout) -> list[tuple[tuple[int, ...], ...]]:
-    """The units of every chunk of every stage.
-
-    Blocks are divided evenly. Where they do not divide, the units before the first and after the last block count as
-    one block each (Megatron-LM's account-for-embedding-in-pipeline-split and -loss-), else the first parts hold fewer.
-    """
-    return _cut(order, units, layout.pp, layout.vpp)
-
-
-def _cut(order: Sequence[int], units: Sequence[Unit], pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
-    parts = pp * vpp
-    before = [i for i in order if units[i].name == BEFORE]
-    after = [i for i in order if units[i].name == AFTER]
-    blocks = [i for i in order if units[i].name not in (BEFORE, AFTER)]
-    if len(blocks) < parts:
-        raise JobError(
-            f"layout pp={pp} x vpp={vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
-            "blocks; lower pp or vpp"
-        )
-    sizes = _shares(len(blocks), parts)
-    cut: list[list[int]] = []
-    start = 0
-    for size in sizes:
-        cut.append(blocks[start : start + size])
-        start += size
-    cut[0] = before + cut[0]
-    cut[-1] = cut[-1] + after
-    return [tuple(tuple(cut[c * pp + s]) for c in range(vpp)) for s in range(pp)]
-
-
-def _shares(blocks: int, parts: int) -> list[int]:
-    if parts == 1 or blocks % parts == 0:
-        return [blocks // parts] * parts
-    if parts > 1 and (blocks + 2) % parts == 0 and (blocks + 2) // parts > 1:
-        each = (blocks + 2) // parts
-        return [each - 1, *[each] * (parts - 2), each - 1]
-    each, more = divmod(blocks, parts)
-    # The last part holds the head, the first the embedding, so the longer parts are those before the last.
-    sizes = [each] * parts
-    for k in range(more):
-        sizes[parts - 2 - k if parts - 2 - k >= 0 else parts - 1] += 1
-    return sizes
-
-
-def _unit(
-    step: TrainingStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature],
-    kinds: _KindTable,
-) -> UnitProgram:  # fmt: skip
-    graph = step.layers.graph
-    collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
-    block = unit.name not in (BEFORE, AFTER)
-    again = _recomputed(graph, unit, recompute) if block else ()
-    experts = sum(p.numel for p in unit.parameters if EXPERTS in f".{p.name}.")
-    trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
-    expert_trainable = sum(p.numel for p in trainable if EXPERTS in f".{p.name}.")
-    total = sum(p.numel for p in unit.parameters)
-    sorting = _sorting(graph, unit, layout) if step.split is not None else ()
-    attention = {i for i in unit.forward if graph.kinds[graph.calls[i].kind].name.startswith("pt.attention")}
-    return UnitProgram(
-        name=unit.name,
-        forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
-        backward=_segment(step, unit, unit.backward, layout, kinds, (*copies, *sorting)),
-        recompute=_segment(step, unit, again, layout, kinds),
-        forward_collectives=collectives.forward,
-        backward_collectives=collectives.backward,
-        recompute_collectives=_exchanged_again(collectives.forward, recompute) if block else (),
-        dense_elements=total - experts,
-        expert_elements=experts,
-        dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
-        expert_trainable=expert_trainable,
-        tensors=len(trainable),
-        attention=tuple(sorted({kinds(_local_kind(step, unit, i, layout)) for i in attention})),
-    )
-
-
-def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, ...]:
-    """Operators that sort the tokens received from other ranks by expert, and back (Megatron-LM's
-    `sort_chunks_by_idxs`); the backward pass has the same."""
-    routed = tensor_parallel.routed_tokens(graph, unit) if layout.ep > 1 else None
-    if routed is None:
-        return ()
-    rows = ceil(routed.shape[0] * layout.expert_load / (layout.tp if layout.sp else 1))
-    tokens = TensorSpec((rows, routed.shape[1]), routed.dtype)
-    kind = OpSignature("aten.index_select", (tokens, TensorSpec((rows,), "int64")), (tokens,), (("dim", 0),))
-    return (kind, kind)
-
-
-def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
-    """Forward calls that run again in the backward pass.
-
-    Selective recomputation runs what lies between the projections of attention again: scores, softmax, dropout and
-    their product with the values (arXiv:2205.05198), or the fused kernel that replaces them.
-    """
-    if mode == "full":
-        return unit.forward
-    if mode == "selective":
-        return core_attention(graph, unit)
-    return ()
-
-
-def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
-    """Collectives that recomputation repeats: all with `full`, keys and values of other ranks with `selective`."""
-    if mode == "full":
-        return forward
-    return tuple(e for e in forward if e.group == CONTEXT) if mode == "selective" else ()
-
-
-def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
-    """Forward calls from the scores to the context of every attention in the unit."""
-    calls: list[int] = []
-    inside = False
-    for i in unit.forward:
-        name = graph.kinds[graph.calls[i].kind].name
-        own = graph.modules[graph.calls[i].module].endswith("attention")
-        inside = own and (inside or name in ("aten.bmm", "pt.attention"))
-        if inside:
-            calls.append(i)
-    return tuple(calls)
-
-
-def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
-    sharded = step.sharded.graph if step.sharded else None
-    call, graph = tensor_parallel.local_call(step.layers.graph, sharded, unit, index, step.split)
-    kind = graph.kinds[call.kind]
-    if layout.expert_load != 1.0 and kind.name.startswith("pt.grouped"):
-        return _busiest(kind, layout.expert_load)
-    return kind
-
-
-def _busiest(kind: OpSignature, imbalance: float) -> OpSignature:
-    """Grouped products of the rank whose experts got the most tokens."""
-
-    def more(spec: TensorSpec) -> TensorSpec:
-        if len(spec.shape) != 2:
-            return spec
-        return TensorSpec((ceil(spec.shape[0] * imbalance), spec.shape[1]), spec.dtype)
-
-    return replace(kind, inputs=tuple(map(more, kind.inputs)), outputs=tuple(map(more, kind.outputs)))
-
-
-def _gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
-    """Operators on a unit's whole gradient before FSDP reduces it, in every micro-batch: a cast to the dtype on the
-    wire and a division (torch/distributed/fsdp/_runtime_utils.py, _reduce_grad)."""
-    sizes = sizes_of(unit)
-    if sizes.first is None:
-        return ()
-    sweep = Sweep((sum(numel * times for numel, _, times in sizes.sizes),))
-    own = sizes.first.grad_dtype
-    wire = wire or own
-    cast = () if wire == own else (sweep_kind("to_wire", sweep, [own], [wire], "fused"),)
-    return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))
-
-
-def _segment(
-    step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: _KindTable,
-    more: Sequence[OpSignature] = (), phase: Phase = Phase.BACKWARD,
-) -> Segment:  # fmt: skip
-    rows: list[tuple[int, Phase, int, int]] = []
-    for index in calls:
-        call = step.layers.graph.calls[index]
-        kind = _local_kind(step, unit, index, layout)
-        row = (kinds(kind), call.phase, call.views, call.module)
-        rows += [row] * tensor_parallel.attention_parts(kind, layout)
-    rows += [(kinds(kind), phase, 0, 0) for kind in more]
-    return Segment.of(rows)
-
-
 def _stage(
     step: TrainingStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
-    copies: tuple[Parameter, ...], cut: Cut, kinds: _KindTable,
+    copies: tuple[Parameter, ...], cut: Cut, kinds: SignatureTable,
 ) -> Stage:  # fmt: skip
     """One stage: its chunks and its sweeps. `copies`: weights of another stage that it also holds (tied embeddings)."""
     swept = sweeps(step, held, copies, cut)
@@ -389,41 +213,6 @@ def _stage(
 def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
     """The same object for the same rows, which stages with equal parameters share."""
     return Segment.of([(kind, phase, 0, 0) for kind, phase in rows])
-
-
-@lru_cache(maxsize=1024)
-def _chunks(
-    units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
-) -> tuple[tuple[Chunk, ...], Held]:
-    """The chunks of a stage, and which units it holds how many times."""
-    chunks = []
-    held: dict[int, int] = {}
-    for place, part in enumerate(parts):
-        left = _recomputed_layers(recompute, recompute_layers, place, len(parts))
-        runs: list[list[int]] = []
-        for index in part:
-            block = units[index].name not in (BEFORE, AFTER)
-            again = 1 if block and (left is None or left > 0) else 0
-            if again and left is not None:
-                left -= 1
-            if runs and runs[-1][0] == index:
-                runs[-1][1] += 1
-                runs[-1][2] += again
-            else:
-                runs.append([index, 1, again])
-            held[index] = held.get(index, 0) + 1
-        chunks.append(Chunk(tuple((u, n, r) for u, n, r in runs)))
-    return tuple(chunks), tuple(held.items())
-
-
-def _recomputed_layers(recompute: str, layers: int | None, chunk: int, chunks: int) -> int | None:
-    """Blocks of a chunk that recompute (None: all): `layers` per stage, divided over its chunks as in Megatron-LM."""
-    if recompute == "none":
-        return 0
-    if layers is None:
-        return None
-    each, more = divmod(layers, chunks)
-    return each + (chunk < more)
 
 
 @lru_cache(maxsize=256)

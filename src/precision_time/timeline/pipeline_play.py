@@ -183,9 +183,9 @@ def play(grid: Grid, send_s: float, extra_rounds: int = 0) -> Played:
         end = steady.start + check * steady.rows + 1
         clock.run(played, end)
         played = end
-        found = _repeats(clock.start, steady.start, steady.rows, check)
-        if found:
-            period, constant = found
+        repetition = _repeats(clock.start, steady.start, steady.rows, check)
+        if repetition:
+            period, constant = repetition
             to_come = steady.rounds - 1 - check
             skips, left = divmod(extra_rounds + to_come, period)
             shift = skips * constant

@@ -82,17 +82,17 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
             if surface is None:
                 continue
             floors = _floors(table.flops[at] / compute_peak(gpu, math, kind), table.bytes[at] / gpu.memory_bytes_per_s)
-            found, deviation, same = surface.at(features[at], floors, operator, variant)
+            curve_s, deviation, same = surface.at(features[at], floors, operator, variant)
             own, known = surface.knows(operator, variant)
         else:
             curve = book.curve(operator, family, variant, math, kind)
             if curve is None:
                 continue
-            found, deviation, same = curve.at(table.bytes[at])
+            curve_s, deviation, same = curve.at(table.bytes[at])
             # A sweep over many small tensors costs at least so many calls.
-            found = np.maximum(found, table.launches[at] * book.call_s)
+            curve_s = np.maximum(curve_s, table.launches[at] * book.call_s)
             own, known = curve.own, curve.named
-        seconds[at] = np.maximum(found, floor[at])
+        seconds[at] = np.maximum(curve_s, floor[at])
         spread[at] = deviation if own else np.maximum(deviation, BORROWED_SPREAD)
         source[at] = np.where(same, MEASURED, INTERPOLATED) if own else ASSUMED
         covered[at], whole[at] = True, known
@@ -276,14 +276,14 @@ class _Book:
         if key is None:
             return None
         own = key[0] == "own" or (key == of_operator and not variant)
-        found = self._curves.get((key, own))
-        if found is None:
+        curve = self._curves.get((key, own))
+        if curve is None:
             at = np.array(self._members[key], dtype=np.intp)
             named = key[0] == "own" or key[:2] == of_operator[:2]
             as_wide = _NARROWED if kind == "fp32" and key[-1] == "half" else 1.0
-            found = _Curve(as_wide * self._bytes[at], self._seconds[at], self._spread[at], own, named)
-            self._curves[key, own] = found
-        return found
+            curve = _Curve(as_wide * self._bytes[at], self._seconds[at], self._spread[at], own, named)
+            self._curves[key, own] = curve
+        return curve
 
     def _narrower(self, operator: str, family: str, math: str) -> tuple[Key, ...]:
         """Keys of half-precision points for float32 on a CPU, where the loop over elements takes the time. A pooling
@@ -296,15 +296,15 @@ class _Book:
         key = self._first(own, *(("family", name, kind) for name in (family, *_RELATED.get(family, ()))))
         if key is None:
             return None
-        found = self._surfaces.get(key)
-        if found is None:
+        surface = self._surfaces.get(key)
+        if surface is None:
             at = np.array(self._members[key], dtype=np.intp)
             classes = [(self._operator[i], self._variant[i]) for i in at]
-            found = _Surface(
+            surface = _Surface(
                 self._features[at], self._floors[at], classes, self._seconds[at], self._spread[at], key == own
             )
-            self._surfaces[key] = found
-        return found
+            self._surfaces[key] = surface
+        return surface
 
     def _first(self, *keys: Key) -> Key | None:
         return next((key for key in keys if key in self._members), None)

@@ -143,11 +143,18 @@ class WorkTable:
             rival_shape=shapes([works[i].alternative for i in rivals]),
             rival_bytes=column(works[i].alternative_bytes for i in rivals),
             convolution=np.array(
-                [[said.get(name, 1.0) for said in features] for name in CONVOLUTION_FEATURES], dtype=np.float64
+                [[feature_values.get(name, 1.0) for feature_values in features] for name in CONVOLUTION_FEATURES],
+                dtype=np.float64,
             ),
-            details=np.array([[said.get(name, 0.0) for said in features] for name in DETAILS], dtype=np.float64),
+            details=np.array(
+                [[feature_values.get(name, 0.0) for feature_values in features] for name in DETAILS], dtype=np.float64
+            ),
             covered=np.array(
-                [covers(w.family, w.variant, said) for w, said in zip(works, features, strict=True)], dtype=np.bool_
+                [
+                    covers(w.family, w.variant, feature_values)
+                    for w, feature_values in zip(works, features, strict=True)
+                ],
+                dtype=np.bool_,
             ),
             operators=tuple(operators),
         )
@@ -208,13 +215,13 @@ class KernelModel:
         sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
         tops = [compute_peak(gpu, math, kind) for _, _, math, kind in table.classes]
         dense = [top / gpu.tdp_w if gpu.tdp_w else 0.0 for top in tops]
-        found = [
+        classes = [
             self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch, d)
             for (f, v, _, kind), d in zip(table.classes, dense, strict=True)
         ]
         at = table.class_of
         peaks = np.array(tops)[at]
-        p = np.array([r.values for r in found]).T[:, at]
+        p = np.array([r.values for r in classes]).T[:, at]
 
         direct = np.array([family == CONV_DEPTHWISE for family, *_ in table.classes])[at]
         compute = table.flops / np.where(direct, _direct_peak(gpu, peaks) * p[0], peaks)
@@ -233,17 +240,17 @@ class KernelModel:
             products = matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
             busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth * q[_MEMORY]))
 
-        for number, resolved in enumerate(found):
+        for number, resolved in enumerate(classes):
             if resolved.correction is not None and len(i := np.flatnonzero((at == number) & table.covered)):
                 busy[i] *= np.exp2(resolved.correction.log2_factor(busy[i], table, i))
         floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
-        busy *= np.array([r.scale for r in found])[at]
-        helpers *= np.array([r.helper_scale for r in found])[at]
+        busy *= np.array([r.scale for r in classes])[at]
+        helpers *= np.array([r.helper_scale for r in classes])[at]
         return KernelTimes(
             np.maximum(busy + helpers, floor) + table.launches * p[_START],
             floor,
-            np.array([r.source for r in found], dtype=np.int8)[at],
-            np.array([r.log_spread for r in found])[at],
+            np.array([r.source for r in classes], dtype=np.int8)[at],
+            np.array([r.log_spread for r in classes])[at],
             helpers,
         )
 

@@ -144,11 +144,11 @@ def _convolution(
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")
 def _convolution_forward(kind: OpSignature, options: WorkOptions) -> list[Work]:
-    found = _convolution(kind.inputs[0], kind.inputs[1], kind.outputs[0], kind, options, ["fwd"])
+    kernels = _convolution(kind.inputs[0], kind.inputs[1], kind.outputs[0], kind, options, ["fwd"])
     if len(kind.inputs) > 2:  # cuDNN adds the bias in a kernel of its own
         out = kind.outputs[0]
-        found.append(memory_work("pointwise", out.nbytes, out.nbytes, dtype=out.dtype))
-    return found
+        kernels.append(memory_work("pointwise", out.nbytes, out.nbytes, dtype=out.dtype))
+    return kernels
 
 
 @register("aten.convolution_backward")
@@ -157,10 +157,10 @@ def _convolution_backward(kind: OpSignature, options: WorkOptions) -> list[Work]
     mask = kind.attr("output_mask", (True, True, False))
     wanted = list(mask) if isinstance(mask, tuple) else [True, True, False]
     passes = [p for p, on in zip(("dgrad", "wgrad"), wanted, strict=False) if on]
-    found = _convolution(x, weight, grad, kind, options, passes)
+    kernels = _convolution(x, weight, grad, kind, options, passes)
     if len(wanted) > 2 and wanted[2]:
-        found.append(memory_work("reduction", grad.nbytes, grad.shape[1] * 4, dtype=grad.dtype))
-    return found
+        kernels.append(memory_work("reduction", grad.nbytes, grad.shape[1] * 4, dtype=grad.dtype))
+    return kernels
 
 
 # --- attention and recurrent layers -----------------------------------------------------------------------------
@@ -244,16 +244,16 @@ def _rnn(kind: OpSignature, x: TensorSpec, options: WorkOptions, direction: str)
     hidden, layers = kind.int_attr("hidden", 1), kind.int_attr("layers", 1)
     directions = 2 if kind.attr("bidirectional", False) else 1
     gates = {0: 1, 1: 1, 2: 4, 3: 3}[kind.int_attr("mode", 2)]
-    found: list[Work] = []
+    kernels: list[Work] = []
     for layer in range(layers):
         width = x.shape[-1] if layer == 0 else hidden * directions
-        found += rnn_works(
+        kernels += rnn_works(
             Recurrent(steps, batch, width, hidden, gates, directions=directions),
             _math(x.dtype, options),
             _width(x),
             direction=direction,
         )
-    return found
+    return kernels
 
 
 @register("pt.rnn")

@@ -213,11 +213,11 @@ class ParameterBook:
         names = (f"{family}.{variant}", f"{family}.{variant.partition('.')[0]}", family)
         for chip in (kernel_name,) if apart else (kernel_name, f"arch:{arch}"):
             for name in names if variant else (family, f"{family}.fwd"):
-                found = self._own.get(f"{name}|{dtype_class}", {}).get(chip)
-                if found is not None and (variant in found["variants"] or not variant):
+                measured = self._own.get(f"{name}|{dtype_class}", {}).get(chip)
+                if measured is not None and (variant in measured["variants"] or not variant):
                     wider = 0.0 if chip == kernel_name else _SIBLING_SPREAD
-                    spread = float(np.hypot(found["log_spread"], wider))
-                    return Resolved(_vector(found["values"], {}), LEARNED, spread)
+                    spread = float(np.hypot(measured["log_spread"], wider))
+                    return Resolved(_vector(measured["values"], {}), LEARNED, spread)
         return None
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0) -> Resolved:

@@ -114,6 +114,6 @@ class Openness:
 @cache
 def shipped_openness() -> Openness:
     """The covariance that ships with the package."""
-    said = read_data("step_scales.json").get("openness", {"names": [], "half": []})
-    half = np.array(said["half"], dtype=np.float64).reshape(len(said["names"]), -1 if said["names"] else 0)
-    return Openness(said["names"], half @ half.T)
+    openness = read_data("step_scales.json").get("openness", {"names": [], "half": []})
+    half = np.array(openness["half"], dtype=np.float64).reshape(len(openness["names"]), -1 if openness["names"] else 0)
+    return Openness(openness["names"], half @ half.T)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from precision_time.zoo.shallow import LAYERS, Shallow
+from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT2, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
 from precision_time.zoo.workload import Symbol
 
@@ -136,6 +136,3 @@ TEMPLATES: tuple[Template, ...] = (
 def template_for(builder: str, config: Mapping[str, Any], attention: str) -> Template | None:
     """The template that a model follows, if any, whatever its depth."""
     return next((t for t in TEMPLATES if attention in t.attentions and t.matches(builder, config)), None)
-
-
-__all__ = ["LAYERS", "TEMPLATES", "Template", "template_for"]
