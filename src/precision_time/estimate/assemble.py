@@ -51,10 +51,10 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class Supplements:
-    """What else an estimate says or counts. Without a loader, data loading keeps up.
+    """Further inputs of an estimate. Without a loader, data loading is taken to keep up.
 
     notes       sentences about defaults and about what is not modelled
-    correction  what measured jobs say
+    correction  by measured jobs
     rental      the price of the cluster, where the job names a provider
     loader      data loading beside training
     events      the step as a trace in the Chrome format

@@ -222,7 +222,7 @@ class _Costs:
         )  # fmt: skip
         return _played(_Asked(words, self, stage, first, last))
 
-    # --- what lasts
+    # --- lasting bytes
 
     def _shared(self, dense: float, expert: float, sharded: bool) -> float:
         """Elements of this rank's share."""
@@ -285,7 +285,7 @@ class _Costs:
             self.step.optimizer, how, trained, largest / over, self.state
         )
 
-    # --- what comes and goes
+    # --- temporary bytes
 
     def _uses(self, chunk: Chunk) -> list[_Use]:
         """The uses of a chunk's units in order; of more than four equal ones, the middle ones are one `_Use`."""

@@ -1,4 +1,4 @@
-"""How the blocks of a model are shared out over pipeline stages and their chunks."""
+"""The division of a model's blocks over pipeline stages and their chunks."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def routed_tokens(graph: OpGraph, unit: Unit) -> TensorSpec | None:
         kind = graph.kinds[graph.calls[i].kind]
         if kind.name in GROUPED:
             tokens, hidden = kind.inputs[0].shape[-2:]
-            # Tokens travel in half precision also where the products that follow are in fp8.
+            # Tokens are sent in half precision, also where the following products are in fp8.
             return TensorSpec(
                 (tokens, hidden), "bfloat16" if BYTES_PER_ELEMENT[kind.inputs[0].dtype] < 4 else "float32"
             )

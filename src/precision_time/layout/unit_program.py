@@ -1,4 +1,4 @@
-"""From a unit of a training step to what one rank runs in it: operators at local shapes and collectives."""
+"""From a unit of a training step to its `UnitProgram`: a rank's operators at local shapes, and collectives."""
 
 from __future__ import annotations
 

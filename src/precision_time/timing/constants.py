@@ -55,7 +55,7 @@ class StepConstants:
 
 @cache
 def shipped() -> StepConstants:
-    """The constants that come with the package."""
+    """The constants that ship with the package."""
     content = read_data("step_scales.json")
     parts = ("scales", "execution", "host", "ranks")
     scales, execution, host, ranks = (content.get(name, {}) for name in parts)

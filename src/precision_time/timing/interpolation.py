@@ -102,7 +102,7 @@ _OUTSIDE = 0.15
 
 
 def nonnegative(columns: Array, times: Array) -> Array:
-    """The weights, none negative, with which the columns come nearest to the times in relative terms.
+    """Non-negative weights of the columns with the least squared relative error to the times.
 
     Exact: every subset of the few columns is solved, and the best without a negative weight is taken.
     """

@@ -161,7 +161,7 @@ class WorkTable:
 
     @classmethod
     def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
-        """The table of all works in order, as `from_works` makes it of all of them."""
+        """One table of the works of all tables in order, equal to `from_works` of all of them."""
         tables = [table for table in tables if len(table)] or tables[:1]
         if len(tables) == 1:
             return tables[0]

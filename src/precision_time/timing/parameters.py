@@ -36,7 +36,7 @@ from precision_time.timing.work import (
 SOURCES = ("measured", "interpolated", "learned", "roofline", "assumed")
 LEARNED, ASSUMED = SOURCES.index("learned"), SOURCES.index("assumed")
 
-# Where to look when an architecture was never measured, nearest first; any other architecture comes after
+# Architectures to borrow from where one was never measured, nearest first; all others come after
 # these.
 _NEAREST = {
     "pascal": ("volta", "turing"), "volta": ("ampere", "turing", "pascal"), "turing": ("volta", "ampere"),

@@ -162,7 +162,7 @@ def _room_s(kinds: TimedSignatures, unit: UnitProgram, collective: CollectiveOp,
     if collective.behind == "products":
         return _products_s(kinds, segment) / (2 if backward else 1) / sharing
     if collective.behind == "attention":
-        # The first part is there from the start; each later one travels behind the step before it.
+        # The first part is local; each later part is sent behind the attention of the step before.
         attention = _kinds_s(kinds, unit.forward, unit.attention)
         return (2.5 if backward else 1.0) * attention * collective.times / (collective.times + 1)
     return 0.0

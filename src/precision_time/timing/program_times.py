@@ -79,7 +79,7 @@ class TimedProgram(TimedSignatures):
     program: StepProgram
     units: tuple[UnitTimes, ...]
     unit_data: tuple[DataTimes, ...]
-    """Of one use of each unit, where weights or gradients travel unit by unit."""
+    """Of one use of each unit, where weights are gathered or gradients reduced unit by unit."""
     stage_data: tuple[DataTimes, ...]
     """Of all of a stage at once."""
     sweeps: tuple[SweepTimes, ...]
