@@ -13,8 +13,10 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 
 def fetch(root: str, cache: Path, index: int) -> bytes:
@@ -30,50 +32,57 @@ def fetch(root: str, cache: Path, index: int) -> bytes:
         return content
 
 
-def train(
-    progress: Callable[[int], None],
-    *,
-    samples: int,
-    first: int,
-    epochs: int,
-    root: str,
-    cache: str,
-    work_s: float = 0.0,
-    batch_size: int = 4,
-    die_at: int | None = None,
-    pid_file: str | None = None,
-    tell: Callable[[int], None] = lambda done: None,
-) -> None:
-    """Reads ahead in a thread, as a loader does; `work_s` seconds a sample are spent asleep, as beside a GPU."""
-    if pid_file:
-        Path(pid_file).write_text(str(os.getpid()))
-    folder = Path(cache)
+@dataclass(frozen=True)
+class Settings:
+    """`work_s` seconds a sample are spent asleep, as beside a GPU; the job fails after `die_at` samples."""
+
+    samples: int
+    first: int
+    epochs: int
+    root: str
+    cache: str
+    work_s: float = 0.0
+    batch_size: int = 4
+    die_at: int | None = None
+    pid_file: str | None = None
+
+
+def read_batches(settings: Settings, ready: Queue[list[bytes] | Exception]) -> None:
+    """Reads all epochs in a random order, as a loader does; an error is put in the place of a batch."""
+    folder = Path(settings.cache)
     folder.mkdir(exist_ok=True)
     chance = random.Random(os.getpid())
+    try:
+        for _ in range(settings.epochs):
+            order = list(range(settings.first, settings.first + settings.samples))
+            chance.shuffle(order)
+            for at in range(0, len(order), settings.batch_size):
+                batch = order[at : at + settings.batch_size]
+                ready.put([fetch(settings.root, folder, index) for index in batch])
+    except Exception as error:
+        ready.put(error)
+
+
+def train(
+    progress: Callable[[int], None], *, tell: Callable[[int], None] = lambda done: None, **arguments: Any
+) -> None:
+    """Reads ahead in a thread and reports every batch."""
+    settings = Settings(**arguments)
+    if settings.pid_file:
+        Path(settings.pid_file).write_text(str(os.getpid()))
     ready: Queue[list[bytes] | Exception] = Queue(maxsize=4)
-
-    def read() -> None:
-        try:
-            for _ in range(epochs):
-                order = list(range(first, first + samples))
-                chance.shuffle(order)
-                for at in range(0, len(order), batch_size):
-                    ready.put([fetch(root, folder, index) for index in order[at : at + batch_size]])
-        except Exception as error:
-            ready.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read_batches, args=(settings, ready), daemon=True).start()
     progress(0)
     done = 0
-    while done < samples * epochs:
+    while done < settings.samples * settings.epochs:
         batch = ready.get()
         if isinstance(batch, Exception):
             raise batch
-        time.sleep(work_s * len(batch))
+        time.sleep(settings.work_s * len(batch))
         done += len(batch)
         progress(len(batch))
         tell(done)
-        if die_at is not None and done >= die_at:
+        if settings.die_at is not None and done >= settings.die_at:
             raise RuntimeError("the loss is not a number")
 
 

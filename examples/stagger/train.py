@@ -7,6 +7,8 @@ busy. As a job of `precision-time stagger`: python:examples/stagger/train.py:tra
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,43 +49,52 @@ def learner(width: int, steps: int, seed: int = 0) -> Callable[[torch.Tensor, to
     return learn
 
 
-def train(
-    progress: Callable[[int], None],
-    *,
-    root: str,
-    cache: str | None = None,
-    cache_mib: float | None = None,
-    cache_policy: str = "lru",
-    samples: int | None = None,
-    first: int = 0,
-    epochs: int = 1,
-    batch_size: int = 16,
-    workers: int = 1,
-    width: int = 4,
-    steps: int = 1,
-    prefetch: int = 2,
-    seed: int = 0,
-) -> None:
-    """Train on the samples [first, first + samples) of the data set at `root`; they are shuffled in every epoch.
+@dataclass(frozen=True)
+class Settings:
+    """What a job of `jobs.yaml` may say under `arguments`, and how much of the data set it reads.
 
-    `cache` is the folder of a cache of `cache_mib` MiB (None: it holds everything); two jobs may share it.
-    `steps` are the optimizer steps on each batch, `prefetch` the batches that each worker prepares ahead. Jobs of one
-    `seed` read in one order.
+    The job reads the samples [first, first + samples) of the data set at `root`, shuffled in every epoch. `cache` is
+    the folder of a cache of `cache_mib` MiB (None: it holds everything); two jobs may share it. `steps` are the
+    optimizer steps on each batch, `prefetch` the batches that each worker prepares ahead. Jobs of one `seed` read in
+    one order.
     """
+
+    root: str
+    cache: str | None = None
+    cache_mib: float | None = None
+    cache_policy: str = "lru"
+    samples: int | None = None
+    first: int = 0
+    epochs: int = 1
+    batch_size: int = 16
+    workers: int = 1
+    width: int = 4
+    steps: int = 1
+    prefetch: int = 2
+    seed: int = 0
+
+    def file_cache(self) -> FileCache | None:
+        if self.cache is None:
+            return None
+        return FileCache(self.cache, None if self.cache_mib is None else int(self.cache_mib * 2**20), self.cache_policy)
+
+
+def train(progress: Callable[[int], None], **arguments: Any) -> None:
+    """Train a small network with these `Settings`."""
+    settings = Settings(**arguments)
     torch.set_num_threads(1)
-    kept = FileCache(cache, None if cache_mib is None else int(cache_mib * 2**20), cache_policy) if cache else None
     loader = DataLoader(
-        Pictures(root, kept, first, samples),
-        batch_size=batch_size,
+        Pictures(settings.root, settings.file_cache(), settings.first, settings.samples),
+        batch_size=settings.batch_size,
         shuffle=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        prefetch_factor=prefetch if workers else None,
-        generator=torch.Generator().manual_seed(seed),
+        num_workers=settings.workers,
+        persistent_workers=settings.workers > 0,
+        prefetch_factor=settings.prefetch if settings.workers else None,
+        generator=torch.Generator().manual_seed(settings.seed),
     )
-    learn = learner(width, steps, seed)
+    learn = learner(settings.width, settings.steps, settings.seed)
     progress(0)
-    for _ in range(epochs):
+    for _ in range(settings.epochs):
         for pictures, labels in loader:
             learn(pictures, labels)
             progress(len(labels))

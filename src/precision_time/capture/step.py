@@ -93,20 +93,12 @@ def _trace(
     for value in workload.inputs.values():
         if isinstance(value, torch.Tensor):
             tracer.storage_index(value, Category.INPUTS)
-    buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
     ready: dict[str, int] = {}
     autocast_dtype = low if regime is Regime.AUTOCAST else None
-
-    def gradient_hook(param_name: str) -> Callable[[torch.Tensor], None]:
-        def hook(param: torch.Tensor) -> None:
-            ready[param_name] = len(tracer.calls) - 1
-            if param.grad is not None:
-                tracer.storage_index(param.grad, Category.GRADIENTS)
-
-        return hook
-
-    handles: list[Any] = [
-        p.register_post_accumulate_grad_hook(gradient_hook(n)) for n, p in parameters.items() if p.requires_grad
+    handles = [
+        p.register_post_accumulate_grad_hook(_gradient_hook(tracer, ready, n))
+        for n, p in parameters.items()
+        if p.requires_grad
     ]
     updates = (
         [u.loss for u in workload.updates] if workload.updates else [lambda: workload.loss(module, workload.inputs)]
@@ -125,17 +117,7 @@ def _trace(
             del loss
     for handle in handles:
         handle.remove()
-    described = tuple(
-        Parameter(
-            n,
-            tuple(p.shape),
-            dtype_name(p.dtype),
-            dtype_name(p.grad.dtype) if p.grad is not None else dtype_name(p.dtype),
-            ready.get(n, -1),
-            p.requires_grad,
-        )
-        for n, p in parameters.items()
-    )
+    described = tuple(_described(n, p, ready.get(n, -1)) for n, p in parameters.items())
     storages = tracer.finish()
     return OpGraph(
         name=name,
@@ -144,9 +126,32 @@ def _trace(
         modules=tuple(tracer.modules),
         storages=tuple(storages),
         parameters=described,
-        buffer_bytes=buffer_bytes,
+        buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
         sizes=sizes,
         assumptions=tuple(sorted(tracer.assumptions)),
+    )
+
+
+def _gradient_hook(tracer: Tracer, ready: dict[str, int], name: str) -> Callable[[torch.Tensor], None]:
+    """Enters into `ready` the call after which the gradient of a parameter is complete."""
+
+    def hook(parameter: torch.Tensor) -> None:
+        ready[name] = len(tracer.calls) - 1
+        if parameter.grad is not None:
+            tracer.storage_index(parameter.grad, Category.GRADIENTS)
+
+    return hook
+
+
+def _described(name: str, parameter: torch.nn.Parameter, ready: int) -> Parameter:
+    gradient = parameter if parameter.grad is None else parameter.grad
+    return Parameter(
+        name,
+        tuple(parameter.shape),
+        dtype_name(parameter.dtype),
+        dtype_name(gradient.dtype),
+        ready,
+        parameter.requires_grad,
     )
 
 

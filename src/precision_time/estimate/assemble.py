@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,9 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.loading import Loading, Pace
+from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory
+from precision_time.estimate.run_times import run_times
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
     MEASURED_EXPOSED_SPREAD,
@@ -27,7 +27,7 @@ from precision_time.estimate.spread import (
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.prices import Rental
 from precision_time.ingest.pipeline.loader import Loader
-from precision_time.job.datasets import DATASETS, samples_per_epoch
+from precision_time.job.datasets import DATASETS
 from precision_time.job.job import Job
 from precision_time.timeline.timeline import Timeline
 from precision_time.timeline.trace import with_loader
@@ -72,66 +72,44 @@ def assemble(
 ) -> Estimate:
     """The estimate of a job whose precision does not change during the run."""
     step, timed, timeline = simulated.step, simulated.timed, simulated.timeline
-    correction, loader, rental = supplements.correction, supplements.loader, supplements.rental
+    correction, rental = supplements.correction, supplements.rental
     per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
     breakdown = _corrected(step_terms(timeline), correction, floor_s)
     train_s = sum(breakdown.values())
-    sources = _sources(timed, per_kind, timeline, correction)
     bytes_total = float((per_kind * timed.works.nbytes).sum()) or 1.0
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, step.family))
     train = Interval.around(train_s, spread)
-    replicas = job.layout_spec.dp  # ranks of one tp x pp x cp group work on the same samples
-    global_batch = step.batch_size * job.grad_accum * replicas
-    per_epoch = _steps_per_epoch(job, step, global_batch)
-    steps = _steps(job, per_epoch, global_batch)
-    pace = Pace(loader, train, per_epoch, steps) if loader is not None else None
-    loading = pace.loading() if pace else None
-    interval = loading.step if loading else train
-    breakdown["loader_stall"] = loading.stall_s if loading else 0.0
-    seconds = interval.p50
-    epoch = interval.scaled(per_epoch) if per_epoch else None
-    stepping = interval.scaled(steps) if steps else None
-    if pace and loading:
-        sources = _with_stall(sources, loading, seconds)
-        epoch = loading.first_epoch if pace.only_first else loading.later_epoch
-        stepping = pace.run(steps) if steps else None
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
-    run = None
-    if steps is not None and stepping is not None:
-        run = stepping.shifted(around_steps(job, steps, per_epoch, forward_s, step.batch_size))
+    times = run_times(job, step, train, supplements.loader, forward_s)
+    loading, seconds, run = times.loading, times.step.p50, times.run
+    breakdown["loader_stall"] = loading.stall_s if loading else 0.0
+    sources = _sources(timed, per_kind, timeline, correction)
     price = job.run.price_per_gpu_hour
     usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
-    whole = seconds if stepping is None or steps is None else stepping.p50 / steps  # of a step, the whole run through
-    busy = (train_s - breakdown["host_gaps"]) / whole
+    busy = (train_s - breakdown["host_gaps"]) / times.mean_step_s
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return Estimate(
         job=job,
-        step=interval,
-        epoch=epoch,
+        step=times.step,
+        epoch=times.epoch,
         run=run,
         breakdown=breakdown,
         communication_hidden_s=timeline.communication_hidden_s,
-        samples_per_s=global_batch / seconds,
+        samples_per_s=times.global_batch / seconds,
         samples_unit=_unit(step),
-        steps_per_epoch=per_epoch,
-        steps=steps,
+        steps_per_epoch=times.steps_per_epoch,
+        steps=times.steps,
         memory=memory,
-        sources=sources,
+        sources=_with_stall(sources, loading, seconds) if loading else sources,
         bound_shares=_bounds(timed, per_kind),
         unsupported=tuple(sorted({timed.kinds[i].name for i in unknown})),
         unsupported_bytes_share=unknown_share,
         floor_s=floor_s,
         parameters=step.parameter_count,
-        communication={
-            group: {
-                "exposed_s": timeline.exposed_by_group.get(group, 0.0),
-                "hidden_s": timeline.hidden_by_group.get(group, 0.0),
-            }
-            for group in dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
-        },
+        communication=_communication(timeline),
         flops_per_step=_flops(timed, per_kind),
         cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
         energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
@@ -141,6 +119,18 @@ def assemble(
         events=_drawn(supplements.events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
         rental=rental if price is None else None,
     )
+
+
+def _communication(timeline: Timeline) -> dict[str, dict[str, float]]:
+    """Seconds of communication, exposed and hidden, by group of ranks."""
+    groups = dict.fromkeys((*timeline.exposed_by_group, *timeline.hidden_by_group))
+    return {
+        group: {
+            "exposed_s": timeline.exposed_by_group.get(group, 0.0),
+            "hidden_s": timeline.hidden_by_group.get(group, 0.0),
+        }
+        for group in groups
+    }
 
 
 def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, Any]:
@@ -278,44 +268,6 @@ def _unit(step: TrainingStep) -> str:
     return "samples"
 
 
-def _steps_per_epoch(job: Job, step: TrainingStep, global_batch: int) -> int | None:
-    if job.run.steps_per_epoch:
-        return job.run.steps_per_epoch
-    size = job.run.dataset_size or job.data.samples
-    if size is None:
-        dataset = job.run.dataset or step.dataset
-        if dataset is None or dataset not in DATASETS:
-            return None
-        seq_len = step.sizes.get("seq_len")
-        if DATASETS[dataset].counts_tokens and seq_len is None:
-            return None
-        size = samples_per_epoch(dataset, seq_len)
-    return max(1, math.ceil(size / global_batch))
-
-
-def _steps(job: Job, per_epoch: int | None, global_batch: int) -> int | None:
-    if job.run.steps:
-        return job.run.steps
-    if job.run.samples:
-        return math.ceil(job.run.samples / global_batch)
-    if job.run.epochs and per_epoch:
-        return math.ceil(job.run.epochs * per_epoch)
-    return None
-
-
 def step_forward_seconds(timeline: Timeline, job: Job) -> float:
     """Seconds of one micro-step's forward pass, for evaluations."""
     return (timeline.busy[Phase.FORWARD] + timeline.busy[Phase.LOSS]) / job.grad_accum
-
-
-def around_steps(job: Job, steps: int, per_epoch: int | None, forward_s: float, batch_size: int) -> float:
-    """Seconds of a run outside its steps: evaluations, checkpoints, start-up."""
-    run = job.run
-    fixed = run.start_up_s or 0.0
-    if run.checkpoint_every_steps and run.checkpoint_s:
-        fixed += steps // run.checkpoint_every_steps * run.checkpoint_s
-    if run.evaluation_samples and per_epoch:
-        evaluations = steps / per_epoch / (run.evaluation_every_epochs or 1.0)
-        batches = math.ceil(run.evaluation_samples / (batch_size * job.layout_spec.dp))
-        fixed += evaluations * batches * forward_s
-    return fixed
