@@ -405,7 +405,7 @@ def test_a_run_takes_its_steps(trained: Boosting, measured: list[MeasuredJob]) -
     assert run.p90_s / run.p10_s == pytest.approx(step.p90_s / step.p10_s)
 
 
-def test_an_unknown_family_or_gpu_has_a_note_and_a_wider_interval(trained: Boosting, measured: list[MeasuredJob]) -> None:
+def test_a_new_family_or_gpu_has_a_note_and_a_wider_interval(trained: Boosting, measured: list[MeasuredJob]) -> None:
     known = trained.predict(measured[0].job)
     assert known.notes == ()
     assert known.p10_s < known.seconds < known.p90_s

@@ -130,7 +130,7 @@ def test_the_former_name_of_the_simulator_is_accepted(capsys: pytest.CaptureFixt
     assert predictor_class("line") is predictor_class("simulator")
 
 
-def test_an_untrained_predictor_names_the_command(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_untrained_names_the_command(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "resnet50", "--predictor", "mean"]) == 2
     assert "precision-time train mean --output FOLDER" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "mean", "--trained", str(tmp_path)]) == 2
