@@ -169,11 +169,7 @@ class Job:
 
 
 def simulate(
-    jobs: Sequence[JobRates],
-    slowdowns: Slowdowns,
-    cache: SharedCache,
-    offsets: Sequence[float],
-    seed: int = 0,
+    jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache, offsets: Sequence[float], seed: int = 0
 ) -> list[Job]:
     """Run all to the end. Parts of the data become ranges of sample numbers."""
     env = simpy.Environment()

@@ -151,12 +151,7 @@ class _Simulation:
     """
 
     def __init__(
-        self,
-        jobs: Sequence[JobRates],
-        slowdowns: Slowdowns,
-        cache: SharedCache,
-        offsets: Array,
-        count_start_up: bool,
+        self, jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache, offsets: Array, count_start_up: bool
     ) -> None:
         shape = offsets.shape
         self.blocks = _Blocks(Parts.of(jobs), cache, sum(float(job.epochs) for job in jobs), shape[1])

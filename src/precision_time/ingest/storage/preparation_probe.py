@@ -151,11 +151,7 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        pictures,
-        batch_size=batch_size,
-        sampler=range(2**30),
-        num_workers=workers,
-        prefetch_factor=ahead,
+        pictures, batch_size=batch_size, sampler=range(2**30), num_workers=workers, prefetch_factor=ahead
     )
     return iter(loader)
 

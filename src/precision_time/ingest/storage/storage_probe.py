@@ -125,10 +125,7 @@ class StorageProbe:
 
 
 def probe_storage(
-    root: str,
-    budget_s: float = BUDGET_S,
-    report: Report = lambda done, total: None,
-    readers: Sequence[int] = READERS,
+    root: str, budget_s: float = BUDGET_S, report: Report = lambda done, total: None, readers: Sequence[int] = READERS
 ) -> StorageProbe:
     """Measure the storage at `root` (a folder, a file, http://, s3:// ...) for about `budget_s` seconds.
 
