@@ -100,7 +100,6 @@ class Job:
     accelerator: Server
     rng: np.random.Generator
     same_order: bool = False
-    read_s: float = 0.0
     finish: float = 0.0
     trained: int = 0
     missed: int = 0

@@ -165,7 +165,7 @@ class Host:
     """The process that launches one job repeatedly (host.py)."""
 
     def __init__(self, file: JobsFile, job: JobSpec) -> None:
-        self.job, self._folder = job, file.folder
+        self.job = job
         self._process = start_module(
             "precision_time.ingest.stagger.host",
             stdin=subprocess.PIPE,
