@@ -198,7 +198,7 @@ def test_samples_that_cannot_be_shared_out() -> None:
         every_layout(H100, 0)
 
 
-def test_models_that_cannot_be_divided_are_said_so() -> None:
+def test_a_model_that_cannot_be_divided_raises() -> None:
     found = every_layout(Job("resnet50", gpu="h100-sxm", gpus=2, batch_size=8), 2)
     assert next(each.label for each in found if not each.why) == "dp=2,tp=1,pp=1"
     assert "needs a model whose parts are known" in next(each.why for each in found if each.tp == 2)
@@ -218,7 +218,7 @@ def test_the_twin_does_not_see_precision() -> None:
     assert len({aware.predict(job).seconds for job in jobs}) == 4
 
 
-def test_the_twin_takes_the_precision_of_most_jobs_or_the_one_it_is_told() -> None:
+def test_the_twin_takes_the_precision_of_most_jobs_or_the_given_one() -> None:
     jobs = [H100.replace(precision=p) for p in ("fp32", "amp-bf16", "amp-bf16")]
     twin = BlindAdditive()
     twin.fit(measured(*jobs))

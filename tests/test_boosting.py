@@ -155,7 +155,7 @@ def test_rooflines_find_the_utilisation_of_every_dtype(measured: list[MeasuredJo
     assert Rooflines().seconds(facts[0]) > facts[0].roof_s  # nothing measured: the prior's utilisation
 
 
-def test_what_no_row_has_takes_the_common_part(measured: list[MeasuredJob]) -> None:
+def test_a_group_without_rows_has_the_common_part(measured: list[MeasuredJob]) -> None:
     alone = [m for m in measured if m.job.gpus == 1]
     facts = [
         dataclasses.replace(f, kernels=0.0, host_s=0.0, roofs={k: s for k, s in f.roofs.items() if k[0] != "helpers"})
@@ -224,12 +224,12 @@ def test_conformal_radius_by_hand() -> None:
     assert conformal(np.array([])) == 0.0
 
 
-def test_an_interval_is_no_narrower_for_what_is_less_known() -> None:
+def test_an_interval_is_no_narrower_for_a_less_familiar_job() -> None:
     small, large, families = np.full(9, 0.1), np.full(9, 0.3), list("aaabbbccc")
     assert Radii.of(small, large, small, families) == Radii(0.1, 0.3, 0.3)
 
 
-def test_a_new_family_is_as_wide_as_families_are_apart() -> None:
+def test_the_width_for_a_new_family_by_hand() -> None:
     """Three families, each a quarter of the whole, and a quarter for one that is not among them."""
     errors = np.array([0.1, -0.1, 0.1, 0.1, -0.2, 0.3, 0.3])
     families = ["many"] * 4 + ["one", "two", "two"]
@@ -244,7 +244,7 @@ def test_a_new_family_is_as_wide_as_families_are_apart() -> None:
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=40, max_size=40), st.integers(2, 8))
-def test_the_promise_to_a_new_family_is_kept_on_average(errors: list[float], count: int) -> None:
+def test_coverage_of_a_new_family_holds_on_average(errors: list[float], count: int) -> None:
     """Each family left out in turn: the mean share of its rows inside what the others say, as exchangeability has it.
 
     The bound holds where the others are enough to promise it: coverage (families) / (families + 1).
@@ -260,7 +260,7 @@ def test_the_promise_to_a_new_family_is_kept_on_average(errors: list[float], cou
     assert np.mean(inside) >= coverage - 1.0 / count - 1e-9
 
 
-def test_lengths_of_one_job_teach_as_one_row() -> None:
+def test_lengths_of_one_job_are_one_training_row() -> None:
     job = Job("resnet50", gpu="v100-16gb-sxm", batch_size=8)
     short, long = (MeasuredJob(str(n), job.replace(run={"steps": n}), s, "resnet") for n, s in ((1, 3.0), (4, 6.0)))
     other = dataclasses.replace(short, id="other", job=short.job.replace(batch_size=16))
@@ -405,7 +405,7 @@ def test_a_run_takes_its_steps(trained: Boosting, measured: list[MeasuredJob]) -
     assert run.p90_s / run.p10_s == pytest.approx(step.p90_s / step.p10_s)
 
 
-def test_an_unknown_family_or_gpu_is_said_and_widens(trained: Boosting, measured: list[MeasuredJob]) -> None:
+def test_a_new_family_or_gpu_has_a_note_and_a_wider_interval(trained: Boosting, measured: list[MeasuredJob]) -> None:
     known = trained.predict(measured[0].job)
     assert known.notes == ()
     assert known.p10_s < known.seconds < known.p90_s
@@ -416,7 +416,7 @@ def test_an_unknown_family_or_gpu_is_said_and_widens(trained: Boosting, measured
     assert family.p90_s / family.p10_s >= known.p90_s / known.p10_s
 
 
-def test_rows_of_one_gpu_say_nothing_of_several(measured: list[MeasuredJob]) -> None:
+def test_trained_on_one_gpu_it_refuses_several(measured: list[MeasuredJob]) -> None:
     predictor = Boosting(FEW)
     predictor.fit([m for m in measured if m.job.gpus == 1])
     assert predictor.predict(measured[0].job.replace(gpus=1)).seconds > 0
@@ -449,7 +449,7 @@ def test_save_and_load_without_pickle(kind: str, measured: list[MeasuredJob], tm
 
 
 @pytest.mark.parametrize("name", ["boosting", "boosting-residual"])
-def test_untrained_predictors_say_so(name: str, tmp_path: Path) -> None:
+def test_an_untrained_predictor_raises(name: str, tmp_path: Path) -> None:
     cls = predictor_class(name)
     assert cls.name == name
     with pytest.raises(PredictorError, match="not trained; call fit"):
@@ -519,7 +519,7 @@ def test_a_twin_needs_rows_of_its_precision(measured: list[MeasuredJob]) -> None
 # --- the simulator
 
 
-def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[MeasuredJob]) -> None:
+def test_the_simulator_is_predict_before_a_fit_and_has_no_anchors_after_it(measured: list[MeasuredJob]) -> None:
     from precision_time.prediction import predict
 
     job = Job("resnet50", precision="amp-fp16", batch_size=256, gpu="v100-16gb-sxm", gpus=8)
@@ -535,7 +535,7 @@ def test_the_line_unfitted_is_predict_and_fitted_knows_no_anchor(measured: list[
     assert 0.5 < slower < 1.5
 
 
-def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: list[MeasuredJob]) -> None:
+def test_the_effect_of_leaving_out_a_family_needs_no_second_fit(measured: list[MeasuredJob]) -> None:
     """To first order: against a simulator that is really fitted without the family."""
     some = [m for m in measured if m.job.gpus == 1][::2]
     taught = [dataclasses.replace(m, seconds=m.seconds * (1.3 if m.family == "bert" else 1.0)) for m in some]
@@ -554,13 +554,13 @@ def test_what_a_family_taught_the_line_is_known_without_fitting_again(measured: 
         simulator.moved_without([0, 1])
 
 
-def test_the_line_needs_data_parallel_rows() -> None:
+def test_fitting_the_simulator_needs_data_parallel_rows() -> None:
     job = Job("gpt2", precision="bf16-master", batch_size=2, gpus=8, grad_accum=4, layout="tp=2,pp=2")
     with pytest.raises(PredictorError, match="none of the 1 measured jobs is plain data parallel"):
         Simulator().fit([MeasuredJob("a", job, 1.0, "gpt")])
 
 
-def test_boosting_on_the_line_learns_what_the_line_leaves(measured: list[MeasuredJob]) -> None:
+def test_boosting_residual_learns_the_residuals_of_the_simulator(measured: list[MeasuredJob]) -> None:
     simulator = Simulator(rounds=1)
     simulator.fit(measured)
     doubled = [dataclasses.replace(m, seconds=2.0 * simulator.step_seconds(m.job)) for m in measured]

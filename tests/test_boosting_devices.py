@@ -79,7 +79,7 @@ def jobs_here(here: Job) -> list[MeasuredJob]:
     return found
 
 
-def test_measured_kernels_teach_the_line_nothing(here: Job) -> None:
+def test_rows_with_measured_kernels_do_not_move_step_factors(here: Job) -> None:
     pytest.importorskip("torch")  # graphs under a CPU's autocast do not ship
     measured = jobs_here(here)
     with pytest.raises(PredictorError, match="none of the 36 measured jobs"):

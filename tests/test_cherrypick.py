@@ -96,7 +96,7 @@ def test_one_draw_is_scikit_learns_process() -> None:
 
 
 @pytest.mark.parametrize("surrogate", [Likelihood(), Averaged()])
-def test_a_surrogate_knows_what_it_has_seen(surrogate: Likelihood | Averaged) -> None:
+def test_a_surrogate_interpolates_its_observations(surrogate: Likelihood | Averaged) -> None:
     places = np.linspace(0.0, 1.0, 9)[:, None]
     known = np.sin(4.0 * places[:, 0])
     belief = surrogate(places, known, np.vstack([places, [[5.0]]]), 0)
@@ -205,13 +205,13 @@ def test_saved_and_read_back() -> None:
             Search.from_json(text)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[int, int]] = []
     found = cherrypick(made_up(), setting=QUICK, progress=lambda done, of: told.append((done, of)))
     assert told == [(i + 1, 16) for i in range(len(found.history))]
 
 
-def test_errors_are_said() -> None:
+def test_bad_arguments_raise() -> None:
     table = made_up()
     with pytest.raises(PredictorError, match="deadline_s"):
         cherrypick(table, deadline_s=0.0)

@@ -48,6 +48,7 @@ def test_slurm_nodes() -> None:
     assert not two.ready
     assert (three.gpu, three.gpus, three.cores, three.ready) == (None, 0, 128, True)
     assert job_fields([one, two]) == {"gpu": "a100-80gb-sxm", "gpus": 8, "nodes": 1}
+    assert job_fields([one, two, three]) == job_fields([one]), "nodes without a GPU are left out"
     with pytest.raises(DataError, match="scontrol show node"):
         from_slurm("hello")
     with pytest.raises(DataError, match="node x: CPUTot or RealMemory"):

@@ -122,7 +122,7 @@ def test_a_small_design_is_what_brute_force_finds(criterion: str) -> None:
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 2), (4, 8, 16, 32), (24, 32, 40, 48)])
-def test_runs_of_a_design_tell_apart_what_all_candidates_can(counts: tuple[int, ...]) -> None:
+def test_the_runs_of_a_design_span_the_directions_of_all_candidates(counts: tuple[int, ...]) -> None:
     points = [Point(s, m) for s in (0.01, 0.05, 0.1) for m in counts]
     made = list(design(points, budget=0.2).runs)
     assert np.linalg.matrix_rank(features(made)) == np.linalg.matrix_rank(features(points))
@@ -132,14 +132,14 @@ def test_runs_of_a_design_tell_apart_what_all_candidates_can(counts: tuple[int, 
     ("given", "words"),
     [({"criterion": "E"}, "criterion 'E'"), ({"budget": 0.0}, "budget 0.0"), ({"budget": math.nan}, "budget nan")],
 )
-def test_a_wrong_design_is_said(given: dict[str, object], words: str) -> None:
+def test_a_bad_design_raises(given: dict[str, object], words: str) -> None:
     with pytest.raises(PredictorError, match=words):
         design(GRID, **given)  # type: ignore[arg-type]
     with pytest.raises(PredictorError, match="points"):
         design([])
 
 
-def test_wrong_points_are_said() -> None:
+def test_bad_points_raise() -> None:
     with pytest.raises(PredictorError, match="fraction"):
         Point(0.0, 1)
     with pytest.raises(PredictorError, match="ranks"):

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.ingest.model.contention import Contention
-from precision_time.ingest.model.fluid import run
+from precision_time.ingest.model.fluid import Flow, run
+from precision_time.ingest.model.misses import AllCached
+from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
+from precision_time.ingest.model.same_order import Simulation
 
 FITS = SharedCache()
 BUDGET = settings(max_examples=12, deadline=None)
@@ -184,13 +187,21 @@ def test_the_fixed_point_is_met_and_continuous_in_the_misses(
 
 def test_misses_are_what_is_not_cached_of_what_is_not_read() -> None:
     jobs = [JobRates("a", 1000, 2, 0.001, 0.004), JobRates("b", 1000, 2, 0.002, 0.004, 0.0)]
-    told = run(jobs, Slowdowns.uniform(2, 2.2, 1.1), FITS, [[0.0, 1.0]], trajectory=True, step=1 / 400).trajectory
-    assert told is not None
-    both = (told.progress > 0).all(axis=1) & (told.progress < 0.98).all(axis=1)
-    x, phi = told.progress[both], told.held[both]
-    assert np.allclose(told.miss[both], (1 - phi)[:, None] / (1 - x))
+    cache = AllCached(Parts.of(jobs))
+    flow = Flow(jobs, Contention(jobs, Slowdowns.uniform(2, 2.2, 1.1)), cache, np.array([[0.0], [1.0]]), 1 / 400)
+    rows = []
+    while flow.going:
+        miss = flow.settle()[:, 0]
+        held = cache.touched(1.0 - np.minimum(flow.x, 1.0))[0] / 1000
+        rows.append((flow.x[:, 0].copy(), miss, held))
+        flow.advance()
+    progress, misses, held_share = (np.array(column) for column in zip(*rows, strict=True))
+    both = (progress > 0).all(axis=1) & (progress < 0.98).all(axis=1)
+    x, m, phi = progress[both], misses[both], held_share[both]
+    assert len(x) > 100
+    assert np.allclose(m, (1 - phi)[:, None] / (1 - x))
     # The cache grows by what is missed: d phi = sum of m_i dx_i.
-    grown = 0.5 * (told.miss[both][1:] + told.miss[both][:-1]) * np.diff(x, axis=0)
+    grown = 0.5 * (m[1:] + m[:-1]) * np.diff(x, axis=0)
     assert np.allclose(np.diff(phi), grown.sum(axis=1), rtol=1e-3)
 
 
@@ -315,16 +326,16 @@ def test_readers_in_one_order_behind_another_miss_nothing(
 ) -> None:
     jobs = [replace(job, cached=0.0) for job in case[0]]
     slowdowns = replace(case[1], same_order=True)
-    told = run(jobs, slowdowns, FITS, [[0.0, when * jobs[0].cold_epoch_s]], trajectory=True).trajectory
-    assert told is not None
-    for i, j in ((0, 1), (1, 0)):
-        behind = (told.progress[:, i] < told.progress[:, j] - 1e-8) | (told.progress[:, i] >= 1)
-        assert (told.miss[behind, i] == 0).all()
-        ahead = told.progress[:, i] > told.progress[:, j] + 1e-8
-        leads = ahead & (told.progress[:, i] < min(1.0, jobs[i].epochs))
-        assert set(told.miss[leads, i].tolist()) <= {0.0, 1.0}
-    total = told.miss.sum(axis=1)
-    assert (total < 1 + 1e-6).all()
+    simulation = Simulation(jobs, slowdowns, FITS, np.array([[0.0], [when * jobs[0].cold_epoch_s]]), False)
+    while simulation.going:
+        miss, x = simulation.settle()[:, 0], simulation.progress[:, 0]
+        for i, j in ((0, 1), (1, 0)):
+            if x[i] < x[j] - 1e-8 or x[i] >= 1:
+                assert miss[i] == 0
+            if x[i] > x[j] + 1e-8 and x[i] < min(1.0, jobs[i].epochs):
+                assert miss[i] in (0.0, 1.0)
+        assert miss.sum() < 1 + 1e-6
+        simulation.advance()
 
 
 @BUDGET

@@ -10,17 +10,17 @@ import pytest
 from precision_time.errors import IngestError
 from precision_time.ingest.model.fluid import run
 from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
-from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits, sequential_lru_hits
+from precision_time.ingest.pipeline.cache import lru_hits, no_eviction_hits
 
 SAMPLES, EPOCHS = 2000, 8
 
 
-def simulated(share: float, policy: str, shuffle: bool = True) -> float:
+def simulated(share: float, policy: str) -> float:
     rng = np.random.default_rng(1)
     held: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for epoch in range(EPOCHS):
-        for sample in (rng.permutation(SAMPLES) if shuffle else np.arange(SAMPLES)).tolist():
+        for sample in rng.permutation(SAMPLES).tolist():
             if sample in held:
                 hits += epoch > 1
                 held.move_to_end(sample)
@@ -36,12 +36,11 @@ def simulated(share: float, policy: str, shuffle: bool = True) -> float:
 def test_hits_as_simulated(share: float) -> None:
     assert lru_hits(share) == pytest.approx(simulated(share, "lru"), abs=0.012)
     assert no_eviction_hits(share) == pytest.approx(simulated(share, "no-eviction"), abs=1e-9)
-    assert sequential_lru_hits(share) == simulated(share, "lru", shuffle=False) == 0
 
 
 def test_ends() -> None:
     assert lru_hits(0) == 0
-    assert lru_hits(1) == lru_hits(1.7) == no_eviction_hits(3) == sequential_lru_hits(1) == 1
+    assert lru_hits(1) == lru_hits(1.7) == no_eviction_hits(3) == 1
     assert lru_hits(0.3) < no_eviction_hits(0.3)
     with pytest.raises(IngestError, match="from 0 on"):
         lru_hits(-0.1)

@@ -57,8 +57,7 @@ def test_time_of_a_sample_by_hand() -> None:
     assert replace(JOB, overlap=0.5).time_s(0.5) == pytest.approx(0.00225)
     assert deep.time_s(0.5, storage_stretch=2, hot_stretch=5) == pytest.approx(0.005)
     assert deep.time_s(np.array([0.0, 1.0])).tolist() == [0.001, 0.004]
-    assert (deep.cold_epoch_s, deep.hot_epoch_s, deep.fetch_stall) == (4.0, 1.0, 0.75)
-    assert deep.fetch_stall_s == 3.0
+    assert (deep.cold_epoch_s, deep.hot_epoch_s) == (4.0, 1.0)
 
 
 def test_parts_whose_sizes_disagree() -> None:
@@ -77,8 +76,6 @@ def test_runs_that_cannot_be() -> None:
             run(two, table, SharedCache(), offsets)  # type: ignore[arg-type]
     with pytest.raises(IngestError, match="one row for each job"):
         run(two, Slowdowns.uniform(3), SharedCache(), [[0.0, 0.0]])
-    with pytest.raises(IngestError, match="trajectory"):
-        run(two, table, SharedCache(), [[0.0, 0.0]] * 2, trajectory=True)
     partly = [replace(JOB, parts={"x": 1.0}), replace(JOB, samples=2000, parts={"x": 0.5, "y": 0.5})]
     with pytest.raises(IngestError, match="same_order"):
         run(partly, Slowdowns.uniform(2, same_order=True), SharedCache(), [[0.0, 0.0]])

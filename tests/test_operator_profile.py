@@ -48,7 +48,7 @@ def product(layout: str | None, dtype: str = "float32") -> OpSignature:
     return OpSignature("aten.mm", (spec(2, 3, dtype=dtype), spec(3, 4, dtype=dtype)), (spec(2, 4, dtype=dtype),), attrs)
 
 
-def test_an_operator_is_found_by_shape_dtype_and_order_in_memory() -> None:
+def test_an_operator_is_looked_up_by_shape_dtype_and_memory_layout() -> None:
     profile = OperatorProfile("this-cpu", (point(product("nn"), 1.0), point(product("nt"), 2.0)))
     assert [profile.time(product(w), PLAIN).seconds for w in ("nn", "nt")] == [1.0, 2.0]  # type: ignore[union-attr]
     assert profile.time(product(None), PLAIN).seconds == 1.0  # type: ignore[union-attr]  # a graph that does not say

@@ -17,7 +17,7 @@ def measured() -> list[MeasuredJob]:
     return measured_jobs()
 
 
-def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> None:
+def test_a_quick_study_of_published_rows(measured: list[MeasuredJob]) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.papers.boosting import study
     from benchmarks.papers.study import Context
@@ -45,7 +45,7 @@ def test_a_quick_study_tells_what_was_held_out(measured: list[MeasuredJob]) -> N
     json.dumps(section.data)
 
 
-def test_without_rows_the_study_says_so(measured: list[MeasuredJob]) -> None:
+def test_a_study_without_rows_has_a_note(measured: list[MeasuredJob]) -> None:
     from benchmarks.papers.boosting import study
     from benchmarks.papers.study import Context
 

@@ -40,7 +40,7 @@ def test_cloud_prices_by_hand() -> None:
         cloud_configurations(runs, "kmeans", encoding="none")
 
 
-def test_a_file_that_holds_no_runs_is_said(tmp_path: Path) -> None:
+def test_a_file_without_runs_raises(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cloud runs"):
         read_cloud_runs(tmp_path)
 
@@ -92,7 +92,7 @@ def test_real_runs_become_a_choice_over_the_most_data() -> None:
 
 
 @pytest.mark.parametrize("study", [ernest_study.study, cherrypick_study.study])
-def test_studies_say_what_is_missing_and_judge_what_there_is(study: Callable[[Context], Section]) -> None:
+def test_studies_note_missing_tables_and_judge_the_others(study: Callable[[Context], Section]) -> None:
     told: list[str] = []
     section = study(Context((), (), real_runs(), None, quick=True, progress=lambda part, done, of: told.append(part)))
     assert any("not judged" in part for part in section.text)

@@ -59,7 +59,7 @@ def ernest_request() -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_a_request_is_answered_line_by_line() -> None:
+def test_a_request_has_a_line_of_json_for_each_answer() -> None:
     lines: list[str] = []
     main(json.loads(json.dumps(ernest_request())), lines.append)
     first, last = map(json.loads, lines)
@@ -68,7 +68,7 @@ def test_a_request_is_answered_line_by_line() -> None:
     assert len(last["call_s"]) == 2
 
 
-def test_a_process_is_timed_from_its_start_and_its_failure_is_said() -> None:
+def test_a_process_is_timed_from_its_start_and_its_failure_raises() -> None:
     wall, found = speed._first_line(ernest_request())
     assert found[0]["seconds"] == pytest.approx(9.0, rel=1e-6)
     assert wall > found[0]["ready_s"] + found[0]["answer_s"]
@@ -99,7 +99,7 @@ def protocols() -> tuple[list[Protocol], list[Held]]:
     return [same, same, itself, itself], held
 
 
-def test_told_of_ernests_runs_predictddl_loses_what_is_common_to_a_network() -> None:
+def test_with_ernests_runs_predictddl_loses_the_common_error_of_a_network() -> None:
     (_, _, itself, _), held = protocols()
     both = with_ernest_runs(itself, held, PER_NETWORK, 10.0)
     assert itself.predictddl_mape == pytest.approx(1.0)

@@ -35,7 +35,7 @@ def rows() -> tuple[MeasuredJob, ...]:
     return tuple(lawful())
 
 
-def test_no_network_is_told_by_a_predictor_that_saw_it() -> None:
+def test_no_network_is_predicted_by_a_predictor_trained_on_it() -> None:
     described_rows = described(rows())
     held = held_out(described_rows, QUICK, 3, network_of_row)
     assert [each.row.measured.id for each in held] == [row.id for row in rows()]
@@ -49,7 +49,7 @@ def test_no_network_is_told_by_a_predictor_that_saw_it() -> None:
             assert one.seconds == two.seconds
 
 
-def test_ernest_with_the_same_runs_says_one_time_for_all_networks() -> None:
+def test_ernest_with_the_same_runs_has_one_time_for_all_networks() -> None:
     held = held_out(described(rows()), QUICK, 3, network_of_row)
     protocol = same_runs(held, 3, 0)
     by_fold: dict[tuple, set[float]] = {}
@@ -90,6 +90,6 @@ def test_a_quick_study() -> None:
     json.dumps(section.data)
 
 
-def test_a_study_without_runs_says_so() -> None:
+def test_a_study_of_too_few_networks_has_a_note() -> None:
     section = study(Context([], [], [], None))
     assert any("too few to leave some out" in line for line in section.text)

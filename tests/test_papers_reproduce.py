@@ -90,7 +90,7 @@ def test_the_command_writes_page_and_data(
      (["--data", "/nowhere"], "has no published"), (["--output", __file__], "is a file; name a folder"),
      (["--real-runs", "/nowhere"], "cannot be read")],
 )  # fmt: skip
-def test_wrong_words_are_said_before_the_work(
+def test_bad_arguments_are_refused_before_the_work(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -77,7 +77,7 @@ def test_ablations_really_remove_their_columns() -> None:
         columns(facts, np.zeros(32), ["grapf"])
 
 
-def test_without_precision_columns_two_precisions_are_told_the_same_time() -> None:
+def test_without_precision_columns_two_precisions_have_the_same_time() -> None:
     blind = PredictDDL(dataclasses.replace(QUICK, groups=PUBLISHED, law=False))
     blind.fit(rows())
     job = rows()[0].job
@@ -137,7 +137,7 @@ def test_folds_never_share_a_network_and_hold_every_row_out_once(groups: list[st
     assert sorted(held) == list(range(len(groups)))
 
 
-def test_the_setting_chosen_is_the_one_that_tells_unseen_networks_best() -> None:
+def test_the_chosen_setting_has_the_least_error_on_unseen_networks() -> None:
     chance = np.random.default_rng(0)
     x = chance.normal(size=(80, 2))
     groups = [str(i // 8) for i in range(80)]
@@ -159,7 +159,7 @@ def test_it_is_a_predictor_of_the_registry() -> None:
     assert cost.fit_s > 0
 
 
-def test_an_unseen_network_is_told_from_the_others() -> None:
+def test_an_unseen_network_is_predicted_from_the_others() -> None:
     unseen = "inception-v3"
     made = PredictDDL(QUICK)
     made.fit([row for row in rows() if row.job.model != unseen])
@@ -228,7 +228,7 @@ def convolutional() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", [Primitive.RNN, Primitive.EMBEDDING, Primitive.MSA])
-def test_a_stranger_among_convolutional_networks_is_flagged_and_its_interval_widened(kind: Primitive) -> None:
+def test_a_network_out_of_distribution_is_flagged_with_a_wider_interval(kind: Primitive) -> None:
     known, others = convolutional()
     chain = network([Primitive.INPUT, *[kind] * 8], [(i, i + 1) for i in range(8)],
                     [(1, 1, 512, 1), *[(4096, 4096, 512, 4)] * 8])  # fmt: skip
@@ -246,7 +246,7 @@ def test_a_stranger_among_convolutional_networks_is_flagged_and_its_interval_wid
     assert math.log(strange.p90_s / strange.seconds) == pytest.approx(2 * math.log(native.p90_s / native.seconds))
 
 
-def test_a_network_far_larger_than_all_trained_on_is_said_to_be_extrapolated() -> None:
+def test_a_network_far_larger_than_all_trained_on_has_a_note_on_extrapolation() -> None:
     who = trained().trained["imagenet"]
     said = facts_of(rows()[0].job)
     huge = dataclasses.replace(said, network=dataclasses.replace(said.network, flops=said.network.flops * 1e6))
@@ -279,12 +279,12 @@ def test_likeness_in_two_dimensions_by_hand() -> None:
         ({"model": "resnet50", "gpus": 7, "nodes": 1, "node": "no-such-node"}, CatalogError, "no-such-node"),
     ],
 )
-def test_the_checker_says_what_is_wrong(words: dict, error: type[Exception], text: str) -> None:
+def test_the_checker_names_the_fault(words: dict, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         trained().predict(Job.from_dict({"batch_size": 16, "samples": 4096, **words}))
 
 
-def test_a_gpu_has_one_name_and_what_lacks_says_how_to_train_it() -> None:
+def test_aliases_of_a_gpu_are_one_and_an_unknown_one_names_the_command() -> None:
     job = Job("resnet50", batch_size=16, gpu="A100", run={"dataset": "imagenet", "samples": 4096})
     assert trained().predict(job) == trained().predict(job.replace(gpu="a100-80gb-sxm"))
     for other in (job.replace(gpu="h100"), job.replace(dataset="coco")):
@@ -321,7 +321,7 @@ def test_a_device_that_had_peaks_in_training_must_have_them_when_asked() -> None
         made.predict(job)
 
 
-def test_nothing_trained_is_an_error_that_says_so() -> None:
+def test_predicting_before_training_raises() -> None:
     with pytest.raises(PredictorError, match="is not trained"):
         PredictDDL().predict(Job("resnet50"))
 

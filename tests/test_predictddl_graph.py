@@ -227,7 +227,7 @@ def test_pretraining_lowers_the_error_on_networks_held_out() -> None:
     assert np.median(after.r2) > np.median(before.r2) + 0.1
 
 
-def test_the_shipped_encoder_says_where_it_is_from_and_saves_to_the_last_digit(tmp_path) -> None:
+def test_the_shipped_encoder_has_a_provenance_and_saves_exactly(tmp_path) -> None:
     encoder = load_encoder()
     some = random_networks(1, seed=5)[0]
     save_encoder(encoder, tmp_path / "again.npz", {"networks": 1})

@@ -244,7 +244,7 @@ def test_three_jobs() -> None:
     assert all(answer.best.makespan_s <= way.makespan_s * 1.001 for way in answer.others)
     assert min(answer.best.offsets_s) == 0.0
     assert all(name in text(answer) for name in "abc")
-    with pytest.raises(IngestError, match="one offset says little of more than two jobs"):
+    with pytest.raises(IngestError, match="one offset is not enough for more than two jobs"):
         stagger(calibration(jobs=3), offset_s=1.0)
     with pytest.raises(IngestError, match="at least two jobs"):
         stagger(calibration(jobs=1))

@@ -72,7 +72,7 @@ def job(**words: Any) -> dict[str, Any]:
         ({"jobs": [job(arguments=[1])]}, "jobs[0].arguments must be a mapping"),
         ({"jobs": [job(progress="(")]}, "is no regular expression"),
         ({"jobs": [job(progress="step (\\d+)")]}, "names 0 of the groups samples, batch, more"),
-        ({"jobs": [job(progress="(?P<batch>\\d+)")]}, "batch_size is not said"),
+        ({"jobs": [job(progress="(?P<batch>\\d+)")]}, "batch_size is missing"),
         ({"jobs": [job(data={"a": 0.5})]}, "shares that add up to 0.5"),
         ({"jobs": [job(data=[])]}, "must be a name, or names with shares"),
         ({"jobs": [job()], "samples": "many"}, "samples must be a whole number of at least 1, not 'many'"),
@@ -149,7 +149,7 @@ def test_nothing_is_measured_of_one_job_or_into_the_cache(tmp_path: Path, capsys
     path, cache = tmp_path / "jobs.yaml", tmp_path / "cache"
     one = "cache: {reset: {folder: cache}}\njobs: [{run: train, samples: 10}"
     for content, folder, says in (
-        (one + "]", tmp_path / "out", "has one job, which nobody shares with; list at least two"),
+        (one + "]", tmp_path / "out", "has one job, and staggering needs two; list at least two"),
         (one + ", {run: train, samples: 10}]", cache / "out", "lies in cache.reset.folder, which is emptied"),
         (one + ", {run: train, samples: 10}]", cache, "lies in cache.reset.folder, which is emptied"),
     ):

@@ -150,7 +150,7 @@ def test_names_with_dots_have_logs_of_their_own(folder: Path) -> None:
 
 
 def test_a_job_that_ends_without_a_word(folder: Path) -> None:
-    says = r"job 'b' ended after .* s and told no progress: give a pattern"
+    says = r"job 'b' ended after .* s and reported no progress: give a pattern"
     with hosts(file_of(folder, {"name": "b", "run": "true"})) as (host,), pytest.raises(IngestError, match=says):
         watch([host.launch(20, 0, 1, folder / "run")])
 
@@ -179,7 +179,7 @@ def test_a_job_that_hangs_is_ended(folder: Path) -> None:
     file = file_of(folder, {"run": "echo begun; sleep 60"}, calibration={"patience_s": 2})
     with hosts(file) as (host,):
         running = host.launch(20, 0, 1, folder / "run")
-        with pytest.raises(IngestError, match=r"told no progress in 2 s: give a pattern .*ends: begun"):
+        with pytest.raises(IngestError, match=r"reported no progress in 2 s: give a pattern .*ends: begun"):
             watch([running], patience_s=file.calibration.patience_s)
         assert running.pid is not None
         assert gone(running.pid)

@@ -63,7 +63,7 @@ def test_lines_at_odd_times_are_not_taken_for_bursts() -> None:
 
 
 def test_windows_that_say_nothing_say_so() -> None:
-    with pytest.raises(IngestError, match=r"told only 3 times .* raise calibration.samples"):
+    with pytest.raises(IngestError, match=r"reported progress only 3 times .* raise calibration.samples"):
         slope(trace([1.0, 2.0, 3.0]))
     with pytest.raises(IngestError, match=r"asked for whole epochs of 40 samples and reported 20, not"):
         read_solo(trace([1.0, 2.0, 3.0, 4.0, 5.0]), samples=40)

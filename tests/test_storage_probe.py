@@ -164,7 +164,7 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path, capfd: pytest.CaptureFixtur
             probe_storage(server.url, 4.0, readers=(1,))
         (tmp_path / "gone").write_bytes(b"12")
         (tmp_path / "index.json").write_text('{"files": [["gone", 10000000, 0]]}')
-        with pytest.raises(IngestError, match=r"fewer bytes than its index.json says; make the data set anew"):
+        with pytest.raises(IngestError, match=r"fewer bytes than in its index.json; make the data set anew"):
             HttpReader(server.url).read("gone", 9000, 1)
         (tmp_path / "index.json").write_text('{"files": [["gone", 0, 0]]}')
         with pytest.raises(IngestError, match=r"says that 'gone' has 0 bytes; leave empty files out"):

@@ -85,7 +85,7 @@ def test_an_unknown_predictor_names_the_nearest(mean: None) -> None:
         predictor_class("mean", blind=True)
 
 
-def test_a_predictor_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_predictor_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.PREDICTORS, "absent", "no_such_module:Absent")
     with pytest.raises(MissingExtraError, match=r"precision-time\[predictors\]"):
         predictor_class("absent")
@@ -130,7 +130,7 @@ def test_the_former_name_of_the_simulator_is_accepted(capsys: pytest.CaptureFixt
     assert predictor_class("line") is predictor_class("simulator")
 
 
-def test_what_is_not_trained_says_how(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_untrained_names_the_command(mean: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "resnet50", "--predictor", "mean"]) == 2
     assert "precision-time train mean --output FOLDER" in capsys.readouterr().err
     assert main(["predict", "resnet50", "--predictor", "mean", "--trained", str(tmp_path)]) == 2
@@ -168,6 +168,6 @@ def test_training_that_fails_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("words", [[], ["ernest"], ["--shared", "x"], ["--seed", "3", "--quick", "--json"]])
-def test_the_former_command_says_where_it_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_former_command_reproduce_names_its_place(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", *words]) == 2
     assert "`make reproduce` in a checkout" in capsys.readouterr().err

@@ -28,6 +28,7 @@ class Facts:
 
     @classmethod
     def of(cls, path: Path, table: Table) -> Facts:
+        """Facts of `table`, read from `path`, with today's date, versions and parameters."""
         trusts = [row.trust for row in table.rows]
         return cls(
             date=datetime.date.today().isoformat(),

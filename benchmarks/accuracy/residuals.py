@@ -19,6 +19,7 @@ class Known:
     gpus: tuple[str, ...] = ()
 
     def explains(self, judged: JudgedRow) -> bool:
+        """Whether the explanation applies to the row."""
         row = judged.row
         return (
             self.family == row.family

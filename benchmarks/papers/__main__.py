@@ -11,8 +11,7 @@ from pathlib import Path
 from benchmarks.papers.report import markdown, page
 from benchmarks.papers.reproduce import STUDIES, known_studies, reproduce
 from precision_time.errors import PrecisionTimeError, PredictorError
-from precision_time.measurements.repository import data_folder
-from precision_time.predictors.published import STEPS
+from precision_time.measurements.repository import STEPS, data_folder
 from precision_time.report.write import write_whole
 
 PAGE, DATA, TEXT = "report.html", "report.json", "report.md"

@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.papers.report import Report
 from benchmarks.papers.study import Context, Section
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
-from precision_time.predictors.published import LARGE, STEPS, published_jobs
+from precision_time.measurements.repository import LARGE_STEPS, STEPS
+from precision_time.predictors.published import published_jobs
 from precision_time.predictors.runs import read_runs
 from precision_time.processes import cores, pooled
 
@@ -127,7 +128,7 @@ def context_of(order: Order, progress: Callable[[str, int, int], None]) -> Conte
     data = Path(order.data) if order.data else None
     return Context(
         published=published_jobs(data / STEPS) if data else (),
-        large=published_jobs(data / LARGE) if data else (),
+        large=published_jobs(data / LARGE_STEPS) if data else (),
         runs=read_runs(order.runs),
         data=data,
         seed=order.seed,
@@ -174,7 +175,7 @@ def _about(data: Path | None, runs: Path | None, seed: int, quick: bool) -> dict
             continue
     real = read_runs(runs)
     rows = [f"{len({m.job.model for m in real})} networks in {len(real)} real runs"]
-    for table in (STEPS, LARGE):
+    for table in (STEPS, LARGE_STEPS):
         count = len(published_jobs(data / table)) if data else 0
         rows.append(f"{count} rows of {table.name} (trust A and B)")
     return {

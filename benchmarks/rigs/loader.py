@@ -314,12 +314,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         setting = row["setting"]
         cache = "all" if setting["cache"] is None else f"{setting['cache']:.0%} {setting['policy']}"
-        cells = [
-            setting["name"],
-            str(setting["workers"]),
-            f"{setting['requests_per_s'] or 'no limit'}",
-            cache,
-        ]
+        cells = [setting["name"], str(setting["workers"]), f"{setting['requests_per_s'] or 'no limit'}", cache]
         for kind in ("cold", "later"):
             results = row[kind]
             cells += [f"{results['predicted_s']:.2f} s, {results['measured_s']:.2f} s", f"{results['error']:+.1%}"]

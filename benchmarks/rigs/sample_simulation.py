@@ -100,7 +100,6 @@ class Job:
     accelerator: Server
     rng: np.random.Generator
     same_order: bool = False
-    read_s: float = 0.0
     finish: float = 0.0
     trained: int = 0
     missed: int = 0
@@ -169,11 +168,7 @@ class Job:
 
 
 def simulate(
-    jobs: Sequence[JobRates],
-    slowdowns: Slowdowns,
-    cache: SharedCache,
-    offsets: Sequence[float],
-    seed: int = 0,
+    jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache, offsets: Sequence[float], seed: int = 0
 ) -> list[Job]:
     """Run all to the end. Parts of the data become ranges of sample numbers."""
     env = simpy.Environment()

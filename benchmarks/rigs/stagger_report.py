@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MAPE_GOAL, REGRET_GOAL, MODEL_GOAL_S = 0.08, 0.03, 0.05
+MAPE_GOAL, REGRET_GOAL = 0.08, 0.03
 INK, COLOURS = "#30343b", ("#2563a8", "#c2541c")
 
 

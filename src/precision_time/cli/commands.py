@@ -28,9 +28,9 @@ def predict(options: Namespace) -> str:
     job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
     if options.predictor != "simulator":
         return _by_predictor(options, job)
-    from precision_time.prediction import predict as whole_line
+    from precision_time.prediction import predict as predict_job
 
-    estimate = whole_line(job)
+    estimate = predict_job(job)
     if options.largest_batch:
         from precision_time.largest_batch import with_largest_batch
 
@@ -38,7 +38,7 @@ def predict(options: Namespace) -> str:
     if options.trace:
         from precision_time.report.write import write_whole
 
-        inputs = [path for path in (options.source, options.device) if path]
+        inputs = [path for path in (options.source, options.device, options.imported, options.cluster) if path]
         write_whole(options.trace, _json(estimate.trace_events(), indent=None), inputs)
         print(f"trace written to {options.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
     return _json(estimate.to_dict()) if options.json else str(estimate)
@@ -89,52 +89,52 @@ def compare(options: Namespace) -> str:
 
 
 def evaluate(options: Namespace) -> str:
-    from precision_time.cli.evaluation import evaluate as whole
+    from precision_time.cli.evaluation import evaluate as run
 
-    evaluation, worst = whole(options)
+    evaluation, worst = run(options)
     return _json(evaluation.to_dict()) if options.json else evaluation.text(worst)
 
 
 def stagger(options: Namespace) -> str:
-    from precision_time.cli.staggering import stagger as whole
+    from precision_time.cli.staggering import stagger as run
 
-    content, text = whole(options)
+    content, text = run(options)
     return _json(content) if options.json else text
 
 
 def calibrate(options: Namespace) -> str:
-    from precision_time.cli.measuring import calibrate as whole
+    from precision_time.cli.measuring import calibrate as run
     from precision_time.cli.measuring import calibrate_storage
 
     if options.storage is not None:
         probe, text = calibrate_storage(options)
         return _json(probe) if options.json else text
     jobs, axes = _to_measure(options)
-    content, text = whole(options, jobs, axes.get("precision", []))
+    content, text = run(options, jobs, axes.get("precision", []))
     return _json(content) if options.json else text
 
 
 def measure(options: Namespace) -> str:
-    from precision_time.cli.measuring import measure as whole
+    from precision_time.cli.measuring import measure as run
 
     jobs, axes = _to_measure(options)
-    result = whole(options, jobs, axes.get("precision", []))
+    result = run(options, jobs, axes.get("precision", []))
     return _json(result.to_dict()) if options.json else str(result)
 
 
 def verify(options: Namespace) -> str:
-    from precision_time.cli.measuring import verify as whole
+    from precision_time.cli.measuring import verify as run
 
     jobs, axes = _to_measure(options)
     counts = [Job("any", gpus=count).gpus for count in axes.get("gpus", [])]
-    result = whole(options, jobs, axes.get("precision", []), counts)
+    result = run(options, jobs, axes.get("precision", []), counts)
     return _json(result.to_dict()) if options.json else str(result)
 
 
 def runs(options: Namespace) -> str:
-    from precision_time.cli.measuring import runs as whole
+    from precision_time.cli.measuring import runs as run
 
-    result = whole(options)
+    result = run(options)
     return _json(result.to_dict()) if options.json else str(result)
 
 
@@ -155,9 +155,9 @@ def _to_measure(options: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
 
 
 def train(options: Namespace) -> str:
-    from precision_time.cli.training import train as whole
+    from precision_time.cli.training import train as run
 
-    return whole(options)
+    return run(options)
 
 
 def reproduce(options: Namespace) -> str:
@@ -167,9 +167,9 @@ def reproduce(options: Namespace) -> str:
 
 
 def fit(options: Namespace) -> str:
-    from precision_time.cli.fitting import fit as whole
+    from precision_time.cli.fitting import fit as run
 
-    text = whole(options)
+    text = run(options)
     return _json({"report": text}) if options.json else text
 
 

@@ -46,7 +46,7 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
     folder = Path(args.folder)
     check_folder("--folder", folder)
     if len(file.jobs) < 2:
-        raise UsageError(f"jobs file {args.jobs!r} has one job, which nobody shares with; list at least two")
+        raise UsageError(f"jobs file {args.jobs!r} has one job, and staggering needs two; list at least two")
     output_folder = folder.resolve()
     if "folder" in file.cache.reset and output_folder.is_relative_to(
         (file.folder / file.cache.reset["folder"]).resolve()

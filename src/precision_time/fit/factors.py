@@ -94,6 +94,7 @@ class Fitted:
 
     @property
     def constants(self) -> StepConstants:
+        """The factors as kernel timing reads them."""
         return self.parameters.constants(self.theta)
 
     @property

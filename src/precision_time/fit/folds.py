@@ -66,6 +66,7 @@ class HeldOut:
 
     @property
     def log_error(self) -> float:
+        """log(predicted / measured)."""
         return float(np.log(self.predicted_s / self.row.measured_s))
 
 

@@ -76,6 +76,7 @@ class MeasuredFolder:
 
     @property
     def rows(self) -> int:
+        """Measured operators in all groups."""
         return sum(len(group.members) for group in self.groups)
 
     def described(self) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""The catalog of GPUs, nodes, fabrics, storages and prices, as plain data. A user adds a device with a file."""
+"""The catalog of GPUs, nodes, fabrics, storages and prices.
+
+takes     names, and device files of the user
+gives     `Gpu`, `Node`, `Fabric`, `Cluster` and its communicators (`Group`), `Storage`, `Rental`
+imports   no models and no jobs
+"""
 
 from precision_time.hardware.catalog import (
     Catalog,

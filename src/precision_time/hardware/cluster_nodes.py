@@ -66,10 +66,11 @@ def _matches(parts: set[str], part: str) -> bool:
 
 
 def job_fields(nodes: Sequence[NodeResources], catalog: Catalog | None = None) -> dict[str, Any]:
-    """The fields `gpu`, `gpus` and `nodes` of a job that uses all nodes that are ready, which must be equal."""
+    """The fields `gpu`, `gpus` and `nodes` of a job on all nodes that are ready and have GPUs, which must be equal."""
     ready = [node for node in nodes if node.ready]
     if not ready:
         raise CatalogError(f"none of {len(nodes)} nodes is ready; give the nodes that the job is to run on")
+    ready = [node for node in ready if node.gpus] or ready
     kinds = {(node.gpu, node.gpus) for node in ready}
     if len(kinds) > 1:
         listed = ", ".join(sorted(f"{count} x {gpu}" for gpu, count in kinds))

@@ -1,7 +1,7 @@
-"""How a job tells how far it is: a file of lines `seconds samples`, written after every batch.
+"""How a job reports its progress: a file of lines `seconds samples`, one for every batch.
 
-A training loop of ours or of a user calls `progress(len(batch))`; any other command may append to the file that the
-environment variable names, or print log lines that `stagger` reads with a pattern.
+A training loop calls `progress(len(batch))`. Any other command appends to the file that the environment variable names,
+or prints log lines that `stagger` reads with a pattern.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 
 VARIABLE = "PRECISION_TIME_PROGRESS"
-"""Names the file, in the environment of a job that `stagger` launches."""
+"""Environment variable with the file's name, set for jobs that `stagger` launches."""
 
 
 class Progress:
     """Counts samples; every call appends one line with the seconds of the machine's monotonic clock.
 
-    Without a file it only counts. The clock is shared by all processes of a machine, so that two jobs' lines compare.
+    Without a file it only counts. All processes of a machine share the clock, so lines of two jobs are comparable.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -28,17 +28,17 @@ class Progress:
 
     @classmethod
     def from_environment(cls) -> Progress:
-        """That of the job that this process is, or one that only counts."""
+        """Progress of the job that runs in this process; without the variable it only counts."""
         return cls(os.environ.get(VARIABLE))
 
     def __call__(self, samples: int) -> None:
-        """`samples` more have been trained on; call it with 0 when reading starts."""
+        """Report `samples` more trained samples; 0 when reading starts."""
         self.samples += samples
         if self._file is not None:
             self._file.write(b"%.6f %d\n" % (time.monotonic(), samples))
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

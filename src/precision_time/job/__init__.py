@@ -1,4 +1,9 @@
-"""The job: the fields that describe one training run, checked on construction. Imports no torch, numpy or hardware."""
+"""The job: the fields that describe one training run.
+
+takes     Python arguments, mappings, YAML or JSON files, settings of other programs (importers/)
+gives     a checked `Job` with its `Layout`, `Precision`, `Run` and `Data`
+imports   no torch, no numpy, no hardware
+"""
 
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout

@@ -18,10 +18,6 @@ from precision_time.measurements.table import read_table
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.zoo.catalog import ENTRIES
 
-STEPS = Path("published") / "measurements.csv"
-"""Training steps in plain data parallelism, below the data folder."""
-LARGE = Path("published") / "measurements_llm.csv"
-"""Large language models in other layouts."""
 TRUSTED = ("A", "B")
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from precision_time.errors import PredictorError
-from precision_time.measurements.repository import data_folder
+from precision_time.measurements.repository import STEPS, data_folder
 from precision_time.predictors.interface import MeasuredJob, Predictor
-from precision_time.predictors.published import STEPS, published_jobs
+from precision_time.predictors.published import published_jobs
 from precision_time.predictors.registry import PREDICTORS, current_name, predictor_class
 from precision_time.predictors.runs import read_runs
 

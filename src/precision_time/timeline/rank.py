@@ -46,12 +46,10 @@ class Rank:
         if self.wire > device and self.slowdown != 1.0:
             slowed = min(self.wire - device, step.device_s) * (self.slowdown - 1.0)
             self.exposed += slowed
-        if label is not None and self.recording:
-            seconds = step.device_s + slowed
-            self.spans.append(
-                Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment)
-            )  # fmt: skip
         self.device = max(device + step.device_s, self.host + step.launch_bound_s) + slowed
+        if label is not None and self.recording:
+            seconds = self.device - device
+            self.spans.append(Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment))
         self.host += step.host_s
         self.ended.append(self.device)
 

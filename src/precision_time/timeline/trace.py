@@ -43,6 +43,10 @@ def trace_events(timed: TimedProgram, modules: Sequence[str], title: str) -> dic
             events.append(_event(span.stream, span.name, span.kind, span.start_s, span.seconds, {"bytes": span.nbytes}))
         else:
             events += _operators(timed, span, block, modules)
+    ended = max((span.start_s + span.seconds for span in timeline.spans), default=0.0)
+    if timeline.step_s > ended:  # ranks wait at every reduction; the sum is drawn at the end of the step
+        rest = timeline.step_s - ended
+        events.append(_event(COMPUTE, "waits for the slowest rank", "wait", ended, rest, {}))
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",

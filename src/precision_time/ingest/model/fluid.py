@@ -20,7 +20,7 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags
 from precision_time.ingest.model.misses import AllCached, Lru, NoEviction
-from precision_time.ingest.model.outcome import Outcome, Trajectory
+from precision_time.ingest.model.outcome import Outcome
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 from precision_time.ingest.model.same_order import simulate
@@ -38,39 +38,30 @@ def run(
     *,
     count_start_up: bool = False,
     step: float = STEP,
-    trajectory: bool = False,
 ) -> Outcome:
     """Run `jobs`, each launched at its offset; `offsets_s` in seconds is [lanes, jobs], each row an independent case.
 
     count_start_up  a job that starts up slows the others as a job that prepares and trains does
     step            longest step in epochs, while shares of misses change
-    trajectory      record the progress over time; for one row only
 
     Raises IngestError for offsets of another shape or below 0. Jobs with one order are run by same_order.simulate.
     """
-    offsets = _checked(jobs, offsets_s, trajectory)
+    offsets = _checked(jobs, offsets_s)
     if slowdowns.same_order:
-        return simulate(jobs, slowdowns, cache, offsets, count_start_up=count_start_up, trajectory=trajectory)
-    flow = _Flow(jobs, Contention(jobs, slowdowns), _misses(Parts.of(jobs), cache, offsets.shape[1]), offsets, step)
+        return simulate(jobs, slowdowns, cache, offsets, count_start_up=count_start_up)
+    flow = Flow(jobs, Contention(jobs, slowdowns), _misses(Parts.of(jobs), cache, offsets.shape[1]), offsets, step)
     if count_start_up:
         flow.launch = offsets
-    if isinstance(flow.cache, Lru) and not trajectory:
+    if isinstance(flow.cache, Lru):
         flow.solo = _SoloEpochs(offsets.shape[1])
-    rows: list[tuple[Array, Array, Array, Array]] = []
     while flow.going:
-        miss = flow.settle()
-        if trajectory:
-            rows.append((flow.time.copy(), flow.x.copy(), np.where(flow.running, miss, 0.0), flow.held))
+        flow.settle()
         flow.advance()
     finish = flow.finish + np.array([[job.end_s] for job in jobs])
-    recorded = None
-    if trajectory:
-        rows.append((flow.time, flow.x, np.zeros_like(flow.x), flow.held))
-        recorded = Trajectory.of_rows(rows)
-    return Outcome(finish.T, finish.max(axis=0), flow.first_epoch.T, flow.stall.T, recorded)
+    return Outcome(finish.T, finish.max(axis=0), flow.first_epoch.T, flow.stall.T)
 
 
-class _Flow:
+class Flow:
     """The state of all lanes, [jobs, lanes]: progress x in epochs, and the epoch n that each job is in."""
 
     def __init__(
@@ -92,11 +83,6 @@ class _Flow:
     def going(self) -> bool:
         """Whether any job of any lane has not ended."""
         return bool(np.isnan(self.finish).any())
-
-    @property
-    def held(self) -> Array:
-        """Share of all data in the cache, [lanes]."""
-        return self.cache.held(self.x, self._n)
 
     def settle(self) -> Array:
         """Compute and return the share of misses of each job now; compute the rates too."""
@@ -197,7 +183,7 @@ def _misses(parts: Parts, cache: SharedCache, lanes: int) -> AllCached:
     return (NoEviction if cache.policy == "no-eviction" else Lru)(parts, capacity, lanes)
 
 
-def _checked(jobs: Sequence[JobRates], offsets_s: Array | Sequence[Sequence[float]], trajectory: bool) -> Array:
+def _checked(jobs: Sequence[JobRates], offsets_s: Array | Sequence[Sequence[float]]) -> Array:
     offsets = np.asarray(offsets_s, dtype=float)
     if not jobs or offsets.ndim != 2 or offsets.shape[1] != len(jobs) or not len(offsets):
         raise IngestError(
@@ -206,6 +192,4 @@ def _checked(jobs: Sequence[JobRates], offsets_s: Array | Sequence[Sequence[floa
         )
     if not np.isfinite(offsets).all() or (offsets < 0).any():
         raise IngestError("offsets_s holds a negative or infinite number: give seconds from 0 on.")
-    if trajectory and len(offsets) != 1:
-        raise IngestError(f"A trajectory of {len(offsets)} rows of offsets was asked for: give one row.")
     return np.ascontiguousarray(offsets.T)

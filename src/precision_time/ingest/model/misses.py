@@ -60,10 +60,6 @@ class AllCached:
             total -= left if cached is None else left * (1.0 - cached[p])
         return total
 
-    def held(self, x: Array, n: Array) -> Array:
-        """Share of all the data that is in the cache, [lanes]."""
-        return np.asarray(self.touched(1.0 - np.minimum(x, 1.0), self.parts.cached) / self.parts.size.sum())
-
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
         """Lanes in which some share of misses changes as the jobs go on."""
         first = running & (x < 1)
@@ -98,9 +94,6 @@ class NoEviction(AllCached):
     def share(self, x: Array, n: Array) -> Array:
         unread = 1.0 - np.minimum(np.minimum(x, self._frozen), 1.0)
         return self.of_others(unread) * np.where(n < 1, 1.0, unread)
-
-    def held(self, x: Array, n: Array) -> Array:
-        return super().held(np.minimum(x, self._frozen), n)
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
         return np.asarray(super().changing(x, n, running) & np.isinf(self._frozen[0]))
@@ -144,10 +137,6 @@ class Lru(AllCached):
     def share(self, x: Array, n: Array) -> Array:
         _, full, untouched, own_unread = self.window(x, n)
         return own_unread * self.of_others(untouched, self._left_of_the_first(untouched, full))
-
-    def held(self, x: Array, n: Array) -> Array:
-        _, full, untouched, _ = self.window(x, n)
-        return np.asarray(self.touched(untouched, self._left_of_the_first(untouched, full)) / self.parts.size.sum())
 
     def changing(self, x: Array, n: Array, running: Flags) -> Flags:
         full = self.window(x, n)[1].copy()

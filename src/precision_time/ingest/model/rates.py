@@ -95,19 +95,6 @@ class JobRates:
         """Seconds of an epoch alone that finds every sample in the cache."""
         return self.samples * self.hot_s
 
-    @property
-    def fetch_stall_s(self) -> float:
-        """Seconds of an epoch lost to reading: an epoch that finds nothing less one that finds all.
-
-        That is how DS-Analyzer measures it (Mohan et al., VLDB 2021); samples / this is its fetch rate.
-        """
-        return self.samples * (self.time_s(1.0) - self.hot_s)
-
-    @property
-    def fetch_stall(self) -> float:
-        """The same as a share of the epoch that finds nothing."""
-        return 1.0 - self.hot_s / self.time_s(1.0)
-
 
 def sample_s(hot: float | Array, storage: float | Array, miss: float | Array, overlap: float | Array) -> Array:
     """Seconds per sample from those of a hit, those of the storage, the share of misses and the overlap."""

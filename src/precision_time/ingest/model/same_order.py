@@ -21,7 +21,7 @@ import numpy as np
 from precision_time.errors import IngestError
 from precision_time.ingest.model.contention import Contention, Flags, Leaders
 from precision_time.ingest.model.misses import limited
-from precision_time.ingest.model.outcome import Outcome, Trajectory
+from precision_time.ingest.model.outcome import Outcome
 from precision_time.ingest.model.parts import Parts
 from precision_time.ingest.model.rates import Array, JobRates, SharedCache, Slowdowns
 
@@ -41,22 +41,17 @@ def simulate(
     offsets: Array,
     *,
     count_start_up: bool = False,
-    trajectory: bool = False,
 ) -> Outcome:
-    """What fluid.run returns, for `together.same_order`; `offsets` is [jobs, lanes]."""
-    run = _Simulation(jobs, slowdowns, cache, offsets, count_start_up)
-    rows: list[tuple[Array, Array, Array, Array]] = []
+    """What fluid.run returns, for jobs with one order; `offsets` in seconds is [jobs, lanes].
+
+    Raises IngestError for jobs that share only part of their data, since one order needs one data set.
+    """
+    run = Simulation(jobs, slowdowns, cache, offsets, count_start_up)
     while run.going:
-        miss = run.settle()
-        if trajectory:
-            rows.append((run.time.copy(), run.progress, miss, run.blocks.held))
+        run.settle()
         run.advance()
     finish = run.finish + np.array([[job.end_s] for job in jobs])
-    recorded = None
-    if trajectory:
-        rows.append((run.time, run.progress, np.zeros_like(offsets), run.blocks.held))
-        recorded = Trajectory.of_rows(rows)
-    return Outcome(finish.T, finish.max(axis=0), run.first_epoch.T, run.stall.T, recorded)
+    return Outcome(finish.T, finish.max(axis=0), run.first_epoch.T, run.stall.T)
 
 
 class _Blocks:
@@ -84,7 +79,7 @@ class _Blocks:
         sizes = [float(parts.size[parts.share[first] > 0].sum()) for first in np.unique(self.group)]
         self._first_column = np.searchsorted(np.unique(self.group), self.group) * self.per_epoch
         self.weight = np.repeat(np.array(sizes) / self.per_epoch, self.per_epoch)
-        self._total, self._before = total, before
+        self._total = total
         self.entered = np.zeros((lanes, len(self.weight)))
         self._unread = np.zeros_like(self.entered)
         self._occupied = np.full(lanes, before)
@@ -100,13 +95,6 @@ class _Blocks:
         if not self.evicts or np.isinf(self.capacity):
             return np.zeros(len(self.entered), dtype=bool)
         return (self.entered > 0) @ self.weight >= self.capacity * (1 - 1e-9)
-
-    @property
-    def held(self) -> Array:
-        """Share of all data in the cache, [lanes]."""
-        read = (self.entered > 0) @ self.weight
-        occupied = np.maximum(read, self._before) if self.evicts else self._occupied
-        return np.asarray(np.minimum(occupied, min(self.capacity, self._total)) / self._total)
 
     def lost(self, lanes: Leaders, column: Leaders, unread: Array) -> Array:
         """Share of a block that is not in the cache, [lanes].
@@ -141,7 +129,7 @@ class _Blocks:
             self._unread[lanes, column] = unread
 
 
-class _Simulation:
+class Simulation:
     """The state of all lanes, advanced from event to event. Arrays are [jobs, lanes].
 
     done, part   blocks that a job has finished, and the share it has read of its current one
@@ -151,12 +139,7 @@ class _Simulation:
     """
 
     def __init__(
-        self,
-        jobs: Sequence[JobRates],
-        slowdowns: Slowdowns,
-        cache: SharedCache,
-        offsets: Array,
-        count_start_up: bool,
+        self, jobs: Sequence[JobRates], slowdowns: Slowdowns, cache: SharedCache, offsets: Array, count_start_up: bool
     ) -> None:
         shape = offsets.shape
         self.blocks = _Blocks(Parts.of(jobs), cache, sum(float(job.epochs) for job in jobs), shape[1])

@@ -25,11 +25,6 @@ def lru_hits(share: float) -> float:
     return 1.0 if share == 1.0 else share + (1.0 - share) * math.log1p(-share)
 
 
-def sequential_lru_hits(share: float) -> float:
-    """Hit share of an LRU cache when every epoch has the same order: 0 unless the cache holds all."""
-    return 1.0 if _checked(share) == 1.0 else 0.0
-
-
 def _checked(share: float) -> float:
     if not share >= 0.0:  # nan too
         raise IngestError(f"The cache holds a share {share} of the data: give a number from 0 on.")

@@ -191,10 +191,7 @@ def _model(file: JobsFile, measured: list[MeasuredJob], solo: tuple[SoloRates, .
 
 
 def _draws(
-    file: JobsFile,
-    measured: list[MeasuredJob],
-    solo: tuple[SoloRates, ...],
-    pairs: dict[tuple[int, int], PairRates],
+    file: JobsFile, measured: list[MeasuredJob], solo: tuple[SoloRates, ...], pairs: dict[tuple[int, int], PairRates]
 ) -> tuple[Model, ...]:
     """Parameters from rates drawn within their errors. Which jobs wait for the storage is kept fixed."""
     chance = np.random.default_rng(0)

@@ -184,7 +184,7 @@ def _stretches(
             me, beside = jobs[key[a]].name, jobs[key[1 - a]].name
             why = f"{beside} hardly uses the storage" if waits[a] else f"{me} does not wait for the storage"
             notes.append(
-                f"what {beside} does to {me}'s reads was not told by the window ({why} there); taken is "
+                f"what {beside} does to {me}'s reads was not determined by the window ({why} there); taken is "
                 + (
                     f"the {stretches[1 - a]:.2f} of the other direction"
                     if stretches[1 - a]

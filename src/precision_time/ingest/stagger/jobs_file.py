@@ -205,7 +205,7 @@ class JobSpec:
             except ValueError as error:
                 raise JobError(f"run {show(self.run)} asks for no number: {error}; write {{samples}}, say") from None
         if self.progress and "batch" in re.compile(self.progress).groupindex and self.batch_size is None:
-            raise JobError("progress counts batches but batch_size is not said; add batch_size: 32, say")
+            raise JobError("progress counts batches but batch_size is missing; add batch_size: 32, say")
 
     @property
     def is_python(self) -> bool:

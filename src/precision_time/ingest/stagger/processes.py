@@ -150,8 +150,8 @@ class Running:
         else:
             why = f"give a pattern of its log lines as progress, or append lines to the file that ${VARIABLE} names"
         ended = self.over and not self.stopped
-        what = f"ended after {seconds:.3g} s and told no progress" if ended else f"told no progress in {seconds:.3g} s"
-        return IngestError(f"job {self.job.name!r} {what}: {why}{self.log_tail()}")
+        after = "ended after {:.3g} s and reported no progress" if ended else "reported no progress in {:.3g} s"
+        return IngestError(f"job {self.job.name!r} {after.format(seconds)}: {why}{self.log_tail()}")
 
     def log_tail(self) -> str:
         with contextlib.suppress(OSError):
@@ -165,7 +165,7 @@ class Host:
     """The process that launches one job repeatedly (host.py)."""
 
     def __init__(self, file: JobsFile, job: JobSpec) -> None:
-        self.job, self._folder = job, file.folder
+        self.job = job
         self._process = start_module(
             "precision_time.ingest.stagger.host",
             stdin=subprocess.PIPE,

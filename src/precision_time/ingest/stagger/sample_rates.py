@@ -150,11 +150,7 @@ def _enough(file: JobsFile, count: int, rates: list[Rate]) -> bool:
 
 
 def _subset_pair(
-    file: JobsFile,
-    windows: Windows,
-    pair: tuple[int, int],
-    measured_jobs: list[MeasuredJob],
-    notes: list[str],
+    file: JobsFile, windows: Windows, pair: tuple[int, int], measured_jobs: list[MeasuredJob], notes: list[str]
 ) -> PairRates:
     both = [measured_jobs[job] for job in pair]
     most = min(file.samples_of(file.jobs[job]) for job in pair)

@@ -148,9 +148,9 @@ def stagger(
     Raises IngestError for fewer than two jobs, or for an offset with more than two.
     """
     if len(calibration.jobs) < 2:
-        raise IngestError("one job alone has nobody to be staggered against; list at least two jobs")
+        raise IngestError("one job alone cannot be staggered; list at least two jobs")
     if len(calibration.jobs) > 2 and offset_s is not None:
-        raise IngestError("one offset says little of more than two jobs; leave --offset out")
+        raise IngestError("one offset is not enough for more than two jobs; leave --offset out")
     answer = _of_two(calibration, points, orders, offset_s) if len(calibration.jobs) == 2 else _of_many(calibration)
     together, best = answer.together, answer.best
     gains = [

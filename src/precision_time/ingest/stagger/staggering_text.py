@@ -20,16 +20,7 @@ _ROWS = 9
 def text(answer: Staggering) -> str:
     """The whole answer."""
     return "\n\n".join(
-        filter(
-            None,
-            [
-                _calibration(answer),
-                _curves(answer),
-                _advice(answer),
-                _ways(answer),
-                _notes(answer),
-            ],
-        )
+        filter(None, [_calibration(answer), _curves(answer), _advice(answer), _ways(answer), _notes(answer)])
     )
 
 

@@ -82,8 +82,8 @@ def slope(
     lines = len(seconds)
     if lines < FEWEST_LINES or samples[-1] <= samples[0]:
         raise IngestError(
-            f"job {trace.job!r} told only {lines} times in {window}, and a rate needs {FEWEST_LINES}; "
-            "raise calibration.samples or calibration.window_s, or tell progress after every batch"
+            f"job {trace.job!r} reported progress only {lines} times in {window}, and a rate needs {FEWEST_LINES}; "
+            "raise calibration.samples or calibration.window_s, or report progress after every batch"
         )
     if ends.sum() >= _FEWEST_BURSTS:
         seconds, samples = trace.seconds[ends], trace.samples[ends]
@@ -91,7 +91,7 @@ def slope(
     spread = float(centred @ centred)
     rate = float(centred @ seconds) / spread
     if rate <= 0:
-        raise IngestError(f"job {trace.job!r} told progress that takes no time in {window}; check what it counts")
+        raise IngestError(f"job {trace.job!r} reported progress that takes no time in {window}; check what it counts")
     residual = seconds - seconds.mean() - rate * centred
     # Residuals of neighbouring lines are correlated, since times accumulate: four lines count as one.
     freedom = max(1.0, lines / 4 - 1)
@@ -177,5 +177,5 @@ def concurrent_rates(traces: Sequence[Trace], window: str) -> list[Rate]:
 def _first_s(trace: Trace, window: str) -> float:
     done = np.flatnonzero(trace.samples > 0)
     if not len(done):
-        raise IngestError(f"job {trace.job!r} told nothing in {window}; raise calibration.window_s")
+        raise IngestError(f"job {trace.job!r} reported no progress in {window}; raise calibration.window_s")
     return float(trace.seconds[done[0]])

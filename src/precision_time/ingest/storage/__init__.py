@@ -1,1 +1,1 @@
-"""Real storage: pictures, a server of limited rate, a cache of files, readers, and the probes that measure them."""
+"""Real storage: a generated data set, a file cache, readers, and the probes that measure storage and preparation."""

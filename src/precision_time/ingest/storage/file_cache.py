@@ -1,10 +1,8 @@
 """A cache of samples in a folder, of stated capacity, shared by the processes of a machine.
 
-A hit costs a file's open, read and (for lru) touch: no lock, so that loader workers do not wait for each other. A
-library (diskcache 5.6) was measured and left: its lru writes to its database at every hit, 80 us alone and 400 us with
-four readers, who at times stalled for 0.6 s, as long as a hundred decoded pictures take.
-
-The folder may lie on a disk or in memory (tmpfs): the files are then where the folder is.
+A hit opens, reads and (for lru) touches a file, without a lock, so that loader workers do not wait for each other. The
+library diskcache 5.6 is slower: with lru it writes to its database at every hit, measured at 80 us alone and 400 us
+with four readers, with stalls of up to 0.6 s. The folder may be on a disk or in memory (tmpfs).
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ ITEM = ".item"
 
 
 class FileCache:
-    """`get(key, read)` gives the bytes of `key`, from the cache or from `read(key)`.
+    """`get(key, read)` returns the bytes of `key`, from the cache or from `read(key)`.
 
-    capacity   bytes of samples that it holds, exactly; None: everything
-    policy     "lru": what finds no room replaces what was used longest ago; "no-eviction": it is not kept (CoorDL)
+    capacity   bytes of samples that it holds, exactly; None: no limit
+    policy     "lru": evict the least recently used samples; "no-eviction": a full cache stores nothing more (CoorDL)
 
-    `hits` and `misses` count what this process asked for. A copy in another process (pickled or forked) counts anew.
+    `hits` and `misses` count the requests of this process. A copy in another process (pickled or forked) starts at 0.
     """
 
     def __init__(self, folder: str | Path, capacity: int | None = None, policy: str = "lru") -> None:
@@ -61,7 +59,7 @@ class FileCache:
         return self._counts()[2]
 
     def get(self, key: str, read: Callable[[str], bytes]) -> bytes:
-        """The bytes of `key`; read and kept if they are not here."""
+        """The bytes of `key`; on a miss they are read and stored."""
         path = self._path(key)
         pid, hits, misses = self._counts()
         content = self._load(path)
@@ -74,14 +72,14 @@ class FileCache:
         return content
 
     def warm(self, keys: Iterable[str], read: Callable[[str], bytes]) -> None:
-        """Read and keep what is not here yet; not counted."""
+        """Read and store the keys that are missing, without counting."""
         for key in keys:
             path = self._path(key)
             if not os.path.exists(path):
                 self._store(path, read(key))
 
     def clear(self) -> None:
-        """Forget everything; readers beside us are not harmed."""
+        """Delete all samples. Concurrent readers are not disturbed."""
         with self._locked() as size:
             for _, path, _ in self._items():
                 _unlink(path)
@@ -90,7 +88,7 @@ class FileCache:
         self._counted = (os.getpid(), 0, 0)
 
     def held(self) -> int:
-        """What the samples weigh that it holds."""
+        """Bytes of the cached samples."""
         with self._locked() as size:
             return _read_size(size)
 
@@ -126,7 +124,7 @@ class FileCache:
         return content
 
     def _store(self, path: str, content: bytes) -> None:
-        """Keep it if the policy has room for it; the lock is held for the moment of taking the room."""
+        """Store a sample if the policy has room; the lock is held only while room is reserved."""
         if self.capacity is not None and len(content) > self.capacity:
             return
         if self.policy == "no-eviction" and self.capacity is not None and self.held() + len(content) > self.capacity:
@@ -179,7 +177,7 @@ class FileCache:
         return True, total
 
     def _items(self) -> Iterator[tuple[int, str, int]]:
-        """Last use, path and bytes of all samples."""
+        """Time of last use, path and bytes of all samples."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.endswith(ITEM):
@@ -208,7 +206,7 @@ class FileCache:
             raise IngestError(f"cache folder {str(self.folder)!r} cannot be used: {error}; choose another") from error
 
     def _sweep(self) -> None:
-        """Remove what processes were writing when they were killed."""
+        """Remove partial files of killed processes."""
         for path in self.folder.glob(f"*{ITEM}.*"):
             pid = int(path.name.split(".")[2])
             try:

@@ -1,4 +1,4 @@
-"""What files a data set has: its index.json, or what lies in the folder."""
+"""The files of a data set: from its index.json, or from the folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from precision_time.ingest.storage.object_reader import ObjectReader, open_reade
 from precision_time.ingest.storage.pictures import INDEX
 
 MOST_FILES = 50_000
-"""So many files of a folder without an index are enough to know its storage."""
+"""Most files listed of a folder without an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Names, bytes and labels of the files of a data set, in order; `listed`: its index.json says so."""
+    """Names, bytes and labels of the files of a data set, in order; `listed`: from its index.json."""
 
     names: tuple[str, ...]
     bytes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Index:
         return sum(self.bytes) / len(self.bytes)
 
     def part(self, first: int, samples: int | None) -> Index:
-        """The `samples` files from number `first` on; all that follow where None."""
+        """The `samples` files from number `first` on; None: all further files. Raises IngestError beyond the end."""
         end = len(self) if samples is None else first + samples
         if not 0 <= first < end <= len(self):
             raise IngestError(
@@ -42,7 +42,7 @@ class Index:
 
 
 def read_index(root: str, reader: ObjectReader | None = None) -> Index:
-    """The index.json of a data set; it must name at least one file."""
+    """The index.json of a data set. Raises IngestError if it is missing, malformed or empty."""
     opened = reader or open_reader(root)
     try:
         content = opened.read(INDEX)
@@ -74,7 +74,7 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
 
 
 def files_of(root: str) -> tuple[str, Index]:
-    """The folder or address, and the files to read there: those of its index, all that lie in a folder, or one file."""
+    """The folder or address, and its files: those of the index, all files of a folder, or one file."""
     path = local_path(root)
     if path is None:
         return root, read_index(root)
@@ -94,7 +94,7 @@ def files_of(root: str) -> tuple[str, Index]:
 
 
 def local_path(root: str) -> Path | None:
-    """Where it lies on this machine, or None."""
+    """The path of a local data set, else None."""
     if root.startswith("file://"):
         return Path(root.removeprefix("file://"))
     return None if "://" in root else Path(root)

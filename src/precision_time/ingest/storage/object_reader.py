@@ -1,4 +1,4 @@
-"""Reads whole files by name from where a data set lies: a folder, a web server, or what fsspec knows (s3://, gs://).
+"""Reads whole files of a data set by name: from a folder, a web server, or any address of fsspec (s3://, gs://).
 
 HTTP is read with the standard library over one kept connection: 107 us of processor time for a picture of 16 kB, where
 urllib3 takes 212, fsspec's asynchronous file system 282 and requests 666 (measured, 2-core virtual machine, nginx on
@@ -17,20 +17,20 @@ from precision_time.errors import IngestError, MissingExtraError
 
 TIMEOUT_S = 60.0
 BUSY = (429, 502, 503, 504)
-"""Answers that say: later."""
+"""HTTP status codes after which a request is repeated."""
 TRIES = 6
 FIRST_PAUSE_S = 0.05
 """Pauses double: 0.05, 0.1 ... 0.8 s, 1.55 s in all."""
 
 
 class ObjectReader(Protocol):
-    """What reads a file of a data set."""
+    """Reads files of a data set."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """The whole file, or `length` bytes from `start` on; `IngestError` that says what to do."""
+        """The whole file, or `length` bytes from `start` on; raises IngestError with the reason and a fix."""
 
     def close(self) -> None:
-        """No more reads."""
+        """Release connections."""
 
 
 def open_reader(root: str) -> ObjectReader:
@@ -44,7 +44,7 @@ def open_reader(root: str) -> ObjectReader:
 
 
 def _split(root: str) -> SplitResult:
-    """An address in parts, its port among them."""
+    """The parts of an address. Raises IngestError for a malformed one."""
     try:
         parts = urlsplit(root)
         _ = parts.port
@@ -74,7 +74,7 @@ class FileReader:
 
 
 class HttpReader:
-    """Files below an http or https address, over one connection that is kept."""
+    """Files below an http or https address, over one persistent connection."""
 
     def __init__(self, root: str) -> None:
         parts = _split(root)
@@ -104,7 +104,7 @@ class HttpReader:
         if status in (401, 403):
             raise IngestError(f"{what}; give an address that may be read without signing in, or one of fsspec (s3://)")
         if status == 416:
-            raise IngestError(f"{what}: it has fewer bytes than its index.json says; make the data set anew")
+            raise IngestError(f"{what}: it has fewer bytes than in its index.json; make the data set anew")
         if status >= 500:
             raise IngestError(f"{what}; it fails by itself: look into its log")
         raise IngestError(
@@ -112,7 +112,7 @@ class HttpReader:
         )
 
     def _ask(self, name: str, headers: dict[str, str]) -> tuple[int, str, str, bytes]:
-        """Status, reason, location and content. A kept connection that the server has closed is opened once more."""
+        """Status, reason, location and content. A persistent connection that the server closed is reopened once."""
         for fresh in (not self._used, True):
             try:
                 self._connection.request("GET", f"{self._path}/{quote(name)}", headers=headers)

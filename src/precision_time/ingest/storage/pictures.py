@@ -1,7 +1,7 @@
-"""Makes a data set of real JPEG files, which a training loop must decode: `python -m` this module.
+"""Generates a data set of real JPEG files: `python -m` this module.
 
-Picture i depends on the recipe and i alone, so that work that was interrupted is continued, and two machines make the
-same pixels. A picture is a pattern that belongs to its label, under noise; the noise sets the size of the file.
+Picture i depends only on the recipe and i, so that an interrupted run can continue and two machines make the same
+pixels. A picture is a pattern of its label with noise; the noise sets the size of the file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ INDEX = "index.json"
 RECIPE = "recipe.json"
 LABELS = 10
 MOST_NOISE = 120.0
-"""Standard deviation of the noise, of 255, beyond which clipping lets files grow no more."""
+"""Standard deviation of the noise, of 255, beyond which clipping keeps files from growing."""
 
 Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a picture is made of: edge in pixels, JPEG quality, standard deviation of the noise (of 255), seed."""
+    """Parameters of the pictures: edge in pixels, JPEG quality, standard deviation of the noise (of 255), seed."""
 
     size: int = 160
     quality: int = 85
@@ -43,7 +43,7 @@ class Recipe:
                 raise IngestError(f"{word} of the pictures is {value}; give a value from {low} to {high:g}")
 
     def of_bytes(self, target_bytes: float) -> Recipe:
-        """The same with the noise at which files weigh about `wanted` bytes."""
+        """This recipe with the noise at which files have about `target_bytes`; raises IngestError out of range."""
         low, high = 0.0, MOST_NOISE
         least, most = (len(picture(self._with(noise), 0)) for noise in (low, high))
         if not least <= target_bytes <= most:
@@ -61,12 +61,12 @@ class Recipe:
 
 
 def label_of(index: int) -> int:
-    """Labels go round, so that any run of ten pictures holds each once."""
+    """Labels are cyclic: any ten consecutive pictures have each label once."""
     return index % LABELS
 
 
 def picture(recipe: Recipe, index: int) -> bytes:
-    """The JPEG file number `index`."""
+    """The content of JPEG file number `index`."""
     numpy, image = _numpy_and_pillow()
     chance = numpy.random.default_rng((recipe.seed, index))
     angle, waves = numpy.pi * label_of(index) / LABELS, 2 + 4 * chance.random()
@@ -84,9 +84,9 @@ def picture(recipe: Recipe, index: int) -> bytes:
 def make(
     folder: str | Path, count: int, recipe: Recipe | None = None, report: Report = lambda done, total: None
 ) -> dict[str, Any]:
-    """Fill `folder` with `count` pictures and their index; what an earlier call left is kept. Returns the index.
+    """Fill `folder` with `count` pictures and their index; files of an earlier call are kept. Returns the index.
 
-    The index is written last: a folder that has one is whole.
+    The index is written last: a folder with an index is complete.
     """
     recipe = recipe or Recipe()
     if count < 1:
@@ -111,7 +111,7 @@ def make(
 
 
 def _same_recipe(target: Path, recipe: Recipe) -> None:
-    """Pictures of two recipes in one folder would be neither."""
+    """Raise IngestError if the folder holds pictures of another recipe."""
     path = target / RECIPE
     if path.exists():
         if json.loads(path.read_text()) != asdict(recipe):
@@ -125,7 +125,7 @@ def _same_recipe(target: Path, recipe: Recipe) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.write_bytes(content)
     part.replace(path)

@@ -1,4 +1,4 @@
-"""What loading costs once a sample's bytes are there: measured with real pictures in memory and a real DataLoader."""
+"""Seconds of loading apart from storage, measured with real pictures in memory and a real DataLoader."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from precision_time.ingest.storage.reading import Pictures, decode
 
 BUDGET_S = 6.0
 SAMPLES = 64
-"""Pictures kept in memory; they are decoded again and again."""
+"""Pictures kept in memory and decoded repeatedly."""
 AHEAD = 6
-"""Batches that lie ready when it is measured what it takes to receive one."""
+"""Batches that are ready when receiving one is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PreparationProbe:
 
 
 class _InMemory(Pictures):
-    """Pictures whose files are in memory, as long a data set as is wanted; labels are when each was begun and ended."""
+    """A data set of `length` pictures from files in memory; labels are the times at which decoding began and ended."""
 
     def __init__(self, root: str, length: int) -> None:
         index, reader = read_index(root), open_reader(root)
@@ -138,8 +138,8 @@ def probe_preparation(
 
 @dataclass(frozen=True, slots=True)
 class _BatchTimes:
-    """Mean seconds from batch to batch, and of them between a batch's last sample and the next one's first; to the
-    very first batch.
+    """Mean seconds per batch, part of these between a batch's last sample and the next one's first, and seconds to the
+    first batch.
     """
 
     batch_s: float
@@ -151,11 +151,7 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        pictures,
-        batch_size=batch_size,
-        sampler=range(2**30),
-        num_workers=workers,
-        prefetch_factor=ahead,
+        pictures, batch_size=batch_size, sampler=range(2**30), num_workers=workers, prefetch_factor=ahead
     )
     return iter(loader)
 
@@ -163,10 +159,7 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
 def _batch_times(
     pictures: _InMemory, batch_size: int, workers: int, seconds: float, ahead: int | None = None
 ) -> _BatchTimes:
-    """The pace while nothing is done with the batches.
-
-    Means, since an epoch is a sum: what happens now and then is part of it.
-    """
+    """Times of batches that are not used. Means, because an epoch is a sum with all its occasional delays."""
     start = time.perf_counter()
     batches = _loader(pictures, batch_size, workers, ahead)
     next(batches)
@@ -185,7 +178,7 @@ def _batch_times(
 
 
 def _receive_s(pictures: _InMemory, batch_size: int, batch_s: float, seconds: float) -> float:
-    """Mean seconds to receive a batch that lies ready and touch all of it, beyond touching it in own memory."""
+    """Mean seconds to receive a ready batch and read all of it, minus reading a batch in private memory."""
     batches = _loader(pictures, batch_size, 1, AHEAD)
     private = next(batches)[0].clone()
     end = time.perf_counter() + seconds
@@ -204,7 +197,7 @@ def _receive_s(pictures: _InMemory, batch_size: int, batch_s: float, seconds: fl
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """Means, in seconds: see PreparationProbe."""
+    """Mean seconds, as in PreparationProbe."""
 
     hit_s: float
     keep_s: float
@@ -212,10 +205,10 @@ class _Missing:
 
 
 def _missing(root: str, pictures: _InMemory, folder: str | Path | None, seconds: float) -> _Missing:
-    """Samples as a worker has them: looked for in a cache, read from the storage if missed, kept, decoded.
+    """Times of samples processed as in a worker: cache look-up, read on a miss, store, decode.
 
-    A miss leaves the processor's caches cold, so that decoding after it takes longer than after a hit: that is part of
-    what the miss takes. The read itself is left out, since a storage with a limit lets it wait.
+    After a miss the processor's caches are cold and decoding takes longer; that counts as part of the miss. The read
+    itself does not count, since it depends on the storage.
     """
     hits: list[float] = []
     hit_decodes: list[float] = []
@@ -253,7 +246,7 @@ def _missing(root: str, pictures: _InMemory, folder: str | Path | None, seconds:
 
 
 class _Timed:
-    """A read that says how long it took, and how long it kept a core busy."""
+    """A read that records its wall time and its core time."""
 
     def __init__(self, reader: ObjectReader, name: str) -> None:
         self._reader, self._name = reader, name

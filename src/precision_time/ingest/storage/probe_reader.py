@@ -1,7 +1,7 @@
-"""One reader of a storage probe, in a process of its own as a loader's worker is; it knows nothing but to read.
+"""One reader of a storage probe, in a process of its own like a loader's worker.
 
-For files of this machine the page cache is kept out of it: a file's pages are dropped before it is read
-(posix_fadvise), and the kernel is asked whether they were (a read that must not wait).
+Local files are read without the page cache: a file's pages are dropped before it is read (posix_fadvise), and a
+non-blocking read checks that they were.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from precision_time.errors import IngestError
 from precision_time.ingest.storage.object_reader import ObjectReader, open_reader
 
 PIECE = 8 * 2**20
-"""Of a larger file so much is read at once, from some place in it."""
+"""Bytes of one read of a larger file, at a random offset."""
 SMALL_LOCAL = 4096
-"""Bytes of a small read from a file: a page is the least that a device gives; from a server one byte."""
+"""Bytes of a small read from a file: one page, the least that a device reads. From a server it is one byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a reader shall do: read files (or small parts of them) until `end` on the machine's monotonic clock.
+    """An order to read files, or small parts of them, until `end` on the machine's monotonic clock.
 
-    `pause_s` passes between two reads: then a storage that serves in turns has none waiting. `busy_s` of computing
-    comes before each read, as a loader's worker decodes: a processor that was asleep would make the read look slow.
+    `pause_s` passes between two reads, so that a rate-limited storage has no queue. `busy_s` of computation comes
+    before each read, as decoding in a loader's worker, because an idle processor would make the read slower.
     """
 
     files: Sequence[tuple[str, int]]
@@ -42,7 +42,7 @@ class Order:
 
 @dataclass(slots=True)
 class Reads:
-    """What came of it: seconds of each read, bytes, first start and last end; what was found in the page cache."""
+    """The result: seconds of each read, bytes, first start and last end, and page cache checks with those cached."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: int = 0
@@ -53,7 +53,7 @@ class Reads:
 
 
 def serve(root: str, local: bool, orders: Connection) -> None:
-    """Carry out orders until there are no more; an error goes back as text."""
+    """Carry out orders until the pipe closes; an error is returned as text."""
     reader: ObjectReader | None = None
     while True:
         try:
@@ -73,7 +73,7 @@ def serve(root: str, local: bool, orders: Connection) -> None:
 
 
 def carry_out(reader: ObjectReader, order: Order) -> Reads:
-    """Files in a random order, and again from the start, until the time is over."""
+    """Read the files in random order, repeatedly, until the time is over."""
     chance, reads = random.Random(order.seed), Reads()
     wait = order.begin - time.monotonic()
     time.sleep(max(wait, 0.0))
@@ -115,7 +115,7 @@ def main(root: str, local: str, descriptor: str) -> None:
 
 
 class ColdFiles:
-    """Files of a folder, each read after its pages have left the page cache."""
+    """Files of a folder, each read after its pages were dropped from the page cache."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -142,7 +142,7 @@ class ColdFiles:
         return b"".join(parts)
 
     def _check(self, file: int, start: int) -> None:
-        """Of the first reads: was the page there without waiting?"""
+        """For the first reads: check whether the page was cached."""
         if self.checked >= 50 or not hasattr(os, "RWF_NOWAIT"):
             return
         with suppress(OSError):  # a file system that cannot say

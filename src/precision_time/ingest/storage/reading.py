@@ -22,7 +22,7 @@ except ImportError as absent:
     ) from absent
 
 CROPPED = 0.875
-"""Edge of the random crop by that of the picture, as 224 of 256."""
+"""Edge of the random crop as a share of the picture's, as 224 of 256."""
 
 
 class Pictures(Dataset):
@@ -47,7 +47,7 @@ class Pictures(Dataset):
         return decode(self.read(number), self.index.names[number]), self.index.labels[number]
 
     def read(self, number: int) -> bytes:
-        """The file as it lies on the storage, from the cache where it has it."""
+        """The stored file, from the cache if it is there."""
         name = self.index.names[number]
         if self.cache is None:
             return self._open().read(name)

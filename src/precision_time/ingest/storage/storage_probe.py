@@ -1,7 +1,7 @@
-"""`calibrate --storage`: how soon and how fast a storage answers one reader, many readers, and two groups of readers.
+"""`calibrate --storage`: latency and rates of a storage for one reader, many readers, and two groups of readers.
 
-Latency and one reader's rate are taken with pauses between the reads, so that a storage that serves in turns has none
-waiting; what many readers get, and how many small reads are answered, from readers that never pause.
+Latency and the rate of one reader are measured with pauses between reads, so that a rate-limited storage has no queue;
+the rates of many readers and of small reads without pauses.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ BUDGET_S = 20.0
 LEAST_BUDGET_S = 4.0
 READERS = (1, 2, 4, 8)
 PAUSE_S = 0.03
-"""Between the reads that tell the latency; a storage of fewer than 33 reads a second looks later than it is."""
+"""Seconds between the reads that measure latency; below 33 reads per second of a storage the latency is too large."""
 BUSY_S = 0.001
-"""Of computing before each such read: about what a worker takes to decode a picture."""
+"""Seconds of computation before each such read, about those of decoding a picture."""
 SATURATED = 1.05
-"""More readers that bring less than this times as much are no more use."""
+"""More readers must increase the rate by this factor to be worth trying further."""
 ALONE = 1.1
-"""Several readers that bring more than so many times what one does were not held up by the storage before."""
+"""If several readers exceed the rate of one by this factor, the storage did not limit the one."""
 RESOLVED = 0.02
-"""Of a file's read time, the least that is ascribed to its bytes: a shorter one drowns in the latency."""
+"""Least share of a file's read time that counts as transfer, since a shorter one is not resolved beside latency."""
 START_S = 60.0
-"""Longest wait for a reader beyond its time."""
+"""Seconds to wait for a reader after its time."""
 
 Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What so many readers got together."""
+    """The total rate of a number of readers."""
 
     readers: int
     reads_per_s: float
@@ -57,11 +57,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StorageProbe:
-    """The storage as measured, and what it was read off.
+    """The measured storage, and the measurements behind it.
 
     rates    whole files by number of readers; small: small reads of as many readers as saturate it
     group    readers of one group; doubled: two such groups at the same time
-    cache    what was done about the page cache, in words
+    cache    how the page cache was avoided, as text
     pictures  the data set has an index of JPEG files, which preparation_probe can decode
     """
 
@@ -81,11 +81,11 @@ class StorageProbe:
 
     @property
     def limited_by_requests(self) -> bool:
-        """Small reads come no faster than whole files: another size of file would bring another bandwidth."""
+        """Whether small reads are no faster than whole files: larger files would then give a larger bandwidth."""
         return self.small.reads_per_s < 1.1 * max(rate.reads_per_s for rate in self.rates)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: the storage file's keys, and what they were read off."""
+        """For JSON: the fields of the storage file, and the measurements."""
 
         def row(rate: Rate) -> dict[str, float]:
             return {"readers": rate.readers, "reads_per_s": rate.reads_per_s, "bytes_per_s": rate.bytes_per_s}
@@ -125,12 +125,12 @@ class StorageProbe:
 
 
 def probe_storage(
-    root: str,
-    budget_s: float = BUDGET_S,
-    report: Report = lambda done, total: None,
-    readers: Sequence[int] = READERS,
+    root: str, budget_s: float = BUDGET_S, report: Report = lambda done, total: None, readers: Sequence[int] = READERS
 ) -> StorageProbe:
-    """Read files at `root` (a folder, a file, http://, s3:// ...) for about `budget_s` seconds."""
+    """Measure the storage at `root` (a folder, a file, http://, s3:// ...) for about `budget_s` seconds.
+
+    Raises IngestError for a budget that is too small or a storage that cannot be read.
+    """
     if budget_s < LEAST_BUDGET_S:
         raise IngestError(f"budget of the storage probe is {budget_s:g} s; give at least {LEAST_BUDGET_S:g} s")
     start = time.monotonic()
@@ -152,14 +152,14 @@ def probe_storage(
             if len(rates) > 1 and rates[-1].bytes_per_s < SATURATED * rates[-2].bytes_per_s:
                 break
         if 1.0 / rates[0].reads_per_s < whole_s:
-            # It never waits for its turn, so that pauses only let caches and processors go cold.
+            # The storage is not rate-limited: pauses only let caches and processors go cold.
             whole_s = _usual(team.spaced(window_s / 2, small=False, pause_s=0.0))
             small_s = min(small_s, whole_s, _usual(team.spaced(window_s / 2, small=True, pause_s=0.0)))
         best = max(rates, key=lambda rate: rate.bytes_per_s)
         group = min((r.readers for r in rates if r.bytes_per_s * SATURATED > best.bytes_per_s), default=best.readers)
         small = team.rate(group, window_s, small=True)
         done.step()
-        # One group once more, right before two, so that eta is not what the machine did meanwhile.
+        # One group again right before two, so that slow drift of the machine does not count.
         alone, doubled = team.rate(group, window_s / 2), team.rate(2 * group, window_s)
         done.end()
         cache = team.cache_words()
@@ -188,8 +188,8 @@ def _storage(
     efficiency: float,
 ) -> Storage:
     if rates[0].reads_per_s * ALONE < max(rate.reads_per_s for rate in rates):
-        # Several get more than one: a reader is its own limit. Else the storage is, of all together, and what a read
-        # takes that need not wait for its turn is told by the reader that pauses.
+        # Several readers get more than one, so the reader limits itself. Otherwise the storage limits all readers in
+        # total, and the reader with pauses shows the time of a read without a queue.
         whole_s = max(whole_s, 1.0 / rates[0].reads_per_s)
     latency_s = min(small_s, whole_s)
     piece = rates[0].bytes_per_s / rates[0].reads_per_s
@@ -207,7 +207,7 @@ def _storage(
 
 
 def _usual(seconds: Sequence[float]) -> float:
-    """The mean, since an epoch is a sum, without the slowest twentieth: one stall would be all that is seen."""
+    """The mean, because an epoch is a sum, without the slowest twentieth, because one stall would dominate it."""
     fastest = sorted(seconds)[: max(len(seconds) - len(seconds) // 20, 1)]
     return statistics.mean(fastest)
 
@@ -222,7 +222,7 @@ def _name(root: str) -> str:
 
 
 def _write_back(root: str, index: Index) -> None:
-    """Pages that are not on the device yet cannot leave the cache."""
+    """Write dirty pages to the device, since they cannot be dropped from the page cache."""
     for name in index.names:
         try:
             file = os.open(f"{root}/{name}", os.O_RDONLY)
@@ -240,7 +240,7 @@ def _write_back(root: str, index: Index) -> None:
 
 
 class _Steps:
-    """Tells how far it is."""
+    """Counts steps and reports them."""
 
     def __init__(self, report: Report, total: int) -> None:
         self._report, self._total, self._done = report, total, 0
@@ -254,7 +254,7 @@ class _Steps:
 
 
 class _Readers:
-    """Processes that read on order, started once; each has files of its own."""
+    """Reader processes, started once; each has its own files."""
 
     def __init__(self, root: str, local: bool, index: Index, most: int) -> None:
         self._local = local
@@ -287,15 +287,15 @@ class _Readers:
             end_process(process, 0.1 if kind else 5.0)
 
     def ready(self, report: _Steps) -> None:
-        """All have read once: processes run, connections are open."""
+        """Let every reader read once, so that processes run and connections are open."""
         self._order(len(self._pipes), 0.0)
 
     def spaced(self, seconds: float, small: bool, pause_s: float = PAUSE_S) -> list[float]:
-        """Seconds of each read of one reader that pauses, and computes."""
+        """Seconds of each read of one reader with pauses and computation between reads."""
         return self._order(1, seconds, small, pause_s, BUSY_S)[0].seconds
 
     def rate(self, count: int, seconds: float, small: bool = False) -> Rate:
-        """What `count` readers get together."""
+        """The total rate of `count` readers."""
         results = self._order(count, seconds, small)
         return Rate(
             count,
@@ -325,7 +325,7 @@ class _Readers:
         return results
 
     def cache_words(self) -> str:
-        """What was done about the page cache, and whether it helped."""
+        """How the page cache was avoided, and whether that worked."""
         if not self._local:
             return "none: read over the network"
         if not self._checked:
