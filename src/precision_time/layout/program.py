@@ -53,7 +53,6 @@ class UnitProgram:
     expert_elements: int
     dense_trainable: int
     expert_trainable: int
-    tensors: int
     attention: tuple[int, ...] = ()
     """Operators of attention among the forward calls, as indices into the program's `kinds`."""
 

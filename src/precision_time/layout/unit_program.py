@@ -51,7 +51,6 @@ def unit_program(
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
         expert_trainable=expert_trainable,
-        tensors=len(trainable),
         attention=tuple(sorted({kinds(_local_kind(step, unit, i, layout)) for i in attention})),
     )
 

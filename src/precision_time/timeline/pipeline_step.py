@@ -91,7 +91,8 @@ def pipeline_step(timed: TimedProgram) -> Timeline:
     stage = busiest_stage(program, timed.units)
     busiest = program.stages.index(stage)
     end, seconds = ends[busiest], each[busiest]
-    straggler_wait = averaged(timed.wait_share, program.micro_batches) * float(played.busy_s.max())
+    between = program.micro_batches // program.reductions  # micro-batches between two reductions
+    straggler_wait = averaged(timed.wait_share, between) * float(played.busy_s.max())
     exposed_by, hidden_by = communication_within_units(timed, stage)
     data_s = end.exposed_s + seconds.waited * program.micro_batches
     exposed_by[DATA] = data_s + timed.tied_s
@@ -132,13 +133,13 @@ class _StageEnd:
 def _stage_end(timed: TimedProgram, index: int, seconds: _StageSeconds, played: PipelineTimeline) -> _StageEnd:
     program, layout = timed.program, timed.program.layout
     data, sweeps = timed.stage_data[index], timed.sweeps[index]
-    reduce, gather = data.reduce_s, data.gather_s if layout.zero in (1, 2) else 0.0
+    reduce, gather = data.reduce_s * program.reductions, data.gather_s if layout.zero in (1, 2) else 0.0
     # Reduced behind the last backward of each chunk but the last, which nothing follows.
     backward_s = sum(seconds.backward)
     room = backward_s - min(seconds.backward) if layout.overlap_grad_reduce else 0.0
     if layout.overlap_grad_reduce and layout.vpp == 1:
         room = backward_s * 0.5
-    reduced = max(reduce - room, 0.0)
+    reduced = max(reduce - room * program.reductions, 0.0)
     idle = max(float(played.stage_start_s[index]), 0.0)
     gathered = max(gather - (sum(seconds.forward) + idle if layout.overlap_param_gather else 0.0), 0.0)
     copies = (sweeps.into_buckets.seconds + sweeps.out_of_buckets.seconds) * program.reductions

@@ -63,16 +63,6 @@ class Pass:
             count * self.gap_s,
         )
 
-    def share(self, part: float) -> Pass:
-        """Part of the pass, where it is spread over several others."""
-        return Pass(
-            self.device_s * part,
-            self.host_s * part,
-            self.launch_bound_s * part,
-            {k: v * part for k, v in self.exposed.items()},
-            {k: v * part for k, v in self.hidden.items()},
-        )
-
     @property
     def seconds(self) -> float:
         """Seconds of each of many equal passes in a row: the longer of device and host."""
