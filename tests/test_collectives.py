@@ -174,7 +174,7 @@ def bus_gb_per_s(nbytes: float, where: Cluster) -> float:
 
 @pytest.mark.parametrize(
     ("where", "published"),
-    [  # large all-reduce bus bandwidths: FACTS, published/collectives.csv
+    [  # large all-reduce bus bandwidths of data/published/collectives.csv
         (cluster("v100", 8), 126),
         (cluster("a100", 8), 231),
         (cluster("h200", 8), 480),

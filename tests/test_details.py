@@ -13,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from precision_time.layout.data_parallel import buckets  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -22,9 +21,12 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import Block, cnn, cross_entropy, names, only, rows, total, trace, transformer  # noqa: E402
 from precision_time.capture.graph import Category, OpGraph, OpSignature, Parameter, Phase, TensorSpec  # noqa: E402
+from precision_time.capture.layers import layered  # noqa: E402
 from precision_time.capture.optimizer import Tail, tail  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.job.precision import PRECISIONS  # noqa: E402
+from precision_time.layout.buckets import stage_buckets  # noqa: E402
+from precision_time.layout.program import Chunk  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
 from precision_time.timing.work import Work  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
@@ -211,7 +213,9 @@ def test_frozen_layers_have_no_weight_gradients(
     assert product_flops(graph, Phase.BACKWARD) == counter.get_total_flops() == len(products) * ONE_PRODUCT
     trained = (4 - len(frozen)) * (WIDTH * WIDTH + WIDTH)
     assert sum(s.nbytes for s in graph.storages if s.category is Category.GRADIENTS) == 4 * trained
-    assert sum(b.elements for b in buckets(graph.parameters)) == trained
+    units = layered(graph)
+    buckets = stage_buckets(units.units, (Chunk(tuple((unit, 1, 0) for unit in units.order)),), None).buckets
+    assert sum(bucket.elements for bucket in buckets) == trained
     update = tail(graph.parameters, PRECISIONS["fp32"], "adam", "fused")
     assert update.state_bytes == 2 * 4 * trained
     assert [kind.inputs[0].numel for _, kind in update.operators] == [trained]

@@ -22,7 +22,7 @@ from precision_time.measurements.table import read_table
 from precision_time.prediction import predict
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import read_data
-from precision_time.timing.work import attention_work, matmul_work
+from precision_time.timing.work import Attention, attention_work, matmul_work
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -120,7 +120,7 @@ def test_long_reductions_of_the_kernel_table(gpu: str, name: str) -> None:
     rows = rows[rows.m.astype(float) * rows.n <= 1024 * 512]
     shapes = rows[["m", "n", "k"]].to_numpy(dtype=int).tolist()
     assert len(shapes) > 200
-    kernels = [matmul_work(1, m, n, k, "bf16", 2) for m, n, k in shapes]
+    kernels = [matmul_work((1, m, n, k), "bf16", 2) for m, n, k in shapes]
     unsplit = copy.deepcopy(read_data("kernels.json"))
     del unsplit["corrections"]  # fitted beside the split, whose absence they would partly make good
     for found in unsplit["sets"]["matmul|half"].values():
@@ -147,7 +147,7 @@ def test_attention_of_the_kernel_table_by_length_head_size_and_mask(op: str, ker
             some = rows[(rows.head_dim == size) & (rows.seq == length)]
             table = some[["b", "num_heads", "n_kv"]].to_numpy(dtype=int).tolist()
             assert len(table) > 20
-            kernels = [attention_work(b, h, kv, length, length, size, "bf16", 2, causal=op == "context")
+            kernels = [attention_work(Attention(b, h, kv, length, length, size, causal=op == "context"), "bf16", 2)
                        for b, h, kv in table]  # fmt: skip
             ratio = KernelModel(scales={}).seconds(kernels, h100).seconds / (some.latency_us.to_numpy() * 1e-6)
             # 72 is padded as 80 is, while the correction interpolates between its knots 64 and 128

@@ -11,25 +11,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from precision_time.layout.data_parallel_GONE import data_parallel
 
 from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import Parameter, Phase
 from precision_time.capture.optimizer import tail
+from precision_time.capture.training_step import training_step
 from precision_time.estimate.estimate import Estimate
 from precision_time.hardware import cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.job import Job
 from precision_time.job.precision import PRECISIONS
+from precision_time.layout.segment import Segment
+from precision_time.layout.step_program import Options, step_program
 from precision_time.prediction import predict
-from precision_time.timeline.simulate import LAUNCH_LATENCY_S, Timeline, simulate
+from precision_time.timeline.simulate import simulate
+from precision_time.timeline.timeline import Timeline
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.curves import INDEX, PARAMETERS, attention_seconds, matmul_seconds
 from precision_time.timing.host import host_costs
 from precision_time.timing.kernels import TRANSPOSE_SHARE, KernelModel
 from precision_time.timing.operators import WorkOptions, works
-from precision_time.timing.signature_times import OldTimedProgram, old_time_program
-from precision_time.timing.work import Work, attention_work, conv_work, matmul_work, memory_work
+from precision_time.timing.passes import LAUNCH_LATENCY_S
+from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, matmul_work, memory_work
 
 MODEL = KernelModel(scales={})
 US = 1e-6
@@ -43,7 +47,7 @@ def seconds(work: Work, gpu: Gpu = A100) -> float:
 
 def conv(unit: str, n: int, c_in: int, c_out: int, image: int, kernel: int, groups: int = 1, **how: str) -> Work:
     return conv_work(
-        n, c_in, c_out, (image,) * 2, (image,) * 2, (kernel,) * 2, (1, 1), groups, unit, BYTES[unit], **how
+        Convolution(n, c_in, c_out, (image,) * 2, (image,) * 2, (kernel,) * 2, (1, 1), groups), unit, BYTES[unit], **how
     )
 
 
@@ -79,7 +83,7 @@ def test_attention_fills_waves_of_query_blocks() -> None:
     p[INDEX["e256x128"]] = 0.5
 
     def time(heads: int, queries: int) -> float:
-        work = attention_work(1, heads, heads, queries, queries, 64, "bf16", 2)
+        work = attention_work(Attention(1, heads, heads, queries, queries, 64), "bf16", 2)
         shape = np.array(work.shape)[:, None]
         return float(attention_seconds(shape, np.array([work.flops]), p, np.array([PEAK]), SMS)[0])
 
@@ -97,7 +101,7 @@ def test_narrow_channels_pay_for_a_whole_tile() -> None:
     assert {product(1e6, n, 576, p) for n in (1, 4, 8, 16, 31)} == {tile}
     assert product(1e6, 33, 576, p) == pytest.approx(2 * tile)
     sizes = (112,) * 2, (56,) * 2, (5,) * 2, (2,) * 2
-    narrow, wide = (MODEL.seconds([conv_work(32, 64, c, *sizes, 1, "fp32", 4)], V100) for c in (8, 32))
+    narrow, wide = (MODEL.seconds([conv_work(Convolution(32, 64, c, *sizes), "fp32", 4)], V100) for c in (8, 32))
     assert narrow.seconds[0] == pytest.approx(wide.seconds[0])
     assert wide.utilisation[0] == pytest.approx(4 * narrow.utilisation[0])
 
@@ -135,7 +139,7 @@ def test_depthwise_convolutions_gain_only_their_bytes_from_half_precision() -> N
     assert (half.flops, half.serial_bytes, half.launches) == (full.flops, 0, 1)
     assert half.bytes * 2 == full.bytes == 4 * (2 * 64 * 96 * 56 * 56 + 96 * 9)
     assert 1 < seconds(full, V100) / seconds(half, V100) < 2
-    wide = matmul_work(1, 8192, 4096, 4096, "fp16", 2), matmul_work(1, 8192, 4096, 4096, "fp32", 4)
+    wide = matmul_work((1, 8192, 4096, 4096), "fp16", 2), matmul_work((1, 8192, 4096, 4096), "fp32", 4)
     assert seconds(wide[1], V100) / seconds(wide[0], V100) > 4
 
 
@@ -155,16 +159,32 @@ def test_batch_norm_and_its_neighbours_gain_at_most_two() -> None:
         assert seconds(half, V100) > passes * data * 2 / 900e9
 
 
-def timed(job: Job, ranks: int = 1) -> OldTimedProgram:
+def timed(job: Job, ranks: int = 1) -> TimedProgram:
     """Without the factors fitted on whole steps, so that the hand-set host costs stand as they are."""
-    program = data_parallel(capture_model(job), ranks, job.grad_accum, job.no_sync)
+    job = job.replace(gpus=ranks)
+    program = step_program(training_step(job), job.layout_spec, Options.of(job))
     options = WorkOptions(tf32=job.precision == "tf32", channels_last=job.memory_format == "nhwc")
-    return old_time_program(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
+    return time_program(program, cluster(job.gpu, ranks), options, job.execution, StepConstants())
 
 
-def by_family(found: OldTimedProgram) -> Counter[str]:
+def passes_of(found: TimedProgram) -> list[tuple[Segment, int]]:
+    """The forward and backward passes of a micro-batch and how often each runs in it."""
+    units = found.program.units
+    runs = found.program.stages[0].chunks[0].units
+    return [(s, repeat) for unit, repeat, _ in runs for s in (units[unit].forward, units[unit].backward)]
+
+
+def micro_calls(found: TimedProgram) -> Any:
+    """How often each kind runs in a micro-batch."""
+    total = np.zeros(len(found.program.kinds))
+    for segment, repeat in passes_of(found):
+        np.add.at(total, segment.kind, repeat)
+    return total
+
+
+def by_family(found: TimedProgram) -> Counter[str]:
     """Device seconds of a micro-step by family of kernels."""
-    calls = np.bincount(found.program.micro.kind, minlength=len(found.program.kinds))
+    calls = micro_calls(found)
     spent: Counter[str] = Counter()
     for work, owner in enumerate(found.works.owner):
         spent[found.works.family[work].partition("_")[0]] += float(calls[owner] * found.work_s[work])
@@ -213,7 +233,7 @@ def test_a_resnet_in_nchw_moves_two_trips_of_every_convolution_more() -> None:
             assert isinstance(mask, tuple)
             trips += (kind.inputs[0].nbytes + kind.inputs[1].nbytes) * sum(map(bool, mask[:2]))
     first, last = (timed(job) for job in jobs)
-    calls = np.bincount(first.program.micro.kind, minlength=len(first.program.kinds))[first.works.owner]
+    calls = micro_calls(first)[first.works.owner]
     assert float((first.works.table.serial_bytes * calls).sum()) == 2 * trips
     assert float(last.works.table.serial_bytes.sum()) == 0
 
@@ -259,19 +279,27 @@ def test_a_loop_over_tensors_costs_the_host_by_the_tensor() -> None:
     assert host_of_update("fused", 100, 1000)[0] == pytest.approx((25 + 0.8 * 100) * US)
 
 
-def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> OldTimedProgram:
+def bert(how: str, precision: str = "amp-fp16", loss_scale: str = "dynamic") -> TimedProgram:
     job = Job("bert-large", precision=precision, batch_size=64, optimizer_impl=how, clip_norm=0, loss_scale=loss_scale)
     return timed(job)
 
 
-def without_wait(found: OldTimedProgram) -> Timeline:
-    return simulate(dataclasses.replace(found, program=dataclasses.replace(found.program, sync_after_tail=-1)))
+def without_wait(found: TimedProgram) -> Timeline:
+    """The same update launched in one go."""
+    (stage,), (sweeps,) = found.program.stages, found.sweeps
+    segments = [np.concatenate([getattr(tail, name) for tail in stage.tails]) for name in Segment.__slots__]
+    first, rest = sweeps.tails
+    stage = dataclasses.replace(stage, tails=(Segment(*segments),))
+    program = dataclasses.replace(found.program, stages=(stage,))
+    sweeps = dataclasses.replace(sweeps, tails=(first.then(rest),))
+    return simulate(dataclasses.replace(found, program=program, sweeps=(sweeps,)))
 
 
 def test_the_scalers_question_drains_the_launch_queue() -> None:
     """The host stands still until the device has unscaled. Then the device idles until the first sweep is launched."""
     listed = bert("foreach")
-    tensors = listed.program.kinds[listed.program.tail.kind[1]].int_attr("tensors", 0)
+    _, rest = listed.program.stages[0].tails
+    tensors = listed.program.kinds[rest.kind[0]].int_attr("tensors", 0)
     launch = (25 + 0.8 * tensors) * US + LAUNCH_LATENCY_S
     assert simulate(listed).host_gap_s == pytest.approx(launch)
     assert without_wait(listed).host_gap_s == pytest.approx(0, abs=1e-12)
@@ -292,14 +320,14 @@ def test_a_static_loss_scale_unscales_without_a_question() -> None:
     assert simulate(static).step_s < simulate(asking).step_s
     master = [timed(Job("resnet50", precision="fp16-master", optimizer_impl="foreach", loss_scale=scale))
               for scale in ("dynamic", "static")]  # fmt: skip
-    assert [found.program.sync_after_tail for found in master] == [0, -1]
+    assert [len(found.program.stages[0].tails) for found in master] == [2, 1]
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------
 
 
 def test_accumulation_repeats_the_micro_step_and_shares_what_follows() -> None:
-    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, OldTimedProgram]:
+    def run(grad_accum: int, no_sync: bool = True) -> tuple[Timeline, TimedProgram]:
         job = Job("resnet50", precision="amp-bf16", batch_size=64, grad_accum=grad_accum, no_sync=no_sync)
         found = timed(job, 8)
         return simulate(found), found
@@ -310,9 +338,9 @@ def test_accumulation_repeats_the_micro_step_and_shares_what_follows() -> None:
     assert often.busy[Phase.FORWARD] == pytest.approx(8 * once.busy[Phase.FORWARD])
     assert often.casts_s == pytest.approx(8 * once.casts_s)  # every micro-step casts the weights anew
     assert often.busy[Phase.OPTIMIZER] == pytest.approx(once.busy[Phase.OPTIMIZER])
-    micro, copies = (
-        float(program.device_seconds(s).sum()) for s in (program.program.micro, program.program.bucket_copies)
-    )
+    (stage,) = program.program.stages
+    micro = sum(repeat * float(program.device_seconds(s).sum()) for s, repeat in passes_of(program))
+    copies = sum(float(program.device_seconds(s).sum()) for s in (stage.into_buckets, stage.out_of_buckets))
     backward = once.busy[Phase.BACKWARD] - copies
     elements = 25_557_032
     added = seconds(memory_work("optimizer", 8 * elements, 4 * elements, 161))

@@ -57,20 +57,27 @@ def test_the_spread_covers_four_in_five():
 
 def test_costs_have_every_factor():
     costs = costs_of(usual())
-    assert costs.host_power == pytest.approx(6.0)
-    assert costs.overhead("megatron-deepspeed").host == pytest.approx(2.0)
+    assert costs.host_power == pytest.approx({"megatron-deepspeed": 6.0})
+    slow = costs.overhead("megatron-deepspeed")
+    assert (slow.host, slow.host_power, slow.traffic) == pytest.approx((2.0, 6.0, 1.0))
     assert costs.overhead("pytorch") == FrameworkOverhead()
-    named = len(costs.host) + len(costs.traffic) + len(costs.network) + len(costs.attention) + 2
-    assert named == len(FACTORS)
+    sections = (costs.host, costs.host_power, costs.traffic, costs.network, costs.attention)
+    assert sum(map(len, sections)) + 1 == len(FACTORS)  # and the overlap
 
 
 def test_host_and_device_share_a_pass():
-    costs = LayoutCosts(host_power=4.0)
-    assert costs.together(1.0, 0.0) == 1.0
-    assert costs.together(0.0, 2.0) == 2.0
-    assert costs.together(1.0, 1.0) == pytest.approx(2**0.25)
-    assert costs.together(0.0, 0.0) == 0.0
-    assert 1.0 < costs.together(1.0, 0.5) < 1.02
+    pass_seconds = LayoutCosts(host_power={"slow": 4.0}).overhead("slow").pass_seconds
+    assert pass_seconds(1.0, 0.0) == 1.0
+    assert pass_seconds(0.0, 2.0) == 2.0
+    assert pass_seconds(1.0, 1.0) == pytest.approx(2**0.25)
+    assert pass_seconds(0.0, 0.0) == 0.0
+    assert 1.0 < pass_seconds(1.0, 0.5) < 1.02
+
+
+def test_a_host_that_runs_ahead_leaves_a_pass_to_the_device():
+    pass_seconds = LayoutCosts(host_power={"slow": 4.0}).overhead("pytorch").pass_seconds
+    assert pass_seconds(1.0, 0.9) == 1.0
+    assert pass_seconds(1.0, 5.0) == 1.0
 
 
 def test_shipped_costs_are_those_of_the_file():

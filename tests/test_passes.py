@@ -35,7 +35,7 @@ class Costs:
 
 def passed(rows: list[tuple[int, int]], exchanges: tuple[tuple[str, float, float], ...] = ()) -> Pass:
     segment = Segment.of([(i, Phase.FORWARD, 0, 0) for i in range(len(rows))])
-    return pass_of(Costs(rows), segment, exchanges, None)  # type: ignore[arg-type]
+    return pass_of(Costs(rows), segment, exchanges)  # type: ignore[arg-type]
 
 
 def launched(rows: list[tuple[int, int]], host: float, device: float) -> tuple[float, float]:
@@ -98,14 +98,14 @@ def test_nothing_changes_nothing() -> None:
     step = passed([(3, 5), (7, 1)])
     assert NOTHING.then(step) == step == step.then(NOTHING)
     assert step.times(0) == NOTHING
-    assert pass_of(Costs([(1, 1)]), Segment.of([]), (), None) == NOTHING  # type: ignore[arg-type]
-    waits = pass_of(Costs([(1, 1)]), Segment.of([]), (("tensor", 1.0, 0.0),), None)  # type: ignore[arg-type]
+    assert pass_of(Costs([(1, 1)]), Segment.of([]), ()) == NOTHING  # type: ignore[arg-type]
+    waits = pass_of(Costs([(1, 1)]), Segment.of([]), (("tensor", 1.0, 0.0),))  # type: ignore[arg-type]
     assert (waits.device_s, waits.host_s) == (1.0, 0.0)
 
 
 def test_on_a_synchronous_device_host_and_kernels_take_turns() -> None:
     costs = Costs([(3, 5), (7, 1)])
     costs.synchronous = True
-    step = pass_of(costs, Segment.of([(0, Phase.FORWARD, 0, 0), (1, Phase.FORWARD, 0, 0)]), (), None)  # type: ignore[arg-type]
+    step = pass_of(costs, Segment.of([(0, Phase.FORWARD, 0, 0), (1, Phase.FORWARD, 0, 0)]), ())  # type: ignore[arg-type]
     assert step.seconds == pytest.approx(16 * US)
     assert after(step, 0.0, 0.0)[1] == pytest.approx(16 * US)

@@ -1,22 +1,20 @@
-"""Pricing: each kind once, float32 kernels where TF32 would be slower, and the parts of a kind by hand."""
+"""Seconds of a program: each kind once, float32 kernels where TF32 would be slower, buckets by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from precision_time.layout.data_parallel_GONE import data_parallel
 
-from precision_time.capture.captured_model import capture_model
 from precision_time.hardware import cluster
 from precision_time.job import Job
-from precision_time.timing.operators import WorkOptions
-from precision_time.timing.signature_times import OldTimedProgram, old_time_program
+from precision_time.prediction import simulate_step
+from precision_time.timing.collectives import collective_seconds
+from precision_time.timing.program_times import TimedProgram
 
 
-def timed(precision: str, gpu: str, gpus: int = 1, grad_accum: int = 1) -> OldTimedProgram:
-    job = Job("resnet50", precision=precision, gpu=gpu, batch_size=32)
-    program = data_parallel(capture_model(job), gpus, grad_accum)
-    return old_time_program(program, cluster(gpu, gpus), WorkOptions(tf32=precision == "tf32"))
+def timed(precision: str, gpu: str, gpus: int = 1, grad_accum: int = 1) -> TimedProgram:
+    job = Job("resnet50", precision=precision, gpu=gpu, gpus=gpus, batch_size=32, grad_accum=grad_accum)
+    return simulate_step(job, job.precision_spec, cluster(gpu, gpus)).timed
 
 
 @pytest.mark.parametrize("gpu", ["rtx-3090", "a100-80gb-sxm", "l4"])
@@ -36,9 +34,26 @@ def test_no_kind_is_below_its_floor_and_sources_add_up() -> None:
     assert found.work_s.sum() == pytest.approx(found.kind_s.sum())
 
 
-def test_accumulation_and_more_gpus_price_the_same_kernels() -> None:
-    once, often = timed("fp32", "a100-80gb-sxm", 8), timed("fp32", "a100-80gb-sxm", 8, grad_accum=64)
-    shared = len(once.program.micro)
-    assert once.device_seconds(once.program.micro) == pytest.approx(often.device_seconds(often.program.micro))
-    assert shared == len(often.program.micro)
+def test_accumulation_and_more_gpus_time_the_same_kernels() -> None:
+    alone, once = timed("fp32", "a100-80gb-sxm"), timed("fp32", "a100-80gb-sxm", 8)
+    often = timed("fp32", "a100-80gb-sxm", 8, grad_accum=64)
+    assert once.units == often.units
+    for one, many in zip(alone.units, once.units, strict=True):  # the hosts of eight ranks are slower
+        assert (one.forward.device_s, one.backward.device_s) == (many.forward.device_s, many.backward.device_s)
+    assert len(once.program.kinds) - len(alone.program.kinds) == 2  # into the buckets and out of them
     assert len(often.program.kinds) - len(once.program.kinds) == 1  # the accumulation itself
+
+
+def test_a_bucket_is_ready_after_the_share_of_the_pass_that_its_operators_take() -> None:
+    """Summed by hand over the operators of the unit's backward pass up to the one that the bucket waits for."""
+    found = timed("amp-fp16", "a100-80gb-sxm", 8)
+    program = found.program
+    (chunk,) = program.stages[0].chunks
+    backward = [unit for unit, repeat, _ in reversed(chunk.units) for _ in range(repeat)]
+    assert len(program.buckets.buckets) > 3
+    for bucket, share, seconds in zip(program.buckets.buckets, found.bucket_ready, found.bucket_s, strict=True):
+        passed = found.kind_s[program.units[backward[bucket.use]].backward.kind]
+        assert share == pytest.approx(passed[: bucket.position + 1].sum() / passed.sum())
+        wire = collective_seconds("all_reduce", bucket.nbytes, cluster("a100-80gb-sxm", 8).world).seconds
+        assert seconds == pytest.approx(float(wire))
+    assert program.buckets.buckets[-1].use == len(backward) - 1

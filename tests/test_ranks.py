@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from precision_time.layout.data_parallel_GONE import data_parallel
 
 from precision_time.anchoring import Anchoring
 from precision_time.capture.captured_model import capture_model, resolve
@@ -16,23 +15,18 @@ from precision_time.capture.lengths import settle_lengths
 from precision_time.errors import JobError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import Job
-from precision_time.prediction import predict
-from precision_time.timeline.simulate import Timeline, simulate
+from precision_time.prediction import predict, simulate_step
+from precision_time.timeline.timeline import Timeline
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.operators import WorkOptions
 from precision_time.timing.ranks import RankCosts, averaged, largest_of, rank_costs
-from precision_time.timing.signature_times import old_time_program
 from precision_time.zoo.catalog import ENTRIES
 
 NO_ANCHORS = Anchoring(use=False)
 
 
 def timed(job: Job, constants: StepConstants | None = None) -> Timeline:
-    step = capture_model(job)
     cluster = default_catalog().cluster(job.gpu, job.gpus)
-    return simulate(
-        old_time_program(data_parallel(step, job.gpus, job.grad_accum), cluster, WorkOptions(), "eager", constants)
-    )
+    return simulate_step(job, job.precision_spec, cluster, constants).timeline
 
 
 # --- how long the slowest takes -------------------------------------------------------------------------------------

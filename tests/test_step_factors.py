@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from precision_time.layout.data_parallel_GONE import data_parallel
 
-from precision_time.capture.captured_model import capture_model
 from precision_time.estimate.assemble import spread_terms
 from precision_time.fit import row_correlation
-from precision_time.fit.cases import Case, cases, run
+from precision_time.fit.cases import Case, cases
 from precision_time.fit.factors import Fitted, fit
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.measurements.row import Row, row_of
+from precision_time.prediction import simulate_step
 from precision_time.timeline.simulate import simulate
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.operators import WorkOptions
-from precision_time.timing.signature_times import OldTimedProgram, old_time_program
+from precision_time.timing.program_times import TimedProgram
 from precision_time.timing.step_factors import GROUP_PRIOR, GROUPS, Openness, group_seconds, parts, shipped_openness
 
 CELLS = {
@@ -32,9 +30,9 @@ def measured(**cells: str) -> Row:
     return row_of(2, {**CELLS, **cells})
 
 
-def timed(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> OldTimedProgram:
-    step = capture_model(Job(model, precision=precision, batch_size=batch))
-    return old_time_program(data_parallel(step, 1, 1), default_catalog().cluster("a100-80gb-sxm", 1), WorkOptions())
+def timed(model: str = "resnet50", precision: str = "amp-fp16", batch: int = 32) -> TimedProgram:
+    job = Job(model, precision=precision, batch_size=batch)
+    return simulate_step(job, job.precision_spec, default_catalog().cluster("a100-80gb-sxm", 1)).timed
 
 
 # --- what shares a factor -------------------------------------------------------------------------------------------
@@ -57,8 +55,12 @@ def test_seconds_of_groups_add_up_to_the_step() -> None:
     program = timed()
     seconds_by_group = group_seconds(program, "ampere")
     times = np.zeros(len(program.program.kinds))
-    for segment in (program.program.micro, program.program.tail):
+    (stage,) = program.program.stages
+    for segment in stage.tails:
         np.add.at(times, segment.kind, 1.0)
+    for index, repeat, _ in stage.chunks[0].units:
+        for segment in (program.program.units[index].forward, program.program.units[index].backward):
+            np.add.at(times, segment.kind, repeat)
     for kind, expected in (("conv.nchw", ("conv",)), ("norm", GROUPS["norm"])):
         spent = np.array(
             [
@@ -150,7 +152,7 @@ def fitted() -> tuple[list[Case], Fitted]:
     rows = []
     for model, batch in (("resnet50", "64"), ("nnunet-2d", "8"), ("bert-large", "8")):
         (plain,) = cases([measured(id=model, model=model, batch_size=batch)])
-        seconds = run(plain, StepConstants())[1].step_s
+        seconds = plain.seconds(StepConstants())
         rows.append(measured(id=model, model=model, batch_size=batch, step_time_s=str(1.3 * seconds)))
     traced = cases(rows)
     return traced, fit(traced)
@@ -159,9 +161,9 @@ def fitted() -> tuple[list[Case], Fitted]:
 def test_the_fit_approaches_the_measurements_and_narrows_the_spread(fitted: tuple[list[Case], Fitted]) -> None:
     traced, result = fitted
     for case in traced:
-        plain, moved = (run(case, constants)[1].step_s for constants in (StepConstants(), result.constants))
+        plain, moved = (case.seconds(constants) for constants in (StepConstants(), result.constants))
         assert plain < moved < case.row.measured_s
-        timed = group_seconds(run(case, result.constants)[0], "volta")
+        timed = group_seconds(case.run(result.constants)[0], "volta")
         before = Openness([], np.zeros((0, 0))).log_spread(timed, moved)
         assert result.openness.log_spread(timed, moved) < before
     assert np.allclose(result.covariance, result.covariance.T)

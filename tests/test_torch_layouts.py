@@ -44,6 +44,7 @@ from precision_time.layout.program import CollectiveOp  # noqa: E402
 from precision_time.layout.step_program import Options, step_program  # noqa: E402
 from precision_time.layout.tensor_parallel import exchanges  # noqa: E402
 from precision_time.timeline.simulate import simulate  # noqa: E402
+from precision_time.timeline.timeline import COMMUNICATION  # noqa: E402
 from precision_time.timing.operators import WorkOptions  # noqa: E402
 from precision_time.timing.program_times import time_program  # noqa: E402
 from precision_time.zoo.models.decoder import Decoder, complete  # noqa: E402
@@ -127,7 +128,7 @@ def tensor_parallel(sp: bool) -> Decoder:
     return model
 
 
-def ours(layered: TrainingStep, sp: bool) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def ours(traced: TrainingStep, sp: bool) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Collectives of the whole step: forward without the loss, the loss, backward without what is gathered again."""
     layout = Job("gpt", gpus=RANKS, layout=f"tp={RANKS},sp={int(sp)}").layout_spec
     forward, loss, backward = Counter[str](), Counter[str](), Counter[str]()
@@ -136,9 +137,9 @@ def ours(layered: TrainingStep, sp: bool) -> tuple[Counter[str], Counter[str], C
         for each in found:
             into[each.collective] += each.times
 
-    for index in layered.layers.order:
-        unit = layered.layers.units[index]
-        found = exchanges(layered.layers.graph, unit, layered.split, layout)
+    for index in traced.layers.order:
+        unit = traced.layers.units[index]
+        found = exchanges(traced.layers.graph, unit, traced.split, layout)
         if unit.name == AFTER:  # the loss comes last
             add(loss, found.forward[-1:])
             add(forward, found.forward[:-1])
@@ -160,23 +161,23 @@ def test_a_tensor_parallel_rank_exchanges_and_runs_what_torch_does(sp: bool) -> 
         result = F.cross_entropy(logits.flatten(0, 1), ids.flatten())
     with loss_parallel(), CommDebugMode() as backward, operators:
         result.backward()
-    layered = step(f"tp={RANKS},sp={int(sp)}")
-    assert ours(layered, sp) == (counted(forward), counted(loss), counted(backward))
+    traced = step(f"tp={RANKS},sp={int(sp)}")
+    assert ours(traced, sp) == (counted(forward), counted(loss), counted(backward))
 
     held = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in model.parameters())
-    assert held == layered.layers.parameter_count
-    assert layered.parameters == sum(p.numel() for p in model.parameters())
+    assert held == traced.layers.parameter_count
+    assert traced.parameters == sum(p.numel() for p in model.parameters())
 
-    kinds = [k for phase in (Phase.FORWARD, Phase.BACKWARD) for k in run(layered, phase)]
+    kinds = [k for phase in (Phase.FORWARD, Phase.BACKWARD) for k in run(traced, phase)]
     products = Counter(sides(k.inputs[0].shape, k.inputs[1].shape) for k in kinds if k.name == "aten.mm")
     assert products == operators.products
     attention = [k.inputs[i].shape for k in kinds if k.name == "pt.attention" for i in range(2)]
     assert attention == operators.attention
 
 
-def run(layered: TrainingStep, phase: Phase) -> list[OpSignature]:
-    graph, units = layered.layers.graph, layered.layers.units
-    calls = [graph.calls[i] for u in layered.layers.order for i in (*units[u].forward, *units[u].backward)]
+def run(traced: TrainingStep, phase: Phase) -> list[OpSignature]:
+    graph, units = traced.layers.graph, traced.layers.units
+    calls = [graph.calls[i] for u in traced.layers.order for i in (*units[u].forward, *units[u].backward)]
     return [graph.kinds[c.kind] for c in calls if c.phase is phase]
 
 
@@ -202,14 +203,14 @@ def test_a_sharded_rank_gathers_and_reduces_as_fsdp2(zero: int, micro_batches: i
         forward += counted(there)
         backward += counted(back)
 
-    layered = step("fsdp" if zero == 3 else "zero2")
+    traced = step("fsdp" if zero == 3 else "zero2")
     layout = Job("gpt", gpus=RANKS, layout="fsdp" if zero == 3 else "zero2").layout_spec
-    program = step_program(layered, layout, Options(micro_batches))
+    program = step_program(traced, layout, Options(micro_batches))
     timeline = simulate(time_program(program, cluster("h100-80gb-sxm", RANKS), WorkOptions()), record=True)
-    wire = [p.name for p in timeline.played if p.track == 1]
+    wire = [span.name for span in timeline.spans if span.stream == COMMUNICATION]
     gathered, reduced = (sum(name.startswith(word) for name in wire) for word in ("gather", "reduce"))
     assert gathered == forward["all_gather"] + backward["all_gather"]
     assert reduced == backward["reduce_scatter"]
     if zero == 3:
         held = sum(p.to_local().numel() for p in model.parameters())  # type: ignore[attr-defined]
-        assert held == layered.parameters / RANKS
+        assert held == traced.parameters / RANKS

@@ -30,6 +30,7 @@ class Lifetimes:
     blind        the same without a graph for the backward pass: a forward pass that will be run again
     backward     the most alive during its backward pass, with what is left of `kept` and the gradient that came in
     graded       the same with the gradients of its own weights as they appear
+    gradients    of `graded`, these gradients
     """
 
     kept: int
@@ -41,6 +42,7 @@ class Lifetimes:
     blind: int
     backward: int
     graded: int
+    gradients: int
 
 
 def lifetimes(graph: OpGraph, unit: Unit, nbytes: Sequence[int], core: Collection[int] = ()) -> Lifetimes:
@@ -70,16 +72,18 @@ def lifetimes(graph: OpGraph, unit: Unit, nbytes: Sequence[int], core: Collectio
     gradients = [i for i, s in enumerate(storages) if s.category is Category.GRADIENTS and s.born in backward]
     after = [(storages[i].born, storages[i].dies, nbytes[i]) for i in (*kept, *arriving, *made)]
     weights = [(storages[i].born, len(calls), nbytes[i]) for i in gradients]
+    graded, fullest = _fullest([*after, *weights], unit.backward)
     return Lifetimes(
         kept=sum(nbytes[i] for i in kept),
         output=sum(nbytes[i] for i in handed),
         core=sum(nbytes[i] for i in _inner(graph, kept, core, last_read)),
         copies=sum(nbytes[i] for i in kept if _is_copy(graph, i)),
         taken=sum(nbytes[i] for i in taken if storages[i].dies >= turn),
-        forward=_fullest(spans, unit.forward),
-        blind=_fullest(unsaved, unit.forward),
-        backward=_fullest(after, unit.backward),
-        graded=_fullest([*after, *weights], unit.backward),
+        forward=_fullest(spans, unit.forward)[0],
+        blind=_fullest(unsaved, unit.forward)[0],
+        backward=_fullest(after, unit.backward)[0],
+        graded=graded,
+        gradients=sum(size for born, _, size in weights if born <= fullest),
     )
 
 
@@ -108,10 +112,10 @@ def _is_copy(graph: OpGraph, index: int) -> bool:
     return cast and all(graph.storages[r].category is Category.WEIGHTS for r in call.reads)
 
 
-def _fullest(spans: Iterable[Span], calls: Sequence[int]) -> int:
-    """The most bytes alive at one of these calls; both ends of a span count."""
+def _fullest(spans: Iterable[Span], calls: Sequence[int]) -> tuple[int, int]:
+    """The most bytes alive at one of these calls, and that call (-1: none); both ends of a span count."""
     if not calls:
-        return 0
+        return 0, -1
     order = sorted(calls)
     first, last = order[0], order[-1]
     change: dict[int, int] = defaultdict(int)
@@ -119,12 +123,13 @@ def _fullest(spans: Iterable[Span], calls: Sequence[int]) -> int:
         if dies >= first and born <= last:
             change[max(born, first)] += size
             change[dies + 1] -= size
-    level = peak = 0
+    level, peak, fullest = 0, 0, -1
     steps = iter(sorted(change))
     at = next(steps, None)
     for call in order:
         while at is not None and at <= call:
             level += change[at]
             at = next(steps, None)
-        peak = max(peak, level)
-    return peak
+        if level > peak:
+            peak, fullest = level, call
+    return peak, fullest

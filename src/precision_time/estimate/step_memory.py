@@ -109,14 +109,14 @@ class _Use:
     def forward(self) -> int:
         return self.lives.blind if self.recompute == "full" else self.lives.forward
 
-    def backward(self, graded: bool) -> int:
-        """Peak bytes of its backward pass, instead of those it keeps. A recomputed unit has, after its second forward
-        pass, everything it keeps without recomputation, and the incoming gradient. `graded`: with its weights'
-        gradients."""
-        most = self.lives.graded if graded else self.lives.backward
-        if self.recompute == "full":
-            return max(most, self.lives.forward + self.lives.output)
-        return most
+    def backward(self, graded: bool) -> tuple[int, int]:
+        """The most alive in its turn backward, in place of what it kept, and which of it are gradients of its weights.
+
+        A unit that runs again has at the end all that it keeps without recomputation, beside the gradient that came in.
+        """
+        most, gradients = (self.lives.graded, self.lives.gradients) if graded else (self.lives.backward, 0)
+        again = self.lives.forward + self.lives.output if self.recompute == "full" else 0
+        return (most, gradients) if most >= again else (again, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -346,10 +346,12 @@ class _Costs:
             level -= use.times * (use.keeps - own)
             copies -= use.times * own
             if use.times == 1:
-                most = use.backward(graded) - use.lives.copies + (self.gradient * use.largest if adds else 0)
+                most, gradients = use.backward(graded)
+                working = most - gradients - use.lives.copies
+                gradients += self.gradient * use.largest if adds else 0
                 moments.append({
-                    ACTIVATIONS: level + most, COPIES: copies + use.lives.copies,
-                    GRADIENTS: standing + done, BUFFERS: self.received + self._gathered(uses, place, -1),
+                    ACTIVATIONS: level + working, COPIES: copies + use.lives.copies,
+                    GRADIENTS: standing + done + gradients, BUFFERS: self.received + self._gathered(uses, place, -1),
                 })  # fmt: skip
             done += use.times * self._done(use)
         if self.fsdp:

@@ -13,15 +13,6 @@ from precision_time.capture.graph import OpSignature, Phase
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Gradients reduced together: bytes on the wire, elements, and the call after which all of them are ready."""
-
-    nbytes: int
-    elements: int
-    ready: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """Operators in order: for each its index into the program's `kinds`, its phase, the views before it, its module."""
@@ -58,28 +49,3 @@ class OpSignatures(tuple[OpSignature, ...]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankProgram:
-    """One optimizer step of one rank.
-
-    `micro` is a micro-step without gradient reduction, `synced` is the micro-step that reduces (with the copies into
-    and out of buckets), `tail` follows the last one. `micro_steps` counts both; `synced_micro_steps` of them reduce.
-    `accumulate` runs once more in every micro-step after the first.
-    """
-
-    kinds: OpSignatures
-    micro: Segment
-    tail: Segment
-    accumulate: Segment
-    bucket_copies: Segment
-    buckets: tuple[Bucket, ...]
-    broadcast_bytes: int
-    micro_steps: int
-    synced_micro_steps: int
-    ranks: int
-    sync_after_tail: int
-    """Tail position after which the host reads from the device (loss scaling, NovoGrad); -1: none."""
-    length_spread: float = 0.0
-    """How far the ranks' batches differ in length, as a share of the middle (`CapturedModel.length_spread`)."""
