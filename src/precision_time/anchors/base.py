@@ -1,7 +1,7 @@
 """The anchors that ship: published rows with what this version predicts for them, and the fitted covariance.
 
-`data/published.csv` is the curated table (its sources are in the column of that name). `data/published.json` is
-made from it by `precision-time fit anchors`.
+`data/published.json` is written by `precision-time fit anchors` from `data/published/measurements.csv` of the repository,
+whose column `source` names where each row was published.
 """
 
 from __future__ import annotations
