@@ -1,7 +1,7 @@
 """The anchors that ship: published rows with what this version predicts for them, and the fitted covariance.
 
-`data/published.csv` is the curated table (its sources are in the column of that name). `data/published.json` is
-made from it by `precision-time fit anchors`.
+`precision-time fit anchors` writes `data/published.json` from `data/published/measurements.csv` of the repository.
+The column `source` of that table names where each row was published.
 """
 
 from __future__ import annotations
