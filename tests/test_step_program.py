@@ -15,14 +15,15 @@ from precision_time.errors import JobError
 from precision_time.job import Job
 from precision_time.job.layout import Layout
 from precision_time.layout.program import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, StepProgram
-from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED, Options, cut_layers, groups, step_program
+from precision_time.layout.stages import cut_into_parts
+from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED, Options, groups, step_program
 from precision_time.layout.tensor_parallel import exchanges
 
 UNITS = (SimpleNamespace(name=BEFORE), SimpleNamespace(name="blocks.0"), SimpleNamespace(name=AFTER))
 
 
 def cut(blocks: int, pp: int, vpp: int = 1) -> list[tuple[tuple[int, ...], ...]]:
-    return cut_layers((0, *[1] * blocks, 2), UNITS, Layout(pp=pp, vpp=vpp))  # type: ignore[arg-type]
+    return cut_into_parts((0, *[1] * blocks, 2), UNITS, pp, vpp)  # type: ignore[arg-type]
 
 
 def sizes(blocks: int, pp: int, vpp: int = 1) -> list[int]:

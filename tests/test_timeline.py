@@ -588,7 +588,7 @@ def test_cost_does_not_grow_with_accumulation() -> None:
 @settings(max_examples=80)
 @given(cases(), st.booleans())
 def test_traces_cover_the_step(case: Case, synchronous: bool) -> None:
-    case = replace(case, synchronous=synchronous)
+    case = replace(case, synchronous=synchronous, wait_share=0.08)
     timeline = step_of(case)
     events = [e for e in trace_events(timed(case), ("",), "title")["traceEvents"] if e["ph"] == "X"]
     compute, wire = ([e for e in events if e["tid"] == stream + 1] for stream in (COMPUTE, COMMUNICATION))
