@@ -112,6 +112,7 @@ def test_calibrate_says_the_words_of_the_data_section(
     assert "keep_ms: " in said
 
 
+@pytest.mark.slow
 def test_a_storage_is_kept_whose_files_are_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "index.json").write_text('{"files": [["a.jpg", 10, 0]]}')
     (tmp_path / "a.jpg").write_bytes(b"no picture")

@@ -225,9 +225,7 @@ class Boosting(PrecisionAware, Predictor):
                 f"fit it on {FEWEST_OF_SEVERAL} jobs of several GPUs too, or set gpus to 1"
             )
         seconds = float(np.exp(sum(part[0] for part in learned.log_parts([facts])))) * steps_of(job)
-        familiarity, notes = learned.known.familiarity(job, facts, self.aware)
-        factor = float(np.exp(getattr(learned.radii, familiarity)))
-        return Forecast(seconds, seconds / factor, seconds * factor, notes=notes)
+        return learned.radii.forecast(seconds, *learned.known.familiarity(job, facts, self.aware))
 
     @property
     def learned(self) -> Learned:

@@ -94,9 +94,7 @@ class BoostingResidual(Predictor):
         if facts.family not in self._known.families:
             learned *= self._share
         seconds = self.simulator.step_seconds(job) * float(np.exp(learned)) * steps_of(job)
-        familiarity, notes = self._known.familiarity(job, facts)
-        factor = float(np.exp(getattr(self._radii, familiarity)))
-        return Forecast(seconds, seconds / factor, seconds * factor, notes=notes)
+        return self._radii.forecast(seconds, *self._known.familiarity(job, facts))
 
     @property
     def trees(self) -> Trees:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
 from precision_time.predictors.facts import Facts, JobKey, facts_of
-from precision_time.predictors.interface import MeasuredJob, steps_of
+from precision_time.predictors.interface import Forecast, MeasuredJob, steps_of
 from precision_time.predictors.published import card_group, grouped_folds, job_group
 
 Array = NDArray[np.float64]
@@ -190,6 +190,11 @@ class Radii:
         """From held-out errors, `families` being those of the rows; a less familiar job never gets a narrower width."""
         widths = [conformal(same_experiment), conformal(same_family), conformal_of_groups(new_family, families)]
         return cls(*map(float, np.maximum.accumulate(widths)))
+
+    def forecast(self, seconds: float, familiarity: str, notes: tuple[str, ...]) -> Forecast:
+        """The interval around `seconds` for a job of this familiarity (`Known.familiarity`)."""
+        factor = float(np.exp(getattr(self, familiarity)))
+        return Forecast(seconds, seconds / factor, seconds * factor, notes=notes)
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
