@@ -12,12 +12,8 @@ from precision_time.errors import CatalogError
 from precision_time.hardware import Cluster, cluster, default_catalog
 from precision_time.timing.collectives import (
     COLLECTIVES,
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
     collective_seconds,
     floor_seconds,
-    send_recv_seconds,
 )
 
 PORT = 400e9 / 8 * 0.94  # infiniband-400, what an all-reduce reaches
@@ -46,14 +42,14 @@ def test_stride_beyond_the_domain() -> None:
     # 1 GB over one port, alone in its direction, at the least.
     floor = float(floor_seconds("send_recv", 1e9, pipeline))
     assert floor == pytest.approx(1e9 / PORT)
-    assert float(send_recv_seconds(1e9, pipeline)) == pytest.approx(floor, rel=0.2)
+    assert float(collective_seconds("send_recv", 1e9, pipeline)) == pytest.approx(floor, rel=0.2)
 
 
 def test_pipeline_neighbours_are_as_far_as_the_stages() -> None:
     # Megatron's order is tp, cp, ep, dp, pp: neighbours are gpus / pp apart, here in one node and in two.
     near, far = cluster("h100", 8).group(2, stride=4), cluster("h100", 16).group(2, stride=8)
     assert (near.domains, far.domains) == (1, 2)
-    assert float(send_recv_seconds(1e8, near)) < float(send_recv_seconds(1e8, far)) / 3
+    assert float(collective_seconds("send_recv", 1e8, near)) < float(collective_seconds("send_recv", 1e8, far)) / 3
 
 
 def test_a_rack_is_one_domain() -> None:
@@ -88,21 +84,21 @@ def test_oversubscription_divides_what_leaves_the_leaf() -> None:
     assert not tight.group(4, stride=8).neighbours_cross_spine  # four nodes are one leaf
     assert tight.world.neighbour_bytes_per_s == pytest.approx(8 * PORT / 4)
     assert tight.group(8, stride=8).neighbour_bytes_per_s == pytest.approx(PORT / 4)
-    same = all_reduce_seconds(1e8, tight.group(4, stride=8)), all_reduce_seconds(1e8, H100.group(4, stride=8))
+    same = [collective_seconds("all_reduce", 1e8, each.group(4, stride=8)) for each in (tight, H100)]
     assert float(same[0]) == float(same[1])
     # All-gather of 8 GB over 8 nodes: 63/64 of it through 1/4 of the ports.
-    assert float(all_gather_seconds(8e9, tight)) == pytest.approx(8e9 * 63 / 64 / (2 * PORT), rel=0.05)
+    assert float(collective_seconds("all_gather", 8e9, tight)) == pytest.approx(8e9 * 63 / 64 / (2 * PORT), rel=0.05)
 
 
 def test_rails_keep_equal_ranks_off_the_spine() -> None:
     rails = wired(H100, oversubscription=4.0, rail_optimised=True, gpus_per_leaf=8)  # eight nodes to a rail's leaf
     assert not rails.world.neighbours_cross_spine
-    assert float(all_reduce_seconds(1e9, rails)) == float(all_reduce_seconds(1e9, H100))
+    assert float(collective_seconds("all_reduce", 1e9, rails)) == float(collective_seconds("all_reduce", 1e9, H100))
     # All-to-all: 7 of 8 pairs are on other rails; NVLink carries them to the right one.
     world = rails.world
     assert (world.spine_share, world.spine_share_by_nvlink) == (pytest.approx(7 / 8), 0.0)
     straight = replace(world, spine_share_by_nvlink=None)
-    assert float(all_to_all_seconds(1e9, world)) < float(all_to_all_seconds(1e9, straight))
+    assert float(collective_seconds("all_to_all", 1e9, world)) < float(collective_seconds("all_to_all", 1e9, straight))
     # One rank to a node has nobody to pass on to, and needs nobody: same rail.
     assert rails.group(8, stride=8).spine_share == 0.0
     # More nodes than a rail's leaf holds: even equal ranks meet above it.
