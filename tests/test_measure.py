@@ -522,7 +522,7 @@ def test_verification_counts_errors_and_noise_by_hand(measured: dict[str, Any], 
 
 def test_calibrate_predict_and_train(own_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stage gives what the next one needs. Accuracy is measured by benchmarks/verify.py, not here."""
-    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
+    monkeypatch.setitem(suite.SCALES, "cpu", suite.Scale(0.0005, 4e4, 3, 2, 1, (1 << 12,)))
     monkeypatch.setattr(session, "LONGEST_POINT_S", 1e-4)
     monkeypatch.setattr(calibrate_module, "dtypes_of", lambda _: ["float32"])
     monkeypatch.setattr(
