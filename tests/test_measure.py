@@ -167,7 +167,7 @@ def test_limits_hold() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", sorted(OPERATORS))
-def test_every_traffic_benchmark_runs_and_is_the_operator_it_says(name: str, dtype: torch.dtype) -> None:
+def test_every_traffic_benchmark_runs_its_operator(name: str, dtype: torch.dtype) -> None:
     for bench in traffic_benches(dtype, [1 << 12]):
         if bench.operator == name:
             assert bench.work("cpu").bytes > 0
@@ -175,7 +175,7 @@ def test_every_traffic_benchmark_runs_and_is_the_operator_it_says(name: str, dty
 
 
 @pytest.mark.parametrize("label", sorted(PASSES))
-def test_a_sweep_moves_what_its_table_says(label: str) -> None:
+def test_a_sweep_moves_the_bytes_of_its_table(label: str) -> None:
     reads, writes, _ = PASSES[label]
     assert largest_work(sweep_of(label, [100, 28]), WorkOptions()).bytes == (reads + writes) * 128 * 4
 
@@ -231,7 +231,7 @@ def test_the_suite_gives_a_row_for_every_point_and_reports(monkeypatch: pytest.M
     assert session.noise_of(journal.records) > 0, "no probe was timed between the points"
 
 
-def test_host_costs_are_those_a_device_file_needs() -> None:
+def test_host_costs_have_the_fields_of_a_device_file() -> None:
     found = host_costs(CPU)
     fields = {"operator_us", "view_us", "kernel_us", "sweep_us", "list_us", "tensor_us", "step_us"}
     assert set(found) == fields | {"backward_share", "log_spread"}
@@ -260,7 +260,7 @@ def test_a_failing_rank_is_one_sentence(own_model: str) -> None:
         launch(task, ranks=1, threads=1, timeout_s=900)
 
 
-def test_time_out_is_said() -> None:
+def test_a_timeout_is_one_sentence() -> None:
     task = {"task": "train", "device": "cpu", "job": {"model": "resnet50"}, "warmup": 500, "steps": 1}
     with pytest.raises(MeasureError, match="gave no result"):
         launch(task, ranks=1, threads=1, timeout_s=3)
@@ -302,12 +302,12 @@ def test_autocast_runs_products_in_bfloat16(own_model: str) -> None:
                                                            {"from_step": 5, "precision": "amp-bf16"}]}), "schedule"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_is_refused_before_anything_runs(job: Job, why: str) -> None:
+def test_untrainable_jobs_are_refused_before_anything_runs(job: Job, why: str) -> None:
     with pytest.raises(MeasureError, match=why):
         check(job)
 
 
-def test_an_optimizer_torch_has_not_is_refused(own_model: str) -> None:
+def test_an_optimizer_that_torch_lacks_is_refused(own_model: str) -> None:
     with pytest.raises(MeasureError, match="torch has no optimizer lamb"):
         Trainer(Job(own_model, optimizer="lamb"), CPU)
 
@@ -460,7 +460,7 @@ def test_output_is_checked_before_minutes_of_work(tmp_path: Path) -> None:
         check_output(tmp_path / "nowhere" / "device.json")
 
 
-def test_machine_here_refuses_what_it_has_not() -> None:
+def test_machine_here_refuses_absent_devices_and_cores() -> None:
     cores = machine.cores()
     assert Machine.here("cpu", 1, 1) == Machine("cpu", 1, 1)
     with pytest.raises(MeasureError, match="cannot be measured"):
@@ -522,7 +522,7 @@ def test_verification_counts_errors_and_noise_by_hand(measured: dict[str, Any], 
 
 def test_calibrate_predict_and_train(own_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stage gives what the next one needs. Accuracy is measured by benchmarks/verify.py, not here."""
-    monkeypatch.setitem(suite.SCALES, "cpu", TINY)
+    monkeypatch.setitem(suite.SCALES, "cpu", suite.Scale(0.0005, 4e4, 3, 2, 1, (1 << 12,)))
     monkeypatch.setattr(session, "LONGEST_POINT_S", 1e-4)
     monkeypatch.setattr(calibrate_module, "dtypes_of", lambda _: ["float32"])
     monkeypatch.setattr(

@@ -122,7 +122,7 @@ def test_the_suite_measures_fp8_where_it_runs(monkeypatch: pytest.MonkeyPatch) -
     assert not any("scaled_mm" in label or "quantize" in label for label in before)
 
 
-def test_a_device_without_fp8_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_fp8_is_named_in_the_data_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, not for every size; and the data card has it."""
 
     def broken(*_: object, **__: object) -> torch.Tensor:

@@ -202,7 +202,7 @@ def test_the_zoo_is_measured_in_the_dtypes_a_device_has() -> None:
     assert {dtype for _, _, dtype in tensors_of(in_dtype(double, "float32", "float64"))} & {"float64"}
 
 
-def test_what_ships_is_what_recording_gives() -> None:
+def test_shipped_operators_equal_a_new_recording() -> None:
     """One small model recorded anew: operators that a new definition or torch no longer runs would be missing."""
     shipped = {label(each.recorded) for each in zoo_operators()}
     found = recorded_of("ncf")
@@ -238,7 +238,7 @@ def _task(name: str, done: list[str], fail: Exception | None = None) -> Task:
     return Task(name, run)
 
 
-def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
+def test_finished_tasks_are_not_measured_again(tmp_path: Path) -> None:
     done: list[str] = []
     journal = Journal(tmp_path / "j", HEADER)
     run_plan([_task("a", done), _task("b", done)], journal, CPU, 1e6)
@@ -247,7 +247,7 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
     assert left_out == []
 
 
-def test_no_time_left_is_said_task_by_task() -> None:
+def test_tasks_without_time_are_listed() -> None:
     done: list[str] = []
     assert run_plan([_task("a", done), _task("b", done)], Journal(), CPU, 0.0) == ["a: no time left", "b: no time left"]
     assert done == []
@@ -462,7 +462,7 @@ def test_a_measurement_continues_where_its_budget_ended(
         (["measure", "--output", "nowhere/at/all"], "make it first"),
     ],
 )
-def test_bad_words_are_one_sentence(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_one_sentence(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     import re
 
     assert main(words) == 2

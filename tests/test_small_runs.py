@@ -63,7 +63,7 @@ def test_every_pass_is_a_whole_number_of_steps(device_type: str) -> None:
         assert largest <= find_dataset(dataset).size
 
 
-def test_what_is_left_out_for_want_of_time_is_even_over_networks() -> None:
+def test_a_short_budget_leaves_equally_many_passes_per_network() -> None:
     plan = configurations(NETWORKS, (1, 2), "cpu")
     for length in range(1, len(plan), 7):
         counts = Counter(each.model for each in plan[:length])
@@ -113,7 +113,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert measured.job == ONE.job().replace(gpu="this-cpu")  # no device file there
 
 
-def test_drift_of_the_machine_is_seen() -> None:
+def test_drift_of_the_machine_is_detected() -> None:
     import random
 
     chance = random.Random(3)
@@ -268,7 +268,7 @@ def test_a_journal_of_another_machine_is_refused(tmp_path: Path) -> None:
         (["--on", "tpu"], "use cpu or cuda"),
     ],
 )
-def test_bad_words_are_one_sentence(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_one_sentence(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", *words]) == 2
     said = capsys.readouterr().err.strip()
     assert why in said
@@ -278,7 +278,7 @@ def test_bad_words_are_one_sentence(words: list[str], why: str, capsys: pytest.C
 # --- the reader and what ships --------------------------------------------------------------------------------------
 
 
-def test_the_reader_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_reader_names_the_error(tmp_path: Path) -> None:
     with pytest.raises(PredictorError, match="cannot be read"):
         read_runs(tmp_path)
     text = (COMMITTED / TABLE).read_text(encoding="utf-8").splitlines()
@@ -327,7 +327,7 @@ def test_the_committed_figures_hang_together(committed: list[dict[str, Any]]) ->
     assert all(m.job.device == str(COMMITTED / DEVICE) and m.job.gpu == "this-cpu" for m in measured)
 
 
-def test_the_card_says_what_the_table_holds(committed: list[dict[str, Any]]) -> None:
+def test_the_card_agrees_with_the_table(committed: list[dict[str, Any]]) -> None:
     card = (COMMITTED / CARD).read_text(encoding="utf-8")
     said = re.search(r"- ([\d,]+) rows of (\d+) networks, ([\d,]+) passes in all, ([\d,]+) s", card)
     assert said is not None
