@@ -26,10 +26,11 @@ test: lint typecheck unit  ## set up (with torch), then lint, types, imports and
 test-slow: .venv/.dev  ## studies of a minute or more, and tests of real rates, one at a time
 	$(BIN)/python -m pytest -m slow
 
-lint: .venv/.dev  ## ruff, and the direction of imports
+lint: .venv/.dev  ## ruff, the direction of imports, unused code
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/vulture
 
 typecheck: .venv/.dev  ## mypy
 	$(BIN)/mypy
