@@ -90,7 +90,7 @@ class Loading:
 _NAMES = tuple(item.name for item in fields(Loading))
 
 
-class Pace:
+class LoadedSteps:
     """Steps, epochs and runs as intervals, from a loader and a training step that takes `train`.
 
     P10 of the training step is combined with a fast loader, P90 with a slow one: their errors are taken as fully

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.loading import Loading, Pace
+from precision_time.estimate.loading import LoadedSteps, Loading
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.job.datasets import DATASETS, samples_per_epoch
 from precision_time.job.job import Job
@@ -35,14 +35,14 @@ def run_times(job: Job, step: TrainingStep, train: Interval, loader: Loader | No
     global_batch = step.batch_size * job.grad_accum * replicas
     per_epoch = _steps_per_epoch(job, step, global_batch)
     steps = _steps(job, per_epoch, global_batch)
-    pace = Pace(loader, train, per_epoch, steps) if loader is not None else None
-    loading = pace.loading() if pace else None
+    loaded = LoadedSteps(loader, train, per_epoch, steps) if loader is not None else None
+    loading = loaded.loading() if loaded else None
     interval = loading.step if loading else train
     epoch = interval.scaled(per_epoch) if per_epoch else None
     stepping = interval.scaled(steps) if steps else None
-    if pace and loading:
-        epoch = loading.first_epoch if pace.only_first else loading.later_epoch
-        stepping = pace.run(steps) if steps else None
+    if loaded and loading:
+        epoch = loading.first_epoch if loaded.only_first else loading.later_epoch
+        stepping = loaded.run(steps) if steps else None
     run, mean_step_s = None, interval.p50
     if steps is not None and stepping is not None:
         run = stepping.shifted(around_steps(job, steps, per_epoch, forward_s, step.batch_size))
