@@ -17,6 +17,7 @@ from precision_time.timing.parameters import read_data
 Array = NDArray[np.float64]
 
 
+_BACKWARD = int(Phase.BACKWARD)
 WAIT_S = 20e-6
 """Seconds to read one number back from an idle device: copy, wait, return through Python. Assumed."""
 
@@ -51,7 +52,7 @@ class HostCosts:
     def of(self, segment: Segment, per_kind: Array) -> Array:
         """Host seconds of every call of a segment."""
         seconds = per_kind[segment.kind] + self.view_s * segment.views
-        return np.asarray(np.where(segment.phase == Phase.BACKWARD, seconds * self.backward_share, seconds))
+        return np.asarray(np.where(segment.phase == _BACKWARD, seconds * self.backward_share, seconds))
 
 
 @cache

@@ -120,11 +120,13 @@ def pass_of(
 
 
 def unit_times(
-    kinds: TimedSignatures, unit: UnitProgram, joined: Communicators, overhead: FrameworkOverhead
+    kinds: TimedSignatures, unit: UnitProgram, joined: Communicators | None, overhead: FrameworkOverhead
 ) -> UnitTimes:
-    """The passes of a unit whose ranks communicate in `joined`."""
+    """The passes of a unit whose ranks communicate in `joined` (None: not at all)."""
 
     def timed(collectives: tuple[CollectiveOp, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
+        if joined is None:
+            return ()
         sharing = sum(1 for each in collectives if each.behind in ("weights", "products")) or 1
         times = []
         for each in collectives:

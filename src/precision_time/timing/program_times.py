@@ -120,11 +120,11 @@ def time_program(
     kinds = time_signatures(program.kinds, cluster, options, execution, constants, overhead)
     costs = constants.layouts
     joined = Communicators.of(program, cluster, costs)
-    within = tuple(joined.groups.get(name) for name in WITHIN_UNITS)
+    within = tuple((name, joined.groups[name]) for name in WITHIN_UNITS if name in joined.groups)
     # The units' operators come first and have the same times in every program.
     first = program.kinds.parts[0] if program.kinds.parts else program.kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
-    units = _all_unit_times(shared, program.units, within, cluster, costs.overlap, overhead)
+    units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
     data = {
         id(stage): _data_times(
             program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable, stage.expert_trainable
@@ -135,12 +135,7 @@ def time_program(
         **fields_of(kinds),
         program=program,
         units=units,
-        unit_data=tuple(
-            _data_times(
-                program, joined, u.dense_elements, u.expert_elements, u.dense_trainable, u.expert_trainable
-            )
-            for u in program.units
-        ),
+        unit_data=_unit_data(program, joined),
         stage_data=tuple(data[id(stage)] for stage in program.stages),
         sweeps=tuple(_sweeps(kinds, stage, overhead) for stage in program.stages),
         bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
@@ -198,12 +193,26 @@ WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
 
 @lru_cache(maxsize=1024)
 def _all_unit_times(
-    kinds: TimedSignatures, units: tuple[UnitProgram, ...], within: tuple[Group | None, ...], cluster: Cluster,
-    overlap: float, overhead: FrameworkOverhead,
-) -> tuple[UnitTimes, ...]:  # fmt: skip
-    groups = {name: group for name, group in zip(WITHIN_UNITS, within, strict=True) if group is not None}
-    joined = Communicators(groups, cluster, overlap)
+    kinds: TimedSignatures,
+    units: tuple[UnitProgram, ...],
+    within: tuple[tuple[str, Group], ...],
+    cluster: Cluster | None,
+    overlap: float,
+    overhead: FrameworkOverhead,
+) -> tuple[UnitTimes, ...]:
+    """`cluster` is None where no ranks exchange within units: then the times do not depend on the number of nodes."""
+    joined = None if cluster is None else Communicators(dict(within), cluster, overlap)
     return tuple(unit_times(kinds, unit, joined, overhead) for unit in units)
+
+
+def _unit_data(program: StepProgram, joined: Communicators) -> tuple[DataTimes, ...]:
+    """Of each unit, where its weights or gradients travel alone and not in buckets."""
+    if program.buckets.buckets:
+        return (DataTimes(0.0, 0.0),) * len(program.units)
+    return tuple(
+        _data_times(program, joined, u.dense_elements, u.expert_elements, u.dense_trainable, u.expert_trainable)
+        for u in program.units
+    )
 
 
 def _data_times(
