@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -83,6 +84,7 @@ def map_chunks(
 
 
 def _each(work: Callable[[Argument], Result], items: Sequence[Argument]) -> list[Result]:
+    gc.freeze()  # caches live as long as the worker, so the garbage collector need not visit them
     return [work(item) for item in items]
 
 
