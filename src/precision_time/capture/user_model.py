@@ -109,9 +109,11 @@ def _load(path: Path) -> ModuleType:
         raise CaptureError(f"{path} cannot be imported as Python; name a .py file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[spec.name] = module  # dataclasses of the file look their module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[spec.name]
         raise CaptureError(f"{path} fails on import ({type(error).__name__}: {error}); fix it first") from error
     finally:
         sys.path.pop(0)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from precision_time.measure.bench import Bench
 from precision_time.measure.clock import summary, timed_for
 from precision_time.measure.convolutions import conv_benches
+from precision_time.measure.launch import Report, no_report
 from precision_time.measure.products import Limits, attention_benches, matmul_benches
 from precision_time.measure.suite import rate
 from precision_time.measure.tensors import taking_turns
@@ -28,7 +29,7 @@ _TRAFFIC_ELEMENTS = {"cpu": (1 << 16, 1 << 20), "cuda": (1 << 24,)}
 _TRAFFIC_OPERATORS = 12
 
 
-def interference_task(task: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def interference_task(task: dict[str, Any], device: torch.device, _report: Report = no_report) -> dict[str, Any]:
     """Measure collectives and contention among all ranks.
 
     Returns {"collectives": {name: [[bytes, seconds] ...]}, "contention": {"family class": [factor of each probe]}}.

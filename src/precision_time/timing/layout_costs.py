@@ -20,8 +20,8 @@ class FrameworkOverhead:
     host          factor on every host cost with all GPUs of a node in use, in place of host contention; None: not
                   measured
     traffic       factor on memory-bound kernels except the optimizer's
-    host_power    p of the seconds of a pass, (d^p + h^p)^(1/p) of device seconds d and host seconds h, where the host
-                  synchronizes so often that it does not run ahead of the device; None: it runs ahead freely
+    host_power    p in (d^p + h^p)^(1/p), the seconds of a pass with device seconds d and host seconds h, where a
+                  framework synchronizes too often for its host to run ahead of the device; None: the host runs ahead
     """
 
     host: float | None = None
