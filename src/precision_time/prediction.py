@@ -117,9 +117,7 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
     lengths = [b - a for a, b in zip(starts, [*starts[1:], last.steps], strict=True)]
     spans = list(zip(estimates, starts, lengths, strict=True))
     fixed = last.run.p50 - _stepping(last, 0, last.steps, "p50") if last.run else 0.0
-    total = Interval(*(
-        sum(_stepping(e, start, n, q) for e, start, n in spans) + fixed for q in ("p10", "p50", "p90")
-    ))  # fmt: skip
+    total = Interval(*(sum(_stepping(e, start, n, q) for e, start, n in spans) + fixed for q in ("p10", "p50", "p90")))
     ratio = total.p50 / last.run.p50 if last.run else 1.0
     note = "; ".join(
         f"{p.precision} {e.step.p50:.4g} s x {n} steps" for p, e, n in zip(parts, estimates, lengths, strict=True)

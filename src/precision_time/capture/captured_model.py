@@ -165,9 +165,14 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
     if prefix == "hf" and not Path(rest).is_file():
         raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
     entry = ZooEntry(
-        name=job.model, builder=builder, family=prefix, input={**defaults, **job.input},
-        optimizer="adamw" if prefix == "hf" else "sgd", dataset="" if prefix == "hf" else "imagenet", batch_size=32,
-    )  # fmt: skip
+        name=job.model,
+        builder=builder,
+        family=prefix,
+        input={**defaults, **job.input},
+        optimizer="adamw" if prefix == "hf" else "sgd",
+        dataset="" if prefix == "hf" else "imagenet",
+        batch_size=32,
+    )
     known = {} if prefix == "hf" else {"classes": 1000}
     config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
     sizes, spread = settle_lengths(_sizes(job, entry))
@@ -203,11 +208,17 @@ def _graph(model: _Model, precision: Precision, attention: str, execution: str, 
     attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
     return _cached_graph(
         _GraphKey(
-            model.name, model.shipped and rules == "cuda", tuple(sorted(model.config.items())),
-            tuple(sorted(model.sizes.items())), precision, attention,
-            execution if execution in FUSING else "eager", rules, model.entry,
+            model.name,
+            model.shipped and rules == "cuda",
+            tuple(sorted(model.config.items())),
+            tuple(sorted(model.sizes.items())),
+            precision,
+            attention,
+            execution if execution in FUSING else "eager",
+            rules,
+            model.entry,
         )
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=64)

@@ -76,16 +76,28 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
     if ".py" in job.model or ":" in job.model:  # of a file, which may change
         return _whole(job, job.layout_spec, precision, device_type)
     words = (
-        *_words(job), tuple(job.model_config.items()), tuple(job.input.items()), *_degrees(job.layout_spec), precision,
+        *_words(job),
+        tuple(job.model_config.items()),
+        tuple(job.input.items()),
+        *_degrees(job.layout_spec),
+        precision,
         device_type,
-    )  # fmt: skip
+    )
     return _step(_Asked(words, job, precision, device_type))
 
 
 _words = attrgetter(
-    "model", "batch_size", "attention", "execution", "framework", "memory_format", "optimizer", "optimizer_impl",
-    "clip_norm", "loss_scale",
-)  # fmt: skip
+    "model",
+    "batch_size",
+    "attention",
+    "execution",
+    "framework",
+    "memory_format",
+    "optimizer",
+    "optimizer_impl",
+    "clip_norm",
+    "loss_scale",
+)
 _OUTSIDE = frozenset({"dp", "zero", "shard", "schedule", "overlap_grad_reduce", "overlap_param_gather"})
 _degrees = attrgetter(*(item.name for item in fields(Layout) if item.name not in _OUTSIDE))
 
@@ -120,10 +132,18 @@ def _step(asked: _Asked) -> TrainingStep:
         there = {**sizes, **{word: -(-sizes[word] // parts) for word in split.lengths if word in sizes}}
         return _layers(
             _Key(
-                model.entry.name, model.entry.builder, tuple(sorted(local.items())), tuple(sorted(there.items())),
-                precision, attention, job.execution, device_type, job.framework, split.depth,
+                model.entry.name,
+                model.entry.builder,
+                tuple(sorted(local.items())),
+                tuple(sorted(there.items())),
+                precision,
+                attention,
+                job.execution,
+                device_type,
+                job.framework,
+                split.depth,
             )
-        )  # fmt: skip
+        )
 
     layers = at(layout.tp, layout.ep, etp, layout.cp)
     sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
@@ -175,12 +195,22 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
     step = capture_model(job, precision, device_type)
     layers = _units(step.graph)
     return _kept(
-        model=step.model, layers=layers, sharded=None, split=None, parameters=layers.parameter_count,
-        precision=precision, optimizer=step.optimizer,
-        implementation=step.implementation, clip_norm=step.clip_norm, batch_size=step.batch_size,
-        dataset=step.dataset, family=step.family, config=(),
-        sizes=tuple(step.sizes.items()), length_spread=step.length_spread,
-    )  # fmt: skip
+        model=step.model,
+        layers=layers,
+        sharded=None,
+        split=None,
+        parameters=layers.parameter_count,
+        precision=precision,
+        optimizer=step.optimizer,
+        implementation=step.implementation,
+        clip_norm=step.clip_norm,
+        batch_size=step.batch_size,
+        dataset=step.dataset,
+        family=step.family,
+        config=(),
+        sizes=tuple(step.sizes.items()),
+        length_spread=step.length_spread,
+    )
 
 
 def _check(job: Job, split: Split, config: Mapping[str, Any], layout: Layout, sizes: Mapping[str, Any]) -> None:

@@ -15,12 +15,25 @@ if TYPE_CHECKING:
     from precision_time.comparison.comparison import Comparison, Row
     from precision_time.estimate.estimate import Estimate
 
-_TERM_HEADS = dict(zip(
-    BREAKDOWN_TERMS,
-    ("forward", "backward", "optimizer", "scaling", "recompute", "casts", "host", "comm.", "bubble", "slowest GPU",
-     "data"),
-    strict=True,
-))  # fmt: skip
+_TERM_HEADS = dict(
+    zip(
+        BREAKDOWN_TERMS,
+        (
+            "forward",
+            "backward",
+            "optimizer",
+            "scaling",
+            "recompute",
+            "casts",
+            "host",
+            "comm.",
+            "bubble",
+            "slowest GPU",
+            "data",
+        ),
+        strict=True,
+    )
+)
 _SHOWN_WHERE_NONZERO = frozenset({"recompute", "bubble", "straggler_wait", "loader_stall"})
 """Terms that have a column only where some row spends time on them."""
 _STEP = "step P50 (P10-P90)"

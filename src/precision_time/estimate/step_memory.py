@@ -54,9 +54,12 @@ _ROWS = (WEIGHTS, COPIES, GRADIENTS, STATES, MASTERS, ACTIVATIONS, BUFFERS, UPDA
 
 
 def step_memory(
-    step: TrainingStep, program: StepProgram, options: Options, capacity_bytes: int,
+    step: TrainingStep,
+    program: StepProgram,
+    options: Options,
+    capacity_bytes: int,
     process_bytes: int = FRAMEWORK_BYTES,
-) -> Memory:  # fmt: skip
+) -> Memory:
     """Memory of the fullest stage, with all stages of a pipeline. `capacity_bytes`: of the device; `process_bytes`: of
     the process besides tensors."""
     costs = _Costs(step, program, options, process_bytes)
@@ -217,9 +220,19 @@ class _Costs:
         them."""
         sharing = self.program if self.zero >= 2 else None
         words = (
-            self.parts, self.program.units, stage.chunks, first, last, self.options.recompute, self.options.framework,
-            self.appears, self.gradient, self.received, self._gradients(stage), sharing,
-        )  # fmt: skip
+            self.parts,
+            self.program.units,
+            stage.chunks,
+            first,
+            last,
+            self.options.recompute,
+            self.options.framework,
+            self.appears,
+            self.gradient,
+            self.received,
+            self._gradients(stage),
+            sharing,
+        )
         return _played(_Asked(words, self, stage, first, last))
 
     # --- lasting bytes
@@ -332,10 +345,14 @@ class _Costs:
         copies = 0
         for place, use in enumerate(uses):
             if use.times == 1:
-                moments.append({
-                    ACTIVATIONS: level + use.forward - use.lives.copies, COPIES: copies + use.lives.copies,
-                    GRADIENTS: standing, BUFFERS: self.received + self._gathered(uses, place, 1),
-                })  # fmt: skip
+                moments.append(
+                    {
+                        ACTIVATIONS: level + use.forward - use.lives.copies,
+                        COPIES: copies + use.lives.copies,
+                        GRADIENTS: standing,
+                        BUFFERS: self.received + self._gathered(uses, place, 1),
+                    }
+                )
             level += use.times * (use.keeps - (use.lives.copies if use.recompute != "full" else 0))
             copies += use.times * use.lives.copies
         copies -= sum(use.times * use.lives.copies for use in uses if use.recompute == "full")
@@ -349,10 +366,14 @@ class _Costs:
                 most, gradients = use.backward(graded)
                 working = most - gradients - use.lives.copies
                 gradients += self.gradient * use.largest if adds else 0
-                moments.append({
-                    ACTIVATIONS: level + working, COPIES: copies + use.lives.copies,
-                    GRADIENTS: standing + done + gradients, BUFFERS: self.received + self._gathered(uses, place, -1),
-                })  # fmt: skip
+                moments.append(
+                    {
+                        ACTIVATIONS: level + working,
+                        COPIES: copies + use.lives.copies,
+                        GRADIENTS: standing + done + gradients,
+                        BUFFERS: self.received + self._gathered(uses, place, -1),
+                    }
+                )
             done += use.times * self._done(use)
         if self.fsdp:
             rest = sum(use.times * use.trainable for use in uses if not use.block)
@@ -360,10 +381,13 @@ class _Costs:
             # Its weights are freed before its gradients are copied to be reduced.
             wide = max(self.program.weight_bytes if self.zero >= 3 else 0.0, self.program.gradient_bytes)
             sharded = self._gradient_width * rest / self.program.layout.shard_ranks
-            moments.append({
-                GRADIENTS: self._gradients(stage) - (sharded if self.appears else 0.0) + self.gradient * rest,
-                ACTIVATIONS: 0.0, BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
-            })  # fmt: skip
+            moments.append(
+                {
+                    GRADIENTS: self._gradients(stage) - (sharded if self.appears else 0.0) + self.gradient * rest,
+                    ACTIVATIONS: 0.0,
+                    BUFFERS: wide * rest + self.program.gradient_bytes * reduced,
+                }
+            )
         return moments
 
     def _done(self, use: _Use) -> float:

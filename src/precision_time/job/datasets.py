@@ -41,12 +41,8 @@ DATASETS: dict[str, Dataset] = {
         Dataset("mnist", 60_000, "images", "LeCun et al. 1998"),
         Dataset("fashion-mnist", 60_000, "images", "Xiao et al. 2017"),
         Dataset("coco", 118_287, "images", "COCO 2017 train, cocodataset.org", "see coco-annotated"),
-        Dataset(
-            "coco-annotated", 117_266, "images", "COCO 2017 train, MLPerf train_samples", "images with a box"
-        ),
-        Dataset(
-            "openimages-mlperf", 1_170_301, "images", "MLPerf RetinaNet logs, train_samples", "264 classes"
-        ),
+        Dataset("coco-annotated", 117_266, "images", "COCO 2017 train, MLPerf train_samples", "images with a box"),
+        Dataset("openimages-mlperf", 1_170_301, "images", "MLPerf RetinaNet logs, train_samples", "264 classes"),
         Dataset("msd-brain-tumour", 484, "volumes", "Medical Segmentation Decathlon task 01, training"),
         Dataset("msd-hippocampus", 260, "volumes", "Medical Segmentation Decathlon task 04, training"),
         Dataset("kits19", 168, "volumes", "MLPerf 3D U-Net, train_samples", "of 210 published cases"),
@@ -64,7 +60,10 @@ DATASETS: dict[str, Dataset] = {
         Dataset("openwebtext", 9_035_582_198, "tokens", "nanoGPT data/openwebtext", "GPT-2 BPE"),
         Dataset("c4", 156_000_000_000, "tokens", "Dodge et al. 2021, C4.EN", "rounded by the source"),
         Dataset(
-            "movielens-20m", 99_308_850, "user-item pairs", "grouplens.org ML-20M: 20,000,263 ratings",
+            "movielens-20m",
+            99_308_850,
+            "user-item pairs",
+            "grouplens.org ML-20M: 20,000,263 ratings",
             "as NCF trains: one rating of each of 138,493 users held out, four negatives per rating",
         ),
         Dataset("criteo-1tb", 4_195_197_692, "impressions", "MLPerf DLRM training samples (days 0 to 22)"),
@@ -75,7 +74,7 @@ DATASETS: dict[str, Dataset] = {
         Dataset("ogbn-products", 196_615, "nodes", "Hu et al. 2020 (OGB), training nodes"),
         Dataset("ogbn-arxiv", 90_941, "nodes", "Hu et al. 2020 (OGB), training nodes"),
     )
-}  # fmt: skip
+}
 
 ALIASES: dict[str, str] = {
     "imagenet-1k": "imagenet", "ilsvrc2012": "imagenet", "coco2017": "coco",

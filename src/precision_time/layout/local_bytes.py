@@ -65,10 +65,12 @@ def _only_multiplied(graph: OpGraph) -> list[int]:
         for index in call.reads:
             readers.setdefault(index, set()).add(graph.kinds[call.kind].name)
     return [
-        index for index, names in readers.items()
-        if names.issubset(_PRODUCTS) and 0 <= graph.storages[index].born < turn
+        index
+        for index, names in readers.items()
+        if names.issubset(_PRODUCTS)
+        and 0 <= graph.storages[index].born < turn
         and graph.storages[index].category is Category.ACTIVATIONS
-    ]  # fmt: skip
+    ]
 
 
 def _half_losses(graph: OpGraph) -> list[int]:

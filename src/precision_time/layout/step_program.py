@@ -53,9 +53,14 @@ class Options:
     def of(cls, job: Job) -> Options:
         """The options of a job."""
         return cls(
-            job.grad_accum, job.recompute, job.recompute_layers, job.communication_dtype, job.framework, job.loss_scale,
+            job.grad_accum,
+            job.recompute,
+            job.recompute_layers,
+            job.communication_dtype,
+            job.framework,
+            job.loss_scale,
             job.no_sync,
-        )  # fmt: skip
+        )
 
 
 def groups(layout: Layout) -> dict[str, tuple[int, int]]:
@@ -111,11 +116,19 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     ddp = replicated and options.framework == "pytorch" and not layout.zero  # divides as it copies into its buckets
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
     cut = Cut(
-        layout.pp, layout.vpp, over, expert_over, options.recompute, options.recompute_layers, adds,
-        sums=over if copied else 1, loss_scale=options.loss_scale,
-        averages=replicated and not copied and not ddp, buckets=ddp,
+        layout.pp,
+        layout.vpp,
+        over,
+        expert_over,
+        options.recompute,
+        options.recompute_layers,
+        adds,
+        sums=over if copied else 1,
+        loss_scale=options.loss_scale,
+        averages=replicated and not copied and not ddp,
+        buckets=ddp,
         wire=None if copied else wire,
-    )  # fmt: skip
+    )
     stages, kinds = _stages(step, units, cut)
     weight, gradient = _wire(step, options)
     return StepProgram(
@@ -186,9 +199,14 @@ def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
 
 
 def _stage(
-    step: TrainingStep, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], held: Held,
-    copies: tuple[Parameter, ...], cut: Cut, kinds: SignatureTable,
-) -> Stage:  # fmt: skip
+    step: TrainingStep,
+    units: tuple[UnitProgram, ...],
+    chunks: tuple[Chunk, ...],
+    held: Held,
+    copies: tuple[Parameter, ...],
+    cut: Cut,
+    kinds: SignatureTable,
+) -> Stage:
     """One stage: its chunks and its sweeps. `copies`: weights of another stage that it also holds (tied embeddings)."""
     swept = sweeps(step, held, copies, cut)
     copied = sum(p.numel for p in copies)
@@ -247,7 +265,8 @@ def _boundary(step: TrainingStep, parts: int) -> int:
     inside = set(after.forward)
     taken = dict.fromkeys(r for i in after.forward for r in graph.calls[i].reads)
     size = sum(
-        graph.storages[r].nbytes for r in taken
+        graph.storages[r].nbytes
+        for r in taken
         if graph.storages[r].born not in inside and graph.storages[r].category is Category.ACTIVATIONS
-    )  # fmt: skip
+    )
     return size // parts

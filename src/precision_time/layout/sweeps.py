@@ -125,9 +125,15 @@ def _tail(step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut)
     order = tuple(sorted(sizes.items()))
     sweep = Sweep(tuple(size for size, _ in order), tuple(times for _, times in order))
     return _sweep_tail(
-        sweep, first.dtype, first.grad_dtype, step.precision, step.optimizer, step.implementation, step.clip_norm,
+        sweep,
+        first.dtype,
+        first.grad_dtype,
+        step.precision,
+        step.optimizer,
+        step.implementation,
+        step.clip_norm,
         cut.loss_scale,
-    )  # fmt: skip
+    )
 
 
 _sweep_tail = lru_cache(maxsize=4096)(sweep_tail)

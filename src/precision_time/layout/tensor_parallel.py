@@ -131,9 +131,14 @@ def _is_product(graph: OpGraph, index: int) -> bool:
 
 
 def _tensor(
-    graph: OpGraph, unit: Unit, split: Split, layout: Layout, region: str,
-    forward: list[CollectiveOp], backward: list[CollectiveOp],
-) -> None:  # fmt: skip
+    graph: OpGraph,
+    unit: Unit,
+    split: Split,
+    layout: Layout,
+    region: str,
+    forward: list[CollectiveOp],
+    backward: list[CollectiveOp],
+) -> None:
     size = _stream(graph, unit, region, split)
     hidden = "products" if layout.overlap_tp else ""
     gather = CollectiveOp(TENSOR, "all_gather", size, behind=hidden)

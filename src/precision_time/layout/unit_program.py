@@ -26,9 +26,13 @@ class SignatureTable:
 
 
 def unit_program(
-    step: TrainingStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature],
+    step: TrainingStep,
+    unit: Unit,
+    layout: Layout,
+    recompute: str,
+    copies: Sequence[OpSignature],
     kinds: SignatureTable,
-) -> UnitProgram:  # fmt: skip
+) -> UnitProgram:
     graph = step.layers.graph
     collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
     block = unit.name not in (BEFORE, AFTER)
@@ -134,9 +138,14 @@ def gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
 
 
 def _segment(
-    step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: SignatureTable,
-    more: Sequence[OpSignature] = (), phase: Phase = Phase.BACKWARD,
-) -> Segment:  # fmt: skip
+    step: TrainingStep,
+    unit: Unit,
+    calls: Sequence[int],
+    layout: Layout,
+    kinds: SignatureTable,
+    more: Sequence[OpSignature] = (),
+    phase: Phase = Phase.BACKWARD,
+) -> Segment:
     rows: list[tuple[int, Phase, int, int]] = []
     for index in calls:
         call = step.layers.graph.calls[index]

@@ -55,10 +55,19 @@ class Point:
         work = self.work
         features = dict(work.features)
         return [
-            self.operator, work.family, work.variant, work.math, work.dtype, *work.shape,
-            *(float(features.get(name, 1.0)) for name in CONVOLUTION_FEATURES), work.flops, work.bytes,
-            work.launches, float(f"{self.time.seconds:.5g}"), round(self.time.spread, 4),
-        ]  # fmt: skip
+            self.operator,
+            work.family,
+            work.variant,
+            work.math,
+            work.dtype,
+            *work.shape,
+            *(float(features.get(name, 1.0)) for name in CONVOLUTION_FEATURES),
+            work.flops,
+            work.bytes,
+            work.launches,
+            float(f"{self.time.seconds:.5g}"),
+            round(self.time.spread, 4),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """All fields, as in a journal: enough to compute the work anew with another version of the timing model."""

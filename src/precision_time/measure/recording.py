@@ -218,9 +218,17 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is
 
 
 def _attention_backward(
-    grad: Any, query: Any, key: Any, value: Any, mask: Any, _out: Any, _sums: Any, dropout_p: float, is_causal: bool,
+    grad: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    _out: Any,
+    _sums: Any,
+    dropout_p: float,
+    is_causal: bool,
     learned: bool = False,
-) -> Callable[[], Any]:  # fmt: skip
+) -> Callable[[], Any]:
     with torch.enable_grad():
         leaves = [t.detach().requires_grad_() for t in (query, key, value, *([mask] if learned else []))]
         masks = leaves[3:] or [mask]

@@ -134,11 +134,21 @@ COMMUNICATION: tuple[Feature, ...] = (
 """Features of communication."""
 
 OVERLAP: tuple[Feature, ...] = tuple(
-    each for each in COMMUNICATION if each.name in (
-        "wire_share", "inner_share", "wire_window", "log_ranks", "gradient_bytes", "matrix_use", "bandwidth_saved",
-        "scaling_share", "host_share",
+    each
+    for each in COMMUNICATION
+    if each.name
+    in (
+        "wire_share",
+        "inner_share",
+        "wire_window",
+        "log_ranks",
+        "gradient_bytes",
+        "matrix_use",
+        "bandwidth_saved",
+        "scaling_share",
+        "host_share",
     )
-)  # fmt: skip
+)
 """Features of the overlap; the aggregator also gets the predicted communication over compute."""
 
 FEATURES = tuple({each.name: each for each in (*COMPUTE, *COMMUNICATION)}.values())

@@ -132,9 +132,11 @@ class PipelineTimeline:
         f, b, w = float(forward_s[stage]), float(backward_s[stage]), float(weight_s[stage])
         end = 0.0
         for start, forward, micro in zip(
-            self._starts[rows, 0, stage].tolist(), cells.forward[rows, stage].tolist(),
-            cells.micro[rows, stage].tolist(), strict=True,
-        ):  # fmt: skip
+            self._starts[rows, 0, stage].tolist(),
+            cells.forward[rows, stage].tolist(),
+            cells.micro[rows, stage].tolist(),
+            strict=True,
+        ):
             yield Interval(start, f if forward else b, "forward" if forward else "backward", micro, 0)
             end = start + (f if forward else b)
             if self.schedule == "zero-bubble" and not forward and micro >= stage:
@@ -152,9 +154,13 @@ class PipelineTimeline:
         at = (rows, halves, stage)
         seconds = np.stack([self.times.forward_s[stage], self.times.backward_s[stage]])[halves, cells.chunk[at]]
         for start, duration, half, micro, chunk in zip(
-            self._starts[at].tolist(), seconds.tolist(), halves.tolist(), cells.micro[at].tolist(),
-            cells.chunk[at].tolist(), strict=True,
-        ):  # fmt: skip
+            self._starts[at].tolist(),
+            seconds.tolist(),
+            halves.tolist(),
+            cells.micro[at].tolist(),
+            cells.chunk[at].tolist(),
+            strict=True,
+        ):
             yield Interval(start, duration, "backward" if half else "forward", micro, chunk)
 
     @cached_property

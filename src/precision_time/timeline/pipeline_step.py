@@ -84,9 +84,12 @@ def pipeline_step(timed: TimedProgram) -> Timeline:
     each = [known[id(stage)] for stage in program.stages]
     weights = np.array([s.weights for s in each]) if layout.schedule == "zero-bubble" else None
     played = pipeline(
-        layout.schedule, StageTimes(np.array([s.forward for s in each]), np.array([s.backward for s in each]), weights),
-        timed.send_s, program.micro_batches, blocking_send=layout.schedule in ("1f1b", "gpipe"),
-    )  # fmt: skip
+        layout.schedule,
+        StageTimes(np.array([s.forward for s in each]), np.array([s.backward for s in each]), weights),
+        timed.send_s,
+        program.micro_batches,
+        blocking_send=layout.schedule in ("1f1b", "gpipe"),
+    )
     ends = [_stage_end(timed, index, seconds, played) for index, seconds in enumerate(each)]
     stage = busiest_stage(program, timed.units)
     busiest = program.stages.index(stage)

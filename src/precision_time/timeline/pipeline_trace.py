@@ -20,25 +20,38 @@ def pipeline_trace(timeline: PipelineTimeline, title: str, most: int = MOST_MICR
     ]
     hidden = max(timeline.micro_batches - most, 0)
     for stage in range(timeline.times.stages):
-        events.append(
-            {"ph": "M", "pid": 0, "tid": stage, "name": "thread_name", "args": {"name": f"stage {stage}"}}
-        )  # fmt: skip
+        events.append({"ph": "M", "pid": 0, "tid": stage, "name": "thread_name", "args": {"name": f"stage {stage}"}})
         drawn_until = 0.0
         for start, duration, kind, micro_batch, chunk in timeline.intervals(stage):
             if micro_batch >= most:
                 continue
             drawn_until = start + duration
             events.append(
-                {"ph": "X", "pid": 0, "tid": stage, "ts": start * 1e6, "dur": duration * 1e6,
-                 "name": f"{kind} {micro_batch}", "cat": kind,
-                 "args": {"micro_batch": micro_batch, "chunk": chunk}}
-            )  # fmt: skip
+                {
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": stage,
+                    "ts": start * 1e6,
+                    "dur": duration * 1e6,
+                    "name": f"{kind} {micro_batch}",
+                    "cat": kind,
+                    "args": {"micro_batch": micro_batch, "chunk": chunk},
+                }
+            )
         if hidden:
             end = float(timeline.stage_end_s[stage])
             events.append(
-                {"ph": "X", "pid": 0, "tid": stage, "ts": drawn_until * 1e6, "dur": max(end - drawn_until, 0.0) * 1e6,
-                 "name": f"{hidden} more micro-batches", "cat": "note", "args": {}}
-            )  # fmt: skip
+                {
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": stage,
+                    "ts": drawn_until * 1e6,
+                    "dur": max(end - drawn_until, 0.0) * 1e6,
+                    "name": f"{hidden} more micro-batches",
+                    "cat": "note",
+                    "args": {},
+                }
+            )
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",

@@ -25,9 +25,14 @@ def communication_within_units(timed: TimedProgram, stage: Stage) -> tuple[dict[
 
 
 def timeline_of(
-    timed: TimedProgram, busiest: Stage, step_s: float, straggler_wait_s: float, exposed: Mapping[str, float],
-    hidden: Mapping[str, float], launched_s: float | None = None,
-) -> Timeline:  # fmt: skip
+    timed: TimedProgram,
+    busiest: Stage,
+    step_s: float,
+    straggler_wait_s: float,
+    exposed: Mapping[str, float],
+    hidden: Mapping[str, float],
+    launched_s: float | None = None,
+) -> Timeline:
     """The terms of a step of `step_s`, to which `straggler_wait_s` is added.
 
     Time that is neither compute nor communication is a wait for the host. In a pipeline `launched_s` of it is; the rest

@@ -56,9 +56,15 @@ def trace_events(timed: TimedProgram, modules: Sequence[str], title: str) -> dic
 
 def _event(stream: int, name: str, category: str, start_s: float, seconds: float, args: Event) -> Event:
     return {
-        "ph": "X", "pid": 0, "tid": stream + 1, "ts": start_s * 1e6, "dur": seconds * 1e6, "name": name,
-        "cat": category, "args": args,
-    }  # fmt: skip
+        "ph": "X",
+        "pid": 0,
+        "tid": stream + 1,
+        "ts": start_s * 1e6,
+        "dur": seconds * 1e6,
+        "name": name,
+        "cat": category,
+        "args": args,
+    }
 
 
 def _operators(timed: TimedProgram, span: Span, block: str, modules: Sequence[str]) -> Iterator[Event]:
@@ -67,9 +73,13 @@ def _operators(timed: TimedProgram, span: Span, block: str, modules: Sequence[st
     assert segment is not None
     starts, durations = _times(timed, span)
     rows = zip(
-        segment.kind.tolist(), segment.phase.tolist(), segment.module.tolist(), starts.tolist(), durations.tolist(),
+        segment.kind.tolist(),
+        segment.phase.tolist(),
+        segment.module.tolist(),
+        starts.tolist(),
+        durations.tolist(),
         strict=True,
-    )  # fmt: skip
+    )
     for index, phase, module, start, duration in rows:
         signature = timed.kinds[index]
         label = signature.attr("label")
@@ -130,10 +140,22 @@ def with_loader(trace: dict[str, Any], train_s: float, loader_s: float, stall_s:
         **trace,
         "traceEvents": [
             *events,
-            *({"ph": "M", "pid": 0, "tid": track + at, "name": "thread_name", "args": {"name": name}}
-              for at, name in enumerate(("loader", "loader stall"))),
-            *({"ph": "X", "pid": 0, "tid": track + at, "ts": start * 1e6, "dur": seconds * 1e6, "name": name,
-               "cat": "loader", "args": {"limit": binding}}
-              for at, (name, start, seconds) in enumerate(drawn)),
+            *(
+                {"ph": "M", "pid": 0, "tid": track + at, "name": "thread_name", "args": {"name": name}}
+                for at, name in enumerate(("loader", "loader stall"))
+            ),
+            *(
+                {
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": track + at,
+                    "ts": start * 1e6,
+                    "dur": seconds * 1e6,
+                    "name": name,
+                    "cat": "loader",
+                    "args": {"limit": binding},
+                }
+                for at, (name, start, seconds) in enumerate(drawn)
+            ),
         ],
-    }  # fmt: skip
+    }

@@ -255,9 +255,12 @@ class _Book:
         for i, (family, math, kind) in enumerate(zip(points.family, points.math, kinds, strict=True)):
             operator, variant = self._operator[i], points.variant[i]
             for key in (
-                ("own", operator, family, variant, math, kind), ("operator", operator, math, kind),
-                ("variant", family, variant, math, kind), ("unit", family, math, kind), ("family", family, kind),
-            ):  # fmt: skip
+                ("own", operator, family, variant, math, kind),
+                ("operator", operator, math, kind),
+                ("variant", family, variant, math, kind),
+                ("unit", family, math, kind),
+                ("family", family, kind),
+            ):
                 self._members.setdefault(key, []).append(i)
         self._curves: dict[tuple[Key, bool], _Curve] = {}
         self._surfaces: dict[Key, _Surface] = {}
@@ -267,12 +270,17 @@ class _Book:
         (on a CPU also of half precision, by elements); then any pointwise."""
         of_operator = ("operator", operator, math, kind)
         key = self._first(
-            ("own", operator, family, variant, math, kind), of_operator,
+            ("own", operator, family, variant, math, kind),
+            of_operator,
             *(("operator", other, math, kind) for other in ALIKE.get(operator, ())),
-            ("variant", family, variant, math, kind), ("family", family, kind), ("operator", operator, math, "fp32"),
-            ("family", family, "fp32"), *(self._narrower(operator, family, math) if kind == "fp32" else ()),
-            ("family", "pointwise", kind), ("family", "pointwise", "fp32"),
-        )  # fmt: skip
+            ("variant", family, variant, math, kind),
+            ("family", family, kind),
+            ("operator", operator, math, "fp32"),
+            ("family", family, "fp32"),
+            *(self._narrower(operator, family, math) if kind == "fp32" else ()),
+            ("family", "pointwise", kind),
+            ("family", "pointwise", "fp32"),
+        )
         if key is None:
             return None
         own = key[0] == "own" or (key == of_operator and not variant)

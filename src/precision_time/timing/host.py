@@ -61,9 +61,16 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
     content = read_data("host.json")
     us = {key: value * 1e-6 * factor for key, value in content["modes"][execution].items()}
     return HostCosts(
-        us["operator_us"], us["view_us"], us["kernel_us"], us["sweep_us"], us["list_us"], us["tensor_us"],
-        us["step_us"], content["log_spread"], content["backward_share"],
-    )  # fmt: skip
+        us["operator_us"],
+        us["view_us"],
+        us["kernel_us"],
+        us["sweep_us"],
+        us["list_us"],
+        us["tensor_us"],
+        us["step_us"],
+        content["log_spread"],
+        content["backward_share"],
+    )
 
 
 @cache
@@ -75,6 +82,13 @@ def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
         factor = host.operator_us / content["modes"]["eager"]["operator_us"]
         return replace(host_costs(execution, factor), log_spread=max(host.log_spread, content["log_spread"]))
     return HostCosts(
-        host.operator_us * 1e-6, host.view_us * 1e-6, host.kernel_us * 1e-6, host.sweep_us * 1e-6, host.list_us * 1e-6,
-        host.tensor_us * 1e-6, host.step_us * 1e-6, host.log_spread, host.backward_share,
-    )  # fmt: skip
+        host.operator_us * 1e-6,
+        host.view_us * 1e-6,
+        host.kernel_us * 1e-6,
+        host.sweep_us * 1e-6,
+        host.list_us * 1e-6,
+        host.tensor_us * 1e-6,
+        host.step_us * 1e-6,
+        host.log_spread,
+        host.backward_share,
+    )

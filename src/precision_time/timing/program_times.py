@@ -149,7 +149,7 @@ def time_program(
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, program.length_spread),
         slowdown=_slowdown(program, joined),
         communication_source="measured" if joined.measured else "learned",
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=4096)

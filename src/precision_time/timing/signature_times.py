@@ -123,10 +123,16 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     nbytes = _sum_by(owners, table.bytes, count)
     launches = _sum_by(owners, table.launches, count)
     return KindWorks(
-        table, owners, launches.astype(np.intp), nbytes, tuple(w.family for w in works_of_all), tuple(unsupported),
+        table,
+        owners,
+        launches.astype(np.intp),
+        nbytes,
+        tuple(w.family for w in works_of_all),
+        tuple(unsupported),
         np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
-        WorkTable.from_works(rivals), np.array(rival_of, dtype=np.intp),
-    )  # fmt: skip
+        WorkTable.from_works(rivals),
+        np.array(rival_of, dtype=np.intp),
+    )
 
 
 def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
@@ -212,9 +218,13 @@ def time_signatures(
 
 @lru_cache(maxsize=1024)
 def time_signature_part(
-    part: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    part: OpSignatures,
+    cluster: Machine,
+    options: WorkOptions,
+    execution: str,
+    constants: StepConstants,
     overhead: FrameworkOverhead | None,
-) -> TimedSignatures:  # fmt: skip
+) -> TimedSignatures:
     """Seconds of operators that several programs may share."""
     return _time_signatures(part, cluster, options, execution, constants, overhead)
 
@@ -257,9 +267,13 @@ def _before(lengths: Sequence[int]) -> list[int]:
 
 
 def _time_signatures(
-    program_kinds: OpSignatures, cluster: Machine, options: WorkOptions, execution: str, constants: StepConstants,
+    program_kinds: OpSignatures,
+    cluster: Machine,
+    options: WorkOptions,
+    execution: str,
+    constants: StepConstants,
     overhead: FrameworkOverhead | None,
-) -> TimedSignatures:  # fmt: skip
+) -> TimedSignatures:
     kinds = kind_works(program_kinds, options)
     gpu: Gpu = cluster.gpu
     times, calibrated = _kernel_times(kinds, gpu, constants)

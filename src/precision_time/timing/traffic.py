@@ -24,10 +24,14 @@ def _memory(family: str, flops_per_element: float = 1.0, in_place: bool = False)
             return []
         return [
             memory_work(
-                family, nbytes(kind.inputs), nbytes(outputs), dtype=float_dtype(kind),
-                flops=flops_per_element * elements, variant=_direction(kind),
+                family,
+                nbytes(kind.inputs),
+                nbytes(outputs),
+                dtype=float_dtype(kind),
+                flops=flops_per_element * elements,
+                variant=_direction(kind),
             )
-        ]  # fmt: skip
+        ]
 
     return rule
 
@@ -235,19 +239,30 @@ def _norm(family: str, read_passes: float, write_passes: float, launches: int = 
         channels = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
         return [
             memory_work(
-                family, read_passes * x.nbytes, write_passes * x.nbytes, launches, dtype=x.dtype,
-                flops=8.0 * x.numel, variant=_direction(kind), shape=(x.numel / max(channels, 1), channels),
+                family,
+                read_passes * x.nbytes,
+                write_passes * x.nbytes,
+                launches,
+                dtype=x.dtype,
+                flops=8.0 * x.numel,
+                variant=_direction(kind),
+                shape=(x.numel / max(channels, 1), channels),
             )
-        ]  # fmt: skip
+        ]
 
     return rule
 
 
 # Passes over the data: statistics need one read before the normalising read, so batch norm moves 3 and 5 tensors;
 # a row of layer norm stays on chip between the two (aten/src/ATen/native/cuda/Normalization.cuh, layer_norm_kernel.cu).
-register("aten.native_batch_norm", "aten.cudnn_batch_norm", "aten._native_batch_norm_legit",
-         "aten._native_batch_norm_legit_functional", "aten._batch_norm_with_update",
-         "aten._native_batch_norm_legit_no_training")(_norm("batch_norm", 2.0, 1.0, 2))  # fmt: skip
+register(
+    "aten.native_batch_norm",
+    "aten.cudnn_batch_norm",
+    "aten._native_batch_norm_legit",
+    "aten._native_batch_norm_legit_functional",
+    "aten._batch_norm_with_update",
+    "aten._native_batch_norm_legit_no_training",
+)(_norm("batch_norm", 2.0, 1.0, 2))
 register("aten.native_batch_norm_backward", "aten.cudnn_batch_norm_backward", "aten.batch_norm_backward")(
     _norm("batch_norm", 4.0, 1.0, 2)
 )
@@ -267,10 +282,16 @@ def _rms_norm(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     again = 2.0 * x.nbytes * (passes - 1)
     return [
         memory_work(
-            "layer_norm", nbytes(kind.inputs) + again, nbytes(kind.outputs), passes, dtype=x.dtype,
-            flops=8.0 * x.numel, variant=_direction(kind), shape=(rows, x.numel / max(rows, 1)),
+            "layer_norm",
+            nbytes(kind.inputs) + again,
+            nbytes(kind.outputs),
+            passes,
+            dtype=x.dtype,
+            flops=8.0 * x.numel,
+            variant=_direction(kind),
+            shape=(rows, x.numel / max(rows, 1)),
         )
-    ]  # fmt: skip
+    ]
 
 
 register("pt.rms_norm", "pt.rms_norm_backward")(_rms_norm)
@@ -332,10 +353,15 @@ def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     family = "pointwise" if passes == 1 else "batch_norm"
     return [
         memory_work(
-            family, passes * nbytes(kind.inputs), nbytes(kind.outputs), launches=passes, dtype=float_dtype(kind),
-            flops=float(operators * elements), variant="bwd" if kind.attr("backward") else "fwd",
+            family,
+            passes * nbytes(kind.inputs),
+            nbytes(kind.outputs),
+            launches=passes,
+            dtype=float_dtype(kind),
+            flops=float(operators * elements),
+            variant="bwd" if kind.attr("backward") else "fwd",
         )
-    ]  # fmt: skip
+    ]
 
 
 @register("pt.quantize")

@@ -105,10 +105,15 @@ def matmul_work(
     flops = 2.0 * batch * m * n * k
     operands = (1 if shared_a else batch) * m * k + (1 if shared_b else batch) * k * n
     return Work(
-        MATMUL, math, _DTYPE_OF_MATH[math], flops, flops, operands * in_bytes + extra_bytes,
+        MATMUL,
+        math,
+        _DTYPE_OF_MATH[math],
+        flops,
+        flops,
+        operands * in_bytes + extra_bytes,
         float(batch * m * n) * (in_bytes if out_bytes is None else out_bytes),
         shape=(float(batch), float(m), float(n), float(k)),
-    )  # fmt: skip
+    )
 
 
 def cheapest_convolution_gain(kernel: Sequence[int], stride: Sequence[int], groups: int) -> float:
@@ -188,17 +193,27 @@ def conv_work(
         alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
     return Work(
-        family, math, _DTYPE_OF_MATH[math], flops, flops / gain,
-        sizes[reads[0]] + sizes[reads[1]] + extra_bytes, written,
-        launches=3 if transposes else 1, variant=f"{direction}.{layout}",
-        shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])), alternative=alternative,
+        family,
+        math,
+        _DTYPE_OF_MATH[math],
+        flops,
+        flops / gain,
+        sizes[reads[0]] + sizes[reads[1]] + extra_bytes,
+        written,
+        launches=3 if transposes else 1,
+        variant=f"{direction}.{layout}",
+        shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])),
+        alternative=alternative,
         alternative_bytes=alternative_bytes,
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
         features=(
-            ("images", float(n)), ("positions", float(prod(out_spatial))), ("taps", float(taps)),
-            ("groups", float(groups)), ("stride", float(prod(conv.stride))),
+            ("images", float(n)),
+            ("positions", float(prod(out_spatial))),
+            ("taps", float(taps)),
+            ("groups", float(groups)),
+            ("stride", float(prod(conv.stride))),
         ),
-    )  # fmt: skip
+    )
 
 
 def _winograd(
@@ -278,11 +293,18 @@ def attention_work(attention: Attention, math: str, element_bytes: float, direct
     else:
         flops, read, written, launches = 2.5 * forward, q + kv + 2.0 * o, q + kv, 3
     return Work(
-        ATTENTION, math, _DTYPE_OF_MATH[math], flops, flops, read * element_bytes, written * element_bytes,
-        launches=launches, variant=direction,
+        ATTENTION,
+        math,
+        _DTYPE_OF_MATH[math],
+        flops,
+        flops,
+        read * element_bytes,
+        written * element_bytes,
+        launches=launches,
+        variant=direction,
         shape=(float(batch * heads), float(sq), float(sk), (head_dim + v_dim) / 2.0),
         features=(("causal", float(causal)), ("kv_heads", float(kv_heads))),
-    )  # fmt: skip
+    )
 
 
 def memory_work(
@@ -301,9 +323,17 @@ def memory_work(
     `shape`: rows and columns, where the kernel depends on them.
     """
     return Work(
-        family, "vector", dtype, flops, flops, bytes_read, bytes_written, launches=launches, variant=variant,
+        family,
+        "vector",
+        dtype,
+        flops,
+        flops,
+        bytes_read,
+        bytes_written,
+        launches=launches,
+        variant=variant,
         features=(("rows", shape[0]), ("cols", shape[1])),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,10 +362,18 @@ def rnn_works(layer: Recurrent, math: str, element_bytes: float, direction: str 
     state = directions * rows * (width + 2 * hidden) * element_bytes
     n, k = (width, hidden) if direction == "fwd" else (hidden, width)
     chain = Work(
-        RNN, math, _DTYPE_OF_MATH[math], recurrent, recurrent, weights + state,
-        directions * rows * hidden * element_bytes, launches=timesteps, variant=direction,
-        shape=(float(directions), float(batch), float(n), float(k)), repeats=timesteps,
-    )  # fmt: skip
+        RNN,
+        math,
+        _DTYPE_OF_MATH[math],
+        recurrent,
+        recurrent,
+        weights + state,
+        directions * rows * hidden * element_bytes,
+        launches=timesteps,
+        variant=direction,
+        shape=(float(directions), float(batch), float(n), float(k)),
+        repeats=timesteps,
+    )
     if direction == "fwd":
         return (matmul_work((directions, rows, width, input_size), math, element_bytes, shared_a=True), chain)
     return (

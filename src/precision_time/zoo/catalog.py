@@ -8,7 +8,12 @@ from precision_time.zoo.workload import ZooEntry
 ENTRIES: dict[str, ZooEntry] = {
     entry.name: entry
     for table in (
-        vision.ENTRIES, language.ENTRIES, speech_and_tables.ENTRIES, decoders.ENTRIES, diffusion.ENTRIES, small.ENTRIES,
+        vision.ENTRIES,
+        language.ENTRIES,
+        speech_and_tables.ENTRIES,
+        decoders.ENTRIES,
+        diffusion.ENTRIES,
+        small.ENTRIES,
     )
     for entry in table
-}  # fmt: skip
+}

@@ -102,11 +102,14 @@ def build_dit(config: Config, sizes: Sizes) -> Workload:
     return Workload(
         module=DiT(config, side),
         inputs={
-            "latents": torch.zeros(shape), "noise": torch.zeros(shape), "steps": tokens(batch),
-            "labels": tokens(batch), "levels": torch.ones(1000),
+            "latents": torch.zeros(shape),
+            "noise": torch.zeros(shape),
+            "steps": tokens(batch),
+            "labels": tokens(batch),
+            "levels": torch.ones(1000),
         },
         loss=loss,
-    )  # fmt: skip
+    )
 
 
 class FluxStream(nn.Module):
@@ -214,9 +217,11 @@ def build_flux(config: Config, sizes: Sizes) -> Workload:
     return Workload(
         module=Flux(config, patches + length),
         inputs={
-            "latents": torch.zeros(batch, patches, latent), "noise": torch.zeros(batch, patches, latent),
+            "latents": torch.zeros(batch, patches, latent),
+            "noise": torch.zeros(batch, patches, latent),
             "text": torch.zeros(batch, length, int(config["context"])),
-            "pooled": torch.zeros(batch, int(config["pooled"])), "steps": torch.zeros(batch),
+            "pooled": torch.zeros(batch, int(config["pooled"])),
+            "steps": torch.zeros(batch),
         },
         loss=loss,
-    )  # fmt: skip
+    )

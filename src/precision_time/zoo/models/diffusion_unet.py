@@ -203,11 +203,14 @@ def build(config: Config, sizes: Sizes) -> Workload:
     return Workload(
         module=StableDiffusion(config),
         inputs={
-            "latents": torch.zeros(shape), "noise": torch.zeros(shape), "steps": tokens(batch),
-            "levels": torch.ones(1000), "text": text,
+            "latents": torch.zeros(shape),
+            "noise": torch.zeros(shape),
+            "steps": tokens(batch),
+            "levels": torch.ones(1000),
+            "text": text,
         },
         loss=lambda module, inputs: F.mse_loss(
             module(inputs["latents"], inputs["noise"], inputs["steps"], inputs["levels"], inputs["text"]).float(),
             inputs["noise"].float(),
         ),
-    )  # fmt: skip
+    )

@@ -20,9 +20,13 @@ class _DenseLayer(nn.Module):
     def __init__(self, inside: int, growth: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.BatchNorm2d(inside), nn.ReLU(), conv(inside, 4 * growth, 1),
-            nn.BatchNorm2d(4 * growth), nn.ReLU(), conv(4 * growth, growth),
-        )  # fmt: skip
+            nn.BatchNorm2d(inside),
+            nn.ReLU(),
+            conv(inside, 4 * growth, 1),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(),
+            conv(4 * growth, growth),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, self.body(x)], 1)
@@ -66,12 +70,14 @@ class _Inception(nn.Module):
 
     def __init__(self, inside: int, one: int, three: Sequence[int], five: Sequence[int], pooled: int) -> None:
         super().__init__()
-        self.branches = nn.ModuleList((
-            _unit(inside, one, 1),
-            nn.Sequential(_unit(inside, three[0], 1), _unit(three[0], three[1], 3)),
-            nn.Sequential(_unit(inside, five[0], 1), _unit(five[0], five[1], 5)),
-            nn.Sequential(nn.MaxPool2d(3, 1, 1), _unit(inside, pooled, 1)),
-        ))  # fmt: skip
+        self.branches = nn.ModuleList(
+            (
+                _unit(inside, one, 1),
+                nn.Sequential(_unit(inside, three[0], 1), _unit(three[0], three[1], 3)),
+                nn.Sequential(_unit(inside, five[0], 1), _unit(five[0], five[1], 5)),
+                nn.Sequential(nn.MaxPool2d(3, 1, 1), _unit(inside, pooled, 1)),
+            )
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([branch(x) for branch in self.branches], 1)
@@ -120,10 +126,14 @@ def build_convmixer(config: Config, sizes: Sizes) -> Workload:
     """ConvMixer (Trockman and Kolter 2023): patches, then depthwise and pointwise convolutions of one width."""
     width, patch = int(config["width"]), int(config["patch"])
     module = nn.Sequential(
-        nn.Conv2d(3, width, patch, patch), nn.GELU(), nn.BatchNorm2d(width),
+        nn.Conv2d(3, width, patch, patch),
+        nn.GELU(),
+        nn.BatchNorm2d(width),
         *(_ConvMixerLayer(width, int(config["kernel"])) for _ in range(int(config["layers"]))),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, int(config["classes"])),
-    )  # fmt: skip
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, int(config["classes"])),
+    )
     return classify(module, config, sizes)
 
 
@@ -132,8 +142,9 @@ def _regnet(classes: int) -> nn.Module:
 
     return RegNet(  # RegNetX-200MF (Radosavovic et al. 2020, table of the RegNetX models)
         BlockParams.from_init_params(depth=13, w_0=24, w_a=36.44, w_m=2.49, group_width=8),
-        num_classes=classes, norm_layer=partial(nn.BatchNorm2d, eps=1e-5),
-    )  # fmt: skip
+        num_classes=classes,
+        norm_layer=partial(nn.BatchNorm2d, eps=1e-5),
+    )
 
 
 def _convnext(classes: int) -> nn.Module:
@@ -148,9 +159,14 @@ def _efficientnet(classes: int) -> nn.Module:
     from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 
     rows = (
-        (1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3),
-        (6, 5, 1, 80, 112, 3), (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1),
-    )  # fmt: skip
+        (1, 3, 1, 32, 16, 1),
+        (6, 3, 2, 16, 24, 2),
+        (6, 5, 2, 24, 40, 2),
+        (6, 3, 2, 40, 80, 3),
+        (6, 5, 1, 80, 112, 3),
+        (6, 5, 2, 112, 192, 4),
+        (6, 3, 1, 192, 320, 1),
+    )
     # B0 (Tan and Le 2019, table 1) scaled down: half as wide, half as deep
     return EfficientNet([MBConvConfig(*row, width_mult=0.5, depth_mult=0.5) for row in rows], 0.2, 0.0, classes)
 

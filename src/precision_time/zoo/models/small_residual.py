@@ -71,10 +71,15 @@ class GroupedBottleneck(nn.Module):
         super().__init__()
         middle = out // 2
         self.body = nn.Sequential(
-            conv(inside, middle, 1), nn.BatchNorm2d(middle), nn.ReLU(),
-            conv(middle, middle, 3, stride, groups), nn.BatchNorm2d(middle), nn.ReLU(),
-            conv(middle, out, 1), nn.BatchNorm2d(out),
-        )  # fmt: skip
+            conv(inside, middle, 1),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            conv(middle, middle, 3, stride, groups),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            conv(middle, out, 1),
+            nn.BatchNorm2d(out),
+        )
         self.project = (
             nn.Identity()
             if stride == 1 and inside == out
@@ -157,10 +162,19 @@ def build_lenet(config: Config, sizes: Sizes) -> Workload:
     """LeNet-5 (LeCun et al. 1998) on three channels with ReLU: 62,006 parameters at 32 pixels and ten classes."""
     height, width = (((side - 4) // 2 - 4) // 2 for side in spatial(sizes))
     module = nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(16 * height * width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(),
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * height * width, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
         nn.Linear(84, int(config["classes"])),
-    )  # fmt: skip
+    )
     return classify(module, config, sizes)
 
 
@@ -168,15 +182,28 @@ def build_alexnet(config: Config, sizes: Sizes) -> Workload:
     """AlexNet's five convolutions and three linear layers (Krizhevsky 2014) with strides that suit small images."""
     w, hidden = int(config["width"]), int(config["hidden"])
     module = nn.Sequential(
-        nn.Conv2d(3, w, 3, 2, 1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(w, 3 * w, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(3 * w, 6 * w, 3, padding=1), nn.ReLU(inplace=True),
-        nn.Conv2d(6 * w, 4 * w, 3, padding=1), nn.ReLU(inplace=True),
-        nn.Conv2d(4 * w, 4 * w, 3, padding=1), nn.ReLU(inplace=True), nn.AdaptiveMaxPool2d(2), nn.Flatten(),
-        nn.Dropout(0.5), nn.Linear(16 * w, hidden), nn.ReLU(inplace=True),
-        nn.Dropout(0.5), nn.Linear(hidden, hidden), nn.ReLU(inplace=True),
+        nn.Conv2d(3, w, 3, 2, 1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(w, 3 * w, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3 * w, 6 * w, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6 * w, 4 * w, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4 * w, 4 * w, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveMaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(16 * w, hidden),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(inplace=True),
         nn.Linear(hidden, int(config["classes"])),
-    )  # fmt: skip
+    )
     return classify(module, config, sizes)
 
 
@@ -192,8 +219,14 @@ def build_network_in_network(config: Config, sizes: Sizes) -> Workload:
         return layers
 
     module = nn.Sequential(
-        *block(3, 5, (w, 5 * w // 6, w // 2)), nn.MaxPool2d(3, 2, 1), nn.Dropout(0.5),
-        *block(w // 2, 5, (w, w, w)), nn.AvgPool2d(3, 2, 1), nn.Dropout(0.5),
-        *block(w, 3, (w, w, classes)), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    )  # fmt: skip
+        *block(3, 5, (w, 5 * w // 6, w // 2)),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Dropout(0.5),
+        *block(w // 2, 5, (w, w, w)),
+        nn.AvgPool2d(3, 2, 1),
+        nn.Dropout(0.5),
+        *block(w, 3, (w, w, classes)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
     return classify(module, config, sizes)

@@ -211,10 +211,15 @@ def build_poolformer(config: Config, sizes: Sizes) -> Workload:
     width = int(config["hidden"])
     half = int(config["layers"]) // 2
     module = nn.Sequential(
-        nn.Conv2d(3, width, 4, 4), *(_PoolBlock(width) for _ in range(half)),
-        nn.Conv2d(width, 2 * width, 2, 2), *(_PoolBlock(2 * width) for _ in range(half)),
-        nn.GroupNorm(1, 2 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, int(config["classes"])),
-    )  # fmt: skip
+        nn.Conv2d(3, width, 4, 4),
+        *(_PoolBlock(width) for _ in range(half)),
+        nn.Conv2d(width, 2 * width, 2, 2),
+        *(_PoolBlock(2 * width) for _ in range(half)),
+        nn.GroupNorm(1, 2 * width),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(2 * width, int(config["classes"])),
+    )
     return classify(module, config, sizes)
 
 
@@ -228,8 +233,13 @@ def build_swin(config: Config, sizes: Sizes) -> Workload:
     grid(config, sizes)
     module = create(
         lambda: SwinTransformer(
-            [patch, patch], width, [layers // 2] * 2, [2, 4], [4, 4], stochastic_depth_prob=0.0,
+            [patch, patch],
+            width,
+            [layers // 2] * 2,
+            [2, 4],
+            [4, 4],
+            stochastic_depth_prob=0.0,
             num_classes=int(config["classes"]),
         )
-    )  # fmt: skip
+    )
     return classify(module, config, sizes)

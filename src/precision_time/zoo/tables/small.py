@@ -14,9 +14,16 @@ from precision_time.zoo.workload import ZooEntry
 
 def _small(name: str, builder: str, family: str, optimizer: str = "sgd", /, **config: Any) -> ZooEntry:
     return ZooEntry(
-        f"small-{name}", f"models.{builder}", family, {"image_size": 32}, optimizer, "cifar10", 32,
-        config={**config, "classes": 10}, ships=False,
-    )  # fmt: skip
+        f"small-{name}",
+        f"models.{builder}",
+        family,
+        {"image_size": 32},
+        optimizer,
+        "cifar10",
+        32,
+        config={**config, "classes": 10},
+        ships=False,
+    )
 
 
 def _torchvision(name: str, family: str, optimizer: str = "sgd") -> ZooEntry:

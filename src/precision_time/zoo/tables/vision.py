@@ -161,10 +161,18 @@ def _torchvision(
     smoothing = float(more.pop("label_smoothing", 0.0))
     config: Mapping[str, Any] = {"name": model, "classes": 1000, "label_smoothing": smoothing}
     return ZooEntry(
-        name, "models.torchvision_models:build_torchvision", family, {"image_size": side}, optimizer,
-        "imagenet", batch,
-        config=config, parameters=count, parameters_source=TORCHVISION, **more,
-    )  # fmt: skip
+        name,
+        "models.torchvision_models:build_torchvision",
+        family,
+        {"image_size": side},
+        optimizer,
+        "imagenet",
+        batch,
+        config=config,
+        parameters=count,
+        parameters_source=TORCHVISION,
+        **more,
+    )
 
 
 _TORCHVISION = (
