@@ -23,8 +23,8 @@ def cut_into_parts(order: Sequence[int], units: Sequence[Unit], pp: int, vpp: in
     blocks = [i for i in order if units[i].name not in (BEFORE, AFTER)]
     if len(blocks) < parts:
         raise JobError(
-            f"layout pp={pp} x vpp={vpp} cuts the model into {parts} parts, but it has {len(blocks)} "
-            "blocks; lower pp or vpp"
+            f"layout pp={pp} x vpp={vpp} cuts the model into {parts} parts, but it has {len(blocks)} block"
+            f"{'s' if len(blocks) > 1 else ''}; lower pp or vpp"
         )
     sizes = _shares(len(blocks), parts)
     cut: list[list[int]] = []
