@@ -42,7 +42,7 @@ from benchmarks.papers.predictddl_readings import (
 from benchmarks.papers.predictddl_speed import Speed, speed_claims, speed_table, timed
 from benchmarks.papers.study import Claim, Context, Section, Table, Verdict
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, described
+from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Row, described
 from precision_time.report.errors import percent
 
 FOLDS = 5
@@ -67,17 +67,7 @@ def study(context: Context) -> Section:
         designs[name] = held_out(rows, design, folds, network_of_row, context.seed)
         context.progress("PredictDDL: designs on unseen networks", number + 1, len(wanted))
     held = designs["predictddl"]
-    families: list[Held] = []
-    if not context.quick:
-        few = dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:2], seed=context.seed)
-        families = held_out(
-            rows,
-            few,
-            len(rows),
-            family_of_row,
-            context.seed,
-            lambda done, of: context.progress("PredictDDL: unseen families", done, of),
-        )
+    families = [] if context.quick else _on_unseen_families(context, rows)
     bill = float(np.mean([sum(r.measured.cost_s for r in rows) * (folds - 1) / folds]))
     protocols = [
         same_runs(held, folds, context.seed),
@@ -118,6 +108,18 @@ def study(context: Context) -> Section:
             if way in designs
         ),
         data=_data(designs, held, families, [*protocols, *both], speed),
+    )
+
+
+def _on_unseen_families(context: Context, rows: Sequence[Row]) -> list[Held]:
+    few = dataclasses.replace(VARIANTS["predictddl"], settings=FEW[:2], seed=context.seed)
+    return held_out(
+        rows,
+        few,
+        len(rows),
+        family_of_row,
+        context.seed,
+        lambda done, of: context.progress("PredictDDL: unseen families", done, of),
     )
 
 

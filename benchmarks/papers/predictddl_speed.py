@@ -32,6 +32,7 @@ from benchmarks.papers.predictddl_ernest import PER_NETWORK
 from benchmarks.papers.predictddl_held_out import FEW, FULL
 from benchmarks.papers.study import Claim, Table
 from precision_time.errors import PredictorError
+from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.predictor import PredictDDL
 from precision_time.predictors.predictddl.trainer import Row
@@ -131,14 +132,7 @@ def timed(
     ernest_warm: dict[str, float] = {}
     ernest_calls: list[float] = []
     for done, key in enumerate(chosen, len(new) + 2):
-        asked = {
-            "predictor": "ernest",
-            "by": PER_NETWORK,
-            "jobs": [first[key].to_dict()],
-            "again": again,
-            "rows": [[m.job.to_dict(), m.seconds] for m in ernest_runs[key]],
-        }
-        wall, lines = _first_line(asked)
+        wall, lines = _first_line(_ernest_request(first[key], ernest_runs[key], again))
         runs_s = sum(m.cost_s for m in ernest_runs[key])
         ernest_fresh[key] = start_s + runs_s + wall
         ernest_warm[key] = runs_s + lines[0]["ready_s"] + lines[0]["answer_s"]
@@ -157,6 +151,16 @@ def timed(
         ratio_fresh=Spread.of([ernest_fresh[key] / s for key, seconds in fresh.items() for s in seconds]),
         ratio_warm=Spread.of([ernest_warm[key] / s for key, seconds in warm.items() for s in seconds]),
     )
+
+
+def _ernest_request(job: Job, runs: Sequence[MeasuredJob], again: int) -> dict[str, Any]:
+    return {
+        "predictor": "ernest",
+        "by": PER_NETWORK,
+        "jobs": [job.to_dict()],
+        "again": again,
+        "rows": [[m.job.to_dict(), m.seconds] for m in runs],
+    }
 
 
 def _torch_start() -> float:

@@ -248,9 +248,7 @@ def run(
                 step = partial(step_s, setting.width, setting.steps, size=setting.size)
                 steps[setting].append(machine.alone(step, server))
                 measured[setting].append(machine.alone(trained, server))
-            notes = ", ".join(f"{epoch.seconds:.2f} s {epoch.missed:.0%}" for epoch in measured[setting][-1])
-            taken = max(machine.taken[-4:])
-            print(f"{turn + 1}/{rounds} {setting.name}: {notes}; others {taken:.0%}", file=sys.stderr, flush=True)
+            _progress(f"{turn + 1}/{rounds} {setting.name}", measured[setting][-1], max(machine.taken[-4:]))
     storages = {setting: middle_of(results) for setting, results in probed.items()}
     rows = []
     for setting in settings:
@@ -276,6 +274,11 @@ def run(
             }
         )
     return rows
+
+
+def _progress(at: str, epochs: Sequence[Epoch], taken: float) -> None:
+    notes = ", ".join(f"{epoch.seconds:.2f} s {epoch.missed:.0%}" for epoch in epochs)
+    print(f"{at}: {notes}; others {taken:.0%}", file=sys.stderr, flush=True)
 
 
 def middle_of_probes(results: Sequence[PreparationProbe]) -> PreparationProbe:

@@ -69,33 +69,7 @@ def text(content: Mapping[str, Any]) -> str:
         "measured | regret | start together | after an epoch | one after the other | calibration |",
         "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for pair in pairs:
-        drawn = errors(grid_rows(pair))
-        best = row_named(pair, "best")
-        offsets = best["offsets_s"]
-        chosen = "both at once" if not any(offsets) else f"{'ab'[offsets.index(0.0)]}, {max(offsets):.1f} s"
-        waits = [
-            statistics.median(row_named(pair, name)["measured_s"]) for name in ("01:1", "10:1") if _has(pair, name)
-        ]
-        at_once = statistics.median(row_named(pair, "01:0")["measured_s"])
-        cells = [
-            pair["pair"],
-            str(len(drawn)),
-            f"{statistics.fmean(map(abs, drawn)):.1%}",
-            f"{max(map(abs, drawn)):.1%}",
-            f"{statistics.fmean(drawn):+.1%}",
-            f"{noise(pair):.1%}",
-            chosen,
-            f"{best['predicted_s']:.1f} s",
-            f"{statistics.median(best['measured_s']):.1f} s",
-            f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})",
-            f"{at_once:.1f} s",
-            f"{min(waits):.1f} s" if waits else "-",
-            f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
-            f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
-            f"{pair['staggering']['calibration_share_of_makespan']:.0%} of a makespan",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+    lines += [_pair_line(pair) for pair in pairs]
     lines += [
         "",
         f"Regret (goal {REGRET_GOAL:.0%}): measured makespan at the chosen start over that of the start that was least",
@@ -108,6 +82,42 @@ def text(content: Mapping[str, Any]) -> str:
         "",
         "## Every point",
         "",
+        *_points(pairs),
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python -m benchmarks.rigs.stagger`."]
+    return "\n".join(lines) + "\n"
+
+
+def _pair_line(pair: Mapping[str, Any]) -> str:
+    drawn = errors(grid_rows(pair))
+    best = row_named(pair, "best")
+    offsets = best["offsets_s"]
+    chosen = "both at once" if not any(offsets) else f"{'ab'[offsets.index(0.0)]}, {max(offsets):.1f} s"
+    waits = [statistics.median(row_named(pair, name)["measured_s"]) for name in ("01:1", "10:1") if _has(pair, name)]
+    at_once = statistics.median(row_named(pair, "01:0")["measured_s"])
+    cells = [
+        pair["pair"],
+        str(len(drawn)),
+        f"{statistics.fmean(map(abs, drawn)):.1%}",
+        f"{max(map(abs, drawn)):.1%}",
+        f"{statistics.fmean(drawn):+.1%}",
+        f"{noise(pair):.1%}",
+        chosen,
+        f"{best['predicted_s']:.1f} s",
+        f"{statistics.median(best['measured_s']):.1f} s",
+        f"{regret(pair)[0]:+.1%} ± {regret(pair)[1]:.1%} ({apparent_regret(pair):.1%})",
+        f"{at_once:.1f} s",
+        f"{min(waits):.1f} s" if waits else "-",
+        f"{statistics.median(row_named(pair, 'serial')['measured_s']):.1f} s",
+        f"{pair['staggering']['calibration']['cost_s']:.0f} s, "
+        f"{pair['staggering']['calibration_share_of_makespan']:.0%} of a makespan",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _points(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
         "| pair | first | offset, cold epochs | offset | predicted | measured | error | runs |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
@@ -125,9 +135,7 @@ def text(content: Mapping[str, Any]) -> str:
                 ", ".join(f"{s:.2f}" for s in row["measured_s"]),
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    lines += ["", f"{content['date']}, {content['machine']}; {versions}: `python -m benchmarks.rigs.stagger`."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _turns(pairs: Sequence[Mapping[str, Any]]) -> str:

@@ -108,9 +108,7 @@ def _trace(
             tracer.phase = Phase.FORWARD
             with tracer, region(autocast_dtype, attention, device_rules):
                 loss = loss_function()
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-                raise CaptureError(f"the loss of {name} is {shape}, not one number; reduce it, for example by .mean()")
+            _require_scalar(loss, name)
             tracer.phase = Phase.BACKWARD
             with tracer:
                 loss.backward()
@@ -130,6 +128,12 @@ def _trace(
         sizes=sizes,
         assumptions=tuple(sorted(tracer.assumptions)),
     )
+
+
+def _require_scalar(loss: object, name: str) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise CaptureError(f"the loss of {name} is {shape}, not one number; reduce it, for example by .mean()")
 
 
 def _gradient_hook(tracer: Tracer, ready: dict[str, int], name: str) -> Callable[[torch.Tensor], None]:

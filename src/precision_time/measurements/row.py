@@ -164,19 +164,24 @@ def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
     return settings
 
 
+def _implementation(framework: str, optimizer: str | None, notes: str, entry: ZooEntry | None) -> str | None:
+    """Optimizer implementation that a row's framework ran, from its notes and the usual one of its time."""
+    if framework != "pytorch" or "fused" in notes:
+        return "fused"
+    if "torchscript lamb" in notes:
+        return "scripted"
+    if optimizer in ("sgd", "rmsprop", "adam", "adamw"):
+        return "torch1"  # torch.optim of 2020-2022 loops over the tensors
+    if optimizer == "novograd" and entry and entry.name in _OWN_NOVOGRAD:
+        return "torch1"
+    return "fused" if optimizer in ("lamb", "novograd") else None
+
+
 def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None) -> tuple[Job, tuple[str, ...]]:
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
-    implementation = None
-    if cells["framework"] == "pytorch" and "fused" not in notes and "torchscript lamb" in notes:
-        implementation = "scripted"
-    elif cells["framework"] == "pytorch" and "fused" not in notes and optimizer in ("sgd", "rmsprop", "adam", "adamw"):
-        implementation = "torch1"  # torch.optim of 2020-2022 loops over the tensors
-    elif cells["framework"] == "pytorch" and optimizer == "novograd" and entry and entry.name in _OWN_NOVOGRAD:
-        implementation = "torch1"
-    elif cells["framework"] != "pytorch" or "fused" in notes or optimizer in ("lamb", "novograd"):
-        implementation = "fused"
+    implementation = _implementation(cells["framework"], optimizer, notes, entry)
     taken = {
         "batch_size": str(entry.batch_size) if entry else "",
         "grad_accum": "1",

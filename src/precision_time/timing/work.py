@@ -183,14 +183,7 @@ def conv_work(
     dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, conv.stride, groups)
-    alternative: tuple[float, float, float, float] | None = None
-    alternative_bytes = 0.0
-    if math == "fp32" and gain == 2.25:
-        alternative, transforms = _winograd(n, c_in, c_out, out_spatial, direction)
-        alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
-    elif math == "fp32" and gain > 1.0 and len(kernel) == 1 and kernel[0] <= _FFT_TAPS and not dilated:
-        alternative, transforms = _fourier(n, c_in, c_out, out_spatial[0], kernel[0], direction)
-        alternative_bytes = transforms + sizes["x"] + sizes["w"] + sizes["y"]
+    alternative, transforms = _alternative(conv, direction, gain) if math == "fp32" else (None, 0.0)
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
     return Work(
         family,
@@ -204,7 +197,7 @@ def conv_work(
         variant=f"{direction}.{layout}",
         shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])),
         alternative=alternative,
-        alternative_bytes=alternative_bytes,
+        alternative_bytes=0.0 if alternative is None else transforms + sizes["x"] + sizes["w"] + sizes["y"],
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
         features=(
             ("images", float(n)),
@@ -214,6 +207,17 @@ def conv_work(
             ("stride", float(prod(conv.stride))),
         ),
     )
+
+
+def _alternative(
+    conv: Convolution, direction: str, gain: float
+) -> tuple[tuple[float, float, float, float] | None, float]:
+    """Matrix product of a Winograd or FFT algorithm where fp32 has a cheaper one, and bytes of its transforms."""
+    if gain == 2.25:
+        return _winograd(conv.images, conv.c_in, conv.c_out, conv.out_spatial, direction)
+    if gain > 1.0 and len(conv.kernel) == 1 and conv.kernel[0] <= _FFT_TAPS and not conv.dilated:
+        return _fourier(conv.images, conv.c_in, conv.c_out, conv.out_spatial[0], conv.kernel[0], direction)
+    return None, 0.0
 
 
 def _winograd(
