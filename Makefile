@@ -7,7 +7,7 @@ WORKERS ?= 2
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stagger test test-slow lint typecheck unit docs-check picture benchmark fit board \
+.PHONY: help demo demo-stagger test test-slow lint typecheck unit docs-check picture benchmark attack fit board \
 	reproduce clean
 
 help:  ## list the targets
@@ -47,6 +47,9 @@ picture: .venv/.demo  ## draw docs/images/compare.png again
 
 benchmark: .venv/.dev  ## measure speed and memory into benchmarks/results (about ten minutes)
 	$(BIN)/python -m benchmarks.speed
+
+attack: .venv/.dev  ## 20,000 mutated inputs and 5,000 related jobs with fresh seeds into benchmarks/results/attack.md
+	$(BIN)/python -m benchmarks.attack --write
 
 fit: .venv/.dev  ## fit all shipped parameters to the tables of data/ (about an hour)
 	$(BIN)/precision-time fit

@@ -1,0 +1,280 @@
+"""Random inputs of every kind that the program reads: command lines, files, imports and Python arguments."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.attack import samples
+from benchmarks.attack.jobs import Fields, models, random_fields
+from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
+from precision_time.cli.flags import FLAGS
+from precision_time.zoo.catalog import ENTRIES
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input: a command line, or a call of a Python function with its description."""
+
+    kind: str
+    arguments: tuple[str, ...] = ()
+    call: Call | None = None
+    description: str = ""
+
+    def show(self, folder: Path) -> str:
+        """The input as text, with the contents of the files that it names."""
+        if self.call is not None:
+            return self.description
+        lines = [" ".join(repr(each[:300]) for each in self.arguments)]
+        for each in self.arguments:
+            path = folder / each if each and "\x00" not in each and len(each) < 200 else None
+            if path is not None and path.is_file() and path.parent == folder:
+                lines.append(f"--- {each}\n{path.read_bytes()[:1500].decode('utf-8', 'backslashreplace')}")
+        return "\n".join(lines)
+
+
+def job_file(source: random.Random, folder: Path) -> Input:
+    """A job file with wrong values, as YAML or JSON."""
+    return Input(
+        "job file", ("predict", _job_file(source, folder, mutated(source, random_fields(source), True)), *_json(source))
+    )
+
+
+def job_scalars(source: random.Random, folder: Path) -> Input:
+    """A job file with tags, anchors and odd scalars of YAML."""
+    fields = random_fields(source)
+    path = source.choice(list(places(fields)))
+    text = yaml.safe_dump(replaced(fields, path, "PLACE"), sort_keys=False)
+    (folder / "job.yaml").write_text(text.replace("PLACE", source.choice(YAML_SCALARS)), encoding="utf-8")
+    return Input("YAML scalars", ("predict", "job.yaml", *_json(source)))
+
+
+def job_text(source: random.Random, folder: Path) -> Input:
+    """The text of a job file, damaged."""
+    name = source.choice(("job.yaml", "job.json"))
+    fields = random_fields(source)
+    text = json.dumps(fields) if name.endswith("json") else yaml.safe_dump(fields)
+    (folder / name).write_text(mutated_text(source, text), encoding="utf-8")
+    return Input("job text", (source.choice(("predict", "predict", "compare")), name, *_json(source)))
+
+
+def flags(source: random.Random, folder: Path) -> Input:
+    """A command line with wrong values of flags."""
+    fields = random_fields(source, short=True)
+    arguments = [f"--{key.replace('_', '-')}={value}" for key, value in fields.items() if key != "model"]
+    for _ in range(source.choice((1, 1, 2, 3))):
+        flag = source.choice(FLAGS)
+        if flag.field != "model":
+            value = bad_value(source) if source.random() < 0.7 or not flag.choices else source.choice(flag.choices)
+            arguments.append(f"{flag.text}={value!s}")
+    command = source.choice(("predict", "predict", "compare"))
+    if source.random() < 0.2:
+        arguments.append(
+            source.choice(("--largest-batch", "--anchor=step_time_s=1", "--predictor=x", "--unknown", "--json=1"))
+        )
+    return Input(
+        "command line", (command, str(fields["model"]), *(a.replace("\x00", "") for a in arguments), *_json(source))
+    )
+
+
+def shapes(source: random.Random, folder: Path) -> Input:
+    """A model with wrong sizes in model_config or input."""
+    name = source.choice(models())
+    entry = ENTRIES[name]
+    fields: Fields = {"model": name, "model_config": {}, "input": {}}
+    for section, known in (("model_config", entry.config), ("input", entry.input)):
+        keys = [*known, *source.choices(("vocab", "layers", "volume", "experts", "image_size", "channels"), k=1)]
+        for key in source.sample(keys, source.choice((0, 1, 1, 2)) if len(keys) > 2 else 1):
+            fields[section][key] = bad_value(source, plain=True)
+    if source.random() < 0.5:
+        return Input("shape", ("predict", _job_file(source, folder, fields), *_json(source)))
+    return _python("shape", "predict_time", fields)
+
+
+def python_arguments(source: random.Random, folder: Path) -> Input:
+    """Arguments of `predict_time` that no file can hold."""
+    fields = mutated(source, random_fields(source))
+    if source.random() < 0.1:
+        loop: list[Any] = []
+        loop.append(loop)
+        fields[source.choice(("model_config", "input", "run", "layout", "anchors", "precision"))] = loop
+    return _python("Python arguments", "predict_time", fields)
+
+
+def imports(source: random.Random, folder: Path) -> Input:
+    """A file of another program, damaged, under --import."""
+    name, text = source.choice(samples.IMPORTS)
+    if name.endswith(".json") and source.random() < 0.6:
+        text = json.dumps(mutated(source, json.loads(text), True))
+    elif source.random() < 0.3:
+        words = text.split(" ")
+        words[source.randrange(len(words))] = str(bad_value(source, True))[:6000]
+        text = " ".join(words)
+    else:
+        text = mutated_text(source, text)
+    (folder / name).write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+    model = () if source.random() < 0.5 else ("gpt2",)
+    return Input(
+        "import", ("predict", *model, "--import", name, "--gpus", "16", "--gpu", "h100-80gb-sxm", *_json(source))
+    )
+
+
+def device_file(source: random.Random, folder: Path) -> Input:
+    """A device file with wrong figures, and a job that uses it."""
+    name = _document(source, folder, "device", samples.DEVICE)
+    gpu = source.choice(("acme-1", "slow-a100", "a100-80gb-sxm"))
+    price = source.choice(((), ("--steps=100", "--price=ours")))
+    count = source.choice(("1", "8"))
+    return Input(
+        "device file", ("predict", "resnet50", "--device", name, "--gpu", gpu, "--gpus", count, *price, *_json(source))
+    )
+
+
+def storage_file(source: random.Random, folder: Path) -> Input:
+    """A storage file with wrong figures, and a job that reads from it."""
+    name = _document(source, folder, "storage", samples.STORAGE)
+    data = f"storage={name};workers={source.choice((0, 1, 8))};decode_ms={source.choice((0, 1, 10))}"
+    return Input(
+        "storage file", ("predict", "resnet50", "--dataset=imagenet", "--epochs=2", f"--data={data}", *_json(source))
+    )
+
+
+def calibration_file(source: random.Random, folder: Path) -> Input:
+    """A calibration with wrong points."""
+    name = _document(source, folder, "machine", samples.CALIBRATION, formats=("json", "json", "yaml"))
+    return Input(
+        "calibration", ("predict", "resnet18", "--device", name, "--gpu", "this-cpu", "--batch-size=4", *_json(source))
+    )
+
+
+def table(source: random.Random, folder: Path) -> Input:
+    """A table of measured jobs with wrong cells."""
+    rows = [line.split(",") for line in samples.TABLE.strip().splitlines()]
+    if source.random() < 0.6:
+        for _ in range(source.choice((1, 2, 4))):
+            row = source.choice(rows)
+            row[source.randrange(len(row))] = (
+                str(bad_value(source))[:2000].replace("\n", " ").encode("utf-8", "replace").decode()
+            )
+        text = "\n".join(",".join(row) for row in rows)
+    else:
+        text = mutated_text(source, samples.TABLE)
+    (folder / "table.csv").write_text(text, encoding="utf-8")
+    command = source.choice((("evaluate", "table.csv"), ("predict", "resnet50", "--anchors", "table.csv")))
+    return Input("table", (*command, *_json(source)))
+
+
+def anchor_line(source: random.Random, folder: Path) -> Input:
+    """A measured step on the command line."""
+    line = ",".join(f"{k}={v}" for k, v in mutated(source, dict(samples.ANCHOR)).items())
+    return Input("anchor", ("predict", "resnet50", "--gpus=8", f"--anchor={line}".replace("\x00", ""), *_json(source)))
+
+
+def cluster_file(source: random.Random, folder: Path) -> Input:
+    """The output of a scheduler, damaged."""
+    text = source.choice(samples.NODES)
+    changed = (
+        json.dumps(mutated(source, json.loads(text), True))
+        if text.startswith("{") and source.random() < 0.6
+        else mutated_text(source, text)
+    )
+    (folder / "nodes.txt").write_text(changed.encode("utf-8", "replace").decode(), encoding="utf-8")
+    return Input("cluster", ("predict", "resnet50", "--cluster", "nodes.txt", *_json(source)))
+
+
+def stagger_file(source: random.Random, folder: Path) -> Input:
+    """A file of co-located jobs with wrong fields; refused before anything runs, or its commands end at once."""
+    document = mutated(source, samples.STAGGER, True)
+    if not _is_refused_before_running(document):
+        document["unknown_field"] = 1
+    name = _dumped(source, folder, "jobs", document)
+    return Input("stagger", ("stagger", name, "--points=5", *_json(source)))
+
+
+def model_file(source: random.Random, folder: Path) -> Input:
+    """A Hugging Face configuration, damaged; without torch this is refused, with it small models are traced."""
+    document = mutated(source, samples.HF_CONFIG, True)
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    return Input("job file", ("predict", "hf:config.json", "--batch-size=1", *_json(source)))
+
+
+def _is_refused_before_running(document: Any) -> bool:
+    return document != samples.STAGGER and "unknown_field" in str(document)
+
+
+def _document(
+    source: random.Random,
+    folder: Path,
+    name: str,
+    valid: Mapping[str, Any],
+    formats: tuple[str, ...] = ("yaml", "json"),
+) -> str:
+    """Writes a damaged copy of a document; its name."""
+    if source.random() < 0.75:
+        return _dumped(source, folder, name, mutated(source, dict(valid), True), formats)
+    name = f"{name}.{source.choice(formats)}"
+    text = json.dumps(valid) if name.endswith("json") else yaml.safe_dump(dict(valid))
+    (folder / name).write_text(mutated_text(source, text), encoding="utf-8")
+    return name
+
+
+def _dumped(
+    source: random.Random, folder: Path, name: str, document: Any, formats: tuple[str, ...] = ("yaml", "json")
+) -> str:
+    name = f"{name}.{source.choice(formats)}"
+    try:
+        text = json.dumps(document) if name.endswith("json") else yaml.safe_dump(document, allow_unicode=True)
+    except (ValueError, yaml.YAMLError):  # an integer of more digits than Python writes
+        text = "{}"
+    (folder / name).write_text(text, encoding="utf-8")
+    return name
+
+
+def _job_file(source: random.Random, folder: Path, fields: Any) -> str:
+    return _dumped(source, folder, "job", fields)
+
+
+def _json(source: random.Random) -> tuple[str, ...]:
+    return ("--json",) if source.random() < 0.6 else ()
+
+
+def _python(kind: str, function: str, fields: Any) -> Input:
+    import precision_time
+
+    given = copy.deepcopy(fields)
+
+    def call() -> object:
+        if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
+            from precision_time.job import Job
+
+            return Job.from_dict(given)
+        return getattr(precision_time, function)(**{"model": "resnet50", **given}).to_dict()
+
+    try:
+        text = f"{function}(**{given!r})"
+    except ValueError:  # an integer of more digits than Python writes
+        text = f"{function}(... a huge integer ...)"
+    return Input(kind, call=call, description=text[:3000])
+
+
+GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
+    (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (14, shapes), (8, python_arguments), (8, imports),
+    (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line), (2, cluster_file),
+    (2, stagger_file), (1, model_file),
+)  # fmt: skip
+"""Weight and generator of every kind of input."""
+
+
+def random_input(source: random.Random, folder: Path) -> Input:
+    """An input of a random kind; its files lie in `folder`, where the command runs."""
+    generator = source.choices([each for _, each in GENERATORS], [weight for weight, _ in GENERATORS])[0]
+    return generator(source, folder)

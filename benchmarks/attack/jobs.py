@@ -1,0 +1,90 @@
+"""Random valid jobs: any named model on any GPU, in any precision, layout and count.
+
+Most are answered. Some are refused (a GPU without the unit, a model that cannot be split that way), which is no defect.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.hardware.catalog import default_catalog
+from precision_time.job.job import ATTENTIONS, EXECUTIONS, FRAMEWORKS, MEMORY_FORMATS, OPTIMIZERS, RECOMPUTES, Job
+from precision_time.job.precision import PRECISIONS
+from precision_time.zoo.catalog import ENTRIES
+
+Fields = dict[str, Any]
+
+COUNTS = (1, 1, 1, 2, 3, 4, 7, 8, 8, 16, 17, 24, 32, 61, 64, 72, 128, 256, 1024, 4096, 16384)
+LAYOUTS = {
+    "dp": 1, "fsdp": 1, "zero1": 1, "zero2": 1, "zero3": 1, "tp=2": 2, "tp=8": 8, "pp=2": 2, "pp=4": 4, "tp=2,pp=2": 4,
+    "tp=4,pp=2": 8, "tp=2,pp=4,vpp=2": 8, "hsdp=8": 8,
+}  # fmt: skip
+"""Layouts, and what must divide the GPUs."""
+
+
+@cache
+def models() -> tuple[str, ...]:
+    """Named models whose graphs ship, so that no torch is needed."""
+    return tuple(name for name, entry in ENTRIES.items() if entry.ships)
+
+
+@cache
+def gpus() -> tuple[str, ...]:
+    """All GPUs of the catalog that are not too old or too odd to have a peak in fp32."""
+    return tuple(name for name, gpu in default_catalog().gpus.items() if "fp32" in gpu.peaks)
+
+
+def _precision(source: random.Random, gpu: str) -> str:
+    """A precision that the GPU has a unit for."""
+    peaks = default_catalog().gpus[gpu].peaks
+    return source.choice([name for name, precision in PRECISIONS.items() if precision.math in peaks] or ["fp32"])
+
+
+def random_fields(source: random.Random, short: bool = False) -> Fields:
+    """Fields of a job that is probably valid. `short`: only model, precision, GPU, batch and count."""
+    name = source.choice(models())
+    entry = ENTRIES[name]
+    gpu = source.choice(gpus())
+    fields: Fields = {
+        "model": name,
+        "precision": _precision(source, gpu),
+        "gpu": gpu,
+        "gpus": source.choice(COUNTS),
+        "batch_size": max(1, int(entry.batch_size * 2.0 ** source.uniform(-4, 2))),
+    }
+    if short:
+        return fields
+    if source.random() < 0.5:
+        fields["grad_accum"] = source.choice((1, 2, 3, 4, 5, 8, 16, 48, 64, 128, 264))
+    if source.random() < 0.5:
+        divide = [layout for layout, divisor in LAYOUTS.items() if fields["gpus"] % divisor == 0]
+        fields["layout"] = source.choice(divide)
+    for field, choices, chance in (
+        ("optimizer", OPTIMIZERS, 0.3),
+        ("memory_format", MEMORY_FORMATS, 0.3),
+        ("attention", ATTENTIONS, 0.2),
+        ("recompute", RECOMPUTES, 0.2),
+        ("execution", EXECUTIONS, 0.2),
+        ("framework", FRAMEWORKS, 0.2),
+    ):
+        if source.random() < chance:
+            fields[field] = source.choice(choices)
+    if source.random() < 0.4:
+        fields["run"] = source.choice(
+            ({"steps": 1000}, {"samples": 10**6}, {"epochs": 2, "dataset_size": 10**6}, {"steps": 50, "start_up_s": 60})
+        )
+    if source.random() < 0.1:
+        fields["data"] = {"storage": source.choice(("nfs-10gbe", "nvme-gen4")), "workers": source.choice((1, 4, 8))}
+    return fields
+
+
+def random_job(source: random.Random) -> Job:
+    """A job that passes the checks of its fields."""
+    while True:
+        try:
+            return Job.from_dict(random_fields(source))
+        except PrecisionTimeError:
+            continue

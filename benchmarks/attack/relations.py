@@ -1,0 +1,217 @@
+"""Relations between the estimates of related jobs, which physics or arithmetic demands.
+
+A relation takes a job and its estimate and returns what is wrong, or "" where it holds. It raises `PrecisionTimeError`
+where the related job cannot be: then it says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.interval import Interval
+from precision_time.hardware.catalog import default_catalog
+from precision_time.hardware.entries import PEAK_COLUMNS
+from precision_time.hardware.gpu import Gpu
+from precision_time.job import Job
+from precision_time.largest_batch import largest_micro_batch, memory_of
+from precision_time.placement import cluster_of
+from precision_time.prediction import predict
+
+Relation = Callable[[Job, Estimate], str]
+
+TOLERANCE = 1e-6
+"""Relative. Sums of floats differ in their last digits."""
+
+
+def _not_less(name: str, larger: float, smaller: float, tolerance: float = TOLERANCE) -> str:
+    if larger >= smaller * (1.0 - tolerance):
+        return ""
+    return f"{name}: {larger:.6g} is below {smaller:.6g} ({100 * (larger / smaller - 1):.2f} %)"
+
+
+def consistent(job: Job, estimate: Estimate) -> str:
+    """Numbers are finite, quantiles ordered and above the floor; parts make up totals."""
+    intervals = {name: getattr(estimate, name) for name in ("step", "epoch", "run", "cost_usd", "energy_j")}
+    for name, interval in intervals.items():
+        if isinstance(interval, Interval) and not 0.0 <= interval.p10 <= interval.p50 <= interval.p90 < math.inf:
+            return f"{name} is not ordered or not finite: {interval}"
+    if estimate.step.p10 < estimate.floor_s * (1 - TOLERANCE):
+        return f"P10 {estimate.step.p10:.6g} is below the floor {estimate.floor_s:.6g}"
+    parts = sum(estimate.breakdown.values())
+    if not math.isclose(parts, estimate.step.p50, rel_tol=1e-6) or min(estimate.breakdown.values()) < -1e-12:
+        return f"the breakdown has {parts:.6g} of {estimate.step.p50:.6g}"
+    if not math.isclose(sum(estimate.sources.values()), 1.0, rel_tol=1e-6):
+        return f"shares of sources add up to {sum(estimate.sources.values()):.6g}"
+    return ""
+
+
+def same_after_json(job: Job, estimate: Estimate) -> str:
+    """A job and its estimate survive JSON, and the job read back has the same estimate."""
+    text = json.dumps(estimate.to_dict(), allow_nan=False)
+    back = Estimate.from_dict(json.loads(text))
+    if back.job != job:
+        return f"the job read back differs: {back.job}"
+    again = predict(Job.from_dict(json.loads(json.dumps(job.to_dict()))))
+    if again.step != estimate.step or again.memory != estimate.memory or back.step != estimate.step:
+        return "the estimate read back differs"
+    return ""
+
+
+def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
+    """Data parallelism adds work, never removes any."""
+    if job.layout != "dp" and not job.layout.startswith("dp="):
+        return ""
+    if job.layout_spec.zero or job.gpus == 1:
+        return ""
+    one = predict(job.replace(gpus=1, nodes=None))
+    return _not_less(f"{job.gpus} GPUs against one", estimate.step.p50, one.step.p50)
+
+
+def one_more_gpu(job: Job, estimate: Estimate) -> str:
+    if job.layout_spec.zero or job.layout_spec.pp * job.layout_spec.tp > 1 or job.nodes is not None:
+        return ""
+    more = predict(job.replace(gpus=job.gpus + 1))
+    return _not_less(f"{job.gpus + 1} GPUs against {job.gpus}", more.step.p50, estimate.step.p50)
+
+
+def twice_the_batch(job: Job, estimate: Estimate) -> str:
+    more = predict(job.replace(batch_size=2 * (job.batch_size or 1)))
+    return _not_less("batch x2", more.step.p50, estimate.step.p50)
+
+
+def one_more_sample(job: Job, estimate: Estimate) -> str:
+    more = predict(job.replace(batch_size=(job.batch_size or 1) + 1))
+    return _not_less("batch +1", more.step.p50, estimate.step.p50, 2e-3)
+
+
+def one_more_micro_step(job: Job, estimate: Estimate) -> str:
+    more = predict(job.replace(grad_accum=job.grad_accum + 1))
+    return _not_less("grad_accum +1", more.step.p50, estimate.step.p50)
+
+
+def steady_micro_steps(job: Job, estimate: Estimate) -> str:
+    """Micro-steps of a long accumulation cost the same: the second thousand as the third."""
+    seconds = [predict(job.replace(grad_accum=n)).step.p50 for n in (1000, 2000, 3000)]
+    first, second = seconds[1] - seconds[0], seconds[2] - seconds[1]
+    return "" if math.isclose(first, second, rel_tol=1e-3) else f"1,000 micro-steps cost {first:.6g} and {second:.6g}"
+
+
+def schedule_of_one(job: Job, estimate: Estimate) -> str:
+    """A schedule of one precision, in one or two entries, is that precision."""
+    single = predict(job.replace(schedule=[{"from_step": 0, "precision": job.precision}]))
+    if single.step != estimate.step or single.run != estimate.run:
+        return f"a schedule of one entry takes {single.step}, the precision {estimate.step}"
+    if estimate.run is None or not estimate.steps or estimate.steps < 2:
+        return ""
+    entries = [{"from_step": at, "precision": job.precision} for at in (0, estimate.steps // 2)]
+    double = predict(job.replace(schedule=entries))
+    assert double.run is not None
+    close = math.isclose(double.run.p50, estimate.run.p50, rel_tol=1e-9)
+    return "" if close else f"a schedule that changes nothing takes {double.run.p50:.6g} s, not {estimate.run.p50:.6g}"
+
+
+def tf32_not_slower(job: Job, estimate: Estimate) -> str:
+    tf32, fp32 = predict(job.replace(precision="tf32")), predict(job.replace(precision="fp32"))
+    return _not_less("fp32 against tf32", fp32.step.p50, tf32.step.p50)
+
+
+def longer_run(job: Job, estimate: Estimate) -> str:
+    if estimate.run is None or not estimate.steps:
+        return ""
+    longer = predict(
+        job.replace(steps=estimate.steps * 2, dataset=None) if job.run.epochs else job.replace(steps=2 * estimate.steps)
+    )
+    assert longer.run is not None
+    return _not_less("twice the steps", longer.run.p50, estimate.run.p50)
+
+
+def faster_gpu(job: Job, estimate: Estimate) -> str:
+    """One GPU whose peaks and bandwidth are 10 % higher is not slower."""
+    name = cluster_of(job).gpu.name
+    document = {"gpus": {f"times-{factor}": _raised(name, factor) for factor in (1.0, 1.1)}}
+    catalog = default_catalog().with_document(document)
+    alone = job.replace(gpus=1, nodes=None, node=None, system=None, layout="dp", anchors="none")
+    usual, fast = (predict(alone.replace(gpu=gpu), catalog=catalog) for gpu in document["gpus"])
+    return _not_less("the GPU against one of 1.1 x its figures", usual.step.p50, fast.step.p50, 1e-3)
+
+
+def _raised(name: str, factor: float) -> dict[str, Any]:
+    gpu = default_catalog().gpu(name)
+    peaks = {column: gpu.peaks[key] / 1e12 * factor for column, key in PEAK_COLUMNS.items() if key in gpu.peaks}
+    return {"based_on": name, "mem_bw_gbs": gpu.memory_bytes_per_s / 1e9 * factor, **peaks}
+
+
+def faster_gpu_of_the_catalog(job: Job, estimate: Estimate) -> str:
+    """One GPU that is as good in every figure as another of its architecture is not slower."""
+    known = default_catalog().gpus
+    mine = cluster_of(job).gpu
+    alone = job.replace(gpus=1, nodes=None, node=None, system=None, layout="dp", anchors="none")
+    own_s = None
+    for other in known.values():
+        if other.name != mine.name and other.arch == mine.arch and _dominates(other, mine):
+            own_s = own_s or predict(alone).step.p50
+            wrong = _not_less(
+                f"{mine.name} against {other.name}", own_s, predict(alone.replace(gpu=other.name)).step.p50, 1e-3
+            )
+            if wrong:
+                return wrong
+    return ""
+
+
+def _dominates(better: Gpu, worse: Gpu) -> bool:
+    figures = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
+    pairs = [(getattr(better, name), getattr(worse, name)) for name in figures]
+    pairs += [(better.peaks.get(key), peak) for key, peak in worse.peaks.items()]
+    return all(more is not None and less is not None and more >= less for more, less in pairs)
+
+
+def recompute_saves_memory(job: Job, estimate: Estimate) -> str:
+    kept, again = job.replace(recompute="none", recompute_layers=None), job.replace(recompute="full")
+    if memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):
+        return f"recompute full needs {memory_of(again).peak_bytes:,} bytes, none {memory_of(kept).peak_bytes:,}"
+    return _not_less("recompute full against none", predict(again).step.p50, predict(kept).step.p50)
+
+
+def largest_batch_fits(job: Job, estimate: Estimate) -> str:
+    """The largest batch fits, the next does not, and memory grows with the batch."""
+    largest = largest_micro_batch(job)
+    if largest and not memory_of(job.replace(batch_size=largest)).fits:
+        return f"the largest batch, {largest}, does not fit"
+    if memory_of(job.replace(batch_size=largest + 1)).fits and largest < 1 << 20:
+        return f"{largest + 1} fits, though {largest} is the largest batch"
+    sizes = sorted({1, max(1, largest // 7), max(1, largest // 3), max(1, largest - 1), largest or 1, largest + 1})
+    peaks = [memory_of(job.replace(batch_size=size)).peak_bytes for size in sizes]
+    return "" if peaks == sorted(peaks) else f"memory falls with the batch: {dict(zip(sizes, peaks, strict=True))}"
+
+
+def larger_input(job: Job, estimate: Estimate) -> str:
+    """Twice the sequence, or an image of twice the side, takes no less time."""
+    from precision_time.zoo.catalog import ENTRIES
+
+    sizes: dict[str, Any] = {**ENTRIES[job.model].input, **job.input}
+    for key in ("seq_len", "image_size"):
+        if isinstance(sizes.get(key), int):
+            more = predict(job.replace(input={**job.input, key: 2 * sizes[key]}))
+            return _not_less(f"twice the {key}", more.step.p50, estimate.step.p50)
+    return ""
+
+
+def more_layers(job: Job, estimate: Estimate) -> str:
+    from precision_time.zoo.catalog import ENTRIES
+
+    layers = {**ENTRIES[job.model].config, **job.model_config}.get("layers")
+    if not isinstance(layers, int):
+        return ""
+    more = predict(job.replace(model_config={**job.model_config, "layers": 2 * layers}))
+    return _not_less("twice the layers", more.step.p50, estimate.step.p50)
+
+
+RELATIONS: tuple[Relation, ...] = (
+    consistent, same_after_json, same_work_on_more_gpus, one_more_gpu, twice_the_batch, one_more_sample,
+    one_more_micro_step, steady_micro_steps, schedule_of_one, tf32_not_slower, longer_run, faster_gpu,
+    faster_gpu_of_the_catalog, recompute_saves_memory, largest_batch_fits, larger_input, more_layers,
+)  # fmt: skip

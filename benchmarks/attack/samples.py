@@ -1,0 +1,127 @@
+"""A valid file of each kind, from which attacks start."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_DEEPSPEED = {
+    "train_batch_size": 512, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}, "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "fp16": {"enabled": False},
+    "activation_checkpointing": {"partition_activations": False},
+}  # fmt: skip
+_MEGATRON = """GPUS_PER_NODE=8
+MODEL_ARGS=(
+    --num-layers 24 --hidden-size 1024 --num-attention-heads 16
+    --seq-length 1024 --max-position-embeddings 1024 --vocab-size 50257
+)
+torchrun --nproc-per-node $GPUS_PER_NODE --nnodes 2 pretrain_gpt.py ${MODEL_ARGS[@]} \\
+    --micro-batch-size 4 --global-batch-size 512 --bf16 --overlap-grad-reduce --lr 1e-4 --train-iters 500 \\
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --use-distributed-optimizer
+"""
+_TORCHTITAN = """[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+implementation = "fused"
+[training]
+local_batch_size = 1
+global_batch_size = 64
+seq_len = 8192
+max_norm = 1.0
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+"""
+IMPORTS = (("ds_config.json", json.dumps(_DEEPSPEED)), ("pretrain.sh", _MEGATRON), ("config.toml", _TORCHTITAN))
+
+DEVICE: dict[str, Any] = {
+    "gpus": {
+        "acme-1": {"vendor": "ACME", "mem_gb": 64, "mem_bw_gbs": 3000, "fp32_tflops": 50, "bf16_tflops": 400},
+        "slow-a100": {"based_on": "a100-80gb-sxm", "mem_bw_gbs": 1800},
+    },
+    "nodes": {
+        "acme-box": {
+            "gpus": ["acme-1"], "gpus_per_node": 4, "intra": "acme-link", "inter": "infiniband-400", "nics": 4,
+            "default_for": ["acme-1"], "cores": 64, "host_memory_gib": 512, "clock_factor": 1.0,
+        }
+    },
+    "fabrics": {
+        "acme-link": {"kind": "nvswitch", "bus_gb_per_s": {2: 100, 4: 180}, "source": "ours", "latency_scale": 1}
+    },
+    "prices": {
+        "our-rack": {
+            "provider": "ours", "gpu": "a100", "gpus": 8, "usd_per_hour": 14.5, "region": "basement",
+            "as_of": "2026-11-01", "source": "the invoice",
+        }
+    },
+}  # fmt: skip
+STORAGE: dict[str, Any] = {
+    "name": "scratch", "bandwidth_gb_per_s": 2.5, "stream_mb_per_s": 400, "latency_ms": 0.3, "requests_per_s": 20000,
+    "reader_efficiency": 0.9, "shared": True, "page_cache": True, "source": "measured here",
+}  # fmt: skip
+CALIBRATION: dict[str, Any] = {
+    "gpus": {
+        "this-cpu": {
+            "device_type": "cpu", "mem_gb": 16, "mem_bw_gbs": 20, "fp32_tflops": 0.1,
+            "calibration": {
+                "made": "2026-11-01", "command": "calibrate", "machine": "test", "versions": {}, "threads": 1,
+                "noise": 0.05,
+                "kernels": {"columns": ["operator"], "rows": []},
+            },
+        }
+    }
+}  # fmt: skip
+TABLE = """id,trust,framework,model,input,batch_size,gpus,gpu,precision,optimizer,memory_format,step_time_s,notes
+resnet50-tf32,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,tf32,sgd,nchw,0.14,invented
+resnet50-amp,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,amp-fp16,sgd,nhwc,0.06,invented
+bert-fp32,A,pytorch,bert-base,seq_len=128,32,1,v100-16gb-sxm,fp32,adamw,,0.21,invented
+bert-amp,B,pytorch,bert-base,seq_len=128,64,1,v100-16gb-sxm,amp-fp16,adamw,,0.14,invented
+"""
+ANCHOR = (("step_time_s", 0.31), ("gpus", 1), ("precision", "fp32"), ("batch_size", 64), ("gpu", "a100-80gb-sxm"))
+NODES = (
+    """NodeName=node1 Arch=x86_64 CoresPerSocket=32
+   CPUAlloc=0 CPUTot=128 Gres=gpu:a100:8(S:0-1) RealMemory=1031000 State=IDLE
+NodeName=node2 Arch=x86_64 CPUTot=128 Gres=gpu:a100:8(S:0-1) RealMemory=1031000 State=ALLOCATED
+""",
+    json.dumps(
+        {
+            "kind": "Node",
+            "metadata": {
+                "name": "n1",
+                "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"},
+            },
+            "status": {
+                "allocatable": {"cpu": "63800m", "memory": "527988868Ki", "nvidia.com/gpu": "8"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "nodeInfo": {"architecture": "amd64"},
+            },
+        }
+    ),
+)
+STAGGER: dict[str, Any] = {
+    "data": "pictures",
+    "samples": 240,
+    "cache": {"reset": {"command": "true"}, "capacity": "2GiB", "policy": "lru"},
+    "bytes_per_sample": 1000,
+    "jobs": [
+        {"name": "small", "run": "true {samples} {first} {epochs}", "epochs": 3, "progress": r"(?P<samples>\d+)"},
+        {"name": "large", "run": "true {samples} {first} {epochs}", "epochs": 2, "progress": r"(?P<samples>\d+)"},
+    ],
+    "calibration": {"samples": 60, "patience_s": 0.5},
+}
+HF_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 1000,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip

@@ -1,0 +1,172 @@
+"""Attacks in worker processes, so that a crash or a memory limit ends one piece and not the whole."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.attack.inputs import random_input
+from benchmarks.attack.jobs import random_job
+from benchmarks.attack.judge import DEFECT, judged, limit_memory
+from benchmarks.attack.relations import RELATIONS
+from precision_time.errors import PrecisionTimeError
+
+PIECE = 100
+"""Inputs or jobs of one task of a worker."""
+_RELATIONS_OF_A_JOB = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """What is wrong with one input or job: its class (a reason without numbers), the reason, and what shows it."""
+
+    kind: str
+    reason: str
+    shown: str
+
+    @property
+    def of_class(self) -> str:
+        return (
+            self.kind
+            + ": "
+            + re.sub(r"[-+]?[\d,.]+(e[-+]?\d+)?", "N", re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", self.reason))[:90]
+        )
+
+
+@dataclass(slots=True)
+class Findings:
+    """Counts by kind and outcome, and the defects."""
+
+    seed: int
+    inputs: int
+    jobs: int
+    outcomes: dict[str, collections.Counter[str]] = field(default_factory=dict)
+    defects: list[Defect] = field(default_factory=list)
+    slowest_s: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, kind: str, outcome: str, count: int = 1) -> None:
+        self.outcomes.setdefault(kind, collections.Counter())[outcome] += count
+
+    def merge(self, other: Findings) -> None:
+        for kind, outcomes in other.outcomes.items():
+            for outcome, count in outcomes.items():
+                self.add(kind, outcome, count)
+        self.defects += other.defects
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+
+    def text(self, examples: int) -> str:
+        """Counts, then the classes of defects with examples."""
+        lines = [f"seed {self.seed}: {self.inputs:,} inputs, {self.jobs:,} jobs in {self.seconds:.0f} s"]
+        for kind, outcomes in sorted(self.outcomes.items()):
+            lines.append(
+                f"  {kind:28} " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+            )
+        classes = collections.defaultdict(list)
+        for defect in self.defects:
+            classes[defect.of_class].append(defect)
+        for name, members in sorted(classes.items(), key=lambda item: -len(item[1])):
+            lines.append(f"\n{len(members)} x {name}")
+            lines += [f"    {each.reason}\n      {each.shown[:700]}" for each in members[:examples]]
+        lines.append(f"\n{len(self.defects)} defects in {len(classes)} classes; slowest input {self.slowest_s:.2f} s")
+        return "\n".join(lines)
+
+
+def attack(inputs: int, jobs: int, seed: int, workers: int) -> Findings:
+    """Runs the attacks and returns what they found; progress goes to standard error."""
+    total, start = Findings(seed, inputs, jobs), time.perf_counter()
+    tasks = [("inputs", seed * 1_000_003 + n, min(PIECE, inputs - n)) for n in range(0, inputs, PIECE)]
+    tasks += [("jobs", seed * 1_000_033 + n, min(PIECE, jobs - n)) for n in range(0, jobs, PIECE)]
+    random.Random(seed).shuffle(tasks)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, initializer=_prepare, maxtasksperchild=20) as pool:
+        for number, found in enumerate(pool.imap_unordered(_piece, tasks), start=1):
+            total.merge(found)
+            print(
+                f"\r{number} of {len(tasks)} pieces, {len(total.defects)} defects ", end="", file=sys.stderr, flush=True
+            )
+    print(file=sys.stderr)
+    total.seconds = time.perf_counter() - start
+    return total
+
+
+def _prepare() -> None:
+    """Imports torch, where there is one, before time and memory are limited."""
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+    except ImportError:
+        pass
+    limit_memory(32 << 30)
+
+
+def _piece(task: tuple[str, int, int]) -> Findings:
+    kind, seed, count = task
+    return _inputs(seed, count) if kind == "inputs" else _jobs(seed, count)
+
+
+def _inputs(seed: int, count: int) -> Findings:
+    found = Findings(seed, count, 0)
+    home = Path.cwd()
+    for number in range(count):
+        source = random.Random(f"{seed} {number}")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            os.chdir(folder)
+            try:
+                given = random_input(source, folder)
+                before = set(os.listdir(folder))
+                verdict = judged(given)
+                left = set(os.listdir(folder)) - before - {"out"}
+                shown = f"seed {seed} {number}: {given.show(folder)}"
+            finally:
+                os.chdir(home)
+        found.add(given.kind, verdict.outcome)
+        found.slowest_s = max(found.slowest_s, verdict.seconds)
+        if verdict.outcome == DEFECT:
+            found.defects.append(Defect(given.kind, verdict.reason, shown))
+        elif left:
+            found.defects.append(Defect(given.kind, f"left {sorted(left)}", shown))
+    return found
+
+
+def _jobs(seed: int, count: int) -> Findings:
+    found = Findings(seed, 0, count)
+    for number in range(count):
+        source = random.Random(f"{seed} {number}")
+        for relation, reason, shown in _relations(source):
+            found.add(relation, "broken" if reason else "holds")
+            if reason:
+                found.defects.append(Defect(relation, reason, f"seed {seed} {number}: {shown}"))
+    return found
+
+
+def _relations(source: random.Random) -> Iterator[tuple[str, str, str]]:
+    """The relations of one job that is answered: name, what is wrong, and the job."""
+    from precision_time.prediction import predict
+
+    while True:
+        job = random_job(source)
+        try:
+            estimate = predict(job)
+            break
+        except PrecisionTimeError:
+            continue
+    for relation in (RELATIONS[0], *source.sample(RELATIONS[1:], _RELATIONS_OF_A_JOB)):
+        try:
+            reason = relation(job, estimate)
+        except PrecisionTimeError:
+            continue
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error)[:200]}"
+        yield relation.__name__, reason, str(job.to_dict())

@@ -1,0 +1,98 @@
+"""The attacks of `benchmarks/attack`: they find planted defects, and a fixed sample of them finds none."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+
+import pytest
+
+from benchmarks.attack import judge, relations
+from benchmarks.attack.inputs import GENERATORS, Input, random_input
+from benchmarks.attack.jobs import random_fields
+from benchmarks.attack.judge import ANSWERED, DEFECT, REFUSED, judged
+from benchmarks.attack.mutate import mutated, places, replaced
+from benchmarks.attack.workers import Defect
+from precision_time import Job, predict
+from precision_time.errors import JobError
+
+
+def test_a_valid_command_is_answered_and_a_wrong_one_refused() -> None:
+    assert judged(Input("", ("predict", "resnet50", "--json"))).outcome == ANSWERED
+    verdict = judged(Input("", ("predict", "resnet50", "--gpus", "-1")))
+    assert (verdict.outcome, "gpus" in verdict.reason) == (REFUSED, True)
+
+
+def _raises() -> object:
+    raise TypeError("planted")
+
+
+def _warns() -> object:
+    warnings.warn("planted", RuntimeWarning, stacklevel=1)
+    return {}
+
+
+def _exits() -> object:
+    sys.exit(0)
+
+
+def _hangs() -> object:
+    while True:
+        pass
+
+
+def _says_much() -> object:
+    raise JobError("gpus " + "9" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (_raises, "TypeError"),
+        (_warns, "RuntimeWarning"),
+        (_exits, "SystemExit"),
+        (_hangs, "longer than"),
+        (_says_much, "characters"),
+        (lambda: {"step": {"p10": 2.0, "p50": 1.0, "p90": 3.0}}, "not ordered"),
+        (lambda: {"step": float("nan")}, "not finite"),
+    ],
+)
+def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, call: object, word: str) -> None:
+    monkeypatch.setattr(judge, "LIMIT_S", 0.2)
+    verdict = judged(Input("", call=call))  # type: ignore[arg-type]
+    assert verdict.outcome == DEFECT
+    assert word in verdict.reason
+
+
+def test_a_mutation_changes_a_copy() -> None:
+    fields = {"a": 1, "b": {"c": [1, 2]}}
+    assert set(places(fields)) == {("a",), ("b",), ("b", "c"), ("b", "c", 0), ("b", "c", 1)}
+    assert replaced(fields, ("b", "c", 1), 9) == {"a": 1, "b": {"c": [1, 9]}}
+    changed = [repr(mutated(random.Random(seed), fields)) for seed in range(20)]
+    assert fields == {"a": 1, "b": {"c": [1, 2]}}
+    assert len(set(changed)) > 10
+
+
+def test_inputs_and_jobs_repeat_with_their_seed(tmp_path) -> None:
+    for _, generator in GENERATORS:
+        first, second = (generator(random.Random(5), tmp_path) for _ in range(2))
+        assert (first.kind, first.arguments, first.description) == (second.kind, second.arguments, second.description)
+    assert random_fields(random.Random(1)) == random_fields(random.Random(1))
+    assert random_input(random.Random(1), tmp_path).kind
+
+
+def test_defects_of_one_class_differ_in_numbers_only() -> None:
+    one, other = (Defect("job", f"takes {n} s", "") for n in (1.5, 20))
+    assert one.of_class == other.of_class != Defect("job", "gives nan", "").of_class
+
+
+def test_relations_hold_for_one_job_and_see_a_broken_one() -> None:
+    job = Job("gpt2", gpu="h100-80gb-sxm", precision="bf16-master", batch_size=8, gpus=2, run={"steps": 100})
+    estimate = predict(job)
+    assert {relation.__name__: relation(job, estimate) for relation in relations.RELATIONS[:2]} == {
+        "consistent": "",
+        "same_after_json": "",
+    }
+    slow = predict(job.replace(batch_size=64))
+    assert "batch x2" in relations.twice_the_batch(job, slow)
