@@ -615,7 +615,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("evaluate jobs.csv --worst many", "worst must be a whole number of at least 0, not 'many'"),
     ("evaluate jobs.csv --html out.pdf", "--html 'out.pdf' must end in .html or .htm"),
     ("evaluate jobs.csv --csv none/out.csv", "there is no folder 'none'"),
-    ("evaluate jobs.csv --csv jobs.csv", "--csv 'jobs.csv' is the table itself"),
+    ("evaluate jobs.csv --csv jobs.csv", "--csv 'jobs.csv' is an input of this command"),
     ("evaluate jobs.csv --csv folder.csv", "--csv 'folder.csv' is a folder"),
     ("evaluate jobs.csv --htm out.html", "flag '--htm' is unknown; nearest: --html"),
 ]

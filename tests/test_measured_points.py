@@ -609,7 +609,9 @@ def test_the_command_hands_the_folders_on(
 
     path = folder_of(tmp_path / "h200", {"a": {"points": [_relu(np.random.default_rng(0))]}})
     ran: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda words, **_: ran.append(words[3:]) or SimpleNamespace(returncode=0))
+    monkeypatch.setattr(
+        subprocess, "run", lambda words, **_: ran.append(words[3:]) or SimpleNamespace(returncode=0, stdout="")
+    )
     tables = str(_tables(tmp_path))
     assert main(["fit", "kernels", "steps", "--tables", tables, "--measured", str(path)]) == 0
     assert ran == [["kernels", "--tables", tables, "--measured", str(path)], ["steps", "--tables", tables]]

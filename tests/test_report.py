@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
+import os
+import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ from precision_time.report import figure as figures
 from precision_time.report.errors import ErrorStatistics, labels, percent
 from precision_time.report.page import bullets, captioned, fill_markers, heading, page, paragraph
 from precision_time.report.table import Cell, Table, csv_cell
-from precision_time.report.write import compact_json, write_whole
+from precision_time.report.write import check_file, compact_json, write_whole
 
 
 def test_error_statistics_by_hand() -> None:
@@ -105,18 +109,64 @@ def test_markers_are_filled_or_missed() -> None:
             fill_markers(broken, "board", "new", "x.md")
 
 
-def test_a_file_is_written_whole_and_never_over_an_input(tmp_path: Path) -> None:
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     write_whole(path, "å")
     assert path.read_bytes() == "å".encode()
-    write_whole(path, b"\x00", inputs=[tmp_path / "absent"])
+    path.chmod(0o640)
     (tmp_path / "link").symlink_to(path)
-    with pytest.raises(DataError, match="is an input of this command"):
-        write_whole(tmp_path / "link", "new", inputs=[path])
+    write_whole(tmp_path / "link", b"\x00")  # through the link
+    assert (tmp_path / "link").is_symlink()
     assert path.read_bytes() == b"\x00"
-    with pytest.raises(DataError, match="cannot be written: no such file"):
-        write_whole(tmp_path / "nowhere" / "x", "text")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "out.txt"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    (tmp_path / "dangling").symlink_to("made")
+    write_whole(tmp_path / "dangling", "text")
+    assert (tmp_path / "made").read_text() == "text"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["dangling", "link", "made", "out.txt"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "out.txt"
+    write_whole(path, "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="cannot be written: no space left on device"):
+        write_whole(path, "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
+    assert path.read_text() == "old"
+
+
+def test_what_is_no_file_is_never_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "null").symlink_to("/dev/null")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+    for name, message in (
+        ("", "is a folder; name a file in it"), ("fifo", "is a FIFO"), ("loop", "is a loop of links"),
+        ("socket", "is a socket"), ("null", "is a file of the system"), ("/dev/null", "is a file of the system"),
+        ("/dev/stdout", "is a file of the system"), ("/proc/self/fd/1", "is a file of the system"),
+        ("//dev/../dev/null", "is a file of the system"), ("no/x", "no folder"), ("fifo/x", "no folder"),
+        ("x" * 300, "file name too long"), ("a\0b", "null"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            write_whole(tmp_path / name, "text")
+    with pytest.raises(DataError, match="is empty; name a file"):
+        write_whole("", "text")
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_output_is_no_input_by_whatever_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: resnet50")
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "hard").hardlink_to(path)
+    for name in ("job.yaml", "link", "hard", "../" + tmp_path.name + "/job.yaml"):
+        with pytest.raises(DataError, match="is an input of this command"):
+            check_file("--trace", tmp_path / name, [tmp_path / "absent", path])
+    check_file("--trace", tmp_path / "other", [path])
 
 
 def test_compact_json_keeps_innermost_lists_on_a_line() -> None:

@@ -60,6 +60,10 @@ class IngestError(PrecisionTimeError):
     """A data set, storage, cache or co-located job is missing, cannot be read, or ended while it was measured."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C at the command line; own code may raise KeyboardInterrupt itself."""
+
+
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:
     """The valid choices closest to `value`, as text for an error message."""
     known = sorted(set(choices))

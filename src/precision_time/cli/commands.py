@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.arguments import DEFAULT_PRECISIONS
 from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
+from precision_time.cli.outputs import check_outputs
 from precision_time.cli.parser import UsageError, build_parser
+from precision_time.cli.streams import note
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.data import data_fields
-from precision_time.report.write import check_file
 
 if TYPE_CHECKING:
     from precision_time.hardware import Price
@@ -26,6 +26,7 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 def predict(options: Namespace) -> str:
     flags = _job_flags(options)
     job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
+    check_outputs(options, [job])
     if options.predictor != "simulator":
         return _by_predictor(options, job)
     from precision_time.prediction import predict as predict_job
@@ -38,9 +39,8 @@ def predict(options: Namespace) -> str:
     if options.trace:
         from precision_time.report.write import write_whole
 
-        inputs = [path for path in (options.source, options.device, options.imported, options.cluster) if path]
-        write_whole(options.trace, _json(estimate.trace_events(), indent=None), inputs)
-        print(f"trace written to {options.trace} (open it in ui.perfetto.dev)", file=sys.stderr)
+        write_whole(options.trace, _json(estimate.trace_events(), indent=None))
+        note(f"trace written to {options.trace} (open it in ui.perfetto.dev)")
     return _json(estimate.to_dict()) if options.json else str(estimate)
 
 
@@ -68,7 +68,6 @@ def compare(options: Namespace) -> str:
         from precision_time.report.figure import image_kind, require_matplotlib
 
         image_kind(options.plot)
-        check_file("--plot", options.plot)
         require_matplotlib()
     fields = _job_flags(options)
     axes = {name: fields.pop(name) for name in AXES if name in fields}
@@ -78,13 +77,14 @@ def compare(options: Namespace) -> str:
     first = {name: values[0] for name, values in axes.items()}  # so that a layout meets GPUs that are asked for
     bases = [job_of(source, {**fields, **first}, options.imported) for source in options.source or [None]]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
+    check_outputs(options, bases)
     with Progress("jobs") as progress:
         comparison = run(jobs, progress=progress, workers=None)
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
     if options.plot:
         comparison.plot(options.plot)
-        print(f"picture written to {options.plot}", file=sys.stderr)
+        note(f"picture written to {options.plot}")
     return _json(comparison.to_dict()) if options.json else str(comparison)
 
 
@@ -144,6 +144,7 @@ def _to_measure(options: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     fields.pop("device", None)  # the machine itself, not part of the jobs
     axes = {name: fields.pop(name) for name in VERIFY_AXES if name in fields}
     jobs = [job_of(source, fields) for source in options.source]
+    check_outputs(options, jobs)
     for job in jobs:
         if job.layout != "dp" or job.recompute != "none":
             setting = f"layout {job.layout}" if job.layout != "dp" else f"recompute {job.recompute}"
@@ -321,8 +322,8 @@ def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[st
     from precision_time.job.importers import read_import
 
     imported = read_import(path)
-    for note in imported.notes():
-        print(f"note: {path} ({imported.kind}), not taken: {note}", file=sys.stderr)
+    for text in imported.notes():
+        note(f"note: {path} ({imported.kind}), not taken: {text}")
     deciding = {name: flags[name] for name in _DECIDING if name in flags}
     merged = imported.job_fields({**fields, **deciding})
     return {name: value for name, value in merged.items() if name not in deciding or name in fields}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from precision_time.checks import count_or_zero
 from precision_time.cli.arguments import ROW_FILTERS
 from precision_time.cli.parser import UsageError
-from precision_time.report.write import check_file
+from precision_time.cli.streams import note
 
 if TYPE_CHECKING:
     from precision_time.evaluation import Evaluation
@@ -34,7 +33,7 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
 
     table = read_table(options.table)
     for warning in table.warnings:
-        print(f"precision-time: warning: {warning}", file=sys.stderr)
+        note(f"precision-time: warning: {warning}")
     filters = {column: _values(column, getattr(options, column)) for column in ROW_FILTERS}
     with Progress("rows") as progress:
         evaluation = evaluate_table(
@@ -43,16 +42,16 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
     if options.csv is not None:
         from precision_time.evaluation.csv_table import csv_text
 
-        write_whole(options.csv, csv_text(evaluation), inputs=[options.table])
-        print(f"rows written to {options.csv}", file=sys.stderr)
+        write_whole(options.csv, csv_text(evaluation))
+        note(f"rows written to {options.csv}")
     if options.html is not None:
         from precision_time.evaluation.page import page
 
-        write_whole(options.html, page(evaluation, _command(options), worst), inputs=[options.table])
-        print(f"report written to {options.html}", file=sys.stderr)
+        write_whole(options.html, page(evaluation, _command(options), worst))
+        note(f"report written to {options.html}")
     if options.json:
-        for note in evaluation.notes():
-            print(f"precision-time: note: {note}", file=sys.stderr)
+        for text in evaluation.notes():
+            note(f"precision-time: note: {text}")
     return evaluation, worst
 
 
@@ -64,7 +63,7 @@ def _check_options(options: Namespace) -> None:
         raise UsageError(f"--anchors {options.anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
     for flag, suffixes in (("html", (".html", ".htm")), ("csv", (".csv",))):
         if getattr(options, flag) is not None:
-            _check_output(f"--{flag}", Path(getattr(options, flag)), suffixes, Path(options.table))
+            _check_suffix(f"--{flag}", Path(getattr(options, flag)), suffixes)
     if options.html is not None:
         from precision_time.report.figure import require_matplotlib
 
@@ -79,12 +78,9 @@ def _values(column: str, texts: Sequence[str] | None) -> list[str]:
     return values
 
 
-def _check_output(flag: str, path: Path, suffixes: tuple[str, ...], table: Path) -> None:
+def _check_suffix(flag: str, path: Path, suffixes: tuple[str, ...]) -> None:
     if path.suffix.lower() not in suffixes:
         raise UsageError(f"{flag} {str(path)!r} must end in {' or '.join(suffixes)}")
-    check_file(flag, path)
-    if path.exists() and table.exists() and path.samefile(table):
-        raise UsageError(f"{flag} {str(path)!r} is the table itself; name another file")
 
 
 def _command(options: Namespace) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from precision_time.cli.parser import UsageError
+from precision_time.cli.streams import emit, note
 from precision_time.errors import DataError, MissingExtraError, nearest
 
 
@@ -40,13 +41,16 @@ def fit(given: Namespace) -> str:
     if "kernels" in names:
         _check_measured(measured)
     for name in names:
-        print(f"{name} ...", file=sys.stderr)
+        note(f"{name} ...")
         # a process of its own: parameters are read once a process, and each stage must see what the one before wrote
         arguments = [name, "--tables", str(tables), *(["--report"] if given.report else [])]
         if name == "kernels":
             arguments += [argument for folder in measured for argument in ("--measured", folder)]
         command = [sys.executable, "-m", "precision_time.fit", *arguments]
-        if subprocess.run(command, stdout=sys.stderr if given.json else None).returncode:
+        stage = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if stage.stdout:
+            (note if given.json else emit)(stage.stdout.removesuffix("\n"))
+        if stage.returncode:
             raise DataError(f"stage {name} failed, as said above; later stages were not run")
     if given.report:
         return "judged; nothing was written"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
+from precision_time.cli.streams import note
 from precision_time.errors import IngestError, MissingExtraError, nearest
 
 if TYPE_CHECKING:
@@ -142,11 +142,11 @@ def verify(options: Namespace, jobs: list[Job], precisions: list[str], ranks: li
     if options.device:
         catalog = default_catalog().with_file(options.device)
     else:
-        print("measuring this machine", file=sys.stderr)
+        note("measuring this machine")
         with Progress("points") as progress:
             rounds = Rounds(here, wanted, budget_s, progress)
         catalog = rounds.catalog()
-    print(f"training {len(wanted)} jobs, {runs} times each", file=sys.stderr)
+    note(f"training {len(wanted)} jobs, {runs} times each")
     with Progress("runs") as progress:
         verification = run(wanted, here, catalog, runs, steps, progress, rounds.again if rounds else None)
     if rounds and options.save:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+
+from precision_time.cli.streams import note
 
 OLD_FLAGS = {"--shared": "--tables"}
 """Former flag -> its present name."""
@@ -21,15 +22,11 @@ def with_present_names(arguments: Sequence[str]) -> list[str]:
         if name:
             flag = OLD_FLAGS.get(name, name)
             if flag != name:
-                _note(f"flag {name} is now {flag}")
+                note(f"note: flag {name} is now {flag}")
         renamed = OLD_VALUES.get((flag, value), value)
         if renamed != value:
-            _note(f"{flag} {value} is now {flag} {renamed}")
+            note(f"note: {flag} {value} is now {flag} {renamed}")
         present.append(f"{flag}{equals}{renamed}" if name else renamed)
         if not name or equals:
             flag = ""  # its value has been read
     return present
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from precision_time.cli.streams import show_status
+
 PATIENCE_S = 2.0
 WIDTH = 30
 
@@ -26,7 +28,7 @@ class Progress:
             return
         bar = "#" * (WIDTH * done // max(total, 1))
         text = f"[{bar:<{WIDTH}}] {done}/{total} {self._unit}{self._left(done, total)}"
-        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
+        show_status(text)
         self._shown = True
 
     def _left(self, done: int, total: int) -> str:
@@ -41,4 +43,4 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            show_status("")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
+from precision_time.cli.streams import emit, note
 from precision_time.errors import nearest
-from precision_time.report.write import check_file, check_folder
 
 if TYPE_CHECKING:
     from precision_time.ingest.stagger.staggered_run import Measured
@@ -41,10 +40,8 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
         )
     if args.plot:
         check_picture(args.plot)
-        check_file("--plot", args.plot)
     file = read_jobs(args.jobs)
     folder = Path(args.folder)
-    check_folder("--folder", folder)
     if len(file.jobs) < 2:
         raise UsageError(f"jobs file {args.jobs!r} has one job, and staggering needs two; list at least two")
     output_folder = folder.resolve()
@@ -54,7 +51,7 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
         raise UsageError(f"--folder {str(folder)!r} lies in cache.reset.folder, which is emptied; name another one")
     if len(file.jobs) > 2 and (args.plot or offset_s is not None):
         raise UsageError("--plot and --offset are for two jobs; leave them out for more")
-    print(f"calibrating {len(file.jobs)} jobs into {folder}", file=sys.stderr)
+    note(f"calibrating {len(file.jobs)} jobs into {folder}")
     with Progress("windows") as bar:
         calibration = calibrate(file, folder, args.fresh, lambda _, done, total: bar(done, total))
     answer = predict(calibration, points, args.order, offset_s)
@@ -62,14 +59,14 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
     content = answer.to_dict()
     if args.run:
         if not args.json:
-            print(output + "\n", flush=True)
+            emit(output + "\n")
             output = ""
         measured = _launch(file, folder, answer)
         content["run"] = measured.to_dict()
         output += measured_text(answer, measured)
     if args.plot:
         plot(answer, args.plot, earlier_runs(file, folder))
-        print(f"picture written to {args.plot}", file=sys.stderr)
+        note(f"picture written to {args.plot}")
     return content, output
 
 
@@ -78,7 +75,7 @@ def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:
     from precision_time.ingest.stagger.staggered_run import run_jobs
     from precision_time.ingest.stagger.staggering_text import describe_start
 
-    print(f"launching: {describe_start(answer, answer.launch)}", file=sys.stderr)
+    note(f"launching: {describe_start(answer, answer.launch)}")
     total = sum(job.samples * int(job.epochs) for job in answer.calibration.jobs)
     with Progress("samples") as bar:
         return run_jobs(file, answer.launch.offsets_s, folder, lambda _, samples: bar(sum(samples), total))

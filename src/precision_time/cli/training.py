@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_time.errors import PredictorError
-from precision_time.report.write import check_folder
 
 if TYPE_CHECKING:
     from precision_time.job import Job
@@ -22,7 +21,6 @@ def train(options: Namespace) -> str:
     from precision_time.report.table import Table
 
     folder = Path(options.output or "trained")
-    check_folder("--output", folder)
     with Progress("predictors") as progress:
         cards = train_all(options.name, folder, options.tables, options.real_runs, progress)
     if options.json:

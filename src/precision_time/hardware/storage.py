@@ -166,11 +166,12 @@ def write_storage(path: str | Path, storage: Storage) -> None:
 
 
 def check_storage_output(path: str | Path) -> None:
-    """Raise `DataError`, before anything is measured, if the name is not that of a storage file or has no folder."""
+    """Before anything is measured: raise `DataError` if it is no storage file's name or cannot be written."""
+    from precision_time.report.write import check_file
+
     if Path(path).suffix.lower() not in _FILES:
         raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, by which it is recognised as one")
-    if not Path(path).absolute().parent.is_dir():
-        raise DataError(f"storage file {str(path)!r}: there is no folder {Path(path).parent}; make it first")
+    check_file("storage file", path)
 
 
 def _read(path: Path) -> dict[str, Any]:

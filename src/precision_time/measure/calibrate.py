@@ -17,7 +17,7 @@ from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.point import COLUMNS
-from precision_time.report.write import compact_json, write_whole
+from precision_time.report.write import check_file, compact_json, write_whole
 from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0
@@ -161,24 +161,25 @@ def write(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 JOURNAL_HOURS = 24.0
+POINTS = ".points.jsonl"
+"""What the journal of a device file is called instead of .json."""
 """An interrupted or unfinished calibration is continued for this long; the machine may have changed afterwards."""
 
 
 def journal_of(output: str | Path) -> Path:
     """The journal beside a device file; an old one is deleted."""
-    path = Path(output).with_suffix(".points.jsonl")
+    path = Path(output).with_suffix(POINTS)
     if path.exists() and time.time() - path.stat().st_mtime > JOURNAL_HOURS * 3600:
         path.unlink()
     return path
 
 
 def check_output(path: str | Path) -> None:
-    """Before measuring for minutes: raise `MeasureError` unless the file ends in .json and its folder exists."""
-    target = Path(path)
-    if target.suffix.lower() != ".json":
+    """Before measuring for minutes: raise an error unless the file ends in .json and can be written."""
+    if Path(path).suffix.lower() != ".json":
         raise MeasureError(f"output {str(path)!r} is no JSON file name; end it in .json")
-    if not target.absolute().parent.is_dir():
-        raise MeasureError(f"output {str(path)!r}: there is no folder {target.parent}; make it first")
+    check_file("output", path)
+    check_file("output", Path(path).with_suffix(POINTS))
 
 
 def document(here: Machine, kernels: Mapping[str, Any], interference: Mapping[str, Any] | None) -> dict[str, Any]:

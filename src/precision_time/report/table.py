@@ -8,6 +8,8 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from precision_time.report.printable import printable
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -46,7 +48,7 @@ class Table:
 
     def text(self) -> str:
         """Columns padded to their widest cell, under a rule of dashes."""
-        lines = [self.columns, *(tuple(map(str, row)) for row in self.rows)]
+        lines = [tuple(printable(str(cell)) for cell in line) for line in (self.columns, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, tuple("-" * width for width in widths))
         return "\n".join(
