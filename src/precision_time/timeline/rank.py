@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from precision_time.layout.segment import Segment
 from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Span
 from precision_time.timing.passes import NOTHING, Pass
+
+
+class Position(NamedTuple):
+    """Seconds at which the streams of a rank are, and seconds of communication so far."""
+
+    device: float
+    exposed: float
+    sent: float
+    host: float
+    wire: float
+
+    def since(self, before: Position) -> Position:
+        """The increments since an earlier position."""
+        return Position(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +39,9 @@ class Rank:
 
     Compute beside a collective takes `slowdown` times as long; the loss counts as exposed communication. On a
     `synchronous` device (a CPU) collectives use the cores that compute, so nothing overlaps.
+
+    Positions are maxima of sums. `margins` are the differences in seconds that decided these maxima, in order, since
+    the list was last cleared (see `accumulation`).
     """
 
     slowdown: float = 1.0
@@ -36,17 +54,25 @@ class Rank:
     sent: float = 0.0
     ended: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
 
     def run(self, step: Pass, ready: float = 0.0, label: Label | None = None) -> None:
         """Launch and execute a pass that may not start before `ready` (when its weights have been gathered)."""
         device, slowed = self.device, 0.0
-        if ready > device:
-            self.exposed += ready - device
-            device = ready
-        if self.wire > device and self.slowdown != 1.0:
-            slowed = min(self.wire - device, step.device_s) * (self.slowdown - 1.0)
-            self.exposed += slowed
-        self.device = max(device + step.device_s, self.host + step.launch_bound_s) + slowed
+        if ready:
+            self.margins.append(ready - device)
+            if ready > device:
+                self.exposed += ready - device
+                device = ready
+        if self.slowdown != 1.0:
+            beside = self.wire - device
+            self.margins += (beside, beside - step.device_s)
+            if beside > 0.0:
+                slowed = min(beside, step.device_s) * (self.slowdown - 1.0)
+                self.exposed += slowed
+        ran, launched = device + step.device_s, self.host + step.launch_bound_s
+        self.margins.append(launched - ran)
+        self.device = max(ran, launched) + slowed
         if label is not None and self.recording:
             seconds = self.device - device
             self.spans.append(Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment))
@@ -70,7 +96,10 @@ class Rank:
         """The end of a collective of `seconds` that may start at `ready`."""
         if not seconds:
             return ready
-        start = max(self.wire, ready, self.device if self.synchronous else 0.0)
+        if self.synchronous:
+            ready = max(ready, self.device)
+        self.margins.append(self.wire - ready)
+        start = max(self.wire, ready)
         self.wire = start + seconds
         self.sent += seconds
         if name and self.recording:
@@ -79,10 +108,15 @@ class Rank:
             self.wait(self.wire)
         return self.wire
 
-    def mark(self) -> tuple[float, ...]:
-        return self.device, self.exposed, self.sent, self.host, self.wire
+    def is_undisturbed(self) -> bool:
+        """Whether no collective slows the compute that follows."""
+        self.margins.append(self.wire - self.device)
+        return self.slowdown == 1.0 or self.wire <= self.device
 
-    def repeat(self, before: tuple[float, ...], times: int) -> None:
-        """Repeats everything since `before` this many `times`; a backlog of collectives grows with each."""
-        after = (now + times * (now - then) for then, now in zip(before, self.mark(), strict=True))
+    def position(self) -> Position:
+        return Position(self.device, self.exposed, self.sent, self.host, self.wire)
+
+    def skip(self, increments: Position, times: int) -> None:
+        """Adds the increments of one micro-batch so many `times`."""
+        after = (now + times * each for now, each in zip(self.position(), increments, strict=True))
         self.device, self.exposed, self.sent, self.host, self.wire = after

@@ -1,9 +1,9 @@
 """The steady step of a program: units in order on a rank, gathering and reducing beside them, or a pipeline of stages.
 
 One stage runs its units in order on two streams: compute, and the data-parallel collectives, which run one at a time in
-the order they are issued (one NCCL communicator). Several stages go to `pipeline_step`. Two consecutive steps are run
-and the second is taken, so that a launch queue left full by a step is full at the start of the next. The first
-micro-batches are run; repetitions are counted.
+the order they are issued (one NCCL communicator). Several stages go to `pipeline_step`. The steady step is the one that
+all later steps equal: a launch queue that a step leaves full is full at the start of the next. Of the equal
+micro-batches between the first and the last a few are run and the others counted (`accumulation`).
 
 PyTorch's DDP reduces gradients in buckets (`layout.buckets`), each when its last gradient is complete. Fully sharded
 (FSDP, ZeRO 3), the weights of a unit are gathered before its forward and before its backward pass, at the earliest when
@@ -17,18 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from precision_time.layout.program import DATA, Stage
+from precision_time.timeline.accumulation import accumulate
 from precision_time.timeline.pipeline_step import pipeline_step
-from precision_time.timeline.rank import Label, Rank
+from precision_time.timeline.rank import Label, Position, Rank
 from precision_time.timeline.terms import communication_within_units, timeline_of
 from precision_time.timeline.timeline import Timeline
-from precision_time.timing.passes import Pass
-from precision_time.timing.program_times import TimedProgram
+from precision_time.timing.passes import LAUNCH_LATENCY_S, Pass
+from precision_time.timing.program_times import TimedProgram, host_seconds
 from precision_time.timing.ranks import averaged
-
-MICRO_BATCHES_RUN = 3
-"""Micro-batches run one by one; those between the second and the last equal the second."""
 
 Uses = Sequence[tuple[int, bool]]
 """Units in the order they run forward, and whether each recomputes."""
@@ -53,37 +52,59 @@ class _Step:
 
     def timeline(self) -> Timeline:
         rank, program = self.rank, self.program
-        start = rank.mark()
-        for _ in range(2):
-            start = rank.mark()
-            rank.spans.clear()
-            self._run_step()
-        device, exposed, sent = (now - then for then, now in zip(start[:3], rank.mark()[:3], strict=True))
+        start, skipped = self._steady_step()
+        taken = rank.position().since(start)
         between = program.micro_batches // program.reductions if self.layout.zero < 2 else 1
-        straggler_wait = averaged(self.timed.wait_share, between) * device
+        straggler_wait = averaged(self.timed.wait_share, between) * taken.device
         exposed_by, hidden_by = communication_within_units(self.timed, self.stage)
-        exposed_by[DATA] = exposed_by.get(DATA, 0.0) + exposed
-        hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(sent - exposed, 0.0)
-        timeline = timeline_of(self.timed, self.stage, device, straggler_wait, exposed_by, hidden_by)
+        exposed_by[DATA] = exposed_by.get(DATA, 0.0) + taken.exposed
+        hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - taken.exposed, 0.0)
+        timeline = timeline_of(self.timed, self.stage, taken.device, straggler_wait, exposed_by, hidden_by)
         return replace(
             timeline,
-            spans=tuple(replace(s, start_s=s.start_s - start[0], host_s=s.host_s - start[0]) for s in rank.spans),
-            repeated_micro_steps=max(program.micro_batches - MICRO_BATCHES_RUN, 0),
+            spans=tuple(
+                replace(s, start_s=s.start_s - start.device, host_s=s.host_s - start.device) for s in rank.spans
+            ),
+            repeated_micro_steps=skipped,
         )
 
-    def _run_step(self) -> None:
+    def _steady_step(self) -> tuple[Position, int]:
+        """Runs steps until one is like all that follow; returns the rank's position before it, and how many of its
+        micro-batches were skipped.
+
+        A step that starts with all of it launched is steady where the device takes longer than the host, which then
+        stays ahead. Otherwise, and where the host waits for the device in every step, the second step is.
+        """
+        rank = self.rank
+        if not rank.synchronous and len(self.sweeps.tails) == 1:
+            rank.host = -2.0 * host_seconds(self.timed, self.stage) - LAUNCH_LATENCY_S
+            start = rank.position()
+            skipped = self._run_step()
+            taken = rank.position().since(start)
+            if taken.host <= taken.device:
+                return start, skipped
+            rank.host = rank.device
+        self._run_step()
+        start = rank.position()
+        return start, self._run_step()
+
+    def _run_step(self) -> int:
+        """One step; returns the number of micro-batches counted and not run."""
         rank, micro_batches = self.rank, self.program.micro_batches
+        rank.spans.clear()
+        rank.ended.clear()
         rank.host += self.timed.host.step_s
         if rank.synchronous:
             rank.device += self.timed.host.step_s
             rank.host = rank.device
-        run = min(micro_batches, MICRO_BATCHES_RUN)
-        for index in range(run):
-            before = rank.mark()
-            self._micro_batch(first=index == 0, last=index == run - 1)
-            if index == 1 and micro_batches > MICRO_BATCHES_RUN:
-                rank.repeat(before, micro_batches - MICRO_BATCHES_RUN)
+        self._micro_batch(first=True, last=micro_batches == 1)
+        skipped = 0
+        if micro_batches > 2:
+            skipped = accumulate(rank, partial(self._micro_batch, first=False, last=False), micro_batches - 2)
+        if micro_batches > 1:
+            self._micro_batch(first=False, last=True)
         self._update()
+        return skipped
 
     def _micro_batch(self, first: bool, last: bool) -> None:
         """Forward and backward of one micro-batch, with its data-parallel collectives."""
@@ -106,7 +127,7 @@ class _Step:
         gathers_each = self.layout.zero >= 3
         gathers_first = self.layout.zero in (1, 2) and first and self.layout.overlap_param_gather
         # Without collectives, equal units in a row are one pass; a trace needs every unit.
-        if not (rank.recording or gathers_each or gathers_first) and rank.wire <= rank.device:
+        if not (rank.recording or gathers_each or gathers_first) and rank.is_undisturbed():
             for chunk in self.stage.chunks:
                 for unit, repeat, _ in chunk.units:
                     rank.run(timed.units[unit].forward.times(repeat))
@@ -124,7 +145,7 @@ class _Step:
         rank, timed = self.rank, self.timed
         gathers_each = self.layout.zero >= 3
         behind = reduces and self.layout.overlap_grad_reduce
-        if not (rank.recording or gathers_each or behind) and rank.wire <= rank.device:
+        if not (rank.recording or gathers_each or behind) and rank.is_undisturbed():
             self._backward_in_rows()
             return
         backward = self.uses[::-1]
@@ -173,8 +194,11 @@ class _Step:
             start, stop = runs[bucket.use]
             ready = start + share * (stop - start) + delay * arrived / elements
             done = rank.send(seconds, ready + slowed, "all_reduce", bucket.nbytes)
-            beside = min(done, rank.device + slowed) - (done - seconds)
-            slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
+            if rank.slowdown != 1.0:
+                ended = rank.device + slowed
+                beside = min(done, ended) - (done - seconds)
+                rank.margins += (done - ended, beside)
+                slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
         rank.slow(slowed)
         rank.wait(rank.wire)
         rank.run(self.sweeps.out_of_buckets, 0.0, Label("out of buckets", "backward", self.stage.out_of_buckets))
