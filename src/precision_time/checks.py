@@ -12,7 +12,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -51,10 +51,57 @@ def _checks(of: type) -> tuple[tuple[str, Check], ...]:
     return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of))
 
 
-def show(value: object) -> str:
-    """The given value as it is quoted in an error: one line, not too long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def show(value: object, longest: int = 60) -> str:
+    """The given value as it is quoted in an error: one line of at most `longest` characters.
+
+    The work is bounded too: of a value that is large, nested or holds itself, only the part that is shown is visited.
+    """
+    text = ""
+    try:
+        for part in _parts_of(value, longest):
+            text += part
+            if len(text) > longest:
+                break
+    except Exception:  # a container of the caller's own class
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _parts_of(value: Any, longest: int) -> Iterator[str]:
+    """The text of `repr`, piece by piece; a piece has about `longest` characters at most."""
+    kind = type(value)
+    if kind in _BRACKETS:
+        yield from _items_of(value, *_BRACKETS[kind], longest)
+    elif isinstance(value, Mapping):
+        yield from _items_of(value.items(), "{", "}", longest, pairs=True)
+    elif isinstance(value, str):
+        yield str.__repr__(value[: longest + 1])
+    elif kind in (bytes, bytearray):
+        yield repr(value[: longest + 1])
+    elif kind is int and value.bit_length() > 3000:  # Python writes no more than 4,300 digits
+        yield f"a whole number of {round(value.bit_length() * math.log10(2)):,} digits"
+    elif isinstance(value, Iterable) or dataclasses.is_dataclass(value):  # its repr may be of any length
+        yield f"<{kind.__name__}>"
+    else:
+        yield repr(value)
+
+
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("{", "}")}
+
+
+def _items_of(items: Iterable[Any], begin: str, end: str, longest: int, pairs: bool = False) -> Iterator[str]:
+    yield begin
+    count = 0
+    for count, item in enumerate(items, 1):
+        if count > 1:
+            yield ", "
+        if pairs:
+            yield from _parts_of(item[0], longest)
+            yield ": "
+        yield from _parts_of(item[1] if pairs else item, longest)
+    if begin == "(" and count == 1:
+        yield ","
+    yield end
 
 
 def optional(check: Check) -> Check:
@@ -185,7 +232,7 @@ def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> 
 def mapping(value: object, where: str) -> Entry:
     """A mapping of keys to values."""
     if not isinstance(value, Mapping):
-        raise CatalogError(f"{where} is {value!r}; write `key: value` lines below it.")
+        raise CatalogError(f"{where} is {show(value)}; write `key: value` lines below it.")
     return value
 
 
@@ -193,7 +240,9 @@ def known_keys(entry: Entry, known: set[str], where: str) -> None:
     """An entry without keys other than the known ones."""
     for key in entry:
         if key not in known:
-            raise CatalogError(f"{where}: unknown key {key!r}; nearest: {nearest(key, known)}; correct or remove it.")
+            raise CatalogError(
+                f"{where}: unknown key {show(key)}; nearest: {nearest(key, known)}; correct or remove it."
+            )
 
 
 def required(entry: Entry, needed: Mapping[str, str], where: str) -> None:
@@ -207,10 +256,10 @@ def quantity(value: object, where: str, largest: float, unit: str) -> float:
     """A number from 0 to `largest` in `unit`."""
     number = _real(value)
     if number is None:
-        raise CatalogError(f"{where} is {value!r}; give a number ({unit}).")
+        raise CatalogError(f"{where} is {show(value)}; give a number ({unit}).")
     if not 0 <= number <= largest:
         hint = "it cannot be negative" if number < 0 else f"above {largest:g} the unit is probably wrong"
-        raise CatalogError(f"{where} is {value!r}; {hint}: give {unit}.")
+        raise CatalogError(f"{where} is {show(value)}; {hint}: give {unit}.")
     return number
 
 
@@ -233,5 +282,5 @@ def names(entry: Entry, key: str, where: str) -> tuple[str, ...]:
     """The list of names under `key`; empty where there is none."""
     value = entry.get(key) or []
     if not isinstance(value, list):
-        raise CatalogError(f"{where}: {key} is {value!r}; give a list of names.")
+        raise CatalogError(f"{where}: {key} is {show(value)}; give a list of names.")
     return tuple(str(name) for name in value)

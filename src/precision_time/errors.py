@@ -67,5 +67,6 @@ class Interrupted(KeyboardInterrupt):
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:
     """The valid choices closest to `value`, as text for an error message."""
     known = sorted(set(choices))
-    close = difflib.get_close_matches(str(value).lower(), known, n=count, cutoff=0.4)
+    given = value[:100].lower() if isinstance(value, str) else ""
+    close = difflib.get_close_matches(given, known, n=count, cutoff=0.4)
     return ", ".join(close or known[:8]) + ("" if close or len(known) <= 8 else ", ...")

@@ -285,7 +285,7 @@ def completion(shell: str) -> str:
 
 def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None) -> Job:
     """The job of a model name or a job file: it overrides an imported file, and `flags` override both."""
-    from precision_time.job.file import SUFFIXES, read_mapping
+    from precision_time.reading import SUFFIXES, read_mapping
 
     if source is None and imported is None:
         if "model" not in flags:

@@ -27,7 +27,7 @@ from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
-from precision_time.job.file import read_mapping
+from precision_time.reading import read_mapping
 
 _DATA = Path(__file__).parent / "data"
 T = TypeVar("T")
@@ -245,8 +245,7 @@ def _builtin_prices() -> Mapping[str, Price]:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    document = read_mapping(path, "device file", "gpus: {my-gpu: {based_on: a100-80gb-sxm}}")
-    return {str(key): value for key, value in document.items()}
+    return read_mapping(path, "device file", "gpus: {my-gpu: {based_on: a100-80gb-sxm}}")
 
 
 def _node_names(nodes: Mapping[str, Node]) -> dict[str, str]:

@@ -5,7 +5,6 @@ The readers take the text of those commands; they contact no scheduler.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import plain
 from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.reading import named, parse_json, read_text
 
 _KUBERNETES_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "google.com/tpu")
 _BINARY = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -81,14 +81,11 @@ def job_fields(nodes: Sequence[NodeResources], catalog: Catalog | None = None) -
 
 def read_nodes(path: str | Path) -> tuple[NodeResources, ...]:
     """The nodes in a file with the output of either command. Raises `DataError` naming the file."""
+    text = read_text(path, "cluster file")
     try:
-        text = Path(path).read_text(encoding="utf-8")
         return from_kubernetes(text) if text.lstrip().startswith("{") else from_slurm(text)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"cluster file {str(path)!r} cannot be read: {reason.lower()}; check the path") from None
     except DataError as error:
-        raise DataError(f"cluster file {str(path)!r}: {error}") from error
+        raise DataError(f"{named('cluster file', path)}: {error}") from error
 
 
 def from_slurm(text: str) -> tuple[NodeResources, ...]:
@@ -106,7 +103,7 @@ def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
     except (KeyError, ValueError) as error:
         raise DataError(f"node {name}: CPUTot or RealMemory is missing or no number; give its whole block") from error
     gpu, gpus = None, 0
-    for name_of_gpu, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))", fields.get("Gres", "")):
+    for name_of_gpu, number in re.findall(r"gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,6}))(?!\d)", fields.get("Gres", "")):
         gpu, gpus = name_of_gpu or gpu, gpus + int(number)
     state = fields.get("State", "").upper()
     ready = not any(problem in state for problem in ("DOWN", "DRAIN", "FAIL", "MAINT", "UNKNOWN"))
@@ -118,12 +115,12 @@ def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
 def from_kubernetes(text: str) -> tuple[NodeResources, ...]:
     """The nodes of `kubectl get node -o json`, one or a list. Allocatable resources count, not capacity."""
     try:
-        document = json.loads(text)
+        document = parse_json(text, "the output of `kubectl get node -o json`")
         items = document["items"] if document.get("kind", "").endswith("List") else [document]
         return tuple(_kubernetes_node(item) for item in items)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
-            f"the text is no Kubernetes node ({type(error).__name__}: {error}); give the output of "
+            f"the text is no Kubernetes node ({type(error).__name__}: {str(error)[:100]}); give the output of "
             "`kubectl get node NAME -o json`"
         ) from error
 
@@ -132,14 +129,17 @@ def _kubernetes_node(item: Mapping[str, Any]) -> NodeResources:
     status, labels = item["status"], item["metadata"].get("labels", {})
     resources = status.get("allocatable") or status["capacity"]
     kind = next((key for key in _KUBERNETES_GPUS if int(resources.get(key, 0))), None)
-    memory = labels.get("nvidia.com/gpu.memory")
+    memory, product = labels.get("nvidia.com/gpu.memory"), labels.get("nvidia.com/gpu.product")
+    name, processor = item["metadata"]["name"], status.get("nodeInfo", {}).get("architecture", "")
+    if not all(isinstance(text, str) for text in (name, processor, product or "")):
+        raise TypeError("a name is no text")
     conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
     return NodeResources(
-        name=item["metadata"]["name"],
+        name=name,
         cores=int(_quantity(resources["cpu"])),
         memory_bytes=int(_quantity(resources["memory"])),
-        processor=status.get("nodeInfo", {}).get("architecture", ""),
-        gpu=(labels.get("nvidia.com/gpu.product") or kind) if kind else None,
+        processor=processor,
+        gpu=(product or kind) if kind else None,
         gpus=int(resources[kind]) if kind else 0,
         gpu_memory_bytes=int(memory) * 2**20 if kind and memory else None,
         ready=conditions.get("Ready", "True") == "True" and not item.get("spec", {}).get("unschedulable", False),

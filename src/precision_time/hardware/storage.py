@@ -17,9 +17,9 @@ from precision_time import checks
 from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import plain
+from precision_time.reading import SUFFIXES, read_mapping
 
 _DATA = Path(__file__).parent / "data" / "storages.yaml"
-_FILES = (".yaml", ".yml", ".json")
 
 MEASURED_SPREAD = 0.10
 """Spread of the log of read times on a storage that was measured, from one run to the next: chosen."""
@@ -108,7 +108,7 @@ def storages() -> Mapping[str, Storage]:
 
 def storage(name: str) -> Storage:
     """The storage of a catalog name (ignoring case and punctuation) or of a storage file."""
-    if name.lower().endswith(_FILES):
+    if name.lower().endswith(SUFFIXES):
         path = Path(name)
         try:
             state = path.stat()
@@ -169,12 +169,10 @@ def check_storage_output(path: str | Path) -> None:
     """Before anything is measured: raise `DataError` if it is no storage file's name or cannot be written."""
     from precision_time.report.write import check_file
 
-    if Path(path).suffix.lower() not in _FILES:
+    if Path(path).suffix.lower() not in SUFFIXES:
         raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, by which it is recognised as one")
     check_file("storage file", path)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from precision_time.job.file import read_mapping
-
     return read_mapping(path, "storage file", "bandwidth_gb_per_s: 2")

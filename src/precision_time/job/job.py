@@ -29,12 +29,12 @@ from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import parse_anchors
 from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
-from precision_time.job.file import read_mapping
 from precision_time.job.layout import Layout
 from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
+from precision_time.reading import read_mapping
 
 DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"

@@ -6,15 +6,15 @@ job (unknown model, layout not supported) stays with its `Row`.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from precision_time.errors import DataError, nearest
 from precision_time.measurements.row import Row, row_of
+from precision_time.reading import named, read_rows
 
 REQUIRED = ("model", "gpu", "precision", "step_time_s")
 """Columns that every table must have; every other column may be missing or empty."""
@@ -42,11 +42,11 @@ class Table:
 def read_table(path: str | Path) -> Table:
     """The table in a CSV file; `DataError` in one sentence where it is none or a cell cannot be read."""
     path = Path(path)
-    lines = _lines(path)
+    lines = read_rows(path)
     try:
         _, heads = next(lines)
     except StopIteration:
-        raise DataError(f"table {str(path)!r} is empty; its first line must name the columns") from None
+        raise DataError(f"{named('table', path)} is empty; its first line must name the columns") from None
     columns = [head.strip().lower() for head in heads]
     warnings = _check_columns(path, columns)
     rows = []
@@ -67,45 +67,24 @@ def read_table(path: str | Path) -> Table:
         more = f", and {len(bad) - 1:,} more such cells" if len(bad) > 1 else ""
         raise DataError(f"{bad[0]}; correct it, or leave the cell empty where it is unknown{more}")
     if not rows:
-        raise DataError(f"table {str(path)!r} has column names but no row; add one line for each measured job")
+        raise DataError(f"{named('table', path)} has column names but no row; add one line for each measured job")
     twice = [name for name, times in Counter(row.id for row in rows).items() if times > 1]
     if twice:
         warnings.append(f"{len(twice)} id(s) are on several lines, all of which count: {_some(twice)}")
     return Table(path, tuple(rows), tuple(warnings))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number (of the first of its lines) and cells of every record that is not blank."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            line = 1
-            for cells in reader:
-                if any(cell.strip() for cell in cells):
-                    yield line, cells
-                line = reader.line_num + 1
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"table {str(path)!r} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8"
-        ) from None
-    except csv.Error as error:
-        raise DataError(f"table {str(path)!r} is not valid CSV at line {line}: {error}; correct that line") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise DataError(f"table {str(path)!r} cannot be read: {reason}; check the path") from None
-
-
 def _check_columns(path: Path, columns: Sequence[str]) -> list[str]:
     """A sentence about columns that are ignored; `DataError` where the file is no such table."""
     known = (*REQUIRED, *OPTIONAL)
     if twice := [name for name, times in Counter(columns).items() if name and times > 1]:
-        raise DataError(f"table {str(path)!r} has the column {twice[0]!r} twice; keep one of them")
+        raise DataError(f"{named('table', path)} has the column {twice[0]!r} twice; keep one of them")
     ignored = [name for name in columns if name and name not in known]
     absent = [name for name in known if name not in columns]
     if missing := [name for name in REQUIRED if name in absent]:
         has = _some(columns) if any(columns) else "none with a name"
         fix = "separate columns with commas" if len(columns) == 1 else f"name it in the first line (it has {has})"
-        raise DataError(f"table {str(path)!r} has no column {_some(missing)}; {fix}")
+        raise DataError(f"{named('table', path)} has no column {_some(missing)}; {fix}")
     if not ignored:
         return []
     typos = [(name, nearest(name, absent, 1)) for name in ignored if _looks_like(name, absent)]

@@ -33,7 +33,7 @@ from precision_time.checks import (
 )
 from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
 from precision_time.ingest.storage.pictures import INDEX
-from precision_time.job.file import read_mapping
+from precision_time.reading import read_mapping
 
 POLICIES = ("lru", "no-eviction")
 ORDERS = ("independent", "same")

@@ -1,0 +1,85 @@
+"""Limits of the values in a file, whatever its format, and the check of a parsed tree of values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precision_time.checks import show
+from precision_time.errors import DataError
+from precision_time.reading.text import CONTROL
+
+DEEPEST = 32
+"""Most mappings and lists inside each other."""
+MOST_VALUES = 2_000_000
+"""Most values of a file."""
+MOST_DIGITS = 30
+"""Most digits of a whole number."""
+LONGEST_NUMBER = 100
+"""Most characters of a number."""
+SMALLEST, LARGEST = 1e-300, 1e300
+"""Least and largest number; the factor to the limits of a float leaves room for changes of units."""
+
+TOO_DEEP = f"more than {DEEPEST} mappings and lists inside each other; flatten it"
+TOO_MANY = f"more than {MOST_VALUES:,} values; give a smaller file"
+_LARGEST_WHOLE = 10**MOST_DIGITS
+
+
+def fault_of(value: Any) -> str:
+    """What is wrong with a single value, and the fix; "" where nothing is."""
+    kind = type(value)
+    if kind is str:
+        return "has a control character; remove it" if CONTROL.search(value) else ""
+    if kind is float:
+        fits = value == 0.0 or SMALLEST <= abs(value) <= LARGEST  # false for NaN
+        return "" if fits else f"is no number from {SMALLEST:g} to {LARGEST:g}; correct it"
+    if kind is int:
+        fits = -_LARGEST_WHOLE < value < _LARGEST_WHOLE
+        return "" if fits else f"has more than {MOST_DIGITS} digits; correct it"
+    return "" if value is None or kind is bool else "is no text, number, true or false; put it into quotes"
+
+
+def checked_tree(tree: Any, name: str) -> Any:
+    """The tree of dicts, lists and single values, within the limits; otherwise `DataError`.
+
+    It is walked level by level, so that neither its depth nor a list that holds itself can harm.
+    """
+    level, seen = [tree], 0
+    for _ in range(DEEPEST + 1):
+        seen += len(level)
+        if seen > MOST_VALUES:
+            raise DataError(f"{name} has {TOO_MANY}")
+        inner: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is dict:
+                if any(type(key) is not str or CONTROL.search(key) for key in value):
+                    raise _wrong(tree, name)
+                inner += value.values()
+            elif kind is list:
+                inner += value
+            elif fault_of(value):
+                raise _wrong(tree, name)
+            if len(inner) > MOST_VALUES:
+                raise DataError(f"{name} has {TOO_MANY}")
+        if not inner:
+            return tree
+        level = inner
+    raise DataError(f"{name} has {TOO_DEEP}")
+
+
+def _wrong(tree: Any, name: str) -> DataError:
+    """The error of the first faulty value or key, with the path to it."""
+    waiting: list[tuple[str, Any]] = [("", tree)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            for key in value:
+                if type(key) is not str or CONTROL.search(key):
+                    return DataError(f"{name} has the key {show(key)} in {path or 'its mapping'}; write plain text")
+            waiting += reversed([(f"{path}.{key}".lstrip("."), each) for key, each in value.items()])
+        elif isinstance(value, list):
+            waiting += reversed([(f"{path}[{index}]", each) for index, each in enumerate(value)])
+        elif fault := fault_of(value):
+            place = path if path.isprintable() and len(path) <= 100 else show(path, 100)
+            return DataError(f"{name}: {place or 'it'} {fault} ({show(value)})")
+    raise AssertionError("only a faulty tree comes here")
