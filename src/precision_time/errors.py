@@ -9,7 +9,8 @@
     ├── DataError           a file of the package or of the user cannot be read
     ├── MeasureError        real code could not be run or timed on this machine
     ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
-    └── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
+    ├── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
+    └── InternalError       an estimate contradicts itself: a defect of this package, with the job to report
 
 Every message is one sentence: the value given, the valid values, and the fix.
 """
@@ -62,6 +63,10 @@ class IngestError(PrecisionTimeError):
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C at the command line; own code may raise KeyboardInterrupt itself."""
+
+
+class InternalError(PrecisionTimeError):
+    """An estimate failed its own check: a defect of this package. The message holds the job, to be reported."""
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:

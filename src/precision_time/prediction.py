@@ -15,6 +15,7 @@ from precision_time.estimate.assumptions import assumptions
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.step_memory import step_memory
+from precision_time.estimate.verified import verified
 from precision_time.hardware.catalog import Catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
@@ -118,20 +119,17 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
     spans = list(zip(estimates, starts, lengths, strict=True))
     fixed = last.run.p50 - _stepping(last, 0, last.steps, "p50") if last.run else 0.0
     total = Interval(*(sum(_stepping(e, start, n, q) for e, start, n in spans) + fixed for q in ("p10", "p50", "p90")))
-    ratio = total.p50 / last.run.p50 if last.run else 1.0
+
+    def as_long(amount: Interval | None) -> Interval | None:
+        """Cost or energy of the last precision's run, for the seconds of this one."""
+        return total.scaled(amount.p50 / last.run.p50) if amount and last.run else None
+
     note = "; ".join(
         f"{p.precision} {e.step.p50:.4g} s x {n} steps" for p, e, n in zip(parts, estimates, lengths, strict=True)
     )
-    return dataclasses.replace(
-        last,
-        run=total,
-        cost_usd=last.cost_usd.scaled(ratio) if last.cost_usd else None,
-        energy_j=last.energy_j.scaled(ratio) if last.energy_j else None,
-        assumptions=(
-            f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}",
-            *last.assumptions,
-        ),
-    )
+    known = (f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}", *last.assumptions)
+    cost, energy = as_long(last.cost_usd), as_long(last.energy_j)
+    return verified(dataclasses.replace(last, run=total, cost_usd=cost, energy_j=energy, assumptions=known))
 
 
 def _stepping(estimate: Estimate, start: int, steps: int, quantile: str) -> float:

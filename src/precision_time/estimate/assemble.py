@@ -24,6 +24,7 @@ from precision_time.estimate.spread import (
     calibrated_log_spread,
     log_spread,
 )
+from precision_time.estimate.verified import verified
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.prices import Rental
 from precision_time.ingest.pipeline.loader import Loader
@@ -81,7 +82,7 @@ def assemble(
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, step.family))
-    train = Interval.around(train_s, spread)
+    train = Interval.around(train_s, spread, floor_s)
     forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
     times = run_times(job, step, train, supplements.loader, forward_s)
     loading, seconds, run = times.loading, times.step.p50, times.run
@@ -91,33 +92,35 @@ def assemble(
     usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
     busy = (train_s - breakdown["host_gaps"]) / times.mean_step_s
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
-    return Estimate(
-        job=job,
-        step=times.step,
-        epoch=times.epoch,
-        run=run,
-        breakdown=breakdown,
-        communication_hidden_s=timeline.communication_hidden_s,
-        samples_per_s=times.global_batch / seconds,
-        samples_unit=_unit(step),
-        steps_per_epoch=times.steps_per_epoch,
-        steps=times.steps,
-        memory=memory,
-        sources=_with_stall(sources, loading, seconds) if loading else sources,
-        bound_shares=_bounds(timed, per_kind),
-        unsupported=tuple(sorted({timed.kinds[i].name for i in unknown})),
-        unsupported_bytes_share=unknown_share,
-        floor_s=floor_s,
-        parameters=step.parameter_count,
-        communication=_communication(timeline),
-        flops_per_step=_flops(timed, per_kind),
-        cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
-        energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
-        assumptions=supplements.notes,
-        anchors=correction,
-        loading=loading,
-        events=_drawn(supplements.events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
-        rental=rental if price is None else None,
+    return verified(
+        Estimate(
+            job=job,
+            step=times.step,
+            epoch=times.epoch,
+            run=run,
+            breakdown=breakdown,
+            communication_hidden_s=timeline.communication_hidden_s,
+            samples_per_s=times.global_batch / seconds,
+            samples_unit=_unit(step),
+            steps_per_epoch=times.steps_per_epoch,
+            steps=times.steps,
+            memory=memory,
+            sources=_with_stall(sources, loading, seconds) if loading else sources,
+            bound_shares=_bounds(timed, per_kind),
+            unsupported=tuple(sorted({timed.kinds[i].name for i in unknown})),
+            unsupported_bytes_share=unknown_share,
+            floor_s=floor_s,
+            parameters=step.parameter_count,
+            communication=_communication(timeline),
+            flops_per_step=_flops(timed, per_kind),
+            cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
+            energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
+            assumptions=supplements.notes,
+            anchors=correction,
+            loading=loading,
+            events=_drawn(supplements.events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
+            rental=rental if price is None else None,
+        )
     )
 
 

@@ -18,10 +18,10 @@ class Interval:
     p90: float
 
     @classmethod
-    def around(cls, middle: float, log_spread: float) -> Interval:
-        """Log-normal around `middle` with standard deviation `log_spread` of the logarithm."""
+    def around(cls, middle: float, log_spread: float, least: float = 0.0) -> Interval:
+        """Log-normal around `middle` with standard deviation `log_spread` of the logarithm, P10 at least `least`."""
         width = math.exp(Z90 * max(log_spread, 0.0))
-        return cls(middle / width, middle, middle * width)
+        return cls(min(max(middle / width, least), middle), middle, middle * width)
 
     def scaled(self, factor: float) -> Interval:
         return Interval(self.p10 * factor, self.p50 * factor, self.p90 * factor)

@@ -9,6 +9,7 @@ the learned curves.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -101,7 +102,7 @@ def apply_calibration(times: KernelTimes, table: WorkTable, owner: Indices, gpu:
         seconds[rest] = floor[rest]
         source[rest], spread[rest], covered[rest] = source[main], spread[main], True
     helpers = np.where(covered, 0.0, times.helper_seconds)  # a measured kernel is timed with its helpers
-    return KernelTimes(seconds, floor, source, spread, helpers), covered
+    return replace(times, seconds=seconds, source=source, log_spread=spread, helper_seconds=helpers), covered
 
 
 def contention_factors(table: WorkTable, calibration: Calibration, ranks: int) -> Array:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from precision_time.timing.corrections import covers
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.parameters import SOURCES, ParameterBook
-from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, CONVOLUTION_FEATURES, TILE_FAMILIES, WINOGRAD, Work
+from precision_time.timing.work import (
+    ATTENTION,
+    CONV_DEPTHWISE,
+    CONVOLUTION_FEATURES,
+    FUSABLE_FAMILIES,
+    TILE_FAMILIES,
+    WINOGRAD,
+    Work,
+)
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 
@@ -24,6 +32,8 @@ __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
 TRANSPOSE_SHARE = 0.85
 # Of devices that publish none: as H100. Only wave quantisation depends on it.
 DEFAULT_SM_COUNT = 132
+# Of devices that publish none: the largest last-level cache of the catalog, so that no floor is too high.
+DEFAULT_CACHE_BYTES = 128 << 20
 DETAILS = ("cols", "causal")
 _POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
 
@@ -37,6 +47,8 @@ class Device(Protocol):
     def arch(self) -> str: ...
     @property
     def sm_count(self) -> int | None: ...
+    @property
+    def l2_bytes(self) -> int | None: ...
     @property
     def memory_bytes_per_s(self) -> float: ...
     @property
@@ -65,10 +77,15 @@ def compute_peak(gpu: Device, math: str, dtype_class: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """One entry per work: seconds, the floor under them, index into SOURCES, spread of log(seconds)."""
+    """One entry per work: seconds, the floors under them, index into SOURCES, spread of log(seconds).
+
+    floor_seconds  of the kernel alone: its operations at peak, its operands once through memory
+    least_seconds  of its part of a step in any implementation: fused with its neighbours, operands in the cache
+    """
 
     seconds: Array
     floor_seconds: Array
+    least_seconds: Array
     source: NDArray[np.int8]
     log_spread: Array
     helper_seconds: Array
@@ -210,7 +227,7 @@ class KernelModel:
         table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)
         if not len(table):
             none = np.zeros(0)
-            return KernelTimes(none, none, np.zeros(0, dtype=np.int8), none, none)
+            return KernelTimes(none, none, none, np.zeros(0, dtype=np.int8), none, none)
         bandwidth = float(gpu.memory_bytes_per_s)
         sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
         tops = [compute_peak(gpu, math, kind) for _, _, math, kind in table.classes]
@@ -249,10 +266,24 @@ class KernelModel:
         return KernelTimes(
             np.maximum(busy + helpers, floor) + table.launches * p[_START],
             floor,
+            least_seconds(table, gpu, peaks),
             np.array([r.source for r in classes], dtype=np.int8)[at],
             np.array([r.log_spread for r in classes])[at],
             helpers,
         )
+
+
+def least_seconds(table: WorkTable, gpu: Device, peaks: Array) -> Array:
+    """Seconds that each work adds to a step at least, in any implementation; `peaks`: FLOP/s of each work.
+
+    A kernel of FUSABLE_FAMILIES can be the epilogue of its producer or the prologue of its consumer, so only its
+    operations count. Of the others' traffic, what the cache holds of the operands before the kernel and of the results
+    after it need not pass through memory.
+    """
+    cached = 2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)
+    apart = np.array([family not in FUSABLE_FAMILIES for family, *_ in table.classes])[table.class_of]
+    traffic = np.where(apart, np.maximum(table.bytes - cached, 0.0), 0.0)
+    return np.maximum(table.floor_flops / peaks, traffic / gpu.memory_bytes_per_s)
 
 
 def _direct_peak(gpu: Device, peaks: Array) -> Array:

@@ -59,7 +59,8 @@ class KindWorks:
 class TimedSignatures:
     """Seconds of a program's distinct operators on a cluster, one call each.
 
-    `kind_s` and `floor_s` are seconds per operator (the sum of its kernels); `source_s[operator, source]` splits them
+    `kind_s` is seconds per operator (the sum of its kernels), `floor_s` its least seconds in any implementation
+    (`KernelTimes.least_seconds`); `source_s[operator, source]` splits them
     by source. `work_s` is seconds per work of the table, `work_spread` the standard deviation of log(work_s),
     `work_helpers` the share of `work_s` that helper kernels take (layout transposes).
     """
@@ -165,13 +166,14 @@ def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: St
     other = constants.kernels.seconds(kinds.rivals, gpu)
     chosen = other.seconds < times.seconds[kinds.rival_of]
     at = kinds.rival_of[chosen]
-    seconds, floor = times.seconds.copy(), times.floor_seconds.copy()
+    seconds, floor, least = times.seconds.copy(), times.floor_seconds.copy(), times.least_seconds.copy()
     source, spread = times.source.copy(), times.log_spread.copy()
     seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
+    least[at] = np.minimum(least[at], other.least_seconds[chosen])
     source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
     helpers = times.helper_seconds.copy()
     helpers[at] = other.helper_seconds[chosen]
-    return KernelTimes(seconds, floor, source, spread, helpers)
+    return KernelTimes(seconds, floor, least, source, spread, helpers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +306,7 @@ def _time_signatures(
         work_spread=times.log_spread,
         work_helpers=times.helper_seconds / np.maximum(times.seconds, 1e-30),
         kind_s=kind_s,
-        floor_s=per_kind(floor),
+        floor_s=per_kind(times.least_seconds) / max(cluster.node.clock_factor, 1.0),
         compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
         launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
         source_s=source_s,

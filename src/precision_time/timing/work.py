@@ -27,6 +27,8 @@ MEMORY_FAMILIES = frozenset({
     "reduction", "pooling", "upsample", "embedding", "gather", "scatter", "sort", "dropout", "random",
     "cross_entropy", "optimizer", "other",
 })  # fmt: skip
+FUSABLE_FAMILIES = MEMORY_FAMILIES - {"embedding", "gather", "scatter", "sort", "optimizer"}
+"""Families whose kernels can be fused into those that write their input or read their result."""
 
 _DTYPE_OF_MATH = {
     "fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16",
