@@ -6,16 +6,52 @@ cost. Equal jobs therefore have to share these objects, and unequal jobs must ne
 
 from __future__ import annotations
 
+import ast
 import random
-import sys
+import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+import precision_time
+from precision_time.bounded_cache import BUDGET, CACHES, Budget, bounded, size_of
 from precision_time.job import Job
 from precision_time.prediction import predict
 
-ROOMS = tuple(
-    f"precision_time.{room}" for room in ("capture", "layout", "timing", "timeline", "estimate", "anchors", "placement")
-)
+UNBOUNDED = {
+    "anchors.base.published": "a data file of the package",
+    "anchors.base.shipped_covariance": "a data file of the package",
+    "anchors.base.read_base": "a data file of the package",
+    "capture.intercept.registered": "one entry for each kind of device of torch",
+    "capture.intercept._classes": "one entry for each kind of device of torch",
+    "capture.intercept._install": "no arguments",
+    "checks._checks": "one entry for each class with fields",
+    "estimate.spread._fitted": "one entry for each data file of the package",
+    "estimate.spread._decoder_families": "no arguments",
+    "evaluation.fitted_rows.fitted": "one entry for each data file of the package",
+    "hardware.catalog.default_catalog": "the catalog of the package",
+    "hardware.catalog._builtin_gpus": "the catalog of the package",
+    "hardware.catalog._builtin_nodes": "the catalog of the package",
+    "hardware.catalog._builtin_node_entries": "the catalog of the package",
+    "hardware.catalog._builtin_fabrics": "the catalog of the package",
+    "hardware.catalog._builtin_prices": "the catalog of the package",
+    "hardware.storage.storages": "the catalog of the package",
+    "measure.conditions._nvidia_smi": "no arguments",
+    "measure.kernel_support.autocast_lstm_error": "one entry for each dtype",
+    "measure.tensors._pool": "one entry for each device of the machine",
+    "predictors.predictddl.predictor.encoder_of": "two encoders",
+    "predictors.predictddl.predictor.embedder_of": "two encoders",
+    "reading.yaml_text._loader": "no arguments",
+    "timing.collectives.fitted": "a data file of the package",
+    "timing.constants.shipped": "a data file of the package",
+    "timing.layout_costs.shipped_layout_costs": "a data file of the package",
+    "timing.overlap._numbers": "a data file of the package",
+    "timing.parameters.read_data": "one entry for each data file of the package",
+    "timing.step_factors.shipped_openness": "a data file of the package",
+}
+"""Every cache without a bound, and why its entries are few whatever is predicted."""
 
 
 def jobs() -> list[Job]:
@@ -42,12 +78,11 @@ def jobs() -> list[Job]:
 
 
 def clear_caches() -> int:
-    """Empties the caches of the rooms between job and estimate; returns how many there are."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(ROOMS)]
-    caches = [each for module in modules for each in vars(module).values() if hasattr(each, "cache_clear")]
-    for cache in caches:
-        cache.cache_clear()
-    return len(caches)
+    """Empties the bounded caches, which are all whose keys follow from jobs; returns how many there are."""
+    for cache in CACHES:
+        cache.clear()
+    assert BUDGET.held_bytes == 0
+    return len(CACHES)
 
 
 def answer(job: Job) -> tuple[float, float, int, tuple[str, ...]]:
@@ -67,3 +102,97 @@ def test_what_is_cached_changes_no_prediction() -> None:
     random.Random(0).shuffle(order)
     for place in order:
         assert answer(every[place]) == cold[place], every[place]
+
+
+def _functools_caches() -> dict[str, str]:
+    """Every use of `functools.cache` and `lru_cache` in the package: name of the function -> the decorator."""
+    root = Path(precision_time.__file__).parent
+    uses = {}
+    for path in root.rglob("*.py"):
+        if path.name == "bounded_cache.py":
+            continue
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                for decorator in node.decorator_list:
+                    text = ast.unparse(decorator)
+                    if text.removeprefix("functools.").partition("(")[0] in ("cache", "lru_cache"):
+                        uses[f"{module}.{node.name}"] = text
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "lru_cache":
+                uses.setdefault(f"{module} line {node.lineno}", ast.unparse(node))
+    return uses
+
+
+def test_every_cache_is_bounded_by_bytes_or_has_few_keys_by_nature() -> None:
+    assert set(_functools_caches()) == set(UNBOUNDED)
+
+
+def test_caches_together_stay_under_their_limit_and_drop_what_was_used_longest_ago() -> None:
+    budget = Budget(100_000)
+    made: list[int] = []
+
+    @bounded(budget=budget)
+    def zeros(number: int) -> np.ndarray[Any, Any]:
+        made.append(number)
+        return np.zeros(1000)
+
+    @bounded(budget=budget)
+    def twice(number: int) -> tuple[int, int]:
+        return number, number
+
+    kept = zeros(0)
+    for number in range(1, 200):
+        assert zeros(number) is zeros(number)
+        assert zeros(0) is kept, "asked for again and again, so never the oldest"
+        assert twice(number) == (number, number)
+        assert budget.held_bytes <= 100_000
+    assert made == list(range(200))
+    assert len(zeros(1)) == 1000
+    assert made[-1] == 1, "dropped, so made again"
+    assert sum(entry.nbytes for table in budget.tables for entry in table.values()) == budget.held_bytes
+
+
+def test_a_result_larger_than_the_budget_is_not_kept() -> None:
+    budget = Budget(1000)
+
+    @bounded(budget=budget)
+    def large(number: int) -> bytes:
+        return bytes(number)
+
+    assert large(10_000) == bytes(10_000)
+    assert budget.held_bytes == 0
+
+
+def test_threads_that_ask_at_once_get_the_same_object() -> None:
+    barrier = threading.Barrier(8)
+    answers: list[object] = []
+
+    @bounded(budget=Budget(1 << 20))
+    def made(_number: int) -> object:
+        barrier.wait(10)
+        return [object()]
+
+    threads = [threading.Thread(target=lambda: answers.append(made(1))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(answer) for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [(np.zeros(1000), 8000, 8300), ((1.0,) * 100, 800, 1000), ("x" * 1000, 1000, 1100), ({1: [2] * 50}, 450, 900)],
+)
+def test_sizes_count_what_a_value_holds(value: object, least: int, most: int) -> None:
+    assert least <= size_of(value) <= most
+    assert size_of((value, value)) < size_of(value) + 100, "each object once"
+
+
+def test_caches_of_jobs_hold_about_what_they_say() -> None:
+    """A distinct job holds kilobytes to megabytes, and the sum of all caches is the budget's count."""
+    clear_caches()
+    predict(Job("resnet50", batch_size=77, gpus=8, precision="amp-fp16"))
+    assert 1e5 < BUDGET.held_bytes < 1e7
+    assert sum(cache.held_bytes for cache in CACHES) == BUDGET.held_bytes

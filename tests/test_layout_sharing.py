@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from functools import _lru_cache_wrapper
-
 import pytest
 
 from precision_time import Job, compare, predict
+from precision_time.bounded_cache import CACHES
 from precision_time.cli.main import main
 from precision_time.comparison import Comparison
 
@@ -23,16 +21,9 @@ def _jobs() -> list[Job]:
     ]  # fmt: skip
 
 
-_REMEMBER = (
-    "precision_time.layout", "precision_time.capture.training_step", "precision_time.capture.optimizer",
-    "precision_time.timing.signature_times", "precision_time.estimate.step_memory",
-)  # fmt: skip
-
-
 def _forget() -> None:
-    for each in gc.get_objects():
-        if type(each) is _lru_cache_wrapper and each.__module__.startswith(_REMEMBER):
-            each.cache_clear()
+    for cache in CACHES:
+        cache.clear()
 
 
 def test_what_was_predicted_before_changes_nothing() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
+from precision_time.bounded_cache import bounded
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
@@ -29,12 +29,12 @@ def cluster_of(job: Job, catalog: Catalog | None = None) -> Cluster:
     return _cluster(catalog or catalog_of(job), job.gpu, job.gpus, job.system or job.node, job.nodes)
 
 
-@lru_cache(maxsize=8)
+@bounded()
 def _with_file(device: str, _changed_ns: int, _size: int) -> Catalog:
     """The catalog with a device file; the file is read again only when its time or size changes."""
     return default_catalog().with_file(device)
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def _cluster(catalog: Catalog, gpu: str, gpus: int, node: str | None, nodes: int | None) -> Cluster:
     return catalog.cluster(gpu, gpus, node=node, nodes=nodes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from precision_time.anchors.anchor import OWN, family_of
+from precision_time.bounded_cache import bounded
 from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
 from precision_time.job.job import Job
@@ -69,7 +69,7 @@ def _of_file(name: str) -> list[Measured]:
     return rows
 
 
-@lru_cache(maxsize=8)
+@bounded()
 def _read(name: str, _changed_ns: int, _size: int) -> Table:
     return read_table(name)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
@@ -221,7 +221,7 @@ def _graph(model: _Model, precision: Precision, attention: str, execution: str, 
     )
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _cached_graph(key: _GraphKey) -> OpGraph:
     regime = regime_of(key.precision)
     sizes = dict(key.sizes)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
 from precision_time.capture.fused_kernels import attention_kernel, framework_kernels
@@ -113,7 +113,7 @@ class _Asked:
     device_type: str = field(compare=False)
 
 
-@lru_cache(maxsize=256)
+@bounded(LayeredGraph)
 def _step(asked: _Asked) -> TrainingStep:
     job, precision, device_type = asked.job, asked.precision, asked.device_type
     layout = job.layout_spec
@@ -173,13 +173,18 @@ def _undivided(builder: str, layout: Layout) -> bool:
     return layout.tp == layout.cp == layout.ep == 1 and all(t.builder != builder for t in TEMPLATES)
 
 
-@lru_cache(maxsize=256)
-def _kept(*, config: tuple[tuple[str, Any], ...], sizes: tuple[tuple[str, Any], ...], **fields: Any) -> TrainingStep:
+def _kept(**words: Any) -> TrainingStep:
     """Equal steps are one object, from which programs and what is derived from them are remembered."""
-    return TrainingStep(config=dict(config), sizes=dict(sizes), **fields)
+    return _same(tuple(words.items()))
 
 
-@lru_cache(maxsize=64)
+@bounded(LayeredGraph)
+def _same(words: tuple[tuple[str, Any], ...]) -> TrainingStep:
+    given = dict(words)
+    return TrainingStep(**{**given, "config": dict(given["config"]), "sizes": dict(given["sizes"])})
+
+
+@bounded(OpGraph)
 def _units(graph: OpGraph) -> LayeredGraph:
     return layered(graph)
 
@@ -266,7 +271,7 @@ class _Key:
     depth: str
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])
@@ -305,6 +310,6 @@ def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> Op
     return symbolic.rename_dtypes(graph, rename)
 
 
-@lru_cache(maxsize=16)
+@bounded()
 def _stored(path: str, variant: str) -> dict[str, Any]:
     return symbolic.load(Path(path), variant)

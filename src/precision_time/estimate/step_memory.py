@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import ceil
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
 from precision_time.capture.layers import AFTER, BEFORE
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
@@ -138,7 +138,7 @@ class _Parts:
     inputs: int
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _parts(step: TrainingStep, framework: str) -> _Parts:
     units, graph = step.layers.units, step.layers.graph
     sizes = local_bytes(step, framework)
@@ -168,7 +168,7 @@ class _Asked:
     last: bool = field(compare=False)
 
 
-@lru_cache(maxsize=512)
+@bounded()
 def _played(asked: _Asked) -> tuple[Alone, ...]:
     return asked.costs.chunks_alone(asked.stage, asked.first, asked.last)
 

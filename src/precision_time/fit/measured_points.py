@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.captured_model import capture_model
 from precision_time.capture.graph import Phase
 from precision_time.capture.optimizer import tail
@@ -147,7 +147,7 @@ def update_work(record: Record) -> Work:
     )
 
 
-@cache
+@bounded()
 def _sweeps(model: str, kind: str, implementation: str, dtype: str) -> tuple[Work, ...]:
     precision = "amp-fp16" if kind == "unscale" else _PURE[dtype]
     phase = {"clip": Phase.CLIP, "unscale": Phase.UNSCALE}.get(kind, Phase.OPTIMIZER)

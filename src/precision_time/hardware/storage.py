@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precision_time import checks
+from precision_time.bounded_cache import bounded
 from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import plain
@@ -137,7 +138,7 @@ _ALIASES = {
 }  # fmt: skip
 
 
-@cache
+@bounded()
 def _of_file(name: str, _changed_ns: int, _size: int) -> Storage:
     return read_storage(name)
 

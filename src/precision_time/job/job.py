@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.checks import (
     apply_checks,
     count,
@@ -84,7 +84,7 @@ def _as_given(field: str, value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _label(layout: Layout) -> str:
     return layout.label
 

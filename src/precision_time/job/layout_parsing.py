@@ -7,9 +7,9 @@ Degrees may have the names of Megatron (tensor_model_parallel_size ...), DeepSpe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.checks import count, on_off, show
 from precision_time.errors import JobError, nearest
 from precision_time.job.layout import LAYOUT_FIELDS, Layout
@@ -73,7 +73,7 @@ def parse_layout(value: Any, gpus: int, nodes: int | None = None) -> Layout:
     raise _unknown(value)
 
 
-@lru_cache(maxsize=16384)
+@bounded()
 def _of_text(text: str, gpus: int, nodes: int | None) -> Layout:
     pairs: list[tuple[Any, Any]] = []
     for part in text.replace(";", ",").split(","):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase
 from precision_time.capture.layers import BEFORE
 from precision_time.capture.training_step import TrainingStep
@@ -16,7 +15,7 @@ megatron/core/ models/common/language_module: `vocab_parallel_cross_entropy` of 
 _PRODUCTS = ("pt.quantize", "pt.scaled_mm")
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
     """Bytes of each storage of the step's graph: of the rank's own tokens outside divided modules (sequence
     parallelism), in fp8 where only fp8 products read it in the backward pass, in fp32 where the framework's loss keeps

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.errors import JobError
 from precision_time.layout.program import Chunk, UnitProgram
@@ -51,7 +51,7 @@ def _shares(blocks: int, parts: int) -> list[int]:
     return sizes
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def chunks_of(
     units: tuple[UnitProgram, ...], parts: tuple[tuple[int, ...], ...], recompute: str, recompute_layers: int | None
 ) -> tuple[tuple[Chunk, ...], Held]:

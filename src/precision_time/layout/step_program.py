@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpSignature, Parameter, Phase
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.training_step import TrainingStep
@@ -150,7 +150,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     )
 
 
-@lru_cache(maxsize=256)
+@bounded(OpSignatures)
 def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
     """The units of a step. `copied`: gradients are copied to dtype `wire` (None: their own) before they are reduced."""
     kinds = SignatureTable()
@@ -164,7 +164,7 @@ def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wi
     return _Units(programs, _remembered(tuple(kinds.index)), kinds.index)  # what recomputes has no other kinds
 
 
-@lru_cache(maxsize=1024)
+@bounded(OpSignatures)
 def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
     """All stages, equal ones as one object, and the distinct operators of the whole program."""
     kinds = SignatureTable(dict(units.table))
@@ -182,17 +182,17 @@ def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, .
     return tuple(stages), _together(units.kinds, more)
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def _parts(step: TrainingStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
     return cut_into_parts(step.layers.order, step.layers.units, pp, vpp)
 
 
-@lru_cache(maxsize=1024)
+@bounded(OpSignature)
 def _together(first: OpSignatures, more: OpSignatures) -> OpSignatures:
     return OpSignatures.joined(first, more)
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
     """The same object for the same operators, so that programs share what is timed for them."""
     return OpSignatures(kinds)
@@ -227,13 +227,13 @@ def _stage(
     )
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
     """The same object for the same rows, which stages with equal parameters share."""
     return Segment.of([(kind, phase, 0, 0) for kind, phase in rows])
 
 
-@lru_cache(maxsize=256)
+@bounded(Parameter)
 def shared_weights(step: TrainingStep) -> tuple[Parameter, ...]:
     """Weights of the unit before the blocks that the unit after them also reads: tied embeddings.
 
@@ -255,7 +255,7 @@ def _wire(step: TrainingStep, options: Options) -> tuple[float, float]:
     return (1.0 if fp8_weights else float(BYTES_PER_ELEMENT[weight])), float(BYTES_PER_ELEMENT[gradient])
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _boundary(step: TrainingStep, parts: int) -> int:
     """Activations between two stages: the residual stream of one micro-batch, of which a rank holds one of `parts`."""
     after = next((u for u in step.layers.units if u.name == AFTER), None)

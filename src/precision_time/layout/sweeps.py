@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import ceil
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpSignature, Parameter, Phase
 from precision_time.capture.layers import Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
@@ -54,7 +54,7 @@ class Sweeps:
     accumulate: Operators
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def sweeps(step: TrainingStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
     """The sweeps of a stage. `held`: units and how many times; `copies`: weights of another stage that it also
     holds."""
@@ -136,7 +136,7 @@ def _tail(step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut)
     )
 
 
-_sweep_tail = lru_cache(maxsize=4096)(sweep_tail)
+_sweep_tail = bounded()(sweep_tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Sizes:
     first: Parameter | None
 
 
-@lru_cache(maxsize=1024)
+@bounded(Parameter)
 def sizes_of(unit: Unit) -> Sizes:
     return _sizes_among(unit.parameters)
 

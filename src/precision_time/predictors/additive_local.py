@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
@@ -66,7 +66,7 @@ def local_step(job: Job, device_type: str) -> LocalStep:
     return _remembered(json.dumps(fields, sort_keys=True), device_type, changed_ns)
 
 
-@lru_cache(maxsize=512)
+@bounded()
 def _remembered(fields: str, device_type: str, _changed_ns: int) -> LocalStep:
     """Cached by the fields of the job, and by the modification time of its model file."""
     job = Job.from_dict(json.loads(fields))
@@ -93,7 +93,7 @@ def _calls(segment: Segment, kinds: OpSignatures) -> Counts:
     return np.where(_sweeps(kinds), 0.0, np.bincount(chosen, minlength=len(kinds)))
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _sweeps(kinds: OpSignatures) -> NDArray[np.bool_]:
     return np.array([kind.name == _SWEEP for kind in kinds], dtype=np.bool_)
 

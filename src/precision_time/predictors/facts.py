@@ -10,11 +10,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
@@ -137,7 +137,7 @@ def facts_of(job: Job) -> Facts:
     return _kept(JobKey.of(job))
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _kept(key: JobKey) -> Facts:
     return _count(key.job)
 
@@ -266,7 +266,7 @@ def _host_seconds(host: HostCosts, kinds: OpSignatures, works: KindWorks, runs: 
     return float(sum(host.of(segment, per_kind).sum() * times for segment, times in runs if len(segment) and times > 0))
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def _widened(kinds: OpSignatures) -> Array:
     """Bytes of each kind's tensors with every narrow float in four bytes, over their bytes."""
     factors = np.ones(len(kinds))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.predictors.facts import CLASSES, Facts
 from precision_time.timing.work import HELPERS
 
@@ -170,7 +170,7 @@ def matrix(jobs: Sequence[Facts], features: Sequence[Feature] = FEATURES) -> Arr
 _PLACE = {feature.name: i for i, feature in enumerate(FEATURES)}
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _values(facts: Facts) -> Array:
     return vector(facts)
 

@@ -12,13 +12,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.errors import PredictorError
 from precision_time.fit.cases import Case, case_of, is_data_parallel
 from precision_time.fit.factors import Fitted, fit, left_out
@@ -155,13 +155,13 @@ class BlindSimulator(Blind, Simulator):
 # --- jobs as the fit of step factors takes them
 
 
-@lru_cache(maxsize=512)
+@bounded()
 def _traced(key: JobKey) -> Case:
     """The case of a data-parallel job, with a row that holds no measurement."""
     return case_of(_row("", key.job, math.nan, ""), key.job)
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _shipped_seconds(key: JobKey) -> float:
     return float(predict(key.job).step.p50)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.predictors.cloud_search import FloatArray
 
 
@@ -148,7 +148,7 @@ class Averaged:
         )
 
 
-@lru_cache(maxsize=16)
+@bounded()
 def _uniform(dimensions: int, draws: int) -> FloatArray:
     from scipy.stats import qmc
 

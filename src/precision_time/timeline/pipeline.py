@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.errors import JobError, nearest
 from precision_time.timeline.pipeline_grid import (
     Array,
@@ -233,7 +234,7 @@ def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int,
     return _play(schedule, key, send_s, micro_batches, blocking_send, None)
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _play(
     schedule: str, key: _TimesKey, send_s: float, micro_batches: int, blocking_send: bool, extra: int | None = 0
 ) -> Played:

@@ -16,10 +16,11 @@ row before, every backward for the stage after it, and the last stage sends to t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from precision_time.bounded_cache import bounded
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -121,7 +122,7 @@ class _PairPlan:
     last_backward: Index
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _pair_plan(stages: int, micro_batches: int, all_forwards_first: bool, blocking: bool, delays: bool) -> _PairPlan:
     stage = np.arange(stages)
     offset = pair_offset(stages, micro_batches, all_forwards_first)
@@ -194,7 +195,7 @@ class _RingPlan:
     last_backward: Index
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _ring_plan(stages: int, chunks: int, micro_batches: int) -> _RingPlan:
     group = stages * chunks
     rows = ring_rows(stages, chunks, micro_batches)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.hardware.calibration import Calibration
 from precision_time.hardware.gpu import Gpu
 from precision_time.timing.interpolation import Array, MonotoneCurve, SmoothSurface, nonnegative
@@ -323,7 +323,7 @@ _NARROWED = 2.0
 """Bytes of float32 over those of half, for as many elements."""
 
 
-@lru_cache(maxsize=8)
+@bounded()
 def _book(gpu: Gpu) -> _Book:
     if gpu.calibration is None:
         raise ValueError(f"{gpu.name} is not calibrated")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from precision_time.bounded_cache import bounded
 from precision_time.hardware.fabric import Cluster, Group
 from precision_time.layout.program import StepProgram
 from precision_time.timing.collectives import collective_seconds
@@ -55,7 +55,7 @@ class Communicators:
         return 1.0 if communicator is None else _slowed(self.cluster, communicator, collective, self.overlap)
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _group(cluster: Cluster, size: int, stride: int, share: float) -> Group:
     group = cluster.group(size, stride)
     return group if share == 1.0 else replace(group, network_bytes_per_s=share * group.network_bytes_per_s)
@@ -68,11 +68,11 @@ def _sent_once(group: Group, copies: int) -> float:
     return min(1.0, places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies)
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _slowed(cluster: Cluster, group: Group, collective: str, scale: float) -> float:
     return overlap_slowdown(cluster, group, collective, scale).compute
 
 
-@lru_cache(maxsize=65536)
+@bounded()
 def _seconds(collective: str, nbytes: float, group: Group) -> float:
     return float(collective_seconds(collective, nbytes, group).seconds)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.hardware.calibration import HostFigures
 from precision_time.layout.segment import Segment
@@ -55,7 +55,7 @@ class HostCosts:
         return np.asarray(np.where(segment.phase == _BACKWARD, seconds * self.backward_share, seconds))
 
 
-@cache
+@bounded()
 def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
     """Costs in an execution mode. `factor` multiplies every cost (node's host, contention)."""
     content = read_data("host.json")
@@ -73,7 +73,7 @@ def host_costs(execution: str, factor: float = 1.0) -> HostCosts:
     )
 
 
-@cache
+@bounded()
 def measured_host_costs(host: HostFigures, execution: str) -> HostCosts:
     """A calibrated host: its measured costs in eager mode; other modes are the shipped costs times the ratio of its
     measured cost per operator to the shipped one."""

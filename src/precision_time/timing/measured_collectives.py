@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from precision_time.bounded_cache import bounded
 from precision_time.hardware.calibration import CollectivePoints
 from precision_time.hardware.fabric import Cluster
 from precision_time.timing.collectives import CollectiveTime
@@ -36,6 +35,6 @@ def measured_collective(name: str, nbytes: ArrayLike, cluster: Cluster) -> Colle
     )
 
 
-@lru_cache(maxsize=64)
+@bounded()
 def _curve(points: CollectivePoints) -> MonotoneCurve:
     return MonotoneCurve(np.array(points.nbytes), np.array(points.seconds), np.zeros(len(points.nbytes)))

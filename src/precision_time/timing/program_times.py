@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import Phase
 from precision_time.hardware.fabric import Cluster, Group
 from precision_time.layout.program import (
@@ -152,7 +152,7 @@ def time_program(
     )
 
 
-@lru_cache(maxsize=4096)
+@bounded()
 def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -> SweepTimes:
     return SweepTimes(
         tails=tuple(pass_of(kinds, tail, (), overhead) for tail in stage.tails),
@@ -166,7 +166,7 @@ def _bucket_seconds(buckets: Buckets, joined: Communicators) -> tuple[float, ...
     return tuple(joined.seconds(DATA, "all_reduce", bucket.nbytes) for bucket in buckets.buckets)
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _bucket_ready(
     kinds: TimedSignatures, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], buckets: Buckets
 ) -> tuple[float, ...]:
@@ -191,7 +191,7 @@ WITHIN_UNITS = (TENSOR, CONTEXT, EXPERT)
 """Communicators in which ranks exchange within a unit."""
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _all_unit_times(
     kinds: TimedSignatures,
     units: tuple[UnitProgram, ...],
@@ -247,7 +247,7 @@ def _calls(program: StepProgram, units: tuple[UnitTimes, ...], count: int) -> Ar
     return total
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _unit_calls(units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...]) -> Array:
     """How often each of the units' kinds runs in a micro-batch."""
     last = (int(s.kind.max()) for unit in units for s in (unit.forward, unit.backward, unit.recompute) if len(s))
@@ -319,4 +319,4 @@ def _by_phase(kinds: TimedSignatures, segment: Segment) -> tuple[float, ...]:
     return (*totals.tolist(), float(seconds[cast].sum()))
 
 
-_by_phase_once = lru_cache(maxsize=4096)(_by_phase)
+_by_phase_once = bounded()(_by_phase)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
+from precision_time.bounded_cache import bounded
 from precision_time.timing.parameters import read_data
 
 
@@ -37,7 +37,7 @@ class RankCosts:
         return 1.0 + self.host_contention * (ranks_on_node - 1)
 
 
-@cache
+@bounded()
 def largest_of(count: int) -> float:
     """Expected largest of `count` standard normal numbers (Blom 1958; 4 % too large for two, within 1 % from five)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
@@ -48,7 +48,7 @@ def averaged(share: float, micro_steps: int) -> float:
     return share / math.sqrt(micro_steps)
 
 
-@cache
+@bounded()
 def rank_costs(jitter: float = 1.0, host_contention: float = 1.0) -> RankCosts:
     """The costs set by hand in `data/host.json`, times the factors fitted on whole steps."""
     content = read_data("host.json")["ranks"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpSignature
 from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.fabric import Cluster
@@ -96,7 +96,7 @@ class TimedSignatures:
         raise NotImplementedError
 
 
-@lru_cache(maxsize=128)
+@bounded()
 def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's distinct operators."""
     works_of_all: list[Work] = []
@@ -148,7 +148,7 @@ def _is_cast(kind: OpSignature) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
     """Kernel times and, on a calibrated device, which works its measured points cover.
 
@@ -189,7 +189,7 @@ class Machine:
         return hash((self.gpu.name, self.node.name, self.gpus_per_node))
 
 
-@lru_cache(maxsize=256)
+@bounded(Gpu, Node)
 def machine(cluster: Cluster) -> Machine:
     return Machine(cluster.gpu, cluster.node, cluster.gpus_per_node)
 
@@ -218,7 +218,7 @@ def time_signatures(
     return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
 
 
-@lru_cache(maxsize=1024)
+@bounded(OpSignatures, KindWorks)
 def time_signature_part(
     part: OpSignatures,
     cluster: Machine,
@@ -231,7 +231,7 @@ def time_signature_part(
     return _time_signatures(part, cluster, options, execution, constants, overhead)
 
 
-@lru_cache(maxsize=512)
+@bounded(OpSignatures)
 def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> TimedSignatures:
     """The parts concatenated; host costs and sources are those of the first part, equal in all on one cluster."""
     works = [part.works for part in parts]

@@ -14,6 +14,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.timing.parameters import read_data
 from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.work import HELPERS, MEMORY_FAMILIES
@@ -52,7 +53,7 @@ DEPARTS = {"conv_1d": "conv", "conv_dilated": "conv"}
 """Groups whose factor multiplies that of another group."""
 
 
-@cache
+@bounded()
 def parts(key: Key) -> Mapping[str, float]:
     """The factors that add up (in log) to that of a key, with their prior standard deviations."""
     group, arch, kind = key

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.captured_model import CapturedModel, capture_model
 from precision_time.errors import CatalogError, PredictorError
 from precision_time.hardware.fabric import Cluster
@@ -90,7 +90,7 @@ def _model_of(job: Job) -> _Model:
     return _remembered(json.dumps(fields, sort_keys=True), user_model)
 
 
-@lru_cache(maxsize=1024)
+@bounded()
 def _remembered(fields: str, user_model: bool) -> _Model:
     job = Job.from_dict(json.loads(fields))
     entry = ENTRIES.get(job.model.lower())

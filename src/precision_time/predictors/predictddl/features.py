@@ -11,11 +11,11 @@ paper, without precision and work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from math import log
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.errors import MissingPeakError, PredictorError, nearest
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.precision import Precision
@@ -53,7 +53,7 @@ def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dic
     return values
 
 
-@lru_cache(maxsize=16384)  # the same jobs are asked about in every fold
+@bounded()  # the same jobs are asked about in every fold
 def _named(facts: Facts, group: str) -> Mapping[str, float]:
     return {f"{group}.{name}": value for name, value in _MADE[group](facts).items()}
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.predictors.interface import global_batch_size
 from precision_time.predictors.predictddl.facts import Facts
 from precision_time.predictors.predictddl.features import activation_bytes, peak_of
@@ -45,7 +45,7 @@ ANY = ""
 """Key of the theta for precisions without training runs."""
 
 
-@lru_cache(maxsize=4096)  # the same jobs are asked about in every fold
+@bounded()  # the same jobs are asked about in every fold
 def terms(facts: Facts) -> Floats:
     """The x of a job's step, seconds each, then the same again where it has several ranks (else zeros); read-only."""
     network, cluster = facts.network, facts.cluster

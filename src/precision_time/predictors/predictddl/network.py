@@ -9,11 +9,11 @@ writer counts. Nothing has to be traced a second time, and graphs that ship with
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Phase
 from precision_time.errors import PredictorError
 from precision_time.predictors.predictddl.primitives import (
@@ -220,7 +220,7 @@ def _per_sample(call: Call, kind: OpSignature, sources: _Sources, batch_size: in
     return flops / batch_size, max(0.0, size - weights) / batch_size
 
 
-@lru_cache(maxsize=65536)
+@bounded()
 def _cost(kind: OpSignature) -> tuple[float, float]:
     known = works(kind, WorkOptions())
     parts = [touched(kind)] if known is None else known

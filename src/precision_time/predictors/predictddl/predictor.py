@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+from precision_time.bounded_cache import bounded
 from precision_time.errors import PredictorError
 from precision_time.job.job import Job
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob
@@ -27,12 +28,12 @@ def encoder_of(name: str) -> Encoder:
 @cache
 def embedder_of(name: str) -> Callable[[Network], Floats]:
     """The function that gives a network's vector by that encoder. A vector is kept for each `Network` object."""
+    return partial(_vector, name)
 
-    @cache
-    def vector(network: Network) -> Floats:
-        return embed(encoder_of(name), network)
 
-    return vector
+@bounded()
+def _vector(name: str, network: Network) -> Floats:
+    return embed(encoder_of(name), network)
 
 
 class PredictDDL:

@@ -1,0 +1,175 @@
+"""Caches of results of functions, bounded together by bytes.
+
+Every cache whose number of keys grows with what is asked is made by `bounded`. All of them share one budget: when their
+entries hold more than `LIMIT_BYTES`, those that were used longest ago are dropped, from whichever cache they are. One
+order of age for all is what frees memory: an entry's key holds the objects it was derived from (a step, its graph), so
+these go only when everything derived from them goes, and all of it was last used by the same job.
+
+A function whose arguments are few and fixed (a catalog, a data file of the package) keeps `functools.cache`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Hashable
+from enum import Enum
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+LIMIT_BYTES = 96 << 20
+"""Of all entries together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB with it
+(benchmarks/results/soak.md)."""
+_KEEP = 0.75
+"""Share of the limit that is kept when it is reached, so that entries are sorted by age only now and then."""
+_ENTRY_BYTES = 400
+"""Of an entry besides its result: a slot of the table, the key, the record."""
+_SMALL = frozenset({int, float, bool, type(None), type, FunctionType})
+"""Types of values that are small, or that many entries share: they count as part of what holds them."""
+_NAME = 64
+"""Longest text that is taken for a name, which many entries share."""
+
+
+class _Entry:
+    """A result, its bytes, and when it was last used."""
+
+    __slots__ = ("nbytes", "result", "used")
+
+    def __init__(self, result: Any, nbytes: int, used: int) -> None:
+        self.result, self.nbytes, self.used = result, nbytes, used
+
+
+class Budget:
+    """Caches that share a number of bytes. `used` of an entry is the value of `clock` when it was last asked for."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.clock = 0
+        self.lock = threading.RLock()
+        self.tables: list[dict[Hashable, _Entry]] = []
+
+    def add(self, table: dict[Hashable, _Entry], key: Hashable, result: Any, nbytes: int) -> Any:
+        """Keep a result; returns the one that is kept, which another thread may have found first."""
+        with self.lock:
+            known = table.get(key)
+            if known is not None:
+                return known.result
+            self.clock += 1
+            if nbytes > self.limit_bytes * _KEEP:
+                return result  # it alone would displace everything else
+            table[key] = _Entry(result, nbytes, self.clock)
+            self.held_bytes += nbytes
+            if self.held_bytes > self.limit_bytes:
+                self._drop_oldest()
+        return result
+
+    def clear(self, table: dict[Hashable, _Entry]) -> None:
+        with self.lock:
+            self.held_bytes -= sum(entry.nbytes for entry in table.values())
+            table.clear()
+
+    def _drop_oldest(self) -> None:
+        entries = [(entry, table, key) for table in self.tables for key, entry in table.items()]
+        entries.sort(key=lambda each: each[0].used)
+        for entry, table, key in entries:
+            if self.held_bytes <= self.limit_bytes * _KEEP:
+                return
+            del table[key]
+            self.held_bytes -= entry.nbytes
+
+
+BUDGET = Budget(LIMIT_BYTES)
+
+
+class Cache(NamedTuple):
+    """What is known of one cache: its function, entries and budget."""
+
+    name: str
+    table: dict[Hashable, _Entry]
+    budget: Budget
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(entry.nbytes for entry in list(self.table.values()))
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self.budget.clear(self.table)
+
+
+CACHES: list[Cache] = []
+"""Every cache of the modules that are loaded."""
+
+
+def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Function]:
+    """A decorator: keeps results of a function by its positional arguments, of which there may be any number.
+
+    `without`: types within a result that do not count, since the cache that makes them counts them. A result is the
+    same object for equal arguments as long as it is kept, also when threads ask at once. The function has no keyword
+    arguments. The decorated function has the `cache_clear` of `functools.cache`.
+    """
+
+    def decorate(function: Function) -> Function:
+        table: dict[Hashable, _Entry] = {}
+        cache = Cache(f"{function.__module__}.{function.__qualname__}", table, budget)
+        budget.tables.append(table)
+        CACHES.append(cache)
+        get = table.get
+
+        @functools.wraps(function)
+        def cached(*key: Any) -> Any:
+            entry = get(key)
+            if entry is None:
+                result = function(*key)
+                return budget.add(table, key, result, _ENTRY_BYTES + size_of(result, without))
+            entry.used = budget.clock
+            return entry.result
+
+        cached.cache_clear = cache.clear  # type: ignore[attr-defined]
+        return cached  # type: ignore[return-value]
+
+    return decorate
+
+
+def size_of(value: Any, without: tuple[type, ...] = ()) -> int:
+    """Bytes that a value and all within it hold, each object once, without types that are `without` or shared widely.
+
+    Arrays count with their data, views of arrays with their part of it.
+    """
+    total = 0
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        each = left.pop()
+        kind = type(each)
+        if (
+            kind in _SMALL
+            or isinstance(each, Enum)
+            or id(each) in seen
+            or (isinstance(each, without) and each is not value)
+        ):
+            continue
+        seen.add(id(each))
+        if kind is str or kind is bytes:
+            total += len(each) if len(each) > _NAME else 0
+            continue
+        if kind.__module__ == "numpy":  # asked by name: a job's fields are checked before numpy is imported
+            total += 128 + int(getattr(each, "nbytes", 0))
+            continue
+        total += sys.getsizeof(each, 64)
+        if isinstance(each, dict):
+            left.extend(each.keys())
+            left.extend(each.values())
+        elif isinstance(each, (tuple, list, set, frozenset)):
+            left.extend(each)
+        slots = getattr(kind, "__slots__", ())
+        if slots:
+            left.extend([getattr(each, name, None) for name in slots])
+        fields = getattr(each, "__dict__", None)
+        if fields:
+            left.extend(fields.values())
+    return total
