@@ -154,8 +154,9 @@ def test_compare_in_which_nothing_can_be_predicted(capsys: pytest.CaptureFixture
 
 def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters are read once a process: anchors fitted beside old step factors would belong to no version."""
-    import subprocess
     from types import SimpleNamespace
+
+    from precision_time.cli import fitting
 
     data = tmp_path / "data"
     tables = data / "published"
@@ -165,15 +166,15 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     ran: list[list[str]] = []
     ends = iter([0, 0, 0, 1])
 
-    def run(command: list[str], **_: object) -> SimpleNamespace:
-        ran.append(command[1:])
-        return SimpleNamespace(returncode=next(ends), stdout="errors\n")
+    def start(*command: str, **_: object) -> SimpleNamespace:
+        ran.append(list(command))
+        return SimpleNamespace(returncode=next(ends), communicate=lambda: (b"errors\n", None))
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(fitting, "start_module", start)
+    monkeypatch.setattr(fitting, "end_process", lambda process: None)
     assert main(["fit", "--report", "--tables", str(tmp_path)]) == 0
     assert ran == [
-        ["-m", "precision_time.fit", stage, "--tables", str(data), "--report"]
-        for stage in ("steps", "anchors", "layouts")
+        ["precision_time.fit", stage, "--tables", str(data), "--report"] for stage in ("steps", "anchors", "layouts")
     ]
     assert main(["fit", "steps", "anchors", "--tables", str(data)]) == 2
     assert len(ran) == 4, "a stage that fails ends the fit"

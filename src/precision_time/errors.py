@@ -62,7 +62,7 @@ class IngestError(PrecisionTimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C at the command line; own code may raise KeyboardInterrupt itself."""
+    """A signal to stop at the command line; own code may raise KeyboardInterrupt itself."""
 
 
 class InternalError(PrecisionTimeError):

@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, TypeVar
+
+from precision_time.child import end_with_parent
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -38,7 +39,8 @@ def pooled(
     others = set(multiprocessing.active_children())
     try:
         # spawn: a fork would copy the locks of the caller's threads
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(workers, context, initializer=end_with_parent, initargs=(os.getpid(),))
     except (OSError, NotImplementedError, ImportError):  # no semaphores here
         return
     try:
@@ -93,11 +95,36 @@ def start_module(
 ) -> subprocess.Popen[bytes]:
     """Start `python -m module ARGUMENTS`; it imports this very package, from whatever folder it is started.
 
-    `environment` is added to that of this process, `options` are those of `subprocess.Popen`.
+    The process is killed when this one, or the thread that calls this, ends for whatever reason (see `child`), and
+    leaves Ctrl-C to it. `environment` is added to that of this process, `options` are those of `subprocess.Popen`.
     """
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **(environment or {})}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=variables, **options)
+    command = [sys.executable, "-m", "precision_time.child", str(os.getpid()), module, *arguments]
+    return subprocess.Popen(command, env=variables, **options)
+
+
+def run_command(text: str, folder: str | Path, timeout_s: float) -> tuple[int, str]:
+    """Exit code and output of a shell command in `folder`; all that it started is killed when this process ends.
+
+    Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = start_module(
+            "--command", text, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, cwd=folder
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"not done after {timeout_s:g} s") from None
+        finally:
+            end_process(process, _GROUP_S)
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+_GROUP_S = 5.0
+"""Seconds for a child to kill the programs that it started, once its input has closed."""
 
 
 def end_process(process: subprocess.Popen[bytes], patience_s: float = 0.0) -> None:
@@ -120,18 +147,6 @@ def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             content = json.loads(line)
             if isinstance(content, dict):
                 yield content
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent process ends, even if that was killed; otherwise it would wait for work."""
-
-    def watch() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            wait([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

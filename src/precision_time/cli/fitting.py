@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import emit, note
 from precision_time.errors import DataError, MissingExtraError, nearest
+from precision_time.processes import end_process, start_module
 
 
 def fit(given: Namespace) -> str:
@@ -46,10 +46,13 @@ def fit(given: Namespace) -> str:
         arguments = [name, "--tables", str(tables), *(["--report"] if given.report else [])]
         if name == "kernels":
             arguments += [argument for folder in measured for argument in ("--measured", folder)]
-        command = [sys.executable, "-m", "precision_time.fit", *arguments]
-        stage = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if stage.stdout:
-            (note if given.json else emit)(stage.stdout.removesuffix("\n"))
+        stage = start_module("precision_time.fit", *arguments, stdout=subprocess.PIPE)
+        try:
+            output = stage.communicate()[0].decode(errors="replace")
+        finally:
+            end_process(stage)
+        if output:
+            (note if given.json else emit)(output.removesuffix("\n"))
         if stage.returncode:
             raise DataError(f"stage {name} failed, as said above; later stages were not run")
     if given.report:

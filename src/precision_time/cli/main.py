@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from precision_time.cli.streams import ReaderGoneError, emit, note, reserved
-from precision_time.errors import Interrupted, PrecisionTimeError
+from precision_time.errors import PrecisionTimeError
+from precision_time.signals import Stopped, stop_signals
 
 OK, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
 
@@ -25,13 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        with _interrupts():
+        with stop_signals():
             return _dispatch(argv)
     except PrecisionTimeError as error:
         return _wrong(str(error))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         note("precision-time: interrupted")
-        return INTERRUPTED
+        return stop.exit_code if isinstance(stop, Stopped) else INTERRUPTED
     except ReaderGoneError:  # it has what it wanted
         return BROKEN_PIPE
     except MemoryError:
@@ -71,28 +71,6 @@ def _dispatch(argv: Sequence[str] | None) -> int:
 def _wrong(message: str) -> int:
     note(f"precision-time: error: {' '.join(message.split())}")
     return WRONG
-
-
-@contextlib.contextmanager
-def _interrupts() -> Generator[None, None, None]:
-    """Ctrl-C raises `Interrupted`, which own code that raises KeyboardInterrupt is told apart from."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # ignored, or the caller's own
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    try:
-        signal.signal(signal.SIGINT, interrupt)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

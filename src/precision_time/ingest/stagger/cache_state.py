@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from precision_time.errors import IngestError
 from precision_time.ingest.stagger.jobs_file import JobsFile
+from precision_time.processes import run_command
 
 DROP = Path("/proc/sys/vm/drop_caches")
 _PATIENCE_S = 3600.0
@@ -71,10 +71,12 @@ def cache_folder(file: JobsFile) -> Path:
 
 
 def _shell(file: JobsFile, command: str, field: str) -> None:
-    process = subprocess.run(
-        command, shell=True, cwd=file.folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE_S
-    )
-    if process.returncode:
-        output = (process.stderr or process.stdout).decode(errors="replace").strip().splitlines()
-        last = f": {output[-1]}" if output else ""
-        raise IngestError(f"{field} {command!r} ended with exit code {process.returncode}{last}; correct it")
+    try:
+        code, output = run_command(command, file.folder, _PATIENCE_S)
+    except TimeoutError as error:
+        raise IngestError(f"{field} {command!r} is {error}; correct it") from None
+    if code:
+        lines = output.strip().splitlines()
+        raise IngestError(
+            f"{field} {command!r} ended with exit code {code}{f': {lines[-1]}' if lines else ''}; correct it"
+        )

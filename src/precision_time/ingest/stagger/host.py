@@ -18,7 +18,6 @@ import inspect
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -26,9 +25,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from precision_time.child import end_with_parent, outlive_parent, wait_for_group
 from precision_time.errors import nearest
 from precision_time.ingest.progress import VARIABLE, Progress
 
@@ -133,6 +134,8 @@ def _say(answer: dict[str, Any]) -> None:
 
 def _run(request: dict[str, Any], function: Callable[..., Any] | None, work: tuple[str, str] | None) -> None:
     """Start the job, report its start, wait for it to end, and report its end."""
+    parent = os.getppid()
+    outlive_parent()  # to kill the job's group first
     at = time.monotonic()
     pipe = None
     if "call" in request and function is not None and can_fork():
@@ -145,19 +148,22 @@ def _run(request: dict[str, Any], function: Callable[..., Any] | None, work: tup
     if pipe is not None:
         reader = threading.Thread(target=_read_log, args=(pipe, request), daemon=True)
         reader.start()
-    code = _wait(pid)
+    code = wait_for_group(pid, POLL_S)
     ended = time.monotonic()
     if reader is not None:
         reader.join(2.0)
     _say({"code": code, "at": ended})
+    end_with_parent(parent)
 
 
 def _fork(request: dict[str, Any], function: Callable[..., Any]) -> int:
+    host = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
+        end_with_parent(host)
         os.setsid()
         os.close(_ANSWERS)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -201,6 +207,8 @@ def _command(command: str | list[str], request: dict[str, Any]) -> tuple[int, An
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
+            # where this is the only thread: elsewhere a fork may copy a lock that another one holds
+            preexec_fn=partial(end_with_parent, os.getpid()) if threading.active_count() == 1 else None,
         )
     process.returncode = 0  # we wait for it ourselves
     return process.pid, process.stdout
@@ -241,35 +249,6 @@ class Counter:
         more = value - self._last if value >= self._last else value
         self._last = value
         return more * self._each
-
-
-def _wait(pid: int) -> int:
-    """Wait for the job and kill what it left in its process group; returns the exit code, negative for a signal."""
-    while True:
-        if hasattr(os, "waitid"):
-            # Looks without reaping, so that the group's number is not given to another yet.
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                _kill(pid)
-                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        else:  # macOS before Python 3.13
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                _kill(pid)
-                return os.waitstatus_to_exitcode(status)
-        if _orphaned():
-            _kill(pid)
-            os._exit(1)
-
-
-def _orphaned() -> bool:
-    """Wait POLL_S seconds; return whether the input has closed."""
-    readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
-    return bool(readable) and not os.read(sys.stdin.fileno(), 1 << 16)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
 
 
 def main() -> None:

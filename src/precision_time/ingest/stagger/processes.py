@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.child import kill_group
 from precision_time.errors import IngestError
 from precision_time.ingest.progress import VARIABLE
 from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobSpec
@@ -122,8 +123,7 @@ class Running:
         end = time.monotonic() + 10.0
         while not self.over and time.monotonic() < end:
             if self.pid is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL)
+                kill_group(self.pid)
             self.update()
             time.sleep(POLL_S / 4)
 
@@ -174,6 +174,8 @@ class Host:
             start_new_session=True,  # Ctrl-C reaches only this process, which ends the host
         )
         self._buffer = b""
+        self._ready = not job.is_python
+        self._launched = False
         if job.is_python:
             name, function = job.python_function
             fields = [*PLACEHOLDERS, *job.arguments]
@@ -181,7 +183,7 @@ class Host:
 
     def ready(self) -> None:
         """Wait until the job's file is imported."""
-        if not self.job.is_python or getattr(self, "_ready", False):
+        if self._ready:
             return
         end = time.monotonic() + _IMPORT_PATIENCE_S
         answer: dict[str, Any] | None = None
@@ -210,6 +212,7 @@ class Host:
                 "batch_size": self.job.batch_size,
             }
         running = Running(self, progress, log)
+        self._launched = True
         self._ask(request)
         return running
 
@@ -221,11 +224,13 @@ class Host:
             elif "code" in answer:
                 running.code, running.ended_s = answer["code"], answer["at"]
         if running.code is None and self._process.poll() is not None:
+            if running.pid is not None:
+                kill_group(running.pid)
             running.code, running.ended_s = self._process.returncode or 1, time.monotonic()
 
     def close(self) -> None:
-        """End the host and the job it runs."""
-        end_process(self._process, 5.0)
+        """End the host and the job it runs; one that still imports the job's file is killed at once."""
+        end_process(self._process, 5.0 if self._launched else 0.0)
 
     def _ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None  # asked for above

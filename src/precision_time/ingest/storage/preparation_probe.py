@@ -8,9 +8,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from precision_time.child import end_with_parent, leave_interrupts_to_parent
 from precision_time.errors import IngestError
 from precision_time.ingest.storage.file_cache import FileCache
 from precision_time.ingest.storage.index import Index, read_index
@@ -151,9 +153,19 @@ def _loader(pictures: _InMemory, batch_size: int, workers: int, ahead: int | Non
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        pictures, batch_size=batch_size, sampler=range(2**30), num_workers=workers, prefetch_factor=ahead
+        pictures,
+        batch_size=batch_size,
+        sampler=range(2**30),
+        num_workers=workers,
+        prefetch_factor=ahead,
+        worker_init_fn=partial(_begin_worker, os.getpid()),
     )
     return iter(loader)
+
+
+def _begin_worker(parent: int, _number: int) -> None:
+    leave_interrupts_to_parent()
+    end_with_parent(parent)
 
 
 def _batch_times(
