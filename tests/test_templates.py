@@ -42,6 +42,7 @@ def sizes(draw: Any, fewest: int) -> dict[str, int]:
         "head_dim": 8 * draw(st.integers(1, 8)),
         "ffn": 8 * draw(st.integers(1, 40)),
         "vocab": 8 * draw(st.integers(1, 90)),
+        "max_positions": 192 + 8 * draw(st.integers(0, 40)),
         "moe_ffn": 8 * draw(st.integers(1, 20)),
         "experts": draw(st.integers(8, 40)),
         "local_experts": draw(st.integers(fewest, 8)),
@@ -74,8 +75,9 @@ def test_a_template_is_the_model_at_that_shape(template: Template, regime: str, 
 def test_sizes_of_one_differ_by_copies_only(template: Template) -> None:
     """A single head or sample lets torch view where it copies otherwise: the stored step has those copies too many."""
     one = {"batch_size": 1, "seq_len": 32, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 16, "ffn": 80,
-           "vocab": 320, "moe_ffn": 24, "experts": 16, "local_experts": 4, "shared_ffn": 40}  # fmt: skip
-    evaluated, traced = both(template, "half", "flash", one)
+           "vocab": 320, "max_positions": 48, "moe_ffn": 24, "experts": 16, "local_experts": 4,
+           "shared_ffn": 40}  # fmt: skip
+    evaluated, traced = both(template, "half", template.attentions[0], one)
 
     def counted(graph: OpGraph) -> Counter[str]:
         return Counter(graph.kinds[c.kind].name for c in graph.calls)
@@ -95,11 +97,38 @@ def test_named_decoders_have_a_template() -> None:
 
 
 def test_what_changes_the_operators_changes_the_template() -> None:
-    llama = dict(ENTRIES["llama3-8b"].config)
-    assert template_for(BUILDER, llama, "flash").name == "llama"  # type: ignore[union-attr]
-    assert template_for(BUILDER, {**llama, "qk_norm": 1}, "flash").name == "qwen3"  # type: ignore[union-attr]
-    assert template_for(BUILDER, {**llama, "act": "gelu"}, "flash") is None
-    assert template_for(BUILDER, {**llama, "rope_theta": 1.0, "layers": 7}, "flash").name == "llama"  # type: ignore[union-attr]
-    gpt = dict(ENTRIES["gpt"].config)
-    assert template_for(BUILDER, {**gpt, "kv_heads": 3}, "flash") is None
-    assert template_for(BUILDER, {**gpt, "max_positions": 4096}, "flash") is None
+    def name(config: dict[str, Any], attention: str = "flash") -> str | None:
+        template = template_for(BUILDER, config, attention)
+        return template and template.name
+
+    llama, gpt = dict(ENTRIES["llama3-8b"].config), dict(ENTRIES["gpt"].config)
+    assert name(llama) == "llama"
+    assert name({**llama, "rope_theta": 1.0, "layers": 7, "pos": "yarn_rope", "topk": 3}) == "llama"
+    assert name({**llama, "qk_norm": 1, "tied_embeddings": 1, "dropout": 0.3}) == "qwen3-tied-dropout"
+    assert name({**llama, "act": "gelu"}) is None
+    assert name({**llama, "rotary_percent": 0.5}) is None
+    assert name({**llama, "mtp_layers": 1}) is None
+    assert name(gpt) == "gpt"
+    assert name({**gpt, "kv_heads": 3, "max_positions": 4096, "act": "gelu_tanh", "q_lora": 7}) == "gpt"
+    assert name({**gpt, "dropout": 0.2}, "math") == "gpt-dropout-math"
+    assert name({**gpt, "kv_heads": 3}, "math") is None
+    assert name({**gpt, "pos": "rope", "bias": 0, "tied_embeddings": 0}) == "gpt-rope-nobias-untied"
+    assert name({**ENTRIES["mixtral-8x7b"].config, "head_dim": 64}) is None
+    assert len({t.name for t in TEMPLATES}) == len(TEMPLATES)
+
+
+@pytest.mark.parametrize("changes", [
+    {"dropout": 0.25},
+    {"act": "gelu_tanh", "dropout": 0.1},
+    {"max_positions": 96},  # shorter than the sequence: as torch shapes it
+    {"pos": "rope", "max_positions": 7, "lora_dropout": 0.5},
+], ids=str)  # fmt: skip
+def test_a_template_serves_other_words_for_its_operators(changes: dict[str, Any]) -> None:
+    config = {**ENTRIES["gpt"].config, "layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 80}
+    config |= {"vocab": 320, **changes}
+    template = template_for(BUILDER, config, "flash")
+    assert template is not None
+    sizes = template.sizes_of(config, {"batch_size": 2, "seq_len": 128})
+    found = template.with_dropout(symbolic.evaluate(stored(template.name, "half"), sizes), config)
+    traced = trace_entry(ENTRIES["gpt"], config, {"batch_size": 2, "seq_len": 128}, "half", "flash")
+    assert symbolic_fit.same_step(found, traced)

@@ -20,15 +20,20 @@ from precision_time.zoo.workload import Symbol
 
 
 def fit(
-    name: str, symbols: Sequence[Symbol], capture_at: Callable[[dict[str, int]], OpGraph], degree: int | None = None
+    name: str,
+    symbols: Sequence[Symbol],
+    capture_at: Callable[[dict[str, int]], OpGraph],
+    degree: int | None = None,
+    products: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
     """The stored form of the step that `capture_at(sizes)` traces, fitted over the symbols' samples.
 
     `degree`: the highest total degree of a polynomial, for models of many symbols: products of more of them than that
-    do not occur, and the corners of the grid that only they need are not captured.
+    do not occur, and the corners of the grid that only they need are not captured. `products`: the very products of
+    symbols that occur, by name, so that only they and their factors are captured.
     Raises `CaptureError` when the operator sequence or a dimension does not follow the symbols.
     """
-    places = _places(symbols, degree)
+    places = _places(symbols, degree, products)
     graphs = [capture_at({s.name: s.samples[k] for s, k in zip(symbols, place, strict=True)}) for place in places]
     encoder = _Encoder(name, symbols, places)
     encoded = encoder.encode(graphs)
@@ -61,10 +66,20 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
     )
 
 
-def _places(symbols: Sequence[Symbol], degree: int | None = None) -> list[tuple[int, ...]]:
+def _places(
+    symbols: Sequence[Symbol], degree: int | None = None, products: Sequence[Sequence[str]] = ()
+) -> list[tuple[int, ...]]:
     """The captured points of the grid, by index of each symbol's sample; also the powers that they determine."""
     every = itertools.product(*(range(symbol.degree + 1) for symbol in symbols))
-    return [place for place in every if degree is None or sum(place) <= degree]
+    powers = [[product.count(symbol.name) for symbol in symbols] for product in products]
+
+    def occurs(place: tuple[int, ...]) -> bool:
+        if degree is not None and sum(place) > degree:
+            return False
+        divides = (all(a <= b for a, b in zip(place, whole, strict=True)) for whole in powers)
+        return not powers or any(divides)
+
+    return [place for place in every if occurs(place)]
 
 
 def _number_of(place: Sequence[int], widths: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
 from precision_time.zoo.shallow import Shallow
-from precision_time.zoo.templates import TEMPLATES, template_for
+from precision_time.zoo.templates import TEMPLATES, Template, template_for
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
 
@@ -275,8 +275,13 @@ class _Key:
 def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])
-    shallow = Shallow.of(config, key.depth)
-    graph = _graph(key, {**config, **shallow.changes}, sizes)
+    template = _template(key, config)
+    if template is None:
+        shallow = Shallow.of(config, key.depth)
+        graph = _traced(key, {**config, **shallow.changes}, sizes)
+    else:
+        shallow = Shallow.stored(config, key.depth)
+        graph = _evaluated(key, template, config, sizes)
     graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
     graph = transform(graph, key.precision, key.execution, key.device_type)
     shallow_layers = layered(graph)
@@ -292,22 +297,33 @@ def _layers(key: _Key) -> LayeredGraph:
     return shallow_layers.with_order((*before, *order, *after))
 
 
-def _graph(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
+def _template(key: _Key, config: Mapping[str, Any]) -> Template | None:
+    """The stored step of this model, if any; a CPU's autocast casts other operators than the stored ones."""
+    if key.device_type != "cuda" and key.precision.autocast:
+        return None
+    template = template_for(key.builder, config, _attention(key))
+    return template if template is not None and _path(template).exists() else None
+
+
+def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
-    traced = "math" if key.attention == "math" else "flash"
-    rename = dtype_renames(key.precision)
-    template = template_for(key.builder, config, traced)
-    if template is not None and not template.is_as_deep(config):
-        template = None
-    within = config.get("pos") != "learned" or sizes["seq_len"] <= config["max_positions"]
-    on_gpu = key.device_type == "cuda" or not key.precision.autocast
-    if template is not None and within and on_gpu:
-        path = _SHIPPED / f"template-{template.name}.zip"
-        if path.exists():
-            stored = _stored(str(path), regime if traced == "flash" else f"{regime}.math")
-            return replace(symbolic.evaluate(stored, template.sizes_of(config, sizes), rename), name=key.name)
-    graph = trace_entry(ENTRIES[key.name], config, sizes, regime, traced, key.device_type)
-    return symbolic.rename_dtypes(graph, rename)
+    stored = _stored(str(_path(template)), regime if _attention(key) == "flash" else f"{regime}.math")
+    graph = symbolic.evaluate(stored, template.sizes_of(config, sizes), dtype_renames(key.precision))
+    return replace(template.with_dropout(graph, config), name=key.name)
+
+
+def _traced(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
+    graph = trace_entry(ENTRIES[key.name], config, sizes, regime_of(key.precision), _attention(key), key.device_type)
+    return symbolic.rename_dtypes(graph, dtype_renames(key.precision))
+
+
+def _attention(key: _Key) -> str:
+    """The traced path: other fused kernels replace the one traced as "flash"."""
+    return "math" if key.attention == "math" else "flash"
+
+
+def _path(template: Template) -> Path:
+    return _SHIPPED / f"template-{template.name}.zip"
 
 
 @bounded()

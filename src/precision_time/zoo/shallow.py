@@ -31,16 +31,16 @@ class Shallow:
         depth = int(config[depth_word])
         if config.get("pattern"):
             return cls(0, 0, depth, {})
-        dense = min(int(config.get("dense_layers") or 0), depth) if config.get("experts") else 0
+        stored = cls.stored(config, depth_word)
+        return stored if stored.few < depth else cls(0, 0, depth, {})
+
+    @classmethod
+    def stored(cls, config: Mapping[str, Any], depth_word: str = "layers") -> Shallow:
+        """The layers of a template, which stand for models of any depth, shallower ones too."""
+        dense = int(config.get("dense_layers") or 0) if config.get("experts") else 0
         period = 2 if "every_second" in str(config.get("sliding_window", "")) else 1
-        traced = LAYERS if period == 1 else 2 * period
-        few = min(depth, min(dense, 1) + traced)
-        if few >= depth:
-            return cls(0, 0, depth, {})
-        changes: dict[str, Any] = {depth_word: few}
-        if dense:
-            changes["dense_layers"] = 1
-        return cls(dense, period, few, changes)
+        few = min(dense, 1) + (LAYERS if period == 1 else 2 * period)
+        return cls(dense, period, few, {depth_word: few, **({"dense_layers": 1} if dense else {})})
 
     def stands_for(self, layer: int, depth: int) -> int:
         """Index of the traced block that equals block `layer` of a stack of `depth`."""

@@ -63,6 +63,7 @@ def ship_template(template: Template, folder: Path = DATA) -> Path:
             template.symbols,
             lambda s, r=r, a=a: at(r, a, s),  # type: ignore[misc]
             template.degree,
+            template.products,
         )
         for a in template.attentions
         for r in REGIMES
