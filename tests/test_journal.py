@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def test_the_line_under_way_is_lost_and_no_other(tmp_path: Path) -> None:
         ("hello\n", "is no journal"),
         ('{"label": "one"}\n', "is no journal"),
         ('{"header"', "it has no header"),
+        ('{"header": 3}\n', "it has no header"),
+        ('{"header": {"format": 1}}\n[1]\n', "line 2 holds no mapping"),
+        ('{"header": {"format": 1}}\n{"n": 1}\n', "line 2 has no label"),
+        ('{"header": {"format": 1}}\n{"label": ["a"]}\n', "line 2 has no label"),
+        ('{"header": {"format": 1}}\n{"label": "a", "n": NaN}\n', "line 2 has NaN"),
+        ('{"header": {"format": 1}}\n{"label": "a", "n": 2, "crc32": "aac7df1e"}\n', "line 2 was changed"),
     ],
 )
 def test_a_journal_of_something_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
@@ -72,7 +79,10 @@ def test_a_record_is_on_the_disk_when_it_was_added(tmp_path: Path, monkeypatch: 
     assert synced[-1] == path.stat().st_size > synced[0] > 0
     with pytest.raises(TypeError):
         journal.add("two", {"n": {1, 2}})
-    assert json.loads(path.read_text().splitlines()[-1]) == {"label": "one", "n": 1}, "no half of a record is written"
+    with pytest.raises(DataError, match="not finite"):
+        journal.add("two", {"n": math.nan})
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert last == {"label": "one", "n": 1, "crc32": last["crc32"]}, "no half of a record is written"
     assert "two" not in journal
 
 
@@ -87,5 +97,5 @@ def test_a_journal_without_a_header_of_an_earlier_version_is_continued(tmp_path:
 
 def test_a_journal_in_memory_and_one_that_cannot_be_written(tmp_path: Path) -> None:
     assert Journal().add("one", {"n": 1}) == {"n": 1}
-    with pytest.raises(DataError, match=r"journal '.*' cannot be used: is a directory; name another output"):
+    with pytest.raises(DataError, match=r"journal .* cannot be read: it is a folder"):
         Journal(tmp_path)

@@ -115,7 +115,7 @@ def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert beside.predict(job).seconds == pytest.approx(model.predict(job).seconds, rel=1e-5)
     assert beside.cost().measured_s == 1.5
     (folder / BESIDE).write_bytes(b"no profile")
-    with pytest.raises(DataError, match=r"operators.zip is no profile of operators \(BadZipFile\); profile them"):
+    with pytest.raises(DataError, match=r"operators.zip\' is no archive with operators.json \(BadZipFile\)"):
         beside.fit([MeasuredJob("net", job, 1.0, "own")])
     (folder / BESIDE).unlink()
 

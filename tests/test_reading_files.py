@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from precision_time.checks import show
 from precision_time.errors import DataError
 from precision_time.reading import (
-    json_lines,
     parse_json,
     parse_toml,
     read_json,
@@ -214,12 +213,6 @@ def test_records_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=says):
         list(read_records(tmp_path / "a.csv", ["b"]))
-
-
-def test_lines_of_json_name_their_line() -> None:
-    assert list(json_lines([b'{"a": 1}\n', b"[2]\n"], "journal")) == [{"a": 1}, [2]]
-    with pytest.raises(DataError, match="journal, line 2 has NaN"):
-        list(json_lines([b"1\n", b"NaN\n"], "journal"))
 
 
 @contextlib.contextmanager

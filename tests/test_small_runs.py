@@ -24,7 +24,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from precision_time.cli.main import main  # noqa: E402
-from precision_time.errors import MeasureError, PredictorError  # noqa: E402
+from precision_time.errors import DataError, MeasureError, PredictorError  # noqa: E402
 from precision_time.job.datasets import find_dataset  # noqa: E402
 from precision_time.journal import Journal, read  # noqa: E402
 from precision_time.measure import kernel_support, small_runs  # noqa: E402
@@ -279,13 +279,13 @@ def test_bad_arguments_are_one_sentence(words: list[str], why: str, capsys: pyte
 
 
 def test_the_reader_names_the_error(tmp_path: Path) -> None:
-    with pytest.raises(PredictorError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read: no such file"):
         read_runs(tmp_path)
     text = (COMMITTED / TABLE).read_text(encoding="utf-8").splitlines()
     (tmp_path / "a.csv").write_text("id,model\nx,y\n", encoding="utf-8")
-    with pytest.raises(PredictorError, match="has no column model_config"):
+    with pytest.raises(DataError, match="has no column model_config"):
         read_runs(tmp_path / "a.csv")
-    for cell, why in (("0", "give seconds above 0"), ("soon", "line 2: could not convert")):
+    for cell, why in (("0", "number above 0"), ("soon", "line 2: pass_s must be a number"), ("inf", "not 'inf'")):
         names, values = text[0].split(","), text[1].split(",")
         values[names.index("pass_s")] = cell
         (tmp_path / "b.csv").write_text(f"{text[0]}\n{','.join(values)}\n", encoding="utf-8")

@@ -7,15 +7,20 @@ dropped when the journal is opened again.
 
 from __future__ import annotations
 
-import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
+from precision_time.reading import decoded, opened, parse_json, to_json
 
 FORMAT = 1
+LARGEST_JOURNAL = 256 * 2**20
+"""Largest journal, in bytes; its lines are read one by one."""
+_CHECKSUM = "crc32"
+"""Key of each line with the checksum of the rest, which tells a damaged journal from a whole one."""
 Record = dict[str, Any]
 
 
@@ -76,7 +81,8 @@ class Journal:
 
     @staticmethod
     def _append(path: Path, content: Mapping[str, Any]) -> None:
-        line = json.dumps(content)
+        text = to_json(content)
+        line = to_json({**content, _CHECKSUM: _checksum(text)})
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
@@ -88,26 +94,48 @@ def read(path: str | Path) -> tuple[Record, dict[str, Record], int]:
     header: Record = {}
     records: dict[str, Record] = {}
     complete_bytes = 0
-    try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file):
-                if not line.endswith(b"\n"):
-                    break
-                content = json.loads(line)
-                complete_bytes += len(line)
-                if number == 0 and "key" not in content:
-                    header = content["header"]
-                    continue
-                # Journals of staggered jobs had no header before, and named the label "key".
-                header = header or {"format": FORMAT}
-                records[content.pop("label", None) or content.pop("key")] = content
-    except OSError as error:
-        raise _unusable(path, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _no_journal(path, type(error).__name__) from error
+    with opened(path, "journal", LARGEST_JOURNAL) as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            complete_bytes += len(line)
+            content = _content(line, path, number)
+            if number == 1 and "key" not in content:
+                header = _header(content, path)
+                continue
+            # Journals of staggered jobs had no header before, and named the label "key".
+            header = header or {"format": FORMAT}
+            label = content.pop("label", None) or content.pop("key", None)
+            if not isinstance(label, str):
+                raise _no_journal(path, f"line {number} has no label")
+            records[label] = content
     if not header:
         raise _no_journal(path, "it has no header")
     return header, records, complete_bytes
+
+
+def _content(line: bytes, path: str | Path, number: int) -> Record:
+    """The mapping in a line, whose checksum is right; lines of earlier versions have none."""
+    try:
+        content = parse_json(decoded(line, f"line {number}"), f"line {number}")
+    except DataError as error:
+        raise _no_journal(path, str(error)) from None
+    if not isinstance(content, dict):
+        raise _no_journal(path, f"line {number} holds no mapping")
+    if (checksum := content.pop(_CHECKSUM, None)) is not None and checksum != _checksum(to_json(content)):
+        raise _no_journal(path, f"line {number} was changed")
+    return content
+
+
+def _header(content: Record, path: str | Path) -> Record:
+    header = content.get("header")
+    if not isinstance(header, dict):
+        raise _no_journal(path, "it has no header")
+    return header
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _unusable(path: str | Path, error: OSError) -> DataError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from precision_time.cli.streams import note
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.data import data_fields
+from precision_time.reading import to_json
 
 if TYPE_CHECKING:
     from precision_time.hardware import Price
@@ -364,7 +364,7 @@ def _values(field: str, text: str) -> list[str]:
 
 
 def _json(value: Any, indent: int | None = 2) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False)
+    return to_json(value, indent, ensure_ascii=False)
 
 
 def _no_match(kind: str, text: str, names: Iterable[str]) -> UsageError:

@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 
 def train(options: Namespace) -> str:
     """Train the named predictors and save them; returns a table of what training cost."""
-    import json
-
     from precision_time.cli.progress import Progress
     from precision_time.predictors.store import train as train_all
+    from precision_time.reading import to_json
     from precision_time.report.table import Table
 
     folder = Path(options.output or "trained")
     with Progress("predictors") as progress:
         cards = train_all(options.name, folder, options.tables, options.real_runs, progress)
     if options.json:
-        return json.dumps(cards, indent=2)
+        return to_json(cards, indent=2)
     rows = [[name, str(c["rows"]), _duration(c["measured_s"]), _duration(c["training_s"])] for name, c in cards.items()]
     table = Table(["predictor", "rows", "measuring them took", "training took"], rows).text()
     return f"{table}\n\npredict with them: precision-time predict ... --predictor NAME --trained {folder}"

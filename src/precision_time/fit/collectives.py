@@ -9,7 +9,6 @@ belong into `hardware/data/fabrics.yaml` (a test compares the two). About four m
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +39,7 @@ from precision_time.fit.held_out_fabrics import (
 from precision_time.fit.provenance import sha256
 from precision_time.hardware import fabric
 from precision_time.hardware.fabric import Fabric, Group
+from precision_time.reading import to_json
 from precision_time.report.write import write_whole
 from precision_time.timing.collectives import Constants, Fit, collective_seconds
 
@@ -317,6 +317,6 @@ def _rounded(value: Any) -> Any:
 def run(tables: Path, output: Path = OUTPUT) -> None:
     """Fit the tables below `tables` and write the parameters to `output`."""
     content = document(tables)
-    write_whole(output, json.dumps(content, indent=1) + "\n")
+    write_whole(output, to_json(content, indent=1) + "\n")
     points = content["provenance"]["points_fitted"]
     print(f"{points:,} points, {len(content['fabrics'])} fabrics -> {output}", file=sys.stderr)

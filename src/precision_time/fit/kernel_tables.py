@@ -7,7 +7,6 @@ of the work.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ import pandas as pd
 
 from precision_time.hardware.entries import arch_family
 from precision_time.hardware.gpu import Gpu
+from precision_time.reading import read_records
 from precision_time.timing.curves import Array
 from precision_time.timing.work import (
     MATMUL,
@@ -72,22 +72,21 @@ class Rows:
 def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
     """The devices of the kernel tables, by the name that these tables use."""
     gpus: dict[str, Gpu] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            arch = row["arch"]
-            short = next((new for old, new in _ARCH.items() if arch.startswith(old)), arch_family(arch))
-            gpus[row["gpu"]] = Gpu(
-                name=row["name"],
-                kernel_name=row["gpu"],
-                vendor=row["vendor"],
-                arch=short,
-                memory_bytes=int(float(row["mem_gb"]) * 1e9),
-                memory_bytes_per_s=float(row["mem_bw_gbs"]) * 1e9,
-                peaks={k: float(row[c]) * 1e12 for k, c in _PEAKS.items() if row[c]},
-                sm_count=int(row["sm_count"]) if row["sm_count"] else None,
-                tdp_w=float(row["tdp_w"]) if row["tdp_w"] else None,
-                l2_bytes=int(float(row["l2_mb"]) * 2**20) if row["l2_mb"] else None,
-            )
+    for _, row in read_records(path, ()):
+        arch = row["arch"]
+        short = next((new for old, new in _ARCH.items() if arch.startswith(old)), arch_family(arch))
+        gpus[row["gpu"]] = Gpu(
+            name=row["name"],
+            kernel_name=row["gpu"],
+            vendor=row["vendor"],
+            arch=short,
+            memory_bytes=int(float(row["mem_gb"]) * 1e9),
+            memory_bytes_per_s=float(row["mem_bw_gbs"]) * 1e9,
+            peaks={k: float(row[c]) * 1e12 for k, c in _PEAKS.items() if row[c]},
+            sm_count=int(row["sm_count"]) if row["sm_count"] else None,
+            tdp_w=float(row["tdp_w"]) if row["tdp_w"] else None,
+            l2_bytes=int(float(row["l2_mb"]) * 2**20) if row["l2_mb"] else None,
+        )
     return gpus
 
 

@@ -8,7 +8,6 @@ the inputs. Deterministic; about a minute on one core, several more with measure
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from precision_time.fit.kernel_tables import TABLES, Rows, read_gpus, read_rows
 from precision_time.fit.measured_parameters import fit_measured
 from precision_time.fit.measured_points import MeasuredFolder, read_folders
 from precision_time.fit.provenance import sha256
+from precision_time.reading import read_json, to_json
 from precision_time.report.errors import percent
 from precision_time.report.table import Table
 from precision_time.report.write import write_whole
@@ -82,7 +82,7 @@ def pooled(groups: Sequence[Rows], arch: str, sets: Mapping[str, Any], without: 
 
 def as_json(content: Mapping[str, Any]) -> str:
     """JSON of one entry a line, and one line for each row of numbers."""
-    text = json.dumps(content, indent=1)
+    text = to_json(content, indent=1)
     return re.sub(r"\[[-\s\d.,e+]+\]", lambda match: "[" + " ".join(match.group()[1:-1].split()) + "]", text) + "\n"
 
 
@@ -91,10 +91,10 @@ def check_kept(out: Path, folders: Sequence[MeasuredFolder]) -> None:
     if not out.exists():
         return
     try:
-        held = json.loads(out.read_text(encoding="utf-8")).get("measured", {})
-    except (OSError, ValueError, AttributeError) as error:
+        held = set(read_json(out, "out").get("measured", {}))
+    except (AttributeError, TypeError) as error:
         raise DataError(f"out {str(out)!r} is no file of parameters ({type(error).__name__}); name another") from error
-    lost = sorted(set(held) - {folder.file for folder in folders})
+    lost = sorted(held - {folder.file for folder in folders})
     if lost:
         raise DataError(
             f"{out.name} holds sets fitted to {', '.join(lost)}, which this fit would drop; give their folders with "

@@ -5,8 +5,6 @@ Without the journal, the same facts are read from the operator table and the dat
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.journal import read as read_journal
+from precision_time.reading import parse_json, read_records, read_text
 
 JOURNAL = "journal.jsonl"
 TABLES = ("operators.parquet", "operators.csv")
@@ -38,7 +37,7 @@ def content(folder: Path) -> tuple[str, Sequence[Record], Sequence[Record], Path
             header, records, _ = read_journal(table)
             points = [point for record in records.values() for point in record.get("points", ())]
             return str(header["gpu"]), points, [r for r in records.values() if "update" in r], table
-        device = _CARD.findall((folder / "README.md").read_text(encoding="utf-8"))[0]
+        device = _CARD.findall(read_text(folder / "README.md"))[0]
         updates = folder / "updates.csv"
         update_rows = [_numbers(row) for row in _rows(updates)] if updates.is_file() else []
         return device, [_point_of(row) for row in _rows(table)], update_rows, table
@@ -51,8 +50,7 @@ def content(folder: Path) -> tuple[str, Sequence[Record], Sequence[Record], Path
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from csv.DictReader(file)
+        yield from (row for _, row in read_records(path, ()))
     else:
         import pyarrow.parquet as pq
 
@@ -67,7 +65,7 @@ def _point_of(row: Mapping[str, Any]) -> Record:
     }
     flags = {name: str(row[name]) == "True" for name in ("tf32", "nhwc", "outlier")}
     operator = str(row["operator"]).partition(":")[0]
-    return {**_numbers(row), **tensors, **flags, "operator": operator, "attrs": json.loads(row["attrs"])}
+    return {**_numbers(row), **tensors, **flags, "operator": operator, "attrs": parse_json(row["attrs"], "attrs")}
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:

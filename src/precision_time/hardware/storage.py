@@ -18,7 +18,7 @@ from precision_time.bounded_cache import bounded
 from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import plain
-from precision_time.reading import SUFFIXES, read_mapping
+from precision_time.reading import SUFFIXES, read_mapping, to_json
 
 _DATA = Path(__file__).parent / "data" / "storages.yaml"
 
@@ -151,8 +151,6 @@ def read_storage(path: str | Path) -> Storage:
 
 def write_storage(path: str | Path, storage: Storage) -> None:
     """Write a storage file, at once or not at all: YAML, or JSON where the name ends in .json."""
-    import json
-
     import yaml
 
     from precision_time.report.write import write_whole
@@ -160,7 +158,7 @@ def write_storage(path: str | Path, storage: Storage) -> None:
     check_storage_output(path)
     content = storage.to_dict()
     if Path(path).suffix.lower() == ".json":
-        text = json.dumps(content, indent=1) + "\n"
+        text = to_json(content, indent=1) + "\n"
     else:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_whole(path, text.encode())

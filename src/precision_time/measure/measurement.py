@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from precision_time.measure.suite import Task, bench_task, family_tasks, interle
 from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
 from precision_time.measure.whole_steps import gpu_name, step_tasks
 from precision_time.measure.zoo_operators import zoo_benches
+from precision_time.reading import to_json
 from precision_time.report.write import make_folder, write_whole
 
 KINDS = ("operators", "updates", "steps", "host", "ranks")
@@ -186,7 +186,7 @@ def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> l
             written.append(name)
     other = {key: r[key] for r in records.values() for key in ("host", *RANKS) if key in r}
     if other:
-        write_whole(folder / "other.json", (json.dumps(other, indent=1) + "\n").encode())
+        write_whole(folder / "other.json", (to_json(other, indent=1) + "\n").encode())
         written.append("other.json")
     write_whole(folder / "README.md", data_card(head, records, written).encode())
     return [*written, "README.md"]
@@ -206,7 +206,7 @@ def operator_table(records: Mapping[str, Record]) -> list[dict[str, Any]]:
                 "dtype": work.dtype,
                 "inputs": _tensors(fields["inputs"]),
                 "outputs": _tensors(fields["outputs"]),
-                "attrs": json.dumps(fields["attrs"], separators=(",", ":")),
+                "attrs": to_json(fields["attrs"], separators=(",", ":")),
                 "tf32": fields["tf32"],
                 "nhwc": fields["nhwc"],
                 "flops": work.flops,

@@ -15,7 +15,6 @@ the equations leave out.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from precision_time.predictors.operator_profile import (
     device_key,
     profile_operators,
 )
+from precision_time.reading import LARGEST_SAVED, read_json, to_json
 from precision_time.report.write import write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
@@ -168,14 +168,14 @@ class Additive:
             "cost": [cost.runs, cost.measured_s, cost.fit_s],
             "profile": self._profile.to_json(),
         }
-        write_whole(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+        write_whole(folder / FILE, (to_json(content, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Additive:
         """What `save` wrote; `DataError` where it cannot be read."""
         path = folder / FILE
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path, largest=LARGEST_SAVED)
             if (content["format"], content["name"]) != (FORMAT, cls.name):
                 raise DataError(
                     f"{path} holds predictor {content['name']} in format {content['format']}, not {cls.name}"

@@ -28,7 +28,7 @@ from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, 
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rooflines import Rooflines, fit_rooflines
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, merged, out_of_fold
-from precision_time.predictors.simulator import read_json
+from precision_time.predictors.simulator import saved_json
 from precision_time.predictors.trees import Setting, Trees, write
 from precision_time.report.write import compact_json
 
@@ -269,7 +269,7 @@ class Boosting(PrecisionAware, Predictor):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        content = read_json(folder, FILE, cls.name)
+        content = saved_json(folder, FILE, cls.name)
         predictor = cls._from(content)
         count, models = predictor.setting.seeds, content["models"]
         compute = Compute(Rooflines(content["rooflines"]), Trees.read(folder, "compute", COMPUTE, count))

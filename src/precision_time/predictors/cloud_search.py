@@ -7,7 +7,6 @@ configurations, each at most once, and ends with the cheapest that keeps the dea
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.errors import DataError, PredictorError
+from precision_time.reading import parse_json, to_json
 
 FloatArray = NDArray[np.float64]
 Measure = Callable[[int], float]
@@ -113,12 +113,12 @@ class Search:
         return sum(t.seconds for t in self.history)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        return to_json(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Search:
         try:
-            content: dict[str, Any] = json.loads(text)
+            content: dict[str, Any] = parse_json(text, "text of a search")
             trials = tuple(Trial(**trial) for trial in content["history"])
             return cls(trials, content["stopped"], content["deadline_s"])
         except (ValueError, KeyError, TypeError) as error:

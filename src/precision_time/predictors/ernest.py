@@ -24,6 +24,7 @@ from precision_time.errors import DataError, PredictorError, nearest
 from precision_time.job.job import JOB_FIELDS, Job
 from precision_time.predictors.experiment_design import BUDGET, FloatArray, Point, design, features
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, global_batch_size
+from precision_time.reading import read_json, to_json
 from precision_time.report.write import write_whole
 
 _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
@@ -207,12 +208,12 @@ class Ernest:
         curves = [{"key": [list(pair) for pair in key], **asdict(curve)} for key, curve in self._curves.items()]
         content = {"by": self.by, "relative": self.relative, "cost": asdict(self._cost), "curves": curves}
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+        write_whole(folder / FILE, (to_json(content, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Ernest:
         try:
-            content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            content = read_json(folder / FILE)
             made = cls(content["by"], content["relative"])
             made._cost = Cost(**content["cost"])
             made._curves = {tuple((n, v) for n, v in entry["key"]): _read_curve(entry) for entry in content["curves"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from precision_time.job.job import Job
 from precision_time.journal import read
 from precision_time.measure.clock import Timed
 from precision_time.measure.point import Point
+from precision_time.reading import parse_json, read_member, to_json
 from precision_time.report.write import write_whole
 from precision_time.timing.operators import WorkOptions
 
@@ -85,16 +85,15 @@ class OperatorProfile:
         with zipfile.ZipFile(packed, "w") as archive:
             member = zipfile.ZipInfo(_MEMBER)  # dated 1980, always
             member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, json.dumps({"format": 1, **self.to_json()}, separators=(",", ":")))
+            archive.writestr(member, to_json({"format": 1, **self.to_json()}, separators=(",", ":")))
         write_whole(path, packed.getvalue())
 
     @classmethod
     def read(cls, path: Path) -> OperatorProfile:
         """Read what `write` wrote. Raises a `DataError` where it cannot be read."""
         try:
-            with zipfile.ZipFile(path) as archive:
-                return cls.from_json(json.loads(archive.read(_MEMBER)))
-        except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+            return cls.from_json(parse_json(read_member(path, _MEMBER, "profile"), f"profile {path}"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is no profile of operators ({type(error).__name__}); profile them again"
             ) from error

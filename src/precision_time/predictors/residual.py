@@ -24,7 +24,7 @@ from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
-from precision_time.predictors.simulator import Simulator, read_json
+from precision_time.predictors.simulator import Simulator, saved_json
 from precision_time.predictors.trees import Setting, Trees, write
 from precision_time.report.write import compact_json
 
@@ -120,7 +120,7 @@ class BoostingResidual(Predictor):
 
     @classmethod
     def load(cls, folder: Path) -> BoostingResidual:
-        content = read_json(folder, FILE, cls.name)
+        content = saved_json(folder, FILE, cls.name)
         predictor = cls(Setting(**content["setting"]), content["seed"])
         predictor.simulator = Simulator.load(folder)
         predictor._trees = Trees.read(folder, "residual", FEATURES, predictor.setting.seeds)

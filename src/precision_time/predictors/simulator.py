@@ -7,7 +7,6 @@ rows that the shipped factors were fitted to.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import merged
+from precision_time.reading import read_json
 from precision_time.report.write import compact_json
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.layout_costs import shipped_layout_costs
@@ -131,7 +131,7 @@ class Simulator(PrecisionAware, Predictor):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        content = read_json(folder, FILE, cls.name)
+        content = saved_json(folder, FILE, cls.name)
         predictor = cls._from(content)
         if content["constants"] is not None:
             predictor.constants = StepConstants(**content["constants"], layouts=shipped_layout_costs())
@@ -199,15 +199,15 @@ def _row(name: str, job: Job, seconds: float, family: str) -> Row:
     )
 
 
-def read_json(folder: Path, file: str, name: str) -> dict[str, Any]:
+def saved_json(folder: Path, file: str, name: str) -> dict[str, Any]:
     """What a predictor of that name wrote; `PredictorError` where it did not."""
     path = folder / file
     if not path.is_file():
         raise PredictorError(
             f"{str(folder)!r} holds no saved predictor {name!r} (no {file}); fit one and save it there"
         )
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("predictor") != name:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("predictor") != name:
         raise PredictorError(
             f"{str(folder)!r} holds predictor {content.get('predictor')!r}, not {name!r}; load it by its own name"
         )

@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from precision_time.errors import PredictorError
+from precision_time.checks import show
+from precision_time.errors import DataError, PredictorError
 from precision_time.measurements.repository import STEPS, data_folder
 from precision_time.predictors.interface import MeasuredJob, Predictor
 from precision_time.predictors.published import published_jobs
 from precision_time.predictors.registry import PREDICTORS, current_name, predictor_class
 from precision_time.predictors.runs import read_runs
+from precision_time.reading import LARGEST_SAVED, read_bytes, read_json, to_json
 
 PUBLISHED, RUNS = "published", "runs"
 LEARNS_FROM: dict[str, tuple[str, ...]] = {
@@ -29,6 +31,8 @@ LEARNS_FROM: dict[str, tuple[str, ...]] = {
 }
 """Rows that each predictor is trained on, the necessary ones first; the simulator needs none."""
 CARD = "trained.json"
+FILES = "files"
+"""Key of the card: SHA-256 of each file beside it."""
 
 
 def load_trained(name: str, folder: Path | None) -> Predictor:
@@ -47,7 +51,32 @@ def load_trained(name: str, folder: Path | None) -> Predictor:
             f"folder {str(folder)!r} holds no trained {name!r} (it holds: {known}); run precision-time train {name} "
             f"--output {folder}"
         )
-    return cls.load(folder / name)
+    _check_whole(folder / name, name)
+    try:
+        return cls.load(folder / name)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(folder / name, name, type(error).__name__) from error
+
+
+def _check_whole(folder: Path, name: str) -> None:
+    """Raise `DataError` where a file is not the one that `train` wrote, by its digest in the card."""
+    card = read_json(folder / CARD, "card")
+    digests = card.get(FILES) if isinstance(card, dict) else None
+    if not isinstance(digests, dict):
+        raise _damaged(folder, name, f"its {CARD} has no digests")
+    for file, digest in digests.items():
+        if Path(file).name != file or _digest(folder / file) != digest:
+            raise _damaged(folder, name, f"{show(file)} was changed")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_bytes(path, largest=LARGEST_SAVED)).hexdigest()
+
+
+def _damaged(folder: Path, name: str, reason: str) -> DataError:
+    return DataError(
+        f"folder {str(folder)!r} holds no whole trained {name!r} ({reason}); run precision-time train {name} again"
+    )
 
 
 def train(
@@ -106,7 +135,8 @@ def _train(name: str, folder: Path, measured: Sequence[MeasuredJob]) -> dict[str
         place = Path(beside) / name
         place.mkdir()
         predictor.save(place)
-        (place / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        content = to_json({**card, FILES: {path.name: _digest(path) for path in sorted(place.iterdir())}}, indent=2)
+        (place / CARD).write_text(content + "\n", encoding="utf-8")
         if (folder / name).exists():
             shutil.rmtree(folder / name)
         place.rename(folder / name)

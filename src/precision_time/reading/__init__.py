@@ -5,13 +5,13 @@ values (None, true and false, numbers, text, lists, mappings with text keys) wit
 wrong with a file raises one `DataError` with the file, the place and the fix. Knows nothing of what the fields mean.
 """
 
-from precision_time.reading.json_text import json_lines, parse_json, read_json, to_json
+from precision_time.reading.json_text import parse_json, read_json, to_json
 from precision_time.reading.mapping import SUFFIXES, read_mapping
 from precision_time.reading.rows import read_records, read_rows
-from precision_time.reading.text import named, read_bytes, read_text
+from precision_time.reading.text import LARGEST_SAVED, decoded, named, opened, read_bytes, read_member, read_text
 from precision_time.reading.toml_text import parse_toml
 
 __all__ = [
-    "SUFFIXES", "json_lines", "named", "parse_json", "parse_toml", "read_bytes", "read_json", "read_mapping",
-    "read_records", "read_rows", "read_text", "to_json",
+    "LARGEST_SAVED", "SUFFIXES", "decoded", "named", "opened", "parse_json", "parse_toml", "read_bytes", "read_json",
+    "read_mapping", "read_member", "read_records", "read_rows", "read_text", "to_json",
 ]  # fmt: skip

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from precision_time.checks import show
 from precision_time.errors import DataError
-from precision_time.reading.text import LARGEST_BYTES, decoded, named, read_text
+from precision_time.reading.text import LARGEST_BYTES, named, read_text
 from precision_time.reading.values import LONGEST_NUMBER, TOO_DEEP, checked_tree
 
 
@@ -44,13 +43,6 @@ def parse_json(text: str, name: str) -> Any:
     except RecursionError:
         raise DataError(f"{name} has {TOO_DEEP}") from None
     return checked_tree(tree, name)
-
-
-def json_lines(lines: Iterable[bytes], name: str) -> Iterator[Any]:
-    """The value of each line of a file of JSON lines."""
-    for number, line in enumerate(lines, 1):
-        place = f"{name}, line {number}"
-        yield parse_json(decoded(line, place), place)
 
 
 def to_json(value: Any, indent: int | None = None, **options: Any) -> str:

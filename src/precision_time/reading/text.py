@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,9 @@ from precision_time.errors import DataError
 
 LARGEST_BYTES = 16 * 2**20
 """Largest file that is read as a whole."""
+
+LARGEST_SAVED = 64 * 2**20
+"""The same for what the program has saved itself."""
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters other than tab, line feed, form feed and carriage return, on some of which terminals act; and
@@ -70,6 +75,18 @@ def read_bytes(path: str | Path, kind: str = "file", largest: int = LARGEST_BYTE
 def read_text(path: str | Path, kind: str = "file", largest: int = LARGEST_BYTES) -> str:
     """The text of a file, its line ends as line feeds and without byte order mark; otherwise `DataError`."""
     return decoded(read_bytes(path, kind, largest), named(kind, path))
+
+
+def read_member(path: str | Path, member: str, kind: str = "archive", largest: int = LARGEST_SAVED) -> str:
+    """The text of a member of a zip archive, of at most `largest` bytes unpacked; otherwise `DataError`."""
+    name = named(kind, path)
+    try:
+        with opened(path, kind, largest) as file, zipfile.ZipFile(file) as archive:
+            if archive.getinfo(member).file_size > largest:  # no more than it states is unpacked
+                raise _too_large(f"{member} of {name}", largest)
+            return decoded(archive.read(member), f"{member} of {name}")
+    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+        raise DataError(f"{name} is no archive with {member} ({type(error).__name__}); make it again") from None
 
 
 def decoded(content: bytes, name: str) -> str:

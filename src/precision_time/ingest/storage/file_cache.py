@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import heapq
-import json
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precision_time.errors import IngestError, nearest
+from precision_time.reading import read_json, to_json
 
 POLICIES = ("lru", "no-eviction")
 SETTINGS = "cache.json"
@@ -195,11 +195,11 @@ class FileCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked() as size:
                 if path.exists():
-                    self._check(json.loads(path.read_text()))
+                    self._check(read_json(path, "settings of a cache,"))
                 elif any(name != SIZE for name in os.listdir(self.folder)):
                     raise IngestError(f"folder {str(self.folder)!r} holds other files than a cache; choose another")
                 else:
-                    path.write_text(json.dumps(settings))
+                    path.write_text(to_json(settings))
                 self._sweep()
                 _write_size(size, sum(length for _, _, length in self._items()))
         except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_time.errors import IngestError
+from precision_time.errors import DataError, IngestError
 from precision_time.ingest.storage.object_reader import ObjectReader, open_reader
 from precision_time.ingest.storage.pictures import INDEX
+from precision_time.reading import parse_json
 
 MOST_FILES = 50_000
 """Most files listed of a folder without an index."""
@@ -50,11 +50,11 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
         if reader is None:
             opened.close()
     try:
-        rows = json.loads(content)["files"]
+        rows = parse_json(content.decode(), INDEX)["files"]
         index = Index(
             tuple(str(row[0]) for row in rows), tuple(int(row[1]) for row in rows), tuple(int(row[2]) for row in rows)
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (DataError, ValueError, KeyError, TypeError, IndexError) as error:
         raise IngestError(
             f"{INDEX} of data set {root!r} is no index of pictures ({error}); make one with "
             "python -m precision_time.ingest.storage.pictures"

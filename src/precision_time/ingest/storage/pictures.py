@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import IngestError, MissingExtraError, PrecisionTimeError
+from precision_time.reading import read_json, to_json
 
 INDEX = "index.json"
 RECIPE = "recipe.json"
@@ -104,7 +105,7 @@ def make(
             files.append([path.name, path.stat().st_size, label_of(index)])
             report(index + 1, count)
         content = {"format": "jpeg", "recipe": asdict(recipe), "columns": ["name", "bytes", "label"], "files": files}
-        _write(target / INDEX, json.dumps(content).encode())
+        _write(target / INDEX, to_json(content).encode())
     except OSError as error:
         raise IngestError(f"folder {str(target)!r} cannot be filled with pictures: {error}; choose another") from error
     return content
@@ -114,14 +115,15 @@ def _same_recipe(target: Path, recipe: Recipe) -> None:
     """Raise IngestError if the folder holds pictures of another recipe."""
     path = target / RECIPE
     if path.exists():
-        if json.loads(path.read_text()) != asdict(recipe):
+        held = read_json(path, "recipe")
+        if held != asdict(recipe):
             raise IngestError(
-                f"folder {str(target)!r} holds pictures of another recipe, {path.read_text()}; choose another folder"
+                f"folder {str(target)!r} holds pictures of another recipe, {show(held)}; choose another folder"
             )
     elif any(target.glob("*.jpg")):
         raise IngestError(f"folder {str(target)!r} holds pictures that were not made here; choose another folder")
     else:
-        _write(path, json.dumps(asdict(recipe)).encode())
+        _write(path, to_json(asdict(recipe)).encode())
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from precision_time.predictors.predictddl.confidence import Likeness
 from precision_time.predictors.predictddl.law import Law
 from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
+from precision_time.reading import read_json, to_json
 from precision_time.report.write import write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
@@ -38,13 +38,13 @@ def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)
     write_whole(folder / ARRAYS, packed.getvalue())
-    write_whole(folder / CONTENT, (json.dumps(content, indent=1) + "\n").encode())
+    write_whole(folder / CONTENT, (to_json(content, indent=1) + "\n").encode())
 
 
 def load(folder: Path) -> tuple[Design, dict[str, Trained]]:
     """Read what `save` wrote. Raises a `DataError` where it is missing or incomplete."""
     try:
-        content = json.loads((folder / CONTENT).read_text(encoding="utf-8"))
+        content = read_json(folder / CONTENT)
         with np.load(folder / ARRAYS, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         design = content["design"]

@@ -8,14 +8,13 @@ sequences are packed or padded: the capture answers that, a bare forward on the 
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from precision_time.errors import JobError
+from precision_time.reading import read_json
 from precision_time.zoo.models.text import tokens
 from precision_time.zoo.workload import Config, Sizes, Workload
 
@@ -60,10 +59,7 @@ ENCODERS = frozenset(
 
 def read(path: str) -> dict[str, Any]:
     """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise JobError(f"{path} cannot be read as a Hugging Face config ({error})") from error
+    content = read_json(path, "Hugging Face config")
     if not isinstance(content, dict) or "model_type" not in content:
         raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
     return content
