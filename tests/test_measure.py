@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from precision_time.capture.graph import OpSignature, TensorSpec
-from precision_time.errors import CatalogError, MeasureError
+from precision_time.errors import CatalogError, DataError, MeasureError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job import Job
 from precision_time.journal import Journal
@@ -456,7 +456,7 @@ def test_calibration_text_says_how_to_use_it_and_when_the_machine_is_noisy(measu
 def test_output_is_checked_before_minutes_of_work(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match=r"end it in \.json"):
         check_output("device.yaml")
-    with pytest.raises(MeasureError, match="there is no folder"):
+    with pytest.raises(DataError, match="there is no folder"):
         check_output(tmp_path / "nowhere" / "device.json")
 
 

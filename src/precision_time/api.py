@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.prediction import predict
 
@@ -113,7 +114,7 @@ def predict_time(model: str, **fields: Unpack[JobFields]) -> Estimate:
     the model's own optimizer, input size, batch size and data set. Raises a `PrecisionTimeError` that names the field,
     the value and the fix.
     """
-    return predict(Job.from_dict({"model": model, **fields}))
+    return predict(Job.from_fields({"model": model, **fields}, GIVEN))
 
 
 # `help()` and notebooks do not read `JobFields` from the annotation, so they get the arguments one by one.

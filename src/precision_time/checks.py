@@ -48,7 +48,7 @@ def present_fields(instance: Any) -> dict[str, Any]:
 
 @cache
 def _checks(of: type) -> tuple[tuple[str, Check], ...]:
-    return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of))
+    return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of) if "check" in item.metadata)
 
 
 def show(value: object, longest: int = 60) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_time.anchors.anchor import OWN, family_of
 from precision_time.bounded_cache import bounded
 from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
+from precision_time.job.code import CodeRule, is_code
 from precision_time.job.job import Job
 from precision_time.measurements.table import Table, read_table
 
@@ -42,7 +43,16 @@ def given_anchors(job: Job) -> list[Measured]:
         if entry in (PUBLISHED, NONE):
             continue
         anchors += _of_file(entry) if entry.lower().endswith(".csv") else [_of_line(entry, job)]
-    return [each for each in anchors if family_of(each.job) == family_of(job)]
+    return [_with_rule(each, job) for each in anchors if family_of(each.job) == family_of(job)]
+
+
+def _with_rule(measured: Measured, job: Job) -> Measured:
+    """The anchor, whose model may be code only where that of the job may, and it is the same or all code is allowed."""
+    if not is_code(measured.job.model):
+        return measured
+    same = job.code.anything or measured.job.model == job.model
+    rule = job.code if same else CodeRule(f"anchor {measured.id!r}")
+    return replace(measured, job=replace(measured.job, code=rule))
 
 
 def _of_file(name: str) -> list[Measured]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from precision_time.capture.captured_model import resolve
 from precision_time.capture.trace import builder, require_torch
+from precision_time.job.code import is_code
 from precision_time.job.job import Job
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def build_workload(job: Job) -> Built:
     """The job's model with one batch, allocated under the current `torch.device`."""
 
     require_torch(job.model)
-    if job.model.endswith(".py") or ".py:" in job.model:
+    if is_code(job.model):
         from precision_time.capture.user_model import user_model_workload
 
         workload, optimizer, implementation = user_model_workload(job)

@@ -18,6 +18,7 @@ from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.regimes import FUSING, dtype_renames, regime_of, transform
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError, nearest
+from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
@@ -74,7 +75,7 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     """
     precision = precision or job.precision_spec
     usual = usual_implementation(device_type)
-    if job.model.endswith(".py") or ".py:" in job.model:
+    if is_code(job.model):
         from precision_time.capture.user_model import user_model_step  # traces, so it needs torch
 
         own = user_model_step(job, precision, device_type)

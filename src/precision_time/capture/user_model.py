@@ -29,6 +29,7 @@ from precision_time.capture.optimizer import OPTIMIZERS
 from precision_time.capture.regimes import dtype_renames, regime_of, transform
 from precision_time.capture.trace import require_torch
 from precision_time.errors import CaptureError, JobError, nearest
+from precision_time.job.code import check_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.workload import Workload
@@ -57,7 +58,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
     from precision_time.capture.step import Regime, capture
 
     path_text, function_name = _split(job.model)
-    function = _function(job.model, Path(path_text), function_name)
+    function = _function(job, Path(path_text), function_name)
     outcome: dict[str, Any] = {}
 
     def build() -> Workload:
@@ -80,7 +81,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
 def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:
     """The user's model with example inputs on the current device, and its optimizer: name, implementation."""
     path_text, function_name = _split(job.model)
-    workload, optimizer, _ = _workload(job, _function(job.model, Path(path_text), function_name))
+    workload, optimizer, _ = _workload(job, _function(job, Path(path_text), function_name))
     return workload, *_optimizer(optimizer, "cpu")  # as returned, whatever the default
 
 
@@ -90,7 +91,9 @@ def _split(model: str) -> tuple[str, str]:
     return path_text, function_name
 
 
-def _function(model: str, path: Path, name: str) -> Callable[..., Any]:
+def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
+    model = job.model
+    check_code(job.code, model)
     if not path.is_file():
         raise JobError(f"model {model!r}: there is no file {path}; give path/to/file.py:function")
     module = _load(path)

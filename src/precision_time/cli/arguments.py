@@ -14,9 +14,12 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
+    empty_cache
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
+_ALLOW_CODE = frozenset("predict compare evaluate stagger calibrate measure verify train".split())
+"""Commands that read jobs from files."""
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
 """Columns that choose rows of a table of measured jobs."""
 
@@ -112,6 +115,11 @@ def _stagger(parser: Parser, complete: bool) -> None:
         help="keeps measurements, which are not repeated (default out/stagger)",
     )
     parser.add_argument("--fresh", action="store_true", help="repeat the measurements in the folder")
+    parser.add_argument(
+        "--empty-cache",
+        metavar="FOLDER",
+        help="the folder of cache.reset may be emptied although stagger did not make it; name it again here",
+    )
     parser.add_argument("--plot", metavar="FILE", help="write the curves as a picture: .png or .svg")
     parser.add_argument("--points", metavar="N", default="100", help="points of a curve (default 100)")
 
@@ -229,6 +237,15 @@ def _gpus(parser: Parser, complete: bool) -> None:
     parser.add_argument("filter", nargs="?", metavar="TEXT", help="only names that contain this")
     parser.add_argument("--device", metavar="FILE", help="device file that adds a GPU, node, fabric or price")
     parser.add_argument("--prices", action="store_true", help="list prices of cloud instances with these GPUs")
+
+
+def add_common_arguments(command: str, parser: Parser) -> None:
+    """The flags that many commands have."""
+    if command in _ALLOW_CODE:
+        parser.add_argument(
+            "--allow-code", action="store_true", help="run Python files and commands that job files and tables name"
+        )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {

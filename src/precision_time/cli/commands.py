@@ -13,6 +13,7 @@ from precision_time.cli.parser import UsageError, build_parser
 from precision_time.cli.streams import note
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
+from precision_time.job.code import ALLOWED, GIVEN, CodeRule
 from precision_time.job.data import data_fields
 from precision_time.reading import to_json
 
@@ -25,7 +26,7 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 
 def predict(options: Namespace) -> str:
     flags = _job_flags(options)
-    job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported)
+    job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
     check_outputs(options, [job])
     if options.predictor != "simulator":
         return _by_predictor(options, job)
@@ -75,7 +76,9 @@ def compare(options: Namespace) -> str:
         axes["precision"] = DEFAULT_PRECISIONS.split(",")
     fields |= _cluster_fields(options, {**fields, **axes})
     first = {name: values[0] for name, values in axes.items()}  # so that a layout meets GPUs that are asked for
-    bases = [job_of(source, {**fields, **first}, options.imported) for source in options.source or [None]]
+    bases = [
+        job_of(source, {**fields, **first}, options.imported, options.allow_code) for source in options.source or [None]
+    ]
     jobs = distinct(job for base in bases for job in cross(base, **axes))
     check_outputs(options, bases)
     with Progress("jobs") as progress:
@@ -143,7 +146,7 @@ def _to_measure(options: Namespace) -> tuple[list[Job], dict[str, list[Any]]]:
     fields = _job_flags(options)
     fields.pop("device", None)  # the machine itself, not part of the jobs
     axes = {name: fields.pop(name) for name in VERIFY_AXES if name in fields}
-    jobs = [job_of(source, fields) for source in options.source]
+    jobs = [job_of(source, fields, allow_code=options.allow_code) for source in options.source]
     check_outputs(options, jobs)
     for job in jobs:
         if job.layout != "dp" or job.recompute != "none":
@@ -283,14 +286,17 @@ def completion(shell: str) -> str:
     return str(shtab.complete(build_parser(for_completion=True), shell))
 
 
-def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None) -> Job:
-    """The job of a model name or a job file: it overrides an imported file, and `flags` override both."""
+def job_of(source: str | None, flags: dict[str, Any], imported: str | None = None, allow_code: bool = False) -> Job:
+    """The job of a model name or a job file: it overrides an imported file, and `flags` override both.
+
+    A model that is a Python file runs where the command line names it, or with `allow_code`.
+    """
     from precision_time.reading import SUFFIXES, read_mapping
 
     if source is None and imported is None:
         if "model" not in flags:
             raise UsageError("no model is given; name one, for example precision-time predict resnet50")
-        return Job.from_dict(flags)
+        return Job.from_fields(flags, ALLOWED if allow_code else GIVEN)
     from_file = source is not None and source.lower().endswith(SUFFIXES) and not source.startswith("hf:")
     if source is not None and not from_file and "model" in flags:
         raise UsageError(f"the model is given twice, as {source!r} and by --model; keep one of them")
@@ -302,13 +308,16 @@ def job_of(source: str | None, flags: dict[str, Any], imported: str | None = Non
         if "model" not in fields and "model" not in flags:
             raise UsageError(f"file {imported!r} names no model; name one before --import")
     if not from_file and imported is None:
-        return Job.from_dict({**fields, **flags})
+        return Job.from_fields({**fields, **flags}, ALLOWED if allow_code else GIVEN)
     if "gpus" in flags and "gpus" not in fields:  # a layout without GPUs is checked against those of the flag
         fields["gpus"] = Job("any", gpus=flags["gpus"]).gpus
+    place = f"job file {(source if from_file else imported)!r}"
+    given = "model" not in flags and source is not None and not from_file
+    rule = ALLOWED if allow_code else GIVEN if given else CodeRule(place)
     try:
-        job = Job.from_dict({"model": flags.get("model"), **fields})
+        job = Job.from_fields({"model": flags.get("model"), **fields}, rule)
     except JobError as error:
-        raise DataError(f"job file {(source if from_file else imported)!r}: {error}") from error
+        raise DataError(f"{place}: {error}") from error
     for name in ("input", "model_config"):  # single keys override single keys
         if name in flags:
             flags = {**flags, name: {**getattr(job, name), **getattr(Job("any", **{name: flags[name]}), name)}}

@@ -31,7 +31,7 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
     from precision_time.measurements.table import read_table
     from precision_time.report.write import write_whole
 
-    table = read_table(options.table)
+    table = read_table(options.table, allow_code=options.allow_code)
     for warning in table.warnings:
         note(f"precision-time: warning: {warning}")
     filters = {column: _values(column, getattr(options, column)) for column in ROW_FILTERS}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from precision_time.job import Job, Run
 
-_NOT_FLAGS = frozenset({"schedule", "run"})
+_NOT_FLAGS = frozenset({"schedule", "run", "code"})
 """Fields without a flag: a schedule is given in a job file, and the fields of `run` have flags of their own."""
 
 AXES = ("gpu", "gpus", "batch_size", "layout", "precision")

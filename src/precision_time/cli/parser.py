@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from precision_time.cli.arguments import ADD_ARGUMENTS, FILE_FLAGS
+from precision_time.cli.arguments import ADD_ARGUMENTS, FILE_FLAGS, add_common_arguments
 from precision_time.cli.old_names import with_present_names
 from precision_time.errors import PrecisionTimeError, nearest
 
@@ -85,7 +85,7 @@ def build_parser(for_completion: bool = False) -> Parser:
         usage = f"precision-time {name} {_USAGE[name]}"
         command = commands.add_parser(name, help=text, description=text, usage=usage, allow_abbrev=False)
         ADD_ARGUMENTS[name](command, for_completion)
-        command.add_argument("--json", action="store_true", help="print JSON")
+        add_common_arguments(name, command)
         if for_completion:
             _complete_files(command._actions)
     return parser

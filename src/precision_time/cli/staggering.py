@@ -40,7 +40,7 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
         )
     if args.plot:
         check_picture(args.plot)
-    file = read_jobs(args.jobs)
+    file = read_jobs(args.jobs, allow_code=args.allow_code or args.run, empty_cache=args.empty_cache)
     folder = Path(args.folder)
     if len(file.jobs) < 2:
         raise UsageError(f"jobs file {args.jobs!r} has one job, and staggering needs two; list at least two")

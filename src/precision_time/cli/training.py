@@ -21,7 +21,7 @@ def train(options: Namespace) -> str:
 
     folder = Path(options.output or "trained")
     with Progress("predictors") as progress:
-        cards = train_all(options.name, folder, options.tables, options.real_runs, progress)
+        cards = train_all(options.name, folder, options.tables, options.real_runs, progress, options.allow_code)
     if options.json:
         return to_json(cards, indent=2)
     rows = [[name, str(c["rows"]), _duration(c["measured_s"]), _duration(c["training_s"])] for name, c in cards.items()]

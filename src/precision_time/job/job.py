@@ -27,6 +27,7 @@ from precision_time.checks import (
 )
 from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import parse_anchors
+from precision_time.job.code import GIVEN, CodeRule, rule_of
 from precision_time.job.data import NO_DATA, Data, parse_data
 from precision_time.job.fields import Value, clean_fields, parse_fields
 from precision_time.job.layout import Layout
@@ -172,6 +173,8 @@ class Job:
         NO_DATA, parse_data, "storage and loader: storage=nfs-10gbe;workers=8;... (default: loading takes no time)"
     )
     run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
+    code: CodeRule = dataclasses.field(default=GIVEN, compare=False, repr=False)
+    """Whether the model may be a Python file that is run; no field of a job file (see `job.code`)."""
 
     def __post_init__(self) -> None:
         if isinstance(self.precision, (list, tuple)):
@@ -217,8 +220,16 @@ class Job:
         return parse_layout(self.layout, self.gpus)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Job:
-        """The Job of a mapping of fields; None is not set. The fields of `run` may be given directly."""
+    def from_dict(cls, values: Mapping[str, Any], *, allow_code: bool = False) -> Job:
+        """The Job of a mapping of fields; None is not set. The fields of `run` may be given directly.
+
+        A mapping is data: a model FILE.py:FUNCTION in it runs only with `allow_code`.
+        """
+        return cls.from_fields(values, rule_of("a mapping of job fields", allow_code))
+
+    @classmethod
+    def from_fields(cls, values: Mapping[str, Any], code: CodeRule) -> Job:
+        """As `from_dict`, under the rule of the place that the fields are from."""
         fields = known_fields(values, (*JOB_FIELDS, *RUN_FIELDS), "the job")
         run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
         if run_fields:
@@ -232,7 +243,7 @@ class Job:
             fields["run"] = {**in_run, **run_fields}
         if "model" not in fields:
             raise JobError("the job names no model; add the field model, for example model: resnet50")
-        return cls(**fields)
+        return cls(**fields, code=code)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values that `from_dict` reads back to an equal Job, without the fields that are not set."""
@@ -252,19 +263,19 @@ class Job:
         return result
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Job:
-        """The Job of a YAML or JSON file."""
+    def from_file(cls, path: str | Path, *, allow_code: bool = False) -> Job:
+        """The Job of a YAML or JSON file; its model may be a Python file only with `allow_code`."""
         values = read_mapping(path)
         try:
-            return cls.from_dict(values)
+            return cls.from_fields(values, rule_of(f"job file {str(path)!r}", allow_code))
         except JobError as error:
             raise DataError(f"job file {str(path)!r}: {error}") from error
 
     def replace(self, **changes: Any) -> Job:
         """A copy with some fields changed, also those of `run` (`epochs=3`).
 
-        If `gpus` changes and `layout` does not, the layout keeps its degrees but dp, which follows from `gpus`; raises
-        JobError where they do not divide it.
+        A model given here is given in Python, so that it may be a Python file. If `gpus` changes and `layout` does not,
+        the layout keeps its degrees but dp, which follows from `gpus`; raises JobError where they do not divide it.
         """
         run_changes = {name: changes.pop(name) for name in tuple(changes) if name in RUN_FIELDS}
         if run_changes:
@@ -277,6 +288,8 @@ class Job:
             changes = {"precision": "", "schedule": (), **changes}
         if "gpus" in unknown and "layout" not in unknown:
             changes["layout"] = self.layout_spec.text(with_dp=False)
+        if "model" in changes and self.code.refused:
+            changes["code"] = GIVEN
         return dataclasses.replace(self, **{k.replace("-", "_"): v for k, v in changes.items()})
 
     def signature(self) -> str:
@@ -302,5 +315,5 @@ class Job:
         return " · ".join(parts)
 
 
-JOB_FIELDS = tuple(item.name for item in dataclasses.fields(Job))
+JOB_FIELDS = tuple(item.name for item in dataclasses.fields(Job) if item.name != "code")
 _DEFAULTS = {item.name: item.default for item in dataclasses.fields(Job)}

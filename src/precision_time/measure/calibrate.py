@@ -13,6 +13,7 @@ import numpy as np
 
 from precision_time.errors import MeasureError
 from precision_time.hardware.catalog import Catalog, default_catalog
+from precision_time.job.code import check_code, is_code
 from precision_time.job.job import Job
 from precision_time.measure import machine
 from precision_time.measure.launch import Report, launch, no_report
@@ -146,7 +147,12 @@ def check_products(kernels: Mapping[str, Any], budget_s: float | None = None) ->
 
 
 def portable_fields(job: Job) -> dict[str, Any]:
-    """The job's fields without those of the device it is predicted for: what another process needs to run it."""
+    """The job's fields without those of the device it is predicted for: what another process needs to run it.
+
+    Raises `JobError` where the model is code that may not run: the other process runs what it gets.
+    """
+    if is_code(job.model):
+        check_code(job.code, job.model)
     return {key: value for key, value in job.to_dict().items() if key not in ("gpu", "device", "node", "nodes")}
 
 

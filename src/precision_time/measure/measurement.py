@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record, read
 from precision_time.measure.calibrate import Machine, dtypes_of, measure_interference, portable_fields
@@ -119,7 +120,7 @@ def measure_task(task: dict[str, Any], device: torch.device, report: Report) -> 
     begin = time.monotonic()
     journal = Journal(task["journal"], {**header(device), "gpu": gpu_name(device)})
     earlier = len(journal)
-    jobs = [Job.from_dict(fields) for fields in task["jobs"]]
+    jobs = [Job.from_fields(fields, GIVEN) for fields in task["jobs"]]
     plan = plan_of(device, task["kinds"], jobs)
     left = task["budget_s"] - (time.monotonic() - begin)
     left_out = run_plan(plan, journal, device, left, report)

@@ -16,6 +16,7 @@ import torch
 
 from precision_time.capture.captured_model import resolve
 from precision_time.capture.graph import OpSignature
+from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record
 from precision_time.measure.bench import tf32_allowed
@@ -96,7 +97,7 @@ def profile_task(task: dict[str, Any], device: torch.device, report: Report) -> 
 
     Returns {"left_out": ["label: reason" ...], "spent_s": seconds of measuring in this call}.
     """
-    jobs = [Job.from_dict(fields) for fields in task["jobs"]]
+    jobs = [Job.from_fields(fields, GIVEN) for fields in task["jobs"]]
     journal = Journal(Path(task["journal"]), header(device))
     before = spent_s(journal.records)
     left_out = run_plan(profile_tasks(device, jobs), journal, device, task["budget_s"], report)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from precision_time.errors import PrecisionTimeError
+from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record
 from precision_time.measure.clock import timed
@@ -96,7 +97,7 @@ def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> 
     Fields of `task`: dtypes, budget_s, jobs (their operators come first), families (False: only the operators of the
     jobs), journal (a path, or None).
     """
-    jobs = [Job.from_dict(fields) for fields in task.get("jobs", ())]
+    jobs = [Job.from_fields(fields, GIVEN) for fields in task.get("jobs", ())]
     journal = Journal(task.get("journal"), header(device))
     plan = job_tasks(device, jobs)
     if task.get("families", True):

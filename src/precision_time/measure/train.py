@@ -20,6 +20,7 @@ from torch import nn
 
 from precision_time.capture.build import build_workload
 from precision_time.errors import MeasureError
+from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.measure.kernel_support import check_kernels
@@ -136,7 +137,7 @@ def check(job: Job) -> None:
 
 def train_task(task: dict[str, Any], device: torch.device, _report: Report = no_report) -> dict[str, Any]:
     """{"steps_s": seconds of each measured step on the slowest rank}, as `worker` runs it."""
-    job = Job.from_dict(task["job"])
+    job = Job.from_fields(task["job"], GIVEN)
     with settings(job, device):
         trainer = Trainer(job, device)
         return {"steps_s": times(trainer.step, device, task["warmup"], task["steps"], task.get("budget_s", 1e9))}

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from precision_time.errors import JobError, PrecisionTimeError
+from precision_time.job.code import CodeRule
 from precision_time.job.fields import Value, parse_fields
 from precision_time.job.job import FRAMEWORKS, Job
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.workload import ZooEntry
+
+_DATA = CodeRule("a row of a table")
 
 _EXECUTION = {"pytorch": "eager", "tensorflow1": "torchscript", "tensorflow2": "torchscript", "mxnet": "torchscript",
               "paddle": "torchscript"}  # fmt: skip
@@ -61,8 +64,11 @@ class Row:
     digest: str
 
 
-def row_of(line: int, cells: Mapping[str, str]) -> Row:
-    """The row of a line whose numeric cells are numbers or empty (`read_table` has checked them)."""
+def row_of(line: int, cells: Mapping[str, str], code: CodeRule = _DATA) -> Row:
+    """The row of a line whose numeric cells are numbers or empty (`read_table` has checked them).
+
+    `code`: whether the model of the row may be a Python file, which it may not by default.
+    """
     job: Job | None = None
     assumed: tuple[str, ...] = ()
     reason = ""
@@ -75,7 +81,7 @@ def row_of(line: int, cells: Mapping[str, str]) -> Row:
         elif not cells["step_time_s"]:
             reason = "no measured time"
         else:
-            job, assumed = _job(cells, config, entry)
+            job, assumed = _job(cells, config, entry, code)
     except PrecisionTimeError as error:
         family, reason = _family(cells["model"], _entry(cells["model"], {})), str(error)
     precision = _precision(cells["precision"])
@@ -177,7 +183,9 @@ def _implementation(framework: str, optimizer: str | None, notes: str, entry: Zo
     return "fused" if optimizer in ("lamb", "novograd") else None
 
 
-def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None) -> tuple[Job, tuple[str, ...]]:
+def _job(
+    cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry | None, code: CodeRule
+) -> tuple[Job, tuple[str, ...]]:
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
@@ -228,5 +236,6 @@ def _job(cells: Mapping[str, str], config: Mapping[str, Value], entry: ZooEntry 
         framework=framework,
         no_sync="no no_sync" not in notes,
         communication_dtype=next((dtype for phrase, dtype in _REDUCED if phrase in notes), None),
+        code=code,
     )
     return job, tuple(assumed)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_time.errors import DataError, nearest
+from precision_time.job.code import rule_of
 from precision_time.measurements.row import Row, row_of
 from precision_time.reading import named, read_rows
 
@@ -39,8 +40,11 @@ class Table:
     warnings: tuple[str, ...] = ()
 
 
-def read_table(path: str | Path) -> Table:
-    """The table in a CSV file; `DataError` in one sentence where it is none or a cell cannot be read."""
+def read_table(path: str | Path, *, allow_code: bool = False) -> Table:
+    """The table in a CSV file; `DataError` in one sentence where it is none or a cell cannot be read.
+
+    Models that are Python files run only with `allow_code`.
+    """
     path = Path(path)
     lines = read_rows(path)
     try:
@@ -62,7 +66,7 @@ def read_table(path: str | Path) -> Table:
         cells["id"] = cells["id"] or f"line-{line}"
         bad += [f"{path.name} line {line} (id {cells['id']!r}): {problem}" for problem in _wrong_numbers(cells)]
         if not bad:
-            rows.append(row_of(line, cells))
+            rows.append(row_of(line, cells, rule_of(f"row {cells['id']!r} of {path.name}", allow_code)))
     if bad:
         more = f", and {len(bad) - 1:,} more such cells" if len(bad) > 1 else ""
         raise DataError(f"{bad[0]}; correct it, or leave the cell empty where it is unknown{more}")

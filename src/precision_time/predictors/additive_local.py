@@ -18,6 +18,7 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
+from precision_time.job.code import GIVEN, check_code, is_code
 from precision_time.job.job import Job
 from precision_time.layout.program import DATA, TENSOR, Stage, StepProgram, UnitProgram
 from precision_time.layout.segment import OpSignatures, Segment
@@ -61,6 +62,8 @@ def local_step(job: Job, device_type: str) -> LocalStep:
                 f"set {name} to 1 or use predictor simulator"
             )
     fields = {key: value for key, value in job.to_dict().items() if key not in _IRRELEVANT}
+    if is_code(job.model):
+        check_code(job.code, job.model)
     path = Path(job.model.partition(".py")[0] + ".py")
     changed_ns = path.stat().st_mtime_ns if ".py" in job.model and path.is_file() else 0
     return _remembered(json.dumps(fields, sort_keys=True), device_type, changed_ns)
@@ -69,7 +72,7 @@ def local_step(job: Job, device_type: str) -> LocalStep:
 @bounded()
 def _remembered(fields: str, device_type: str, _changed_ns: int) -> LocalStep:
     """Cached by the fields of the job, and by the modification time of its model file."""
-    job = Job.from_dict(json.loads(fields))
+    job = Job.from_fields(json.loads(fields), GIVEN)  # checked above
     step = training_step(job, None, device_type)
     return _local_step(step_program(step, job.layout_spec, Options.of(job)))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
+from precision_time.job.code import is_code
 from precision_time.job.fields import Value, format_fields
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
@@ -21,7 +22,7 @@ from precision_time.zoo.catalog import ENTRIES
 TRUSTED = ("A", "B")
 
 
-def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[MeasuredJob, ...]:
+def published_jobs(path: Path, trust: Sequence[str] = TRUSTED, *, allow_code: bool = False) -> tuple[MeasuredJob, ...]:
     """The rows of a table in the measurement schema (docs/evaluate.md) that can be expressed as a job.
 
     Empty where there is no such file. `seconds` are of one optimizer step, as published; their cost is unknown and set
@@ -29,7 +30,11 @@ def published_jobs(path: Path, trust: Sequence[str] = TRUSTED) -> tuple[Measured
     """
     if not path.is_file():
         return ()
-    return tuple(measured_job(row) for row in read_table(path).rows if row.trust in trust and _is_known(row))
+    return tuple(
+        measured_job(row)
+        for row in read_table(path, allow_code=allow_code).rows
+        if row.trust in trust and _is_known(row)
+    )
 
 
 def _is_known(row: Row) -> bool:
@@ -37,7 +42,7 @@ def _is_known(row: Row) -> bool:
     if row.job is None:
         return False
     try:
-        return ".py" in row.job.model or bool(resolve(row.job))
+        return is_code(row.job.model) or bool(resolve(row.job))
     except JobError:
         return False
 

@@ -85,19 +85,20 @@ def train(
     tables: str | None = None,
     runs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    allow_code: bool = False,
 ) -> dict[str, dict[str, object]]:
     """Train predictors (all of them where none is named) and save them below `folder`; what each cost, by name.
 
     `tables` is the folder with `published/measurements.csv`, `runs` a folder of `precision-time runs`; both default to
     the `data/` of the repository. Each predictor is written whole or not at all. Raises a `PredictorError` where a
-    predictor has no rows to learn from.
+    predictor has no rows to learn from. Models of the table that are Python files run only with `allow_code`.
     """
     names = [current_name(name) for name in names] or [name for name in PREDICTORS if name != "simulator"]
     if "simulator" in names:
         raise PredictorError("predictor 'simulator' needs no training; leave it out")
     for name in names:
         predictor_class(name)
-    rows = _rows({kind for name in names for kind in LEARNS_FROM[name]}, tables, runs)
+    rows = _rows({kind for name in names for kind in LEARNS_FROM[name]}, tables, runs, allow_code)
     if lacking := [name for name in names if not rows[LEARNS_FROM[name][0]]]:
         raise PredictorError(
             f"{', '.join(lacking)}: trained on published rows; name the folder that has {STEPS} with --tables"
@@ -109,12 +110,12 @@ def train(
     return cards
 
 
-def _rows(kinds: set[str], tables: str | None, runs: str | None) -> dict[str, Sequence[MeasuredJob]]:
+def _rows(kinds: set[str], tables: str | None, runs: str | None, allow_code: bool) -> dict[str, Sequence[MeasuredJob]]:
     """The measured jobs of each kind. Raises a `PredictorError` where a named folder, or the real runs, are missing."""
     data = data_folder(tables)
     if tables is not None and (data is None or not (data / STEPS).is_file()):
         raise PredictorError(f"folder {tables!r} has no {STEPS}; name the folder that has")
-    published = published_jobs(data / STEPS) if data is not None and PUBLISHED in kinds else ()
+    published = published_jobs(data / STEPS, allow_code=allow_code) if data is not None and PUBLISHED in kinds else ()
     return {RUNS: read_runs(runs) if RUNS in kinds else (), PUBLISHED: published}
 
 

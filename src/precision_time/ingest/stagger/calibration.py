@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from precision_time.ingest.model.rates import JobRates, SharedCache, Slowdowns
+from precision_time.ingest.stagger import cache_state
 from precision_time.ingest.stagger.calibration_windows import Launcher, Report, Windows
 from precision_time.ingest.stagger.inversion import PairRates, Parameters, SoloRates, invert, is_storage_bound
 from precision_time.ingest.stagger.jobs_file import JobsFile
@@ -21,7 +22,7 @@ from precision_time.ingest.stagger.sample_rates import (
     rates_without_subsets,
 )
 from precision_time.ingest.stagger.trace_rates import Rate
-from precision_time.ingest.stagger.windows_journal import open_journal
+from precision_time.ingest.stagger.windows_journal import NAME, open_journal
 
 UNQUIET = 0.08
 """A larger relative standard error of a rate, after all repeats, is reported in a note."""
@@ -112,6 +113,9 @@ def calibrate(
 
     `report` is called with (what is measured, steps done, steps in all). Raises IngestError if a job fails.
     """
+    cache_state.check_reset(file)
+    if not (Path(folder) / NAME).exists():  # before a folder is made: there is nothing to read but what is measured
+        file.check_code(f"run of job {file.jobs[0].name!r}", file.jobs[0].run)
     journal = open_journal(folder, fresh)
     launcher = Launcher(file, Path(folder))
     windows = Windows(file, journal, launcher, report)

@@ -33,6 +33,7 @@ from precision_time.checks import (
 )
 from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
 from precision_time.ingest.storage.pictures import INDEX
+from precision_time.job.code import GIVEN, CodeRule, check_code, rule_of
 from precision_time.reading import read_mapping
 
 POLICIES = ("lru", "no-eviction")
@@ -232,13 +233,22 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobsFile:
-    """The whole file. Paths and commands are relative to `folder`, the folder of the file."""
+    """The whole file. Paths and commands are relative to `folder`, the folder of the file.
+
+    `code` says whether its commands may run, `emptied` is the cache folder that may be emptied whoever made it.
+    """
 
     jobs: tuple[JobSpec, ...]
     cache: CacheSpec
     calibration: CalibrationSpec
     order: str
     folder: Path
+    code: CodeRule = GIVEN
+    emptied: Path | None = None
+
+    def check_code(self, field: str, command: str) -> None:
+        """Raise `JobError` where the file was read without leave to run its commands."""
+        check_code(self.code, command, field, "launch the jobs with --run")
 
     def samples_of(self, job: JobSpec) -> int:
         assert job.samples is not None  # filled in when the file is read
@@ -268,11 +278,17 @@ _TOP = ("data", "samples", "bytes_per_sample", "cache", "jobs", "calibration", "
 _JOB = ("name", "run", "arguments", "epochs", "samples", "data", "progress", "batch_size", "bytes_per_sample")
 
 
-def read_jobs(path: str | Path) -> JobsFile:
-    """The checked content of a YAML or JSON file. Raises DataError with file, field and fix."""
+def read_jobs(path: str | Path, *, allow_code: bool = False, empty_cache: str | Path | None = None) -> JobsFile:
+    """The checked content of a YAML or JSON file. Raises DataError with file, field and fix.
+
+    Its commands run only with `allow_code`. `empty_cache` names the folder of `cache.reset`, where it holds files that
+    staggering did not put there and may be emptied all the same.
+    """
     content = read_mapping(path, "jobs file", "samples: 600")
     try:
-        return jobs_of(content, Path(path).absolute().parent)
+        file = jobs_of(content, Path(path).absolute().parent)
+        emptied = None if empty_cache is None else Path(empty_cache).absolute()
+        return dataclasses.replace(file, code=rule_of(f"jobs file {str(path)!r}", allow_code), emptied=emptied)
     except DataError:
         raise
     except PrecisionTimeError as error:

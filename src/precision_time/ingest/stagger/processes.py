@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from precision_time.ingest.stagger.jobs_file import PLACEHOLDERS, JobsFile, JobS
 from precision_time.processes import end_process, json_objects, start_module
 
 POLL_S = 0.02
+_PROGRAM = re.compile(r"[\w./+-]+")
 _SHOWN_LINES = 3
 _IMPORT_PATIENCE_S = 300.0
 
@@ -165,7 +167,8 @@ class Host:
     """The process that launches one job repeatedly (host.py)."""
 
     def __init__(self, file: JobsFile, job: JobSpec) -> None:
-        self.job = job
+        file.check_code(f"run of job {job.name!r}", job.run)
+        self.job, self._folder = job, file.folder
         self._process = start_module(
             "precision_time.ingest.stagger.host",
             stdin=subprocess.PIPE,
@@ -174,7 +177,7 @@ class Host:
             start_new_session=True,  # Ctrl-C reaches only this process, which ends the host
         )
         self._buffer = b""
-        self._ready = not job.is_python
+        self._ready = False
         self._launched = False
         if job.is_python:
             name, function = job.python_function
@@ -182,8 +185,12 @@ class Host:
             self._ask({"import": [str((file.folder / name).absolute()), function], "arguments": fields})
 
     def ready(self) -> None:
-        """Wait until the job's file is imported."""
+        """Wait until the job's file is imported, or see that its program is there."""
         if self._ready:
+            return
+        if not self.job.is_python:
+            self._check_program()
+            self._ready = True
             return
         end = time.monotonic() + _IMPORT_PATIENCE_S
         answer: dict[str, Any] | None = None
@@ -193,6 +200,15 @@ class Host:
             why = answer["failed"] if answer else "its import does not end"
             raise IngestError(f"job {self.job.name!r} cannot run {self.job.run}: {why}; correct the job or its file")
         self._ready = True
+
+    def _check_program(self) -> None:
+        """Raise IngestError for a command whose program is not there; a shell's own syntax is left to the shell."""
+        program = self.job.run.split()[0]
+        if not _PROGRAM.fullmatch(program):
+            return
+        asked = ["sh", "-c", 'command -v -- "$1"', "sh", program]
+        if subprocess.run(asked, cwd=self._folder, capture_output=True).returncode:
+            raise IngestError(f"job {self.job.name!r} cannot run {self.job.run}: there is no program {program}")
 
     def launch(self, samples: int, first: int, epochs: int, place: Path) -> Running:
         """Start the job now; `place` is the path of log and progress file without suffix."""

@@ -62,6 +62,7 @@ def run_jobs(
         raise IngestError(
             f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
         )
+    cache_state.check_reset(file)
     journal = open_journal(folder)
     logs = make_folder(Path(folder) / "runs", "folder", parents=True)
     launched: dict[int, Running] = {}

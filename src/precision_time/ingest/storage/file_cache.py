@@ -23,6 +23,8 @@ from precision_time.reading import read_json, to_json
 POLICIES = ("lru", "no-eviction")
 SETTINGS = "cache.json"
 SIZE = "size"
+MARK = ".precision-time-cache"
+"""File by which `stagger` knows a cache folder that it may empty; it holds the folder's path."""
 ITEM = ".item"
 
 
@@ -196,7 +198,7 @@ class FileCache:
             with self._locked() as size:
                 if path.exists():
                     self._check(read_json(path, "settings of a cache,"))
-                elif any(name != SIZE for name in os.listdir(self.folder)):
+                elif any(name not in (SIZE, MARK) for name in os.listdir(self.folder)):
                     raise IngestError(f"folder {str(self.folder)!r} holds other files than a cache; choose another")
                 else:
                     path.write_text(to_json(settings))

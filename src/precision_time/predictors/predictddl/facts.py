@@ -11,6 +11,7 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.captured_model import CapturedModel, capture_model
 from precision_time.errors import CatalogError, PredictorError
 from precision_time.hardware.fabric import Cluster
+from precision_time.job.code import GIVEN, check_code, is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.placement import catalog_of, cluster_of
@@ -85,14 +86,16 @@ class _Model:
 
 def _model_of(job: Job) -> _Model:
     """Traced once for all jobs of the network, of any precision, device and batch size."""
-    user_model = job.model.endswith(".py") or ".py:" in job.model
+    user_model = is_code(job.model)
+    if user_model:
+        check_code(job.code, job.model)
     fields: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
     return _remembered(json.dumps(fields, sort_keys=True), user_model)
 
 
 @bounded()
 def _remembered(fields: str, user_model: bool) -> _Model:
-    job = Job.from_dict(json.loads(fields))
+    job = Job.from_fields(json.loads(fields), GIVEN)  # checked above
     entry = ENTRIES.get(job.model.lower())
     step = _captured(job if user_model else job.replace(batch_size=_TRACED_BATCH))
     usual = entry.batch_size if entry else step.batch_size

@@ -57,6 +57,23 @@ ENCODERS = frozenset(
 """Model types that also have a causal class but are trained as masked models."""
 
 
+NOT_OPTIONS = frozenset(
+    [
+        "model_type",
+        "torch_dtype",
+        "dtype",
+        "auto_map",
+        "trust_remote_code",
+        "attn_implementation",
+        "_attn_implementation",
+        "name_or_path",
+        "_name_or_path",
+        "use_pretrained_backbone",
+    ]
+)
+"""Keys of the file that are not handed on: they name code, weights or kernels to fetch, or what the job decides."""
+
+
 def read(path: str) -> dict[str, Any]:
     """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
     content = read_json(path, "Hugging Face config")
@@ -118,7 +135,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     import transformers
 
     content = read(str(config["path"]))
-    options = {key: value for key, value in content.items() if key not in ("model_type", "torch_dtype", "dtype")}
+    options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
     hf_config.use_cache = False
     task = auto_class(content, transformers, hf_config)
@@ -126,7 +143,11 @@ def build(config: Config, sizes: Sizes) -> Workload:
         hf_config.pad_token_id = 0  # decoders need one to find the last token of a batch
     factory = getattr(transformers, task)
     try:
-        module = factory.from_config(hf_config, attn_implementation="sdpa", dtype=torch.float32)
+        module = factory.from_config(
+            hf_config, attn_implementation="sdpa", dtype=torch.float32, trust_remote_code=False
+        )
     except ValueError:  # the model has no SDPA path
-        module = factory.from_config(hf_config, attn_implementation="eager", dtype=torch.float32)
+        module = factory.from_config(
+            hf_config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
+        )
     return Workload(module, make_inputs(task, hf_config, sizes), loss)
