@@ -31,7 +31,7 @@ JOB_FLAGS = [
 ON_TOP = ["--anchor", "--import", "--cluster", "--help", "--json"]
 EVALUATE_FLAGS = [
     "--help", "--html", "--csv", "--anchors", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model",
-    "--framework", "--json",
+    "--framework", "--allow-code", "--json",
 ]  # fmt: skip
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
@@ -70,19 +70,22 @@ def test_the_flags_are_frozen() -> None:
     parser = build_parser()
     assert flags_of(parser, None) == ["--help", "--version", "--completion"]
     assert sorted(flags_of(parser, "predict")) == sorted([
-        *JOB_FLAGS, *ON_TOP, "--trace", "--largest-batch", "--predictor", "--trained",
+        *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
     ])  # fmt: skip
-    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--plot"])
+    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--allow-code", "--plot"])
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "stagger")) == sorted([
         "--help", "--json", "--run", "--order", "--offset", "--folder", "--fresh", "--plot", "--points",
+        "--allow-code", "--empty-cache",
     ])  # fmt: skip
-    assert sorted(flags_of(parser, "calibrate")) == sorted(CALIBRATE_FLAGS)
-    assert sorted(flags_of(parser, "measure")) == sorted(MEASURE_FLAGS)
+    assert sorted(flags_of(parser, "calibrate")) == sorted([*CALIBRATE_FLAGS, "--allow-code"])
+    assert sorted(flags_of(parser, "measure")) == sorted([*MEASURE_FLAGS, "--allow-code"])
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])
-    assert sorted(flags_of(parser, "verify")) == sorted(VERIFY_FLAGS)
+    assert sorted(flags_of(parser, "verify")) == sorted([*VERIFY_FLAGS, "--allow-code"])
     assert flags_of(parser, "fit") == ["--help", "--tables", "--measured", "--report", "--json"]
-    assert sorted(flags_of(parser, "train")) == sorted(["--help", "--tables", "--real-runs", "--output", "--json"])
+    assert sorted(flags_of(parser, "train")) == sorted(
+        ["--help", "--tables", "--real-runs", "--output", "--json", "--allow-code"]
+    )
     assert flags_of(parser, "reproduce") == ["--help", "--json"]  # moved to the repository
     assert flags_of(parser, "zoo") == ["--help", "--json"]
     assert flags_of(parser, "gpus") == ["--help", "--device", "--prices", "--json"]
