@@ -677,3 +677,78 @@ def test_importing_the_room_loads_no_numpy() -> None:
 def test_an_unknown_filter_is_refused(table: Path) -> None:
     with pytest.raises(TypeError, match="evaluate has no filter 'gpu_name'; it has trust, precision, gpu, model"):
         evaluate(table, gpu_name=["a100-80gb-sxm"])
+
+
+# --- large tables
+
+
+def test_equal_rows_are_predicted_once_and_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report of rows written out five times is that of the same rows with every number of rows times five."""
+    asked: list[Job] = []
+
+    def predict(job: Job, **_: Any) -> Any:
+        asked.append(job)
+        return fake(job, forward=0.0, backward=0.03) if job.precision == "amp-fp16" else fake(job)
+
+    monkeypatch.setattr("precision_time.prediction.predict", predict)
+    head = HEAD.removeprefix("id,")
+    rows = [row.partition(",")[2] for row in ROWS[:4]]
+    once = evaluate(write(tmp_path / "once.csv", *rows, head=head))
+    assert len(asked) == 4
+    many = evaluate(write(tmp_path / "many.csv", *rows * 5, head=head))
+    assert len(asked) == 8
+    assert many.overall.n == 5 * once.overall.n == len(many.judged)
+    assert many.overall.mape == pytest.approx(once.overall.mape)
+    assert many.overall.signed_mean == pytest.approx(once.overall.signed_mean)
+    assert [row.row.line for row in many.judged] == list(range(2, 22))
+    assert [row.row.id for row in many.judged[:2]] == ["line-2", "line-3"]
+    assert many.assumed() == {text: 5 * count for text, count in once.assumed().items()}
+    assert many.order.n_pairs == 25 * once.order.n_pairs
+    assert many.order.pairs_right == once.order.pairs_right
+    by_hand = statistics([replace(each, row=replace(each.row)) for each in many.judged])
+    assert many.overall == by_hand
+
+
+def test_a_table_of_too_many_rows_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("precision_time.measurements.table.MOST_ROWS", 3)
+    table = write(tmp_path / "long.csv", *ROWS[:4])
+    assert main(["evaluate", str(table)]) == 2
+    assert "long.csv' has more than 3 rows, and at most 3 are read; divide it into several" in capsys.readouterr().err
+    monkeypatch.setattr("precision_time.measurements.table._SPARE_LINES", 0)
+    with pytest.raises(DataError, match="has 4 lines, and at most 3 are read"):
+        read_table(table)
+    monkeypatch.setattr("precision_time.measurements.table.MOST_ROWS", 10)
+    monkeypatch.setattr("precision_time.measurements.table.MOST_DISTINCT", 3)
+    with pytest.raises(DataError, match="more than 3 distinct rows"):
+        read_table(table)
+
+
+@pytest.mark.usefixtures("fake_predict")
+def test_json_and_html_list_the_first_rows_and_csv_all(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    from precision_time.evaluation import csv_table, page
+
+    evaluation = evaluate(table)
+    whole = evaluation.to_dict()
+    csv_once = "".join(csv_table.csv_parts(evaluation))
+    monkeypatch.setattr("precision_time.evaluation.evaluation.MOST_LISTED", 2)
+    monkeypatch.setattr(page, "MOST_LISTED", 2)
+    monkeypatch.setattr(csv_table, "_AT_ONCE", 2)
+    listed = evaluation.to_dict()
+    assert [len(listed["rows"]), len(whole["rows"])] == [2, 5]
+    assert {**listed, "rows": 0, "unpredicted": 0, "notes": 0} == {**whole, "rows": 0, "unpredicted": 0, "notes": 0}
+    assert "list 2 of them" in listed["notes"][-1]
+    assert "".join(csv_table.csv_parts(evaluation)) == csv_once
+    assert len(csv_once.splitlines()) == 1 + len(ROWS)
+    assert "The first 2 rows of (5)" in page.page(evaluation, "command")
+
+
+def test_the_order_of_many_distinct_rows_is_that_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [judged(0.1 + 0.001 * i, 0.1 + 0.001 * i, precision=p) for i in range(40) for p in ("fp32", "amp-fp16")]
+    assert precision_order(rows).n_pairs == 40 * 39
+    monkeypatch.setattr("precision_time.evaluation.order.MOST_COMPARED", 9)
+    few = precision_order(rows)
+    assert few.n_pairs == 5 * 4
+    assert few.pairs_right == 1.0

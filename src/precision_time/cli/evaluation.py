@@ -31,18 +31,19 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
     from precision_time.measurements.table import read_table
     from precision_time.report.write import write_whole
 
-    table = read_table(options.table, allow_code=options.allow_code)
+    with Progress("lines read") as progress:
+        table = read_table(options.table, allow_code=options.allow_code, progress=progress)
     for warning in table.warnings:
         note(f"precision-time: warning: {warning}")
     filters = {column: _values(column, getattr(options, column)) for column in ROW_FILTERS}
-    with Progress("rows") as progress:
+    with Progress("distinct jobs") as progress:
         evaluation = evaluate_table(
             table, blind=options.blind, anchors=options.anchors, workers=None, progress=progress, **filters
         )
     if options.csv is not None:
-        from precision_time.evaluation.csv_table import csv_text
+        from precision_time.evaluation.csv_table import csv_parts
 
-        write_whole(options.csv, csv_text(evaluation))
+        write_whole(options.csv, csv_parts(evaluation))
         note(f"rows written to {options.csv}")
     if options.html is not None:
         from precision_time.evaluation.page import page

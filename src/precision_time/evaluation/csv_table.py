@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.evaluation.evaluation import Evaluation, Unpredicted
 from precision_time.evaluation.rows import JudgedRow
@@ -13,11 +15,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def csv_text(evaluation: Evaluation) -> str:
-    """The text of the file, in the order of the table; a row without a prediction has a reason instead."""
+def csv_parts(evaluation: Evaluation) -> Iterator[str]:
+    """The text of the file in parts, in the order of the table; a row without a prediction has a reason instead."""
     rows: list[JudgedRow | Unpredicted] = [*evaluation.judged, *evaluation.unpredicted]
-    cells = [_cells(row) for row in sorted(rows, key=lambda each: each.row.line)]
-    return Table(COLUMNS, [[str(each.get(column, "")) for column in COLUMNS] for each in cells]).csv()
+    rows.sort(key=lambda each: each.row.line)
+    yield Table(COLUMNS, []).csv()
+    for first in range(0, len(rows), _AT_ONCE):
+        cells = [_cells(row) for row in rows[first : first + _AT_ONCE]]
+        text = Table(COLUMNS, [[str(each.get(column, "")) for column in COLUMNS] for each in cells]).csv()
+        yield text.partition("\n")[2]
+
+
+_AT_ONCE = 1000
+"""Rows of a part: the whole text of a large table would take more memory than its rows."""
 
 
 def _cells(result: JudgedRow | Unpredicted) -> dict[str, object]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,17 @@ from precision_time.errors import DataError
 from precision_time.evaluation.filters import RowFilters, select
 from precision_time.evaluation.fitted_rows import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
 from precision_time.evaluation.forecast import Forecast, Question, forecast_all
-from precision_time.evaluation.order import Order, precision_order
-from precision_time.evaluation.rows import GROUPINGS, JudgedRow, group_of, groups, statistics
+from precision_time.evaluation.order import Order, counted_order, precision_order
+from precision_time.evaluation.rows import (
+    GROUPINGS,
+    Counted,
+    JudgedRow,
+    counted,
+    counted_statistics,
+    divided,
+    groups,
+    statistics,
+)
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table, read_table
@@ -35,6 +46,8 @@ class Unpredicted:
     reason: str
 
 
+MOST_LISTED = 20_000
+"""Rows that JSON and HTML list one by one, and that figures draw; statistics are of all, and `--csv` has all."""
 ANCHORS = ("all", "other-families", "none")
 _ANCHORS_TEXT = {
     "all": "Published measurements of similar jobs (anchors) corrected the predictions, never those of the same job; "
@@ -74,37 +87,38 @@ class Evaluation:
     @functools.cached_property
     def overall(self) -> ErrorStatistics:
         """Error statistics of all predicted rows."""
-        return statistics(self.judged)
+        return counted_statistics(self.counted)
+
+    @functools.cached_property
+    def counted(self) -> list[Counted]:
+        """The predicted rows, equal ones as one."""
+        return counted(self.judged)
 
     @functools.cached_property
     def order(self) -> Order:
         """Order of the precisions of all predicted rows."""
-        return precision_order(self.judged)
+        return counted_order(self.counted)
 
     def by(self, grouping: str, judged: Sequence[JudgedRow] | None = None) -> dict[str, ErrorStatistics]:
         """Error statistics of each group, groups without a prediction included."""
-        judged = self.judged if judged is None else judged
-        return {
-            name: statistics([j for j in judged if group_of(j.row, grouping) == name]) for name in self.groups(grouping)
-        }
+        members = divided(self.counted if judged is None else counted(judged), grouping)
+        return {name: counted_statistics(members.get(name, [])) for name in self.groups(grouping)}
 
     def order_by(self, grouping: str, judged: Sequence[JudgedRow] | None = None) -> dict[str, Order]:
         """The order of precisions in each group; for a precision, over the pairs that involve it."""
-        judged = self.judged if judged is None else judged
+        rows = self.counted if judged is None else counted(judged)
         if grouping == "precision":
-            return {name: precision_order(judged, name) for name in self.groups(grouping)}
-        return {
-            name: precision_order(j for j in judged if group_of(j.row, grouping) == name)
-            for name in self.groups(grouping)
-        }
+            return {name: counted_order(rows, name) for name in self.groups(grouping)}
+        members = divided(rows, grouping)
+        return {name: counted_order(members.get(name, [])) for name in self.groups(grouping)}
 
     def groups(self, grouping: str) -> list[str]:
         """The groups of a grouping, those without any prediction included."""
-        return groups([*(j.row for j in self.judged), *(u.row for u in self.unpredicted)], grouping)
+        return groups(chain((each.judged.row for each in self.counted), (u.row for u in self.unpredicted)), grouping)
 
     def worst(self, count: int = 10) -> list[JudgedRow]:
         """The rows with the largest |error|."""
-        return sorted(self.judged, key=lambda j: -abs(j.error))[:count]
+        return heapq.nsmallest(count, self.judged, key=lambda j: -abs(j.error))
 
     def unpredicted_by_reason(self) -> list[tuple[str, list[Row]]]:
         """Rows by reason, the most frequent first; reasons that differ only in numbers are one group."""
@@ -118,7 +132,10 @@ class Evaluation:
 
     def assumed(self) -> dict[str, int]:
         """What was assumed where cells are empty, with the number of predicted rows, the most frequent first."""
-        return dict(Counter(text for j in self.judged for text in j.row.assumed).most_common())
+        times: Counter[str] = Counter()
+        for each in self.counted:
+            times.update(dict.fromkeys(each.judged.row.assumed, each.times))
+        return dict(times.most_common())
 
     def notes(self) -> list[str]:
         """Sentences that a reader of the errors has to know: anchors, rows seen by the fit, memory, internal errors."""
@@ -136,6 +153,11 @@ class Evaluation:
             notes.append(f"{short:,} of the predicted rows ran, although memory was predicted not to suffice.")
         if bugs := sum(u.reason.startswith("internal error") for u in self.unpredicted):
             notes.append(f"{bugs:,} rows failed with an internal error, a bug of precision-time: please report it.")
+        if max(len(self.judged), len(self.unpredicted)) > MOST_LISTED:
+            notes.append(
+                f"Statistics are of all rows; JSON, HTML and figures list {MOST_LISTED:,} of them, "
+                "and --csv has every row."
+            )
         return notes
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,8 +177,8 @@ class Evaluation:
                     for grouping in GROUPINGS
                 },
             },
-            "unpredicted": [{"id": u.row.id, "reason": u.reason} for u in self.unpredicted],
-            "rows": [_row_dict(j) for j in self.judged],
+            "unpredicted": [{"id": u.row.id, "reason": u.reason} for u in self.unpredicted[:MOST_LISTED]],
+            "rows": [_row_dict(j) for j in self.judged[:MOST_LISTED]],
             "seen_by_fit": self.seen_by_fit,
             "table": self.table,
             "anchors": self.anchors,
@@ -220,9 +242,9 @@ def evaluate(
     `filters` (trust, precision, gpu, model, framework) keep the rows that have one of the values. `anchors` chooses the
     measured jobs that may correct the predictions: "all" as `predict` does, except rows of exactly the same job;
     "other-families"; "none". `blind` replaces the precision of every job. `workers` processes share the work, None for
-    as many as are worth starting (the calling script then needs the usual `__main__` guard). `progress(done, total)`
-    counts jobs. Raises `DataError` when the table cannot be read, or when a filter or `anchors` matches nothing,
-    `JobError` for an unknown `blind`.
+    as many as are worth starting (the calling script then needs the usual `__main__` guard). Equal jobs are predicted
+    once, and `progress(done, total)` counts the distinct ones. Raises `DataError` when the table cannot be read, or
+    when a filter or `anchors` matches nothing, `JobError` for an unknown `blind`.
     """
     if isinstance(table, (str, Path)):
         table = read_table(table)
@@ -230,27 +252,51 @@ def evaluate(
         raise DataError(f"anchors {anchors!r} is unknown; use one of {', '.join(ANCHORS)}")
     label = None if blind is None else parse_precision(blind, "blind").label
     rows = select(table, filters)
-    jobs = [Question(row.job, _anchoring(row, anchors)) for row in rows if row.job is not None]
+    questions = _Questions(anchors)
+    asked = [questions.number(row) for row in rows]
+    jobs = questions.all
     twins = [] if label is None else [replace(each, job=each.job.replace(precision=label)) for each in jobs]
     forecasts = forecast_all([*jobs, *twins], workers, progress)
-    usual_forecasts, blind_forecasts = iter(forecasts[: len(jobs)]), iter(forecasts[len(jobs) :])
     judged: list[JudgedRow] = []
     aware: list[JudgedRow] = []
     unpredicted: list[Unpredicted] = []
-    for row in rows:
-        if row.job is None:
+    for row, number in zip(rows, asked, strict=True):
+        if number is None:
             unpredicted.append(Unpredicted(row, row.reason))
             continue
-        usual = next(usual_forecasts)
+        usual = forecasts[number]
         if label is None:
             _append(row, usual, judged, unpredicted)
             continue
-        twin = next(blind_forecasts)
+        twin = forecasts[len(jobs) + number]
         if usual.step is None:  # both or neither, so that the two are judged on the same rows
             unpredicted.append(Unpredicted(row, usual.reason))
         elif _append(row, twin, judged, unpredicted):
             _append(row, usual, aware, unpredicted)
     return Evaluation(table.path.name, tuple(judged), tuple(unpredicted), table.warnings, label, tuple(aware), anchors)
+
+
+class _Questions:
+    """The distinct jobs of a table with the anchors that may correct them; rows that ask the same share a number."""
+
+    def __init__(self, anchors: str) -> None:
+        self._anchors = anchors
+        self.all: list[Question] = []
+        self._by_object: dict[tuple[int, str, str], int] = {}
+        self._by_words: dict[tuple[str, str, str], int] = {}
+
+    def number(self, row: Row) -> int | None:
+        """Place in `all`; None for a row without a job."""
+        if row.job is None:
+            return None
+        place = (id(row.job), row.framework, row.source)
+        number = self._by_object.get(place)
+        if number is None:
+            number = self._by_words.setdefault((repr(row.job), row.framework, row.source), len(self.all))
+            if number == len(self.all):
+                self.all.append(Question(row.job, _anchoring(row, self._anchors)))
+            self._by_object[place] = number
+        return number
 
 
 def _anchoring(row: Row, anchors: str) -> Anchoring:
@@ -266,5 +312,5 @@ def _append(row: Row, forecast: Forecast, judged: list[JudgedRow], unpredicted: 
         unpredicted.append(Unpredicted(row, forecast.reason))
         return False
     seen = bool(seen_by(row.digest))
-    judged.append(JudgedRow(row, forecast.step, dict(forecast.breakdown), forecast.fits, seen))
+    judged.append(JudgedRow(row, forecast.step, forecast.breakdown, forecast.fits, seen))
     return True

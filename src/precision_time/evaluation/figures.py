@@ -12,7 +12,7 @@ import numpy as np
 from precision_time.errors import CatalogError
 from precision_time.estimate.text import interval_text
 from precision_time.evaluation.evaluation import Evaluation
-from precision_time.evaluation.rows import JudgedRow, group_of
+from precision_time.evaluation.rows import Counted, JudgedRow, divided
 from precision_time.report.errors import percent
 from precision_time.report.figure import (
     BAND,
@@ -61,7 +61,8 @@ def scatter(judged: Sequence[JudgedRow]) -> str:
 
 def errors_by(judged: Sequence[JudgedRow], grouping: str, names: Sequence[str]) -> str:
     """Signed errors of each group: box from the first to the third quartile, whiskers at P5 and P95, a dot per row."""
-    groups = {name: rows for name in names if (rows := [j for j in judged if group_of(j.row, grouping) == name])}
+    members = divided(map(Counted, judged), grouping)
+    groups = {name: [each.judged for each in members[name]] for name in names if name in members}
     figure, axes = new_figure(8.6, 1.1 + 0.36 * len(groups))
     jitter = np.random.default_rng(0)
     for index, rows in enumerate(groups.values()):
@@ -103,7 +104,8 @@ def shares(evaluation: Evaluation) -> str:
         if place == 0 or evaluation.blind is not None:
             style = {"color": "black", "linewidth": 2.2, "linestyle": "--" if place else "-"}
         share = np.arange(1, len(sizes) + 1) / len(sizes) * 100
-        axes.step([0, *sizes], [0, *share], where="post", label=f"{name} ({len(judged):,})", **style)
+        kept = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), MANY), dtype=int))
+        axes.step([0, *sizes[kept]], [0, *share[kept]], where="post", label=f"{name} ({len(judged):,})", **style)
     axes.set(xlim=(0, max(10.0, largest * 1.05)), ylim=(0, 100.5), xlabel="|error| at most", ylabel="share of rows")
     axes.axvline(100 * BAND, color=GREY, linewidth=0.8, linestyle=":")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}%")

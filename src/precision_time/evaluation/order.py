@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from precision_time.evaluation.rows import JudgedRow
+from precision_time.evaluation.rows import Counted, JudgedRow, counted
 
 TIE = 1e-9
 """Relative difference below which two predictions count as equal: rounding errors are smaller."""
@@ -41,9 +41,18 @@ class Order:
         return asdict(self)
 
 
+MOST_COMPARED = 3000
+"""Distinct rows of one job of which all pairs are compared; of more, as many at equal distances in the table."""
+
+
 def precision_order(judged: Iterable[JudgedRow], involving: str | None = None) -> Order:
     """The order within all jobs; with `involving`, over the pairs of which one row has this precision."""
-    jobs = [counts for rows in _jobs(list(judged)) if (counts := _counts(rows, involving))[0]]
+    return counted_order(counted(judged), involving)
+
+
+def counted_order(rows: Iterable[Counted], involving: str | None = None) -> Order:
+    """The same of rows that are counted."""
+    jobs = [counts for same in _jobs(list(rows)) if (counts := _counts(same, involving))[0]]
     pairs = sum(count for count, _, _ in jobs)
     if not pairs:
         return Order(0, None, None, 0)
@@ -51,21 +60,19 @@ def precision_order(judged: Iterable[JudgedRow], involving: str | None = None) -
     return Order(len(jobs), tau, sum(right for _, right, _ in jobs) / pairs, pairs)
 
 
-def _jobs(judged: Sequence[JudgedRow]) -> list[list[JudgedRow]]:
+def _jobs(rows: Sequence[Counted]) -> list[list[Counted]]:
     """Groups of rows that are one job in more than one precision."""
-    same_batch = _several_precisions(judged, lambda j: (*j.row.setting, _batch(j)))
-    paired = {id(j) for rows in same_batch for j in rows}
-    left = [j for j in judged if id(j) not in paired and _batch(j)[0] is not None]
+    same_batch = _several_precisions(rows, lambda j: (*j.row.setting, _batch(j)))
+    paired = {id(each) for group in same_batch for each in group}
+    left = [each for each in rows if id(each) not in paired and _batch(each.judged)[0] is not None]
     return same_batch + _several_precisions(left, lambda j: j.row.setting)
 
 
-def _several_precisions(
-    judged: Sequence[JudgedRow], key: Callable[[JudgedRow], tuple[object, ...]]
-) -> list[list[JudgedRow]]:
-    groups: dict[tuple[object, ...], list[JudgedRow]] = {}
-    for j in judged:
-        groups.setdefault(key(j), []).append(j)
-    return [rows for rows in groups.values() if len({j.row.precision for j in rows}) > 1]
+def _several_precisions(rows: Sequence[Counted], key: Callable[[JudgedRow], tuple[object, ...]]) -> list[list[Counted]]:
+    groups: dict[tuple[object, ...], list[Counted]] = {}
+    for each in rows:
+        groups.setdefault(key(each.judged), []).append(each)
+    return [group for group in groups.values() if len({each.judged.row.precision for each in group}) > 1]
 
 
 def _batch(judged: JudgedRow) -> tuple[int | None, int]:
@@ -80,8 +87,11 @@ def _samples(judged: JudgedRow) -> int:
     return (batch or 1) * accumulation
 
 
-def _counts(rows: Sequence[JudgedRow], involving: str | None) -> tuple[int, int, int]:
+def _counts(group: Sequence[Counted], involving: str | None) -> tuple[int, int, int]:
     """Pairs of one job, how many are predicted in the measured order, and how many in the reverse."""
+    group = group[:: -(-len(group) // MOST_COMPARED)]
+    rows = [each.judged for each in group]
+    times = np.array([each.times for each in group])
     measured = np.log([j.row.measured_s / _samples(j) for j in rows])
     predicted = np.log([j.step.p50 / _samples(j) for j in rows])
     precisions = np.array([j.row.precision for j in rows])
@@ -94,7 +104,8 @@ def _counts(rows: Sequence[JudgedRow], involving: str | None) -> tuple[int, int,
             pair &= other == involving
         predicted_gap = predicted[first + 1 :] - predicted[first]
         agrees = np.where(np.abs(predicted_gap) > TIE, np.sign(predicted_gap) * np.sign(gap), 0.0)[pair]
-        count += int(pair.sum())
-        right += int((agrees > 0).sum())
-        reversed_ += int((agrees < 0).sum())
+        pairs = (times[first + 1 :] * times[first])[pair]
+        count += int(pairs.sum())
+        right += int(pairs[agrees > 0].sum())
+        reversed_ += int(pairs[agrees < 0].sum())
     return count, right, reversed_

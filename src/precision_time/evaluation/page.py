@@ -10,13 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from precision_time.estimate.estimate import BREAKDOWN_TERMS
 from precision_time.estimate.text import TERM_LABELS, interval_text
 from precision_time.evaluation import figures
-from precision_time.evaluation.evaluation import Evaluation
+from precision_time.evaluation.evaluation import MOST_LISTED, Evaluation
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.evaluation.text import (
     LEGEND,
     accuracy_table,
     assumed_sentence,
     blind_table,
+    first_names,
     headline,
     order_sentence,
     terms_text,
@@ -41,7 +42,7 @@ def page(evaluation: Evaluation, command: str, worst: int = 10) -> str:
     if evaluation.unpredicted:
         body.append(_unpredicted(evaluation))
     if evaluation.judged:
-        body += _rows(evaluation.judged)
+        body += _rows(evaluation.judged, evaluation.judged[:MOST_LISTED])
     body += _about(evaluation, command)
     return pages.page(title, body, pages.SORT_AND_FIND)
 
@@ -55,7 +56,7 @@ def _figures(evaluation: Evaluation) -> list[str]:
             "for its numbers, click to find its row.",
             "soft",
         ),
-        figures.scatter(judged),
+        figures.scatter(judged[:: 1 + len(judged) // MOST_LISTED]),
         heading("Errors"),
         paragraph(
             "Right of zero the prediction is too slow. Box: the middle half; whiskers: P5 and P95; grey: ±20 %. "
@@ -111,7 +112,8 @@ def _bar(judged: JudgedRow) -> str:
 def _unpredicted(evaluation: Evaluation) -> str:
     items = []
     for reason, rows in evaluation.unpredicted_by_reason():
-        text, ids = html.escape(f"{len(rows):,} x {reason}"), html.escape(", ".join(row.id for row in rows))
+        text = html.escape(f"{len(rows):,} x {reason}")
+        ids = html.escape(first_names([row.id for row in rows], MOST_LISTED))
         if len(rows) <= 3:
             items.append(f'<li>{text} <span class="soft">({ids})</span></li>')
         else:
@@ -124,12 +126,13 @@ _COLUMNS = ("row", "inside", "precision", "GPU", "model", "framework", "trust", 
             "P10-P90", "error")  # fmt: skip
 
 
-def _rows(judged: Sequence[JudgedRow]) -> list[str]:
-    table = Table(_COLUMNS, [_row(j) for j in judged], left=7)
+def _rows(judged: Sequence[JudgedRow], listed: Sequence[JudgedRow]) -> list[str]:
+    table = Table(_COLUMNS, [_row(j) for j in listed], left=7)
+    which = "All rows" if len(listed) == len(judged) else f"The first {len(listed):,} rows of"
     return [
-        heading(f"All rows ({len(judged):,})"),
+        heading(f"{which} ({len(judged):,})"),
         '<input id="find" placeholder="find rows: words of any column" aria-label="find rows">',
-        table.html(css="sort", element_id="rows", row_ids=[f"r{j.row.line}" for j in judged]),
+        table.html(css="sort", element_id="rows", row_ids=[f"r{j.row.line}" for j in listed]),
     ]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
 
 from precision_time.estimate.interval import Interval
 from precision_time.measurements.row import Row
@@ -19,7 +23,7 @@ class JudgedRow:
 
     row: Row
     step: Interval
-    breakdown: dict[str, float]
+    breakdown: Mapping[str, float]
     fits: bool
     seen: bool
 
@@ -39,9 +43,38 @@ class JudgedRow:
         return {name: seconds for name, seconds in terms[:count] if seconds > 1e-6 * self.step.p50}
 
 
-def statistics(judged: Sequence[JudgedRow]) -> ErrorStatistics:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Equal rows of a table as one, and how many they are."""
+
+    judged: JudgedRow
+    times: int = 1
+
+
+def counted(judged: Iterable[JudgedRow]) -> list[Counted]:
+    """Rows of equal cells (which share their objects, see `read_table`) as one."""
+    first: dict[tuple[object, ...], JudgedRow] = {}
+    times: Counter[tuple[object, ...]] = Counter()
+    for each in judged:
+        same = (id(each.row.setting), id(each.step), *_grouped(each.row))
+        times[same] += 1
+        first.setdefault(same, each)
+    return [Counted(first[same], number) for same, number in times.items()]
+
+
+_grouped = attrgetter("measured_s", "precision", "gpu", "model", "family", "framework", "gpus", "trust")
+
+
+def statistics(judged: Iterable[JudgedRow]) -> ErrorStatistics:
     """Error statistics and coverage of the rows."""
-    return ErrorStatistics.of([j.error for j in judged], [j.inside for j in judged])
+    return counted_statistics(counted(judged))
+
+
+def counted_statistics(rows: Sequence[Counted]) -> ErrorStatistics:
+    """The same of rows that are counted."""
+    times = [each.times for each in rows]
+    errors = np.repeat(np.array([each.judged.error for each in rows], dtype=float), times)
+    return ErrorStatistics.of(errors, np.repeat(np.array([each.judged.inside for each in rows], dtype=bool), times))
 
 
 GROUPINGS: dict[str, Callable[[Row], str]] = {
@@ -61,6 +94,14 @@ UNKNOWN = "unknown"
 def group_of(row: Row, grouping: str) -> str:
     """The group of a row in a grouping."""
     return GROUPINGS[grouping](row) or UNKNOWN
+
+
+def divided(rows: Iterable[Counted], grouping: str) -> dict[str, list[Counted]]:
+    """The rows of each group."""
+    members: dict[str, list[Counted]] = {}
+    for each in rows:
+        members.setdefault(group_of(each.judged.row, grouping), []).append(each)
+    return members
 
 
 def groups(rows: Iterable[Row], grouping: str) -> list[str]:

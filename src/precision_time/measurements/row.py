@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job.code import CodeRule
@@ -62,6 +63,13 @@ class Row:
     assumed: tuple[str, ...]
     setting: tuple[str, ...]
     digest: str
+
+    def at(self, line: int, name: str) -> Row:
+        """A row of equal cells on another line, `name` its id; all values are shared."""
+        return Row(name, self.source, line, *_AFTER_LINE(self))
+
+
+_AFTER_LINE = attrgetter(*[item.name for item in fields(Row)][3:])
 
 
 def row_of(line: int, cells: Mapping[str, str], code: CodeRule = _DATA) -> Row:

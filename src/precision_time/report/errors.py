@@ -45,7 +45,9 @@ class ErrorStatistics:
 
     @classmethod
     def of(
-        cls, errors: Sequence[float] | npt.NDArray[np.floating[Any]], inside: Sequence[bool] | None = None
+        cls,
+        errors: Sequence[float] | npt.NDArray[np.floating[Any]],
+        inside: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
     ) -> ErrorStatistics:
         """Statistics of `errors`; `inside[i]` says whether measurement i lies in its P10-P90 interval.
 

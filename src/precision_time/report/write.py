@@ -27,8 +27,9 @@ PART = ".precision-time-"
 """Prefix of temporary files; a file of this name is left only where the process was killed while it wrote."""
 
 
-def write_whole(path: str | Path, content: bytes | str) -> None:
-    """Write `content` (text as UTF-8) to a temporary file beside the target, sync it, then rename it to the target.
+def write_whole(path: str | Path, content: bytes | str | Iterable[str]) -> None:
+    """Write `content` (text as UTF-8, in one or in parts) to a temporary file beside the target, sync it, then rename
+    it to the target.
 
     A reader sees the old file or the whole new one, also after a crash. Raises `DataError` when the file cannot be
     written.
@@ -38,7 +39,8 @@ def write_whole(path: str | Path, content: bytes | str) -> None:
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=PART)
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+                for part_of in (content,) if isinstance(content, (bytes, str)) else content:
+                    stream.write(part_of.encode(errors="backslashreplace") if isinstance(part_of, str) else part_of)
                 stream.flush()
                 _as_before(stream.fileno(), target)
                 os.fsync(stream.fileno())
