@@ -261,11 +261,15 @@ def test_a_cpu_shares_its_cores() -> None:
             "does not know the memory of pcie4-server; add cache_gib",
         ),
         ({"data": {"workers": 4}}, JobError, "add storage"),
-        ({"data": {"storage": "nfs", "samples": 0}}, JobError, r"data\.samples must be a whole number of at least 1"),
+        (
+            {"data": {"storage": "nfs", "samples": 0}},
+            JobError,
+            r"data\.samples must be a whole number of samples from 1 to 1e15",
+        ),
         (
             {"data": {"storage": "nfs", "reader_efficiency": 0}},
             JobError,
-            "reader_efficiency must be a share above 0, not 0; for example reader_efficiency: 0.5",
+            "reader_efficiency must be a number from 0.001 to 1, not 0; for example reader_efficiency: 0.5",
         ),
     ],
 )

@@ -612,7 +612,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("evaluate jobs.csv --trust D", "no row of jobs.csv has trust 'D'; nearest in the table: A, B, C"),
     ("evaluate jobs.csv --precision ,", "flag --precision is empty"),
     ("evaluate jobs.csv --blind fp17", "blind 'fp17' is unknown; nearest: "),
-    ("evaluate jobs.csv --worst many", "worst must be a whole number of at least 0, not 'many'"),
+    ("evaluate jobs.csv --worst many", "worst must be a whole number of rows from 0 to 1,000,000, not 'many'"),
     ("evaluate jobs.csv --html out.pdf", "--html 'out.pdf' must end in .html or .htm"),
     ("evaluate jobs.csv --csv none/out.csv", "there is no folder 'none'"),
     ("evaluate jobs.csv --csv jobs.csv", "--csv 'jobs.csv' is an input of this command"),

@@ -148,11 +148,11 @@ def test_a_network_is_described_in_a_device_file() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"oversubscription": 0.5, "gpus_per_leaf": 32}, "oversubscription is 0.5; it is bandwidth below"),
+        ({"oversubscription": 0.5, "gpus_per_leaf": 32}, "oversubscription must be a number from 1 to 1,000, not 0.5"),
         ({"oversubscription": 2}, "gpus_per_leaf is missing; give the number of GPUs that share a leaf switch"),
         ({"oversubscription": 2, "gpus_per_leaf": 12}, "gpus_per_leaf=12 is not a multiple of gpus_per_node=8"),
-        ({"oversubscription": "x"}, "oversubscription is 'x'; give a number"),
-        ({"rail_optimised": 1}, "rail_optimised is 1; use true or false"),
+        ({"oversubscription": "x"}, "oversubscription must be a number from 1 to 1,000, not 'x'"),
+        ({"rail_optimised": 1}, "rail_optimised must be true or false, not 1"),
         ({"oversubscripton": 2}, "unknown key 'oversubscripton'; nearest: oversubscription"),
         ({"inter": None, "rail_optimised": True}, "rail_optimised belongs to a network, but inter is missing"),
         ({"based_on": "dgx-h1000"}, "unknown node 'dgx-h1000'"),

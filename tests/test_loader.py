@@ -291,7 +291,7 @@ storages = st.builds(
     st.just("any"),
     bytes_per_s=st.floats(1e6, 1e11),
     stream_bytes_per_s=st.floats(1e6, 1e10),
-    latency_s=st.floats(0, 0.1),
+    latency_s=st.just(0.0) | st.floats(1e-6, 0.1),
     requests_per_s=st.none() | st.floats(10, 1e6),
     shared=st.booleans(),
 )

@@ -93,7 +93,7 @@ def test_schedule() -> None:
         ([{"precision": "fp32"}], "without from_step"),
         ([{"from_step": 5, "precision": "fp32"}], "start with from_step: 0"),
         ([{"from_step": 0, "precision": "fp32"}, {"from_step": 0, "precision": "bf16"}], "in order"),
-        ([{"from_step": -1, "precision": "fp32"}], "from_step must be a whole number of at least 0"),
+        ([{"from_step": -1, "precision": "fp32"}], "from_step must be a whole number of steps from 0 to 1e12"),
         ([{"from_step": 0, "precison": "fp32"}], "nearest: precision"),
         ([{"from_step": 0, "precision": "fp31"}], "nearest: fp32"),
     ],

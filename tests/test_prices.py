@@ -144,8 +144,8 @@ def test_a_device_file_adds_prices_and_errors_name_the_key(tmp_path: Path) -> No
         ("{provider: x, gpu: a100, gpus: 8}", "usd_per_hour is missing"),
         ("{provider: x, gpu: a100, gpus: 8, usd_per_hour: 1, day: 2}", "nearest: "),
         ("{provider: x, gpu: a1000, gpus: 8, usd_per_hour: 1}", "unknown GPU 'a1000'"),
-        ("{provider: x, gpu: a100, gpus: 0, usd_per_hour: 1}", "must be above 0"),
-        ("{provider: x, gpu: a100, gpus: 1, usd_per_hour: 1, trust: sure}", "use looked up or recalled"),
+        ("{provider: x, gpu: a100, gpus: 0, usd_per_hour: 1}", "must be a whole number of GPUs from 1"),
+        ("{provider: x, gpu: a100, gpus: 1, usd_per_hour: 1, trust: sure}", "to one of looked up, recalled"),
     ):
         file.write_text(f"prices:\n  rack-1: {entry}\n")
         with pytest.raises(CatalogError, match=re.escape(message)):

@@ -8,8 +8,8 @@ import inspect
 
 import precision_time
 from precision_time import api
-from precision_time.job.job import Job
-from precision_time.job.run import Run
+from precision_time.job.job import JOB_FIELDS, Job
+from precision_time.job.run import RUN_FIELDS, Run
 
 
 def test_public_names() -> None:
@@ -20,7 +20,7 @@ def test_public_names() -> None:
 
 
 def test_predict_time_takes_every_field_of_the_job_by_name() -> None:
-    expected = [field.name for noun in (Job, Run) for field in dataclasses.fields(noun) if field.name != "model"]
+    expected = [name for name in (*JOB_FIELDS, *RUN_FIELDS) if name != "model"]
     assert list(api.JobFields.__annotations__) == expected
     assert list(inspect.signature(precision_time.predict_time).parameters) == ["model", *expected]
 
@@ -32,5 +32,6 @@ def test_the_arguments_of_predict_time_are_described_as_the_flags_are() -> None:
         if isinstance(name, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(name.target, ast.Name)
             described[name.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
-    helps = {field.name: field.metadata["help"] for noun in (Job, Run) for field in dataclasses.fields(noun)}
+    items = {item.name: item for noun in (Job, Run) for item in dataclasses.fields(noun)}
+    helps = {name: items[name].metadata["meaning"] for name in (*JOB_FIELDS, *RUN_FIELDS)}
     assert described == {name: text for name, text in helps.items() if name != "model"}

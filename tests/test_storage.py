@@ -39,8 +39,9 @@ def test_faster_kinds_are_faster() -> None:
 positive = st.floats(0.01, 1000)
 found = st.builds(
     Storage, st.just("mine"), bytes_per_s=st.floats(1e6, 1e12), stream_bytes_per_s=st.floats(1e5, 1e11),
-    latency_s=st.floats(0, 10), requests_per_s=st.none() | st.floats(1, 1e8), reader_efficiency=st.floats(0.01, 1),
-    shared=st.booleans(), page_cache=st.booleans(), source=st.just("measured on a day"),
+    latency_s=st.just(0.0) | st.floats(1e-8, 10), requests_per_s=st.none() | st.floats(1, 1e8),
+    reader_efficiency=st.floats(0.01, 1), shared=st.booleans(),
+    page_cache=st.booleans(), source=st.just("measured on a day"),
 )  # fmt: skip
 
 
@@ -68,9 +69,15 @@ def test_bad_files(tmp_path: Path) -> None:
     for text, why in (
         ("bandwidth_gb_per_s: 1\nstream_mb_per_s: 100\n", "latency_ms is missing"),
         ("bandwith_gb_per_s: 1\n", "unknown key 'bandwith_gb_per_s'; nearest: bandwidth_gb_per_s"),
-        ("bandwidth_gb_per_s: 0\nstream_mb_per_s: 1\nlatency_ms: 0\n", "must be above 0"),
-        ("bandwidth_gb_per_s: 1\nstream_mb_per_s: 1\nlatency_ms: 0\nshared: maybe\n", "use true or false"),
-        ("bandwidth_gb_per_s: 1\nstream_mb_per_s: 1\nlatency_ms: 0\nreader_efficiency: 2\n", "unit is probably wrong"),
+        (
+            "bandwidth_gb_per_s: 0\nstream_mb_per_s: 1\nlatency_ms: 0\n",
+            "must be a number of GB/s from 1e-6 to 1,000,000, not 0",
+        ),
+        ("bandwidth_gb_per_s: 1\nstream_mb_per_s: 1\nlatency_ms: 0\nshared: maybe\n", "shared must be true or false"),
+        (
+            "bandwidth_gb_per_s: 1\nstream_mb_per_s: 1\nlatency_ms: 0\nreader_efficiency: 2\n",
+            "must be a number from 0.001 to 1, not 2",
+        ),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(CatalogError, match=why):

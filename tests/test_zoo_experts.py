@@ -42,7 +42,7 @@ TOKENS = 64
 
 def graph_of(shape: dict[str, Any], regime: str = "half", attention: str = "flash", **sizes: int) -> OpGraph:
     entry = ENTRIES["gpt"]
-    return trace_entry(entry, with_overrides("gpt", entry.config, shape), {**SIZES, **sizes}, regime, attention)
+    return trace_entry(entry, with_overrides(entry, shape), {**SIZES, **sizes}, regime, attention)
 
 
 def flops(graph: OpGraph, module: str, *phases: Phase) -> float:
@@ -176,9 +176,9 @@ TABLES = (
 def test_the_config_of_the_tables_is_the_named_model(name: str, fields: str) -> None:
     pairs = (pair.split("=") for pair in fields.split(";"))
     config = {key: int(value) if value.isdigit() else value for key, value in pairs}
-    assert with_overrides(name, ENTRIES[name].config, config) == dict(ENTRIES[name].config)
+    assert with_overrides(ENTRIES[name], config) == dict(ENTRIES[name].config)
     with torch.device("meta"):
-        same = build(with_overrides("gpt", ENTRIES["gpt"].config, config), {"batch_size": 1, "seq_len": 8}).module
+        same = build(with_overrides(ENTRIES["gpt"], config), {"batch_size": 1, "seq_len": 8}).module
     assert sum(p.numel() for p in same.parameters()) == ENTRIES[name].parameters
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.hardware.catalog import default_catalog
-from precision_time.hardware.entries import PEAK_COLUMNS
+from precision_time.hardware.fields import PEAKS
 from precision_time.hardware.gpu import Gpu
 from precision_time.job import Job
 from precision_time.largest_batch import largest_micro_batch, memory_of
@@ -141,7 +141,7 @@ def faster_gpu(job: Job, estimate: Estimate) -> str:
 
 def _raised(name: str, factor: float) -> dict[str, Any]:
     gpu = default_catalog().gpu(name)
-    peaks = {column: gpu.peaks[key] / 1e12 * factor for column, key in PEAK_COLUMNS.items() if key in gpu.peaks}
+    peaks = {column: gpu.peaks[key] / 1e12 * factor for column, key in PEAKS.items() if key in gpu.peaks}
     return {"based_on": name, "mem_bw_gbs": gpu.memory_bytes_per_s / 1e9 * factor, **peaks}
 
 

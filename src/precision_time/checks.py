@@ -1,54 +1,22 @@
-"""Checks of single values: each returns the converted value, or raises an error that names value and fix.
+"""Checks of single values that are no numbers, and of keys: each returns the value, or raises an error with the fix.
 
-Checks of job fields take the name of the field and its value and raise `JobError`. Text that holds a number ("8") is
-taken as one, so that command-line flags and job files share them. Checks of entries of data files (hardware, prices,
-storage, calibrations) take the value and where it is, and raise `CatalogError`. Quantities have a largest value, above
-which the unit is probably wrong.
+Checks of job fields take the name of the field and its value and raise `JobError`; those of entries of data files
+raise `CatalogError`. Types of fields, also numbers, are in `field_types`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from precision_time.errors import CatalogError, JobError, nearest
 
 Check = Callable[[str, Any], Any]
 Entry = Mapping[str, Any]
-
-LARGEST_COUNT = 10**12
-_SUFFIXED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgb])\s*", re.IGNORECASE)
-_SUFFIX_VALUE = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
-
-
-def option(default: Any, check: Check, help_text: str, choices: Iterable[str] = ()) -> Any:
-    """A dataclass field that carries its check, its one-line description and its usual values."""
-    return dataclasses.field(default=default, metadata={"check": check, "help": help_text, "choices": tuple(choices)})
-
-
-def apply_checks(instance: Any) -> None:
-    """Replace every field of a frozen dataclass built with `option` by its checked value."""
-    for name, check in _checks(instance.__class__):
-        value = getattr(instance, name)
-        checked = check(name, value)
-        if checked is not value:
-            object.__setattr__(instance, name, checked)
-
-
-def present_fields(instance: Any) -> dict[str, Any]:
-    """The fields of a section of a job that are not None."""
-    values = {name: getattr(instance, name) for name, _ in _checks(instance.__class__)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-@cache
-def _checks(of: type) -> tuple[tuple[str, Check], ...]:
-    return tuple((item.name, item.metadata["check"]) for item in dataclasses.fields(of) if "check" in item.metadata)
+LONGEST_TEXT = 4096
 
 
 def show(value: object, longest: int = 60) -> str:
@@ -104,65 +72,9 @@ def _items_of(items: Iterable[Any], begin: str, end: str, longest: int, pairs: b
     yield end
 
 
-def optional(check: Check) -> Check:
-    """None passes; anything else goes through `check`."""
-
-    def checked(field: str, value: Any) -> Any:
-        return None if value is None else check(field, value)
-
-    return checked
-
-
-def count(field: str, value: Any) -> int:
-    """A whole number from 1 to 10^12."""
-    number = value
-    if isinstance(value, str):
-        if match := _SUFFIXED.fullmatch(value):
-            whole = math.floor(float(match[1]) * _SUFFIX_VALUE[match[2].lower()])
-            raise JobError(f"{field} {show(value)} has a suffix; write the number out, for example {whole}")
-        number = int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value) else None
-    elif isinstance(value, float) and value.is_integer():
-        number = int(value)
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= LARGEST_COUNT:
-        raise JobError(f"{field} must be a whole number of at least 1, not {show(value)}; for example {field}: 8")
-    return number
-
-
-def count_or_zero(field: str, value: Any) -> int:
-    """A whole number from 0 to 10^12."""
-    if not isinstance(value, bool) and value in (0, "0"):
-        return 0
-    try:
-        return count(field, value)
-    except JobError as error:
-        raise JobError(str(error).replace("at least 1", "at least 0")) from None
-
-
-def _real(value: Any) -> float | None:
-    """A finite float, or None."""
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, str)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def positive(field: str, value: Any) -> float:
-    """A finite number above 0."""
-    number = _real(value)
-    if number is None or number <= 0:
-        raise JobError(f"{field} must be a number above 0, not {show(value)}; for example {field}: 1.5")
-    return number
-
-
-def positive_or_zero(field: str, value: Any) -> float:
-    """A finite number of at least 0."""
-    number = _real(value)
-    if number is None or number < 0:
-        raise JobError(f"{field} must be a number of at least 0, not {show(value)}; for example {field}: 1.5")
-    return number
+def last_name(field: str) -> str:
+    """The key of a field that is named with its file and entry."""
+    return re.split(r": |\.", field)[-1]
 
 
 def switch(field: str, value: Any) -> bool:
@@ -171,7 +83,7 @@ def switch(field: str, value: Any) -> bool:
     if isinstance(value, str) and value.strip().lower() in spellings:
         return spellings[value.strip().lower()]
     if not isinstance(value, bool):
-        raise JobError(f"{field} must be true or false, not {show(value)}; for example {field}: true")
+        raise JobError(f"{field} must be true or false, not {show(value)}; for example {last_name(field)}: true")
     return value
 
 
@@ -185,8 +97,11 @@ def on_off(field: str, value: Any) -> bool:
 
 def text(field: str, value: Any) -> str:
     """A word or a path: not empty, one line."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise JobError(f"{field} must be a non-empty line of text, not {show(value)}; give a name or a path")
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_TEXT or not value.isprintable():
+        raise JobError(
+            f"{field} must be a non-empty line of text of at most {LONGEST_TEXT:,} characters, not {show(value)}; "
+            "give a name or a path"
+        )
     return value.strip()
 
 
@@ -206,7 +121,7 @@ def word(choices: Iterable[str], aliases: Mapping[str, str] | None = None, later
             raise JobError(f"{field} {show(value)} is not supported yet; use {' or '.join(known)} for this prediction")
         raise JobError(
             f"{field} {show(value)} is unknown; nearest: {nearest(spelled, known)}; "
-            f"set {field} to one of {', '.join(known)}"
+            f"set {last_name(field)} to one of {', '.join(known)}"
         )
 
     return checked
@@ -250,37 +165,3 @@ def required(entry: Entry, needed: Mapping[str, str], where: str) -> None:
     for field, key in needed.items():
         if entry.get(field) is None:
             raise CatalogError(f"{where}: {key} is missing; it has no default, so add it.")
-
-
-def quantity(value: object, where: str, largest: float, unit: str) -> float:
-    """A number from 0 to `largest` in `unit`."""
-    number = _real(value)
-    if number is None:
-        raise CatalogError(f"{where} is {show(value)}; give a number ({unit}).")
-    if not 0 <= number <= largest:
-        hint = "it cannot be negative" if number < 0 else f"above {largest:g} the unit is probably wrong"
-        raise CatalogError(f"{where} is {show(value)}; {hint}: give {unit}.")
-    return number
-
-
-def positive_quantity(value: object, where: str, largest: float, unit: str) -> float:
-    """A number above 0, at most `largest`, in `unit`."""
-    number = quantity(value, where, largest, unit)
-    if number == 0:
-        raise CatalogError(f"{where} is 0; it must be above 0 ({unit}).")
-    return number
-
-
-def whole(value: float, where: str) -> int:
-    """A whole number."""
-    if value != int(value):
-        raise CatalogError(f"{where} is {value:g}; give a whole number.")
-    return int(value)
-
-
-def names(entry: Entry, key: str, where: str) -> tuple[str, ...]:
-    """The list of names under `key`; empty where there is none."""
-    value = entry.get(key) or []
-    if not isinstance(value, list):
-        raise CatalogError(f"{where}: {key} is {show(value)}; give a list of names.")
-    return tuple(str(name) for name in value)

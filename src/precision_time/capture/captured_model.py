@@ -22,7 +22,7 @@ from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
 from precision_time.zoo.catalog import ENTRIES
-from precision_time.zoo.shape import with_overrides
+from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
 
 _SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
@@ -127,8 +127,9 @@ def resolve(job: Job) -> _Model:
             f"model {job.model!r} is unknown; nearest: {nearest(job.model, ENTRIES)}; name one of "
             "`precision-time zoo`, or torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION"
         )
-    config = with_overrides(entry.name, entry.config, job.model_config)
+    config = with_overrides(entry, job.model_config)
     sizes, spread = settle_lengths(_sizes(job, entry), entry.varies, {s.name: s.multiple_of for s in entry.symbols})
+    sizes = checked_sizes(sizes)
     shipped = _is_shipped(entry, config, sizes) and (entry.ships_math or job.attention != "math")
     return _Model(entry.name, entry, config, sizes, shipped, spread)
 
@@ -161,7 +162,6 @@ def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, 
 def _external(job: Job, prefix: str, rest: str) -> _Model:
     if not rest:
         raise JobError(f"model {job.model!r} names nothing after {prefix}:; write for example {_example(prefix)}")
-    defaults: dict[str, Any] = {"seq_len": 128} if prefix == "hf" else {"image_size": 224}
     builder = "models.huggingface:build" if prefix == "hf" else f"models.torchvision_models:build_{prefix}"
     if prefix == "hf" and not Path(rest).is_file():
         raise JobError(f"model {job.model!r}: there is no file {rest}; give the path of a Hugging Face config.json")
@@ -169,15 +169,24 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
         name=job.model,
         builder=builder,
         family=prefix,
-        input={**defaults, **job.input},
+        input=_EXTERNAL_SIZES[prefix],
         optimizer="adamw" if prefix == "hf" else "sgd",
         dataset="" if prefix == "hf" else "imagenet",
         batch_size=32,
+        config={} if prefix == "hf" else {"classes": 1000},
     )
-    known = {} if prefix == "hf" else {"classes": 1000}
-    config = {**with_overrides(job.model, known, job.model_config), "path" if prefix == "hf" else "name": rest}
+    config = {**with_overrides(entry, job.model_config), "path" if prefix == "hf" else "name": rest}
     sizes, spread = settle_lengths(_sizes(job, entry))
+    sizes = {name: value for name, value in checked_sizes(sizes).items() if value is not None}
     return _Model(job.model, entry, config, sizes, False, spread)
+
+
+_EXTERNAL_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "hf": {"seq_len": 128, "target_len": None, "image_size": None},
+    "torchvision": {"image_size": 224, "frames": None, "channels": None},
+    "timm": {"image_size": 224, "channels": None},
+}
+"""Input sizes of models of other libraries; None: the library's."""
 
 
 def _example(prefix: str) -> str:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_time.checks import count_or_zero
 from precision_time.cli.arguments import ROW_FILTERS
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import note
+from precision_time.field_types import whole
+
+_WORST = whole(0, 10**6, "rows")
 
 if TYPE_CHECKING:
     from precision_time.evaluation import Evaluation
@@ -24,7 +26,7 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
             "no table is given; name a CSV file of measured jobs, for example precision-time evaluate measured.csv "
             "(columns: docs/evaluate.md)"
         )
-    worst = count_or_zero("worst", options.worst)
+    worst = _WORST("worst", options.worst)
     _check_options(options)
     from precision_time.cli.progress import Progress
     from precision_time.evaluation import evaluate as evaluate_table

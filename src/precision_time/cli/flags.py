@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from precision_time.field_types import type_of
 from precision_time.job import Job, Run
 
 _NOT_FLAGS = frozenset({"schedule", "run", "code"})
@@ -32,7 +33,7 @@ class Flag:
 
 
 FLAGS: tuple[Flag, ...] = tuple(
-    Flag(item.name, item.metadata["help"], item.metadata["choices"], group)
+    Flag(item.name, item.metadata["meaning"], type_of(item).choices, group)
     for section, group in ((Job, "job"), (Run, "run"))
     for item in dataclasses.fields(section)
     if item.name not in _NOT_FLAGS

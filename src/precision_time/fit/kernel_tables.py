@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from precision_time.hardware.entries import arch_family
+from precision_time.hardware.fields import arch_family
 from precision_time.hardware.gpu import Gpu
 from precision_time.reading import read_records
 from precision_time.timing.curves import Array

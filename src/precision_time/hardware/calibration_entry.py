@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any
 
 from precision_time import checks
 from precision_time.errors import CatalogError, nearest
+from precision_time.field_types import NAME
 from precision_time.hardware.calibration import (
     KERNEL_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -18,37 +18,43 @@ from precision_time.hardware.calibration import (
     HostFigures,
     KernelPoints,
 )
+from precision_time.hardware.fields import (
+    CALIBRATION,
+    HOST,
+    MESSAGE,
+    MESSAGE_SECONDS,
+    POINT,
+    POINT_SECONDS,
+    RANKS,
+    SLOWDOWN,
+    values_of,
+)
 
-CALIBRATION_KEYS = {
-    "made", "command", "versions", "machine", "threads", "noise", "kernels", "host", "contention", "collectives",
-    "crowding",
-}  # fmt: skip
+CALIBRATION_KEYS = {*CALIBRATION, "versions", "kernels", "host", "contention", "collectives", "crowding"}
 _MATHS = ("vector", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 _DTYPES = (
     "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
     "uint8", "bool", "complex64", "complex128",
 )  # fmt: skip
 _COLLECTIVES = ("all_reduce", "broadcast")
-_HOST_LIMITS = {"backward_share": (100.0, "a share of the forward time"), "log_spread": (5.0, "spread of log(time)")}
 
 
 def calibration_from_entry(value: object, where: str) -> Calibration:
     entry = checks.mapping(value, where)
     checks.known_keys(entry, CALIBRATION_KEYS, where)
     checks.required(entry, {key: key for key in ("made", "noise", "kernels")}, where)
-    threads = entry.get("threads")
     versions = checks.mapping(entry.get("versions") or {}, f"{where}: versions")
     return Calibration(
-        made=str(entry["made"]),
-        noise=checks.quantity(entry["noise"], f"{where}: noise", 10.0, "a share: 0.04 is 4 %"),
         kernels=_kernels(entry["kernels"], f"{where}: kernels"),
         host=None if entry.get("host") is None else _host(entry["host"], f"{where}: host"),
         contention=_contention(entry, where),
         collectives=_collectives(entry.get("collectives") or {}, f"{where}: collectives"),
-        command=str(entry.get("command", "")),
-        machine=str(entry.get("machine", "")),
-        threads=None if threads is None else _ranks(threads, f"{where}: threads"),
-        versions=tuple(sorted((str(name), str(each)) for name, each in versions.items())),
+        versions=tuple(
+            sorted(
+                (NAME.entry(n, f"{where}: versions"), NAME.entry(v, f"{where}: versions")) for n, v in versions.items()
+            )
+        ),
+        **values_of(CALIBRATION, {key: entry[key] for key in CALIBRATION if key in entry}, where),
     )
 
 
@@ -92,28 +98,19 @@ def _text(name: str, values: Sequence[Any], where: str) -> tuple[Any, ...]:
 
 
 def _figures(name: str, values: Sequence[Any], where: str) -> tuple[float, ...]:
-    if {int, float}.issuperset(set(map(type, values))):  # the usual case, checked a column at a time
-        low = min(values, default=1)
-        if all(each < inf for each in values) and (low > 0 or (low == 0 and name != "seconds")):
+    of = POINT_SECONDS if name == "seconds" else POINT
+    if values and {int, float}.issuperset(set(map(type, values))):  # the usual case, checked a column at a time
+        low, high = min(values), max(values)
+        if of.least <= low and high <= of.most:
             return tuple(map(float, values))
-    for index, each in enumerate(values):
-        place = f"{where}: row {index + 1}: {name}"
-        if isinstance(each, str):
-            raise CatalogError(f"{place} is {each!r}; give a number.")
-        (checks.positive_quantity if name == "seconds" else checks.quantity)(each, place, 1e300, "a finite number")
-    return tuple(map(float, values))
+    return tuple(float(of.entry(each, f"{where}: row {index + 1}: {name}")) for index, each in enumerate(values))
 
 
 def _host(value: object, where: str) -> HostFigures:
     entry = checks.mapping(value, where)
-    names = tuple(HostFigures.__dataclass_fields__)
-    checks.known_keys(entry, set(names), where)
-    checks.required(entry, {name: name for name in names}, where)
-    values = {
-        name: checks.quantity(entry[name], f"{where}: {name}", *_HOST_LIMITS.get(name, (1e7, "microseconds")))
-        for name in names
-    }
-    return HostFigures(**values)
+    checks.known_keys(entry, set(HOST), where)
+    checks.required(entry, {name: name for name in HOST}, where)
+    return HostFigures(**values_of(HOST, entry, where))
 
 
 def _contention(calibration: Mapping[str, object], device: str) -> tuple[Contention, ...]:
@@ -125,16 +122,14 @@ def _contention(calibration: Mapping[str, object], device: str) -> tuple[Content
     found = []
     for count, factors in checks.mapping(calibration.get(name) or {}, where).items():
         place = f"{where}: {count}"
-        ranks = _ranks(count, f"{where}: a number of ranks")
+        ranks = RANKS.entry(count, f"{where}: a number of ranks")
         entry = checks.mapping(factors, place)
         checks.known_keys(entry, {"compute", "memory", "classes"}, place)
         checks.required(entry, {"compute": "compute", "memory": "memory"}, place)
-        compute, memory = (
-            checks.positive_quantity(entry[key], f"{place}: {key}", 1e3, "a factor") for key in ("compute", "memory")
-        )
+        compute, memory = (SLOWDOWN.entry(entry[key], f"{place}: {key}") for key in ("compute", "memory"))
         classes = checks.mapping(entry.get("classes") or {}, f"{place}: classes")
         each = {
-            str(n): checks.positive_quantity(f, f"{place}: classes: {n}", 1e3, "a factor") for n, f in classes.items()
+            NAME.entry(n, f"{place}: classes"): SLOWDOWN.entry(f, f"{place}: classes: {n}") for n, f in classes.items()
         }
         found.append(Contention(ranks, compute, memory, tuple(sorted(each.items()))))
     return tuple(sorted(found, key=lambda each: each.ranks))
@@ -147,20 +142,13 @@ def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
             raise CatalogError(f"{where}: unknown collective {name!r}; use one of {', '.join(_COLLECTIVES)}.")
         for count, pairs in checks.mapping(by_ranks, f"{where}: {name}").items():
             place = f"{where}: {name}: {count}"
-            ranks = _ranks(count, f"{where}: {name}: a number of ranks")
+            ranks = RANKS.entry(count, f"{where}: {name}: a number of ranks")
             if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
                 raise CatalogError(f"{place} is {_short(pairs)}; give a list of [bytes, seconds].")
-            sizes = tuple(checks.positive_quantity(size, f"{place}: bytes", 1e15, "bytes") for size, _ in pairs)
-            seconds = tuple(checks.positive_quantity(time, f"{place}: seconds", 1e6, "seconds") for _, time in pairs)
+            sizes = tuple(MESSAGE.entry(size, f"{place}: bytes") for size, _ in pairs)
+            seconds = tuple(MESSAGE_SECONDS.entry(time, f"{place}: seconds") for _, time in pairs)
             points.append(CollectivePoints(str(name), ranks, sizes, seconds))
     return tuple(points)
-
-
-def _ranks(value: object, where: str) -> int:
-    count = checks.whole(checks.quantity(value, where, 65536, "a count"), where)
-    if count < 1:
-        raise CatalogError(f"{where} is 0; it must be at least 1.")
-    return count
 
 
 def _hashable(value: object) -> object:

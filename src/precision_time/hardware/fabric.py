@@ -8,12 +8,9 @@ from math import ceil
 from typing import Any
 
 from precision_time.errors import CatalogError
+from precision_time.hardware.fields import BUS, BUS_GPUS, NETWORK_KINDS, check_noun
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
-
-INTRA_KINDS = ("nvlink", "nvswitch", "pcie", "shared-memory")
-NETWORK_KINDS = ("infiniband", "roce", "ethernet", "efa")
-KINDS = (*INTRA_KINDS, *NETWORK_KINDS)
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,16 @@ class Fabric:
     ll128: bool = True
     """Whether NCCL may use the LL128 protocol here."""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        check_noun(self)
+        if self.is_network and not self.nic_bytes_per_s:
+            raise CatalogError(f"Fabric {self.name!r}: nic_bytes_per_s is missing; give the rate of one port.")
+        if not self.is_network and not self.bus_bytes_per_s_by_gpus:
+            raise CatalogError(f"Fabric {self.name!r}: bus_bytes_per_s_by_gpus is empty; give one rate by GPUs.")
+        for gpus, rate in self.bus_bytes_per_s_by_gpus.items():
+            BUS_GPUS.entry(gpus, f"Fabric {self.name!r}: a number of GPUs of bus_bytes_per_s_by_gpus")
+            BUS.entry(rate / 1e9, f"Fabric {self.name!r}: bus_bytes_per_s_by_gpus (in GB/s)")
 
     @property
     def is_network(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from precision_time.errors import MissingPeakError
+from precision_time.errors import CatalogError, MissingPeakError, nearest
 from precision_time.hardware.calibration import Calibration
+from precision_time.hardware.fields import GPU, PEAKS, check_noun, si_type
 
-DEVICE_TYPES = ("cuda", "cpu")
-
+_PEAK_TYPES = {math: si_type(GPU[key]) for key, math in PEAKS.items()}
 # Precision of a job that an error suggests where the device has no peak for the requested arithmetic.
 _PRECISION_FOR_MATH = {"bf16": "amp-bf16", "fp16": "amp-fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 
@@ -46,6 +46,13 @@ class Gpu:
     """As torch names it: "cuda" also for AMD. A "cpu" runs an operator before it dispatches the next."""
     calibration: Calibration | None = field(default=None, repr=False)
     """Times measured on this device by `calibrate`; peaks and bandwidth are then the best rates measured."""
+
+    def __post_init__(self) -> None:
+        check_noun(self)
+        for math, peak in self.peaks.items():
+            if math not in _PEAK_TYPES:
+                raise CatalogError(f"Gpu {self.name!r}: unknown peak {math!r}; nearest: {nearest(math, _PEAK_TYPES)}.")
+            _PEAK_TYPES[math].entry(peak, f"Gpu {self.name!r}: peak of {math} in FLOP/s")
 
     def __hash__(self) -> int:
         # `peaks` is a mapping; equal devices hash equal

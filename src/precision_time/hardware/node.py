@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precision_time.hardware.fields import check_noun
+
 
 @dataclass(frozen=True)
 class Node:
@@ -18,7 +20,8 @@ class Node:
     nics: int = 0
     """Ports of `inter` on each node."""
     domain_gpus: int = 0
-    """GPUs that share `intra`: more than one node's in a rack (GB200 NVL72: 4 to a tray, 72 to a domain)."""
+    """GPUs that share `intra`: more than one node's in a rack (GB200 NVL72: 4 to a tray, 72 to a domain).
+    0: those of one node."""
     oversubscription: float = 1.0
     """Of the network: bandwidth below its leaf switches over that above them; 1 is non-blocking."""
     rail_optimised: bool = False
@@ -39,6 +42,11 @@ class Node:
     """GPUs for which this is the node when the job names none."""
     aliases: tuple[str, ...] = ()
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.domain_gpus:
+            object.__setattr__(self, "domain_gpus", self.gpus_per_node)
+        check_noun(self)
 
     def fits(self, gpu_name: str) -> bool:
         return not self.gpu_names or gpu_name in self.gpu_names

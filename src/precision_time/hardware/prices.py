@@ -14,11 +14,12 @@ from typing import Any
 from precision_time import checks
 from precision_time.checks import Entry
 from precision_time.errors import CatalogError, nearest
+from precision_time.field_types import NAME
+from precision_time.hardware.fields import PRICE, TRUSTS, values_of
 
 ANY = "any"
 """Stands for all providers."""
-TRUSTS = ("looked up", "recalled")
-PRICE_KEYS = {"provider", "gpu", "gpus", "usd_per_hour", "region", "as_of", "trust", "source"}
+_DEFAULTS = {"region": "all regions", "as_of": "an unknown day", "trust": TRUSTS[0], "source": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +78,11 @@ class Rental:
 
 def price_from_entry(instance: str, entry: Entry, where: str) -> Price:
     """A `Price` from an entry of prices.yaml or of a device file; region, as_of, trust and source may be left out."""
-    checks.known_keys(entry, PRICE_KEYS, where)
+    checks.known_keys(entry, set(PRICE), where)
     checks.required(entry, {key: key for key in ("provider", "gpu", "gpus", "usd_per_hour")}, where)
-    trust = str(entry.get("trust", TRUSTS[0]))
-    if trust not in TRUSTS:
-        raise CatalogError(f"{where}: trust is {trust!r}; use {' or '.join(TRUSTS)}.")
-    gpus = checks.positive_quantity(entry["gpus"], f"{where}: gpus", 4096, "GPUs of one instance")
-    return Price(
-        instance=instance,
-        provider=str(entry["provider"]).strip().lower(),
-        gpu=str(entry["gpu"]),
-        gpus=checks.whole(gpus, f"{where}: gpus"),
-        usd_per_hour=checks.quantity(entry["usd_per_hour"], f"{where}: usd_per_hour", 1e5, "US dollars an hour"),
-        region=str(entry.get("region", "all regions")),
-        as_of=str(entry.get("as_of", "an unknown day")),
-        trust=trust,
-        source=str(entry.get("source", "")),
-    )
+    NAME.entry(instance, f"{where}: the name")
+    fields = {**_DEFAULTS, **values_of(PRICE, entry, where)}
+    return Price(instance=instance, **{**fields, "provider": fields["provider"].lower()})
 
 
 def rental(prices: Iterable[Price], choice: str, gpu: str, gpus: int, per_node: int) -> Rental:

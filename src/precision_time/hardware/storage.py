@@ -6,7 +6,7 @@ The catalog (data/storages.yaml) has the published figures of usual kinds. A sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,9 @@ from precision_time import checks
 from precision_time.bounded_cache import bounded
 from precision_time.checks import Entry
 from precision_time.errors import CatalogError, DataError, nearest
+from precision_time.field_types import NAME
 from precision_time.hardware.aliases import plain
+from precision_time.hardware.fields import STORAGE, check_noun, values_of
 from precision_time.reading import SUFFIXES, read_mapping, to_json
 
 _DATA = Path(__file__).parent / "data" / "storages.yaml"
@@ -52,6 +54,9 @@ class Storage:
     page_cache: bool = True
     source: str = ""
 
+    def __post_init__(self) -> None:
+        check_noun(self)
+
     @property
     def measured(self) -> bool:
         return self.source.startswith("measured")
@@ -65,38 +70,21 @@ class Storage:
     def from_dict(cls, name: str, entry: Entry, where: str = "") -> Storage:
         """A storage from the keys of storages.yaml; `where` names the entry in errors."""
         where = where or f"storage {name!r}"
-        checks.known_keys(entry, {"name", *_NUMBERS, *_SWITCHES, "source"}, where)
+        checks.known_keys(entry, set(STORAGE), where)
         checks.required(entry, {key: key for key in _REQUIRED}, where)
-        fields: dict[str, Any] = {"name": name, "source": str(entry.get("source", ""))}
-        for key, (field, factor, check, largest, unit) in _NUMBERS.items():
-            if entry.get(key) is not None:
-                fields[field] = check(entry[key], f"{where}: {key}", largest, unit) * factor
-        for key in _SWITCHES:
-            if key in entry:
-                if not isinstance(entry[key], bool):
-                    raise CatalogError(f"{where}: {key} is {entry[key]!r}; use true or false.")
-                fields[key] = entry[key]
-        return cls(**fields)
+        return cls(**{"source": "", **values_of(STORAGE, entry, where), "name": NAME.entry(name, f"{where}: the name")})
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a storage file; `from_dict(storage.name, ...)` reads them back."""
         fields: dict[str, Any] = {"name": self.name}
-        for key, (field, factor, *_) in _NUMBERS.items():
-            if (value := getattr(self, field)) is not None:
-                fields[key] = value / factor
-        return {**fields, **{key: getattr(self, key) for key in _SWITCHES}, "source": self.source}
+        for key, field in STORAGE.items():
+            value = getattr(self, field.target)
+            if value is not None:
+                fields[key] = value if field.factor == 1 else value / field.factor
+        return fields
 
 
-# Key of a storage file -> (field, factor to SI, check, largest plausible value, unit).
-_NUMBERS: dict[str, tuple[str, float, Callable[[object, str, float, str], float], float, str]] = {
-    "bandwidth_gb_per_s": ("bytes_per_s", 1e9, checks.positive_quantity, 1e4, "GB/s"),
-    "stream_mb_per_s": ("stream_bytes_per_s", 1e6, checks.positive_quantity, 1e6, "MB/s of one reader"),
-    "latency_ms": ("latency_s", 1e-3, checks.quantity, 1e5, "milliseconds"),
-    "requests_per_s": ("requests_per_s", 1.0, checks.positive_quantity, 1e9, "reads per second"),
-    "reader_efficiency": ("reader_efficiency", 1.0, checks.positive_quantity, 1.0, "share left with two reading jobs"),
-}
 _REQUIRED = ("bandwidth_gb_per_s", "stream_mb_per_s", "latency_ms")
-_SWITCHES = ("shared", "page_cache")
 
 
 @cache

@@ -7,22 +7,23 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from precision_time.checks import (
+from precision_time.checks import known_fields, show
+from precision_time.errors import JobError
+from precision_time.field_types import (
+    BYTES,
+    MILLISECONDS,
+    SAMPLES,
+    SHARE,
+    SWITCH,
+    TEXT,
     apply_checks,
-    count,
-    count_or_zero,
-    known_fields,
+    choice,
+    number,
     option,
     optional,
-    positive,
-    positive_or_zero,
     present_fields,
-    show,
-    switch,
-    text,
-    word,
+    whole,
 )
-from precision_time.errors import JobError
 from precision_time.job.fields import parse_fields
 
 FORMATS = ("jpeg", "png", "raw", "tokens", "flac", "wav", "video")
@@ -33,17 +34,11 @@ POLICIES = ("lru", "no-eviction")
 _POLICY_ALIASES = {"no_eviction": "no-eviction", "coordl": "no-eviction", "minio": "no-eviction"}
 
 
-def _share(field: str, value: Any) -> float:
-    share = positive_or_zero(field, value)
-    if share > 1:
-        raise JobError(f"{field} must be a share from 0 to 1, not {show(value)}; for example {field}: 0.5")
-    return share
-
-
-def _positive_share(field: str, value: Any) -> float:
-    if not (share := _share(field, value)):
-        raise JobError(f"{field} must be a share above 0, not {show(value)}; for example {field}: 0.5")
-    return share
+# What samples are read from, and how fast: also the ranges of a storage file.
+BANDWIDTH = number(1e-6, 1e6, "GB/s")
+STREAM = number(1e-3, 1e7, "MB/s")
+REQUESTS = number(1e-3, 1e9, "reads per second")
+READERS_SHARE = number(1e-3, 1, "")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,44 +46,49 @@ class Data:
     """The fields of the section `data`; None is not set. The section is false, and loading not modelled, if none is."""
 
     _: KW_ONLY
-    samples: int | None = option(None, optional(count), "samples of an epoch (default: those of run.dataset)")
-    bytes_per_sample: float | None = option(None, optional(positive), "mean bytes of a stored sample")
+    samples: int | None = option(None, optional(SAMPLES), "samples of an epoch (default: those of run.dataset)")
+    bytes_per_sample: float | None = option(None, optional(BYTES), "mean bytes of a stored sample")
     format: str | None = option(
         None,
-        optional(word(FORMATS, _FORMAT_ALIASES)),
+        optional(choice(FORMATS, _FORMAT_ALIASES)),
         "format of a stored sample, which decides its decode time",
-        FORMATS,
     )
     samples_per_read: float | None = option(
-        None, optional(positive), "samples in one read: 1 with a file for each, many in shards"
+        None, optional(number(1e-6, 1e9, "samples")), "samples in one read: 1 with a file for each, many in shards"
     )
-    storage: str | None = option(None, optional(text), "storage of the catalog, or FILE of calibrate --storage")
-    bandwidth_gb_per_s: float | None = option(None, optional(positive), "GB/s that one node reads (shared: all nodes)")
-    stream_mb_per_s: float | None = option(None, optional(positive), "MB/s that one reader gets")
-    latency_ms: float | None = option(None, optional(positive_or_zero), "milliseconds to the first byte of a read")
-    requests_per_s: float | None = option(None, optional(positive), "reads that the storage answers per second")
+    storage: str | None = option(None, optional(TEXT), "storage of the catalog, or FILE of calibrate --storage")
+    bandwidth_gb_per_s: float | None = option(None, optional(BANDWIDTH), "GB/s that one node reads (shared: all nodes)")
+    stream_mb_per_s: float | None = option(None, optional(STREAM), "MB/s that one reader gets")
+    latency_ms: float | None = option(None, optional(MILLISECONDS), "milliseconds to the first byte of a read")
+    requests_per_s: float | None = option(None, optional(REQUESTS), "reads that the storage answers per second")
     reader_efficiency: float | None = option(
-        None, optional(_positive_share), "eta: share of the bandwidth left when two jobs read at once"
+        None, optional(READERS_SHARE), "eta: share of the bandwidth left when two jobs read at once"
     )
-    shared: bool | None = option(None, optional(switch), "all nodes share the storage (false: each reads alone)")
-    cache: str | None = option(None, optional(word(CACHES, _CACHE_ALIASES)), "cache of samples that were read", CACHES)
-    cache_gib: float | None = option(None, optional(positive), "GiB of the cache on each node")
+    shared: bool | None = option(None, optional(SWITCH), "all nodes share the storage (false: each reads alone)")
+    cache: str | None = option(None, optional(choice(CACHES, _CACHE_ALIASES)), "cache of samples that were read")
+    cache_gib: float | None = option(None, optional(number(1e-6, 1e9, "GiB")), "GiB of the cache on each node")
     cache_policy: str | None = option(
-        None, optional(word(POLICIES, _POLICY_ALIASES)), "policy of a full cache for a new sample", POLICIES
+        None, optional(choice(POLICIES, _POLICY_ALIASES)), "policy of a full cache for a new sample"
     )
-    cached: float | None = option(None, optional(_share), "share of the samples in the cache at the start")
+    cached: float | None = option(None, optional(SHARE), "share of the samples in the cache at the start")
     decode_ms: float | None = option(
-        None, optional(positive_or_zero), "milliseconds of one worker to decode, augment and batch a sample"
+        None, optional(MILLISECONDS), "milliseconds of one worker to decode, augment and batch a sample"
     )
     keep_ms: float | None = option(
-        None, optional(positive_or_zero), "milliseconds of one worker to keep a missed sample in the cache (default 0)"
+        None, optional(MILLISECONDS), "milliseconds of one worker to keep a missed sample in the cache (default 0)"
     )
-    samples_per_s_per_worker: float | None = option(None, optional(positive), "the same as samples per second")
-    workers: int | None = option(None, optional(count_or_zero), "loader workers of each rank, as num_workers")
-    prefetch_factor: int | None = option(None, optional(count), "batches that each worker prepares ahead (default 2)")
-    pin_memory: bool | None = option(None, optional(switch), "batches reach the GPU behind compute (default true)")
-    prepared_bytes: float | None = option(None, optional(positive), "bytes of a sample as it goes to the GPU")
-    cores: int | None = option(None, optional(count), "CPU cores of a node (default: the catalog's)")
+    samples_per_s_per_worker: float | None = option(
+        None, optional(number(1e-3, 1e9, "samples per second")), "the same as samples per second"
+    )
+    workers: int | None = option(
+        None, optional(whole(0, 10**4, "processes")), "loader workers of each rank, as num_workers"
+    )
+    prefetch_factor: int | None = option(
+        None, optional(whole(1, 10**4, "batches")), "batches that each worker prepares ahead (default 2)"
+    )
+    pin_memory: bool | None = option(None, optional(SWITCH), "batches reach the GPU behind compute (default true)")
+    prepared_bytes: float | None = option(None, optional(BYTES), "bytes of a sample as it goes to the GPU")
+    cores: int | None = option(None, optional(whole(1, 10**5, "cores")), "CPU cores of a node (default: the catalog's)")
 
     def __post_init__(self) -> None:
         try:

@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from precision_time.bounded_cache import bounded
-from precision_time.checks import (
+from precision_time.checks import known_fields, show
+from precision_time.errors import DataError, JobError
+from precision_time.field_types import (
+    BATCH,
+    GPUS,
+    MICRO_STEPS,
+    NODES,
+    SWITCH,
+    TEXT,
     apply_checks,
-    count,
-    known_fields,
+    choice,
+    number,
     option,
     optional,
-    positive_or_zero,
-    show,
-    switch,
-    text,
-    word,
+    structured,
+    whole,
 )
-from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import parse_anchors
 from precision_time.job.code import GIVEN, CodeRule, rule_of
 from precision_time.job.data import NO_DATA, Data, parse_data
@@ -95,84 +99,85 @@ class Job:
     """One training job. `precision` is a precision name, or a list of {from_step, precision}, which is a schedule."""
 
     model: str = option(
-        dataclasses.MISSING, text, "model name, torchvision:NAME, timm:NAME, hf:FILE or FILE.py:FUNCTION"
+        dataclasses.MISSING, TEXT, "model name, torchvision:NAME, timm:NAME, hf:FILE or FILE.py:FUNCTION"
     )
     _: KW_ONLY
-    model_config: Mapping[str, Value] = option((), _mapping, "where it departs from the named model: key=value;...")
-    input: Mapping[str, Value] = option((), _mapping, "input sizes: image_size=224, seq_len=128, ... as key=value;...")
-    precision: str = option("", _precision, f"precision name or alias (default {DEFAULT_PRECISION})", PRECISIONS)
-    schedule: tuple[PrecisionFrom, ...] = option((), _schedule, "precision by step: [{from_step, precision}, ...]")
-    batch_size: int | None = option(
-        None, optional(count), "samples per data rank and micro-step (default: the model's)"
+    model_config: Mapping[str, Value] = option(
+        (), structured("mapping", _mapping), "where it departs from the named model: key=value;..."
     )
-    grad_accum: int = option(1, count, "micro-steps per optimizer step")
-    gpu: str = option(DEFAULT_GPU, text, f"GPU catalog name (default {DEFAULT_GPU})")
-    gpus: int = option(1, count, "GPUs in all")
-    node: str | None = option(None, optional(text), "node type, which decides the fabric")
-    nodes: int | None = option(None, optional(count), "nodes (default: as few as hold the GPUs)")
-    system: str | None = option(None, optional(text), "published system name, where clocks differ (DGX-2H)")
-    device: str | None = option(None, optional(text), "YAML file that adds a GPU, node or fabric")
+    input: Mapping[str, Value] = option(
+        (), structured("mapping", _mapping), "input sizes: image_size=224, seq_len=128, ... as key=value;..."
+    )
+    precision: str = option(
+        "", structured("precision", _precision, PRECISIONS), f"precision name or alias (default {DEFAULT_PRECISION})"
+    )
+    schedule: tuple[PrecisionFrom, ...] = option(
+        (), structured("list", _schedule), "precision by step: [{from_step, precision}, ...]"
+    )
+    batch_size: int | None = option(
+        None, optional(BATCH), "samples per data rank and micro-step (default: the model's)"
+    )
+    grad_accum: int = option(1, MICRO_STEPS, "micro-steps per optimizer step")
+    gpu: str = option(DEFAULT_GPU, TEXT, f"GPU catalog name (default {DEFAULT_GPU})")
+    gpus: int = option(1, GPUS, "GPUs in all")
+    node: str | None = option(None, optional(TEXT), "node type, which decides the fabric")
+    nodes: int | None = option(None, optional(NODES), "nodes (default: as few as hold the GPUs)")
+    system: str | None = option(None, optional(TEXT), "published system name, where clocks differ (DGX-2H)")
+    device: str | None = option(None, optional(TEXT), "YAML file that adds a GPU, node or fabric")
     layout: str = option(
         "dp",
-        _as_given,
+        structured("layout", _as_given, LAYOUTS),
         "parallel layout: dp, fsdp, hsdp=8, zero1, zero2 or degrees as in tp=8,pp=4,sp=1,zero=1 (dp follows from gpus)",
-        LAYOUTS,
     )
     optimizer: str | None = option(
-        None,
-        optional(word(OPTIMIZERS)),
-        "optimizer (default: the model's); none: forward and backward only",
-        OPTIMIZERS,
+        None, optional(choice(OPTIMIZERS)), "optimizer (default: the model's); none: forward and backward only"
     )
     optimizer_impl: str | None = option(
-        None,
-        optional(word(OPTIMIZER_IMPLS)),
-        "optimizer kernels (default: foreach; fused with master weights)",
-        OPTIMIZER_IMPLS,
+        None, optional(choice(OPTIMIZER_IMPLS)), "optimizer kernels (default: foreach; fused with master weights)"
     )
     clip_norm: float | None = option(
         None,
-        optional(positive_or_zero),
+        optional(number(1e-9, 1e9, zero=True)),
         "gradient norm clipped to this (default: the model's); 0: no clipping",
     )
     loss_scale: str = option(
         "dynamic",
-        word(LOSS_SCALES),
+        choice(LOSS_SCALES),
         "loss scaling where the precision has it; static: the host never waits for overflows",
-        LOSS_SCALES,
     )
-    memory_format: str = option("nchw", word(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout", MEMORY_FORMATS)
-    attention: str = option("flash", word(ATTENTIONS), "attention kernel", ATTENTIONS)
+    memory_format: str = option("nchw", choice(MEMORY_FORMATS, _FORMAT_ALIASES), "image layout")
+    attention: str = option("flash", choice(ATTENTIONS), "attention kernel")
     recompute: str = option(
         "none",
-        word(RECOMPUTES, _RECOMPUTE_ALIASES),
+        choice(RECOMPUTES, _RECOMPUTE_ALIASES),
         "activations recomputed in the backward pass; selective: those inside attention",
-        RECOMPUTES,
     )
     recompute_layers: int | None = option(
-        None, optional(count), "with recompute full: only so many layers of each pipeline stage (default: all)"
+        None,
+        optional(whole(1, 10**4, "layers")),
+        "with recompute full: only so many layers of each pipeline stage (default: all)",
     )
-    execution: str = option("eager", word(EXECUTIONS), "how the step is run", EXECUTIONS)
+    execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
     framework: str = option(
         "pytorch",
-        word(FRAMEWORKS, _FRAMEWORK_ALIASES),
+        choice(FRAMEWORKS, _FRAMEWORK_ALIASES),
         "framework, which decides fused kernels and communication overhead",
-        FRAMEWORKS,
     )
-    no_sync: bool = option(True, switch, "reduce gradients once per step (false: after every micro-step)")
+    no_sync: bool = option(True, SWITCH, "reduce gradients once per step (false: after every micro-step)")
     communication_dtype: str | None = option(
-        None,
-        optional(word(DTYPES, _DTYPE_ALIASES)),
-        "dtype of reduced gradients (default: the precision's)",
-        DTYPES,
+        None, optional(choice(DTYPES, _DTYPE_ALIASES)), "dtype of reduced gradients (default: the precision's)"
     )
     anchors: tuple[str, ...] = option(
-        (), parse_anchors, "measured jobs that correct the estimate: published (default), none or FILE.csv"
+        (),
+        structured("list", parse_anchors),
+        "measured jobs that correct the estimate: published (default), none or FILE.csv",
     )
     data: Data = option(  # noqa: RUF009
-        NO_DATA, parse_data, "storage and loader: storage=nfs-10gbe;workers=8;... (default: loading takes no time)"
+        NO_DATA,
+        structured("mapping", parse_data),
+        "storage and loader: storage=nfs-10gbe;workers=8;... (default: loading takes no time)",
     )
-    run: Run = option(None, _run, "length of the run and the facts around the steps")  # noqa: RUF009
+    run: Run = option(None, structured("mapping", _run), "length of the run and the facts around the steps")  # noqa: RUF009
     code: CodeRule = dataclasses.field(default=GIVEN, compare=False, repr=False)
     """Whether the model may be a Python file that is run; no field of a job file (see `job.code`)."""
 

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from precision_time.checks import count, count_or_zero, on_off, option, optional, positive, show, word
 from precision_time.errors import JobError
+from precision_time.field_types import DEGREE, ON_OFF, apply_checks, choice, number, option, optional, whole
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 CP_COMMS = ("ring", "all-gather", "all-to-all")
@@ -28,21 +28,9 @@ DISPATCHERS = ("all-to-all", "deepep")
 _DISPATCHER_ALIASES = {
     "alltoall": "all-to-all", "all_to_all": "all-to-all", "a2a": "all-to-all", "hybridep": "deepep", "flex": "deepep",
 }  # fmt: skip
+MOST_CHUNKS = 10**4
+"""Most model chunks of one pipeline rank; a model has no more layers."""
 _SHORT = {0: "dp", 1: "zero1", 2: "zero2", 3: "fsdp"}
-
-
-def _stage(field: str, value: Any) -> int:
-    stage = count_or_zero(field, value)
-    if stage > 3:
-        raise JobError(f"{field} {show(value)} is not a stage of ZeRO; set it to 0, 1, 2 or 3")
-    return stage
-
-
-def _imbalance(field: str, value: Any) -> float:
-    number = positive(field, value)
-    if number < 1.0:
-        raise JobError(f"{field} {show(value)} is below 1; give the busiest rank's tokens over the mean, 1 where even")
-    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +61,30 @@ class Layout:
     Raises JobError for an invalid value or combination.
     """
 
-    dp: int = option(1, count, "data-parallel replicas")
-    tp: int = option(1, count, "tensor parallelism")
-    pp: int = option(1, count, "pipeline parallelism")
-    cp: int = option(1, count, "context parallelism")
-    ep: int = option(1, count, "expert parallelism")
-    etp: int = option(None, optional(count), "expert tensor parallelism (default: tp)")
-    vpp: int = option(1, count, "model chunks on each pipeline rank")
-    sp: bool = option(False, on_off, "sequence parallelism")
-    zero: int = option(0, _stage, "ZeRO stage")
-    shard: int | None = option(None, optional(count), "ranks that share one copy of the sharded states")
-    schedule: str = option("1f1b", word(SCHEDULES, _SCHEDULE_ALIASES), "pipeline schedule", SCHEDULES)
-    cp_comm: str = option("ring", word(CP_COMMS, _CP_ALIASES), "how keys and values travel", CP_COMMS)
-    overlap_grad_reduce: bool = option(None, optional(on_off), "gradients are reduced behind the backward pass")
-    overlap_param_gather: bool = option(None, optional(on_off), "sharded weights are gathered behind compute")
-    overlap_tp: bool = option(False, on_off, "tensor-parallel traffic hides behind matrix products")
-    dispatcher: str = option(
-        "all-to-all", word(DISPATCHERS, _DISPATCHER_ALIASES), "how tokens reach experts", DISPATCHERS
+    dp: int = option(1, DEGREE, "data-parallel replicas")
+    tp: int = option(1, DEGREE, "tensor parallelism")
+    pp: int = option(1, DEGREE, "pipeline parallelism")
+    cp: int = option(1, DEGREE, "context parallelism")
+    ep: int = option(1, DEGREE, "expert parallelism")
+    etp: int = option(None, optional(DEGREE), "expert tensor parallelism (default: tp)")
+    vpp: int = option(1, whole(1, MOST_CHUNKS, "chunks"), "model chunks on each pipeline rank")
+    sp: bool = option(False, ON_OFF, "sequence parallelism")
+    zero: int = option(0, whole(0, 3), "ZeRO stage")
+    shard: int | None = option(None, optional(DEGREE), "ranks that share one copy of the sharded states")
+    schedule: str = option("1f1b", choice(SCHEDULES, _SCHEDULE_ALIASES), "pipeline schedule")
+    cp_comm: str = option("ring", choice(CP_COMMS, _CP_ALIASES), "how keys and values travel")
+    overlap_grad_reduce: bool = option(None, optional(ON_OFF), "gradients are reduced behind the backward pass")
+    overlap_param_gather: bool = option(None, optional(ON_OFF), "sharded weights are gathered behind compute")
+    overlap_tp: bool = option(False, ON_OFF, "tensor-parallel traffic hides behind matrix products")
+    dispatcher: str = option("all-to-all", choice(DISPATCHERS, _DISPATCHER_ALIASES), "how tokens reach experts")
+    overlap_ep: bool = option(False, ON_OFF, "tokens travel to experts behind another micro-batch's compute")
+    expert_imbalance: float = option(1.0, number(1, 1e6, "times the mean"), "busiest rank's tokens over the mean")
+    capacity_factor: float | None = option(
+        None, optional(number(1e-6, 1e6, "even shares")), "tokens an expert takes over its even share"
     )
-    overlap_ep: bool = option(False, on_off, "tokens travel to experts behind another micro-batch's compute")
-    expert_imbalance: float = option(1.0, _imbalance, "busiest rank's tokens over the mean")
-    capacity_factor: float | None = option(None, optional(positive), "tokens an expert takes over its even share")
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            self._set(item.name, item.metadata["check"](f"layout.{item.name}", getattr(self, item.name)))
+        apply_checks(self, "layout.")
         self._settle_tensor()
         self._settle_pipeline()
         self._settle_context()

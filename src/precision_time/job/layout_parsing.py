@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from precision_time.bounded_cache import bounded
-from precision_time.checks import count, on_off, show
+from precision_time.checks import on_off, show
 from precision_time.errors import JobError, nearest
+from precision_time.field_types import DEGREE
 from precision_time.job.layout import LAYOUT_FIELDS, Layout
 
 _NODE = "node"
@@ -140,13 +141,13 @@ def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
             f"give vpp instead, layers / (pp x {fields[_CHUNK]})"
         )
     derived = {name: fields.pop(name) for name in _DERIVED if name in fields}
-    tp, pp, cp = (count(f"layout.{name}", fields.get(name, 1)) for name in ("tp", "pp", "cp"))
-    replicas = count(f"layout.{_REPLICATE}", derived.get(_REPLICATE, 1))
+    tp, pp, cp = (DEGREE(f"layout.{name}", fields.get(name, 1)) for name in ("tp", "pp", "cp"))
+    replicas = DEGREE(f"layout.{_REPLICATE}", derived.get(_REPLICATE, 1))
     shards = derived.get(_SHARD, -1)
     if "dp" not in fields and str(shards).strip() != "-1":
-        fields["dp"] = replicas * count(f"layout.{_SHARD}", shards)
+        fields["dp"] = replicas * DEGREE(f"layout.{_SHARD}", shards)
     if "dp" in fields:
-        fields["dp"] = count("layout.dp", fields["dp"])
+        fields["dp"] = DEGREE("layout.dp", fields["dp"])
     dp = fields["dp"] = _check_product(tp, pp, cp, fields.get("dp"), gpus)
     if derived.get(_DISTRIBUTED) is not None and on_off(f"layout.{_DISTRIBUTED}", derived[_DISTRIBUTED]):
         fields.setdefault("zero", 1)
@@ -154,7 +155,7 @@ def _settle(fields: dict[str, Any], gpus: int, nodes: int | None) -> Layout:
         fields.setdefault("zero", _strategy(derived[_STRATEGY]))
     if _REPLICATE in derived or _SHARD in derived:
         _replicate(fields, replicas, dp, cp)
-    if _INSTANCES in derived and (instances := count(f"layout.{_INSTANCES}", derived[_INSTANCES])) > 1:
+    if _INSTANCES in derived and (instances := DEGREE(f"layout.{_INSTANCES}", derived[_INSTANCES])) > 1:
         if dp * cp % instances:
             raise JobError(f"layout {_INSTANCES}={instances} does not divide dp={dp} x cp={cp} = {dp * cp}; lower it")
         fields.setdefault("shard", dp * cp // instances)

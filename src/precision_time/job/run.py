@@ -7,19 +7,20 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from precision_time.checks import (
+from precision_time.checks import known_fields, show
+from precision_time.errors import JobError
+from precision_time.field_types import (
+    EPOCHS,
+    SAMPLES,
+    SECONDS,
+    STEPS,
+    TEXT,
+    USD_PER_HOUR,
     apply_checks,
-    count,
-    known_fields,
     option,
     optional,
-    positive,
-    positive_or_zero,
     present_fields,
-    show,
-    text,
 )
-from precision_time.errors import JobError
 from precision_time.job.datasets import find_dataset, is_known, samples_per_epoch
 
 LENGTHS = ("epochs", "steps", "samples")
@@ -30,22 +31,22 @@ class Run:
     """Length of the run (one of epochs, steps, samples), its data set and what else it does; None: not set."""
 
     _: KW_ONLY
-    epochs: float | None = option(None, optional(positive), "epochs to train; may be a fraction")
-    steps: int | None = option(None, optional(count), "optimizer steps to train, instead of epochs")
-    samples: int | None = option(None, optional(count), "samples to train on, instead of epochs")
-    dataset: str | None = option(None, optional(text), "training set, from the catalog or with dataset_size")
-    dataset_size: int | None = option(None, optional(count), "samples in one epoch, instead of the catalog's")
-    steps_per_epoch: int | None = option(None, optional(count), "optimizer steps in one epoch, if not derived")
-    evaluation_samples: int | None = option(None, optional(count), "samples of one evaluation (forward only)")
+    epochs: float | None = option(None, optional(EPOCHS), "epochs to train; may be a fraction")
+    steps: int | None = option(None, optional(STEPS), "optimizer steps to train, instead of epochs")
+    samples: int | None = option(None, optional(SAMPLES), "samples to train on, instead of epochs")
+    dataset: str | None = option(None, optional(TEXT), "training set, from the catalog or with dataset_size")
+    dataset_size: int | None = option(None, optional(SAMPLES), "samples in one epoch, instead of the catalog's")
+    steps_per_epoch: int | None = option(None, optional(STEPS), "optimizer steps in one epoch, if not derived")
+    evaluation_samples: int | None = option(None, optional(SAMPLES), "samples of one evaluation (forward only)")
     evaluation_every_epochs: float | None = option(
-        None, optional(positive), "epochs between evaluations (1 when evaluation_samples is given)"
+        None, optional(EPOCHS), "epochs between evaluations (1 when evaluation_samples is given)"
     )
-    checkpoint_every_steps: int | None = option(None, optional(count), "steps between checkpoints")
-    checkpoint_s: float | None = option(None, optional(positive_or_zero), "seconds that one checkpoint stops training")
-    start_up_s: float | None = option(None, optional(positive_or_zero), "seconds from launch to the first step")
-    price_per_gpu_hour: float | None = option(None, optional(positive_or_zero), "US dollars per GPU and hour")
+    checkpoint_every_steps: int | None = option(None, optional(STEPS), "steps between checkpoints")
+    checkpoint_s: float | None = option(None, optional(SECONDS), "seconds that one checkpoint stops training")
+    start_up_s: float | None = option(None, optional(SECONDS), "seconds from launch to the first step")
+    price_per_gpu_hour: float | None = option(None, optional(USD_PER_HOUR), "US dollars per GPU and hour")
     price: str | None = option(
-        None, optional(text), "list price of a cloud: aws, azure, gcp ..., any, or an instance type (p4d.24xlarge)"
+        None, optional(TEXT), "list price of a cloud: aws, azure, gcp ..., any, or an instance type (p4d.24xlarge)"
     )
 
     def __post_init__(self) -> None:

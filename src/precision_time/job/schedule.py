@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from precision_time.checks import count_or_zero, known_fields, show
+from precision_time.checks import known_fields, show
 from precision_time.errors import JobError
+from precision_time.field_types import whole
 from precision_time.job.precision import parse_precision
+
+FROM_STEP = whole(0, 10**12, "steps")
+MOST_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,9 @@ def parse_schedule(value: Any, field: str = "precision") -> tuple[PrecisionFrom,
     """Entries from a list of {from_step, precision}; the first starts at step 0, steps increase."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
         raise JobError(f"{field} {show(value)} is not a schedule; give a list of {{from_step, precision}}")
-    entries = tuple(_entry(item, field) for item in value)
+    entries = tuple(_entry(item, field) for item in itertools.islice(value, MOST_ENTRIES + 1))
+    if len(entries) > MOST_ENTRIES:
+        raise JobError(f"{field} has more than {MOST_ENTRIES:,} entries; give at most so many")
     if not entries:
         raise JobError(f"{field} is an empty schedule; give a precision or a list of {{from_step, precision}}")
     if entries[0].from_step != 0:
@@ -50,5 +56,5 @@ def _entry(item: Any, field: str) -> PrecisionFrom:
         if name not in fields:
             raise JobError(f"{field} has an entry without {name}: {show(dict(item))}; add it")
     return PrecisionFrom(
-        count_or_zero(f"{field}.from_step", fields["from_step"]), parse_precision(fields["precision"]).label
+        FROM_STEP(f"{field}.from_step", fields["from_step"]), parse_precision(fields["precision"]).label
     )

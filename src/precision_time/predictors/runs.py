@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from precision_time.checks import positive, positive_or_zero
 from precision_time.errors import PrecisionTimeError, PredictorError
+from precision_time.field_types import SECONDS, number
 from precision_time.job.job import Job
 from precision_time.measurements.repository import data_folder
 from precision_time.predictors.interface import MeasuredJob
@@ -15,6 +15,8 @@ from precision_time.zoo.catalog import ENTRIES
 
 FOLDER = "small_networks"
 """Folder of the runs below `data/` of the repository; its README.md is the data card."""
+_PASS = number(1e-9, 1e9, "seconds")
+_SPREAD = number(1e-9, 1e3, zero=True)
 TABLE, DEVICE = "runs.csv", "device.json"
 _NEEDED = (
     "id",
@@ -72,9 +74,9 @@ def _measured(cells: Mapping[str, str], device: str | None, where: str) -> Measu
             }
         )
         entry = ENTRIES.get(job.model)
-        seconds = positive("pass_s", cells["pass_s"])
-        cost_s = positive_or_zero("cost_s", cells["cost_s"] or 0.0)
-        spread = positive_or_zero("spread", cells["spread"]) if cells["spread"] else None
+        seconds = _PASS("pass_s", cells["pass_s"])
+        cost_s = SECONDS("cost_s", cells["cost_s"] or 0.0)
+        spread = _SPREAD("spread", cells["spread"]) if cells["spread"] else None
     except PrecisionTimeError as error:
         raise PredictorError(f"{where}: {error}; correct the line, or measure again") from error
     return MeasuredJob(

@@ -1,4 +1,4 @@
-"""A named model with a job's `model_config`: keys are checked, and sizes that follow from others are derived."""
+"""A named model with a job's `model_config` and `input`: values are checked, and sizes that follow are derived."""
 
 from __future__ import annotations
 
@@ -6,48 +6,81 @@ from collections.abc import Mapping
 from typing import Any
 
 from precision_time.errors import JobError, nearest
+from precision_time.zoo.shape_fields import INPUT, config_field
+from precision_time.zoo.workload import ZooEntry
 
 
-def with_overrides(model: str, default: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`default` updated by `overrides`, with the sizes that depend on an overridden one derived again.
+def with_overrides(entry: ZooEntry, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry's config updated by `overrides`, with the sizes that depend on an overridden one derived again.
 
     Unless overridden, a transformer's key/value heads follow its heads, its head size is hidden / heads, and its
-    feed-forward width keeps its ratio to the hidden size. Raises `JobError` for unknown keys and for a number of heads
-    that does not divide the hidden size.
+    feed-forward width keeps its ratio to the hidden size. Raises `JobError` for unknown keys, values outside their
+    range, and sizes that do not divide each other.
     """
-    for key in overrides:
+    model, default = entry.name, entry.config
+    given: dict[str, Any] = {}
+    for key, value in overrides.items():
         if key not in default:
             known = f"; nearest: {nearest(key, default)}" if default else ""
             raise JobError(f"model_config {key!r} is not known to {model}{known}; correct or remove it")
-    config = {**default, **overrides}
-    if "hidden" in overrides or "heads" in overrides:
-        _derive(config, default, overrides)
+        given[key] = config_field(entry.builder, key).type(f"model_config.{key}", value)
+    config = {**default, **given}
+    if "hidden" in given or "heads" in given:
+        _derive(config, default, given)
     _check_heads(model, config)
+    _check_experts(model, config)
     return config
+
+
+def checked_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Input sizes with checked values; raises `JobError` for a value outside its range."""
+    return {
+        key: INPUT[key].type(f"input.{key}", value) if key in INPUT and value is not None else value
+        for key, value in sizes.items()
+    }
 
 
 def _derive(config: dict[str, Any], default: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     hidden, heads = config.get("hidden"), config.get("heads")
     if "ffn" in default and "ffn" not in overrides and hidden:
-        config["ffn"] = round(default["ffn"] * hidden / default["hidden"])
+        config["ffn"] = max(1, round(default["ffn"] * hidden / default["hidden"]))
     if "kv_heads" in default and "kv_heads" not in overrides and default["kv_heads"] == default["heads"]:
         config["kv_heads"] = heads
     if "head_dim" in default and "head_dim" not in overrides and hidden and heads:
-        config["head_dim"] = hidden // heads
+        config["head_dim"] = max(1, hidden // heads)
+
+
+_HEADS = (("heads", "hidden", "head_dim"), ("generator_heads", "generator_hidden", "generator_head_dim"))
+"""(heads, the width that they divide, the key that gives their size instead)."""
 
 
 def _check_heads(model: str, config: Mapping[str, Any]) -> None:
-    heads, hidden = config.get("heads"), config.get("hidden")
-    if not isinstance(heads, int) or not isinstance(hidden, int):
-        return
-    if heads < 1 or hidden < 1:
-        raise JobError(f"model_config of {model} has heads={heads}, hidden={hidden}; both must be at least 1")
-    derived = config.get("head_dim", hidden // heads) == hidden // heads
-    if derived and hidden % heads:
+    for heads_key, hidden_key, size_key in _HEADS:
+        heads, hidden = config.get(heads_key), config.get(hidden_key)
+        if heads is None or hidden is None:
+            continue
+        derived = config.get(size_key, hidden // heads) == max(1, hidden // heads)
+        if derived and hidden % heads:
+            raise JobError(
+                f"model_config {hidden_key}={hidden} of {model} is not a multiple of {heads_key}={heads}; "
+                f"use {hidden_key}={hidden - hidden % heads or heads} or give head_dim"
+            )
+    heads = config.get("heads")
+    if heads is not None and heads % config.get("kv_heads", heads):
         raise JobError(
-            f"model_config hidden={hidden} of {model} is not a multiple of heads={heads}; "
-            f"use hidden={hidden - hidden % heads or heads} or give head_dim"
+            f"model_config kv_heads={config['kv_heads']} of {model} does not divide heads={heads}; use a divisor"
         )
-    kv_heads = config.get("kv_heads", heads)
-    if isinstance(kv_heads, int) and (kv_heads < 1 or heads % kv_heads):
-        raise JobError(f"model_config kv_heads={kv_heads} of {model} does not divide heads={heads}; use a divisor")
+
+
+def _check_experts(model: str, config: Mapping[str, Any]) -> None:
+    experts = config.get("experts")
+    if not experts:
+        return
+    if not 1 <= config["topk"] <= experts:
+        raise JobError(
+            f"model_config topk={config['topk']} of {model} is not from 1 to experts={experts}; a token takes so many"
+        )
+    if not config["moe_ffn"]:
+        raise JobError(f"model_config moe_ffn of {model} is 0 with experts={experts}; give the width of one expert")
+    if config["local_experts"] > experts:
+        raise JobError(f"model_config local_experts={config['local_experts']} of {model} is above experts={experts}")

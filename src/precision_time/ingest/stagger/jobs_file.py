@@ -19,19 +19,21 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from precision_time.checks import (
+from precision_time.checks import known_fields, show, text, word
+from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
+from precision_time.field_types import (
+    BATCH,
+    SAMPLES,
+    SHARE,
+    SWITCH,
     apply_checks,
-    count,
-    known_fields,
+    choice,
+    number,
     option,
     optional,
-    positive,
-    show,
-    switch,
-    text,
-    word,
+    structured,
+    whole,
 )
-from precision_time.errors import DataError, JobError, PrecisionTimeError, nearest
 from precision_time.ingest.storage.pictures import INDEX
 from precision_time.job.code import GIVEN, CodeRule, check_code, rule_of
 from precision_time.reading import read_mapping
@@ -41,6 +43,8 @@ ORDERS = ("independent", "same")
 GROUPS = ("samples", "batch", "more")
 PLACEHOLDERS = ("samples", "first", "epochs")
 PYTHON = "python:"
+WINDOW = number(1e-3, 1e7, "seconds")
+SIZE = number(1, 1e18, "bytes")
 RESETS = ("page_cache", "folder", "command")
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(k|m|g|t|ki|mi|gi|ti)?b?\s*", re.IGNORECASE)
@@ -54,9 +58,10 @@ def size_in_bytes(field_name: str, value: Any) -> float:
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
         value = float(match[1]) * _FACTORS[(match[2] or "").lower()]
     try:
-        return positive(field_name, value)
+        size: float = SIZE(field_name, value)
     except JobError:
         raise JobError(f"{field_name} {show(value)} is no size; give bytes or a unit, for example 2GiB") from None
+    return size
 
 
 def _parts(field_name: str, value: Any) -> Mapping[str, float]:
@@ -68,7 +73,7 @@ def _parts(field_name: str, value: Any) -> Mapping[str, float]:
             f"{field_name} must be a name, or names with shares, not {show(value)}; "
             f"for example {field_name}: {{common: 0.7, own: 0.3}}"
         )
-    shares = {text(field_name, name): positive(f"{field_name}.{name}", share) for name, share in value.items()}
+    shares = {text(field_name, name): SHARE(f"{field_name}.{name}", share) for name, share in value.items()}
     if abs(sum(shares.values()) - 1.0) > 1e-6:
         raise JobError(f"{field_name} has shares that add up to {sum(shares.values()):g}; make them add up to 1")
     return shares
@@ -140,13 +145,17 @@ class CacheSpec:
     """`cache:` of the file. `reset` empties it, `warm` fills it; capacity in bytes."""
 
     _: KW_ONLY
-    reset: Mapping[str, str] = option("page_cache", _reset, "how the cache is emptied before a cold window")
-    capacity: float | None = option(None, optional(size_in_bytes), "bytes it holds; without it, all data fit")
-    policy: str = option("lru", word(POLICIES), "what it does when full", POLICIES)
-    warm: str | None = option(None, optional(_warm), "a command that loads all data into it")
+    reset: Mapping[str, str] = option(
+        "page_cache", structured("mapping", _reset), "how the cache is emptied before a cold window"
+    )
+    capacity: float | None = option(
+        None, optional(structured("size", size_in_bytes)), "bytes it holds; without it, all data fit"
+    )
+    policy: str = option("lru", choice(POLICIES), "what it does when full")
+    warm: str | None = option(None, optional(structured("text", _warm)), "a command that loads all data into it")
     coalesces: bool | None = option(
         None,
-        optional(switch),
+        optional(SWITCH),
         "whether jobs that miss one sample at once share one read (default: only the page cache)",
     )
 
@@ -160,11 +169,13 @@ class CalibrationSpec:
 
     _: KW_ONLY
     samples: int | None = option(
-        None, optional(count), "samples of a window (default: a tenth of an epoch, but no longer than half of window_s)"
+        None,
+        optional(SAMPLES),
+        "samples of a window (default: a tenth of an epoch, but no longer than half of window_s)",
     )
-    window_s: float = option(8.0, positive, "seconds of a window of a job that cannot read a subset")
-    repeats: int = option(1, count, "least number of measurements of each window")
-    patience_s: float = option(120.0, positive, "seconds without any progress after which a job counts as hung")
+    window_s: float = option(8.0, WINDOW, "seconds of a window of a job that cannot read a subset")
+    repeats: int = option(1, whole(1, 10**4, "measurements"), "least number of measurements of each window")
+    patience_s: float = option(120.0, WINDOW, "seconds without any progress after which a job counts as hung")
 
     def __post_init__(self) -> None:
         apply_checks(self)
@@ -175,15 +186,21 @@ class JobSpec:
     """One of `jobs:`. `run` is a shell command or python:FILE:FUNCTION, relative to the folder of the file."""
 
     _: KW_ONLY
-    name: str = option("", _file_name, "name, also of its logs")
-    run: str = option("", text, "a command, or python:FILE:FUNCTION")
-    arguments: Mapping[str, Any] = option(None, _arguments, "arguments of the function, beside the subset it reads")
-    epochs: int = option(1, count, "passes over its data")
-    samples: int | None = option(None, optional(count), "samples of an epoch, when they differ from the other jobs'")
-    data: Mapping[str, float] | None = option(None, optional(_parts), "parts of the data it reads, when they differ")
-    progress: str | None = option(None, optional(_pattern), "pattern of the log lines with its progress")
-    batch_size: int | None = option(None, optional(count), "samples of a batch, for a pattern that counts batches")
-    bytes_per_sample: float | None = option(None, optional(size_in_bytes), "mean size of a sample")
+    name: str = option("", structured("text", _file_name), "name, also of its logs")
+    run: str = option("", structured("text", text), "a command, or python:FILE:FUNCTION")
+    arguments: Mapping[str, Any] = option(
+        None, structured("mapping", _arguments), "arguments of the function, beside the subset it reads"
+    )
+    epochs: int = option(1, whole(1, 10**6, "epochs"), "passes over its data")
+    samples: int | None = option(None, optional(SAMPLES), "samples of an epoch, when they differ from the other jobs'")
+    data: Mapping[str, float] | None = option(
+        None, optional(structured("mapping", _parts)), "parts of the data it reads, when they differ"
+    )
+    progress: str | None = option(
+        None, optional(structured("text", _pattern)), "pattern of the log lines with its progress"
+    )
+    batch_size: int | None = option(None, optional(BATCH), "samples of a batch, for a pattern that counts batches")
+    bytes_per_sample: float | None = option(None, optional(structured("size", size_in_bytes)), "mean size of a sample")
 
     def __post_init__(self) -> None:
         apply_checks(self)
@@ -303,8 +320,10 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
         raise JobError("jobs must be a list of at least one job; for example jobs: [{name: a, run: python train.py}]")
     defaults = {
         "data": _parts("data", fields.get("data", "data")),
-        "samples": optional(count)("samples", fields.get("samples")),
-        "bytes_per_sample": optional(size_in_bytes)("bytes_per_sample", fields.get("bytes_per_sample")),
+        "samples": optional(SAMPLES)("samples", fields.get("samples")),
+        "bytes_per_sample": optional(structured("size", size_in_bytes))(
+            "bytes_per_sample", fields.get("bytes_per_sample")
+        ),
     }
     jobs = tuple(_job(index, spec, defaults, folder) for index, spec in enumerate(listed))
     names = [job.name for job in jobs]

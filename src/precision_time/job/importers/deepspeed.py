@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import count_or_zero, positive_or_zero, show
+from precision_time.checks import show
 from precision_time.errors import JobError
+from precision_time.field_types import MOST_GPUS, number, whole
 from precision_time.job.importers.imported import Imported, Reader, is_on
 
 KIND = "DeepSpeed config"
+_LOSS_SCALE = number(1e-9, 1e12, zero=True)
+_SHARD = whole(0, MOST_GPUS, "ranks")
 KEYS = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization",
     "fp16", "bf16", "gradient_clipping", "zero_allow_untested_optimizer",
@@ -90,7 +93,7 @@ def _precision(reader: Reader, fields: dict[str, Any]) -> str:
     half, bf16, amp = _section(reader, "fp16"), _section(reader, "bf16"), _section(reader, "amp")
     reader.refuse("superseded by bf16", "bfloat16")
     if half.on("enabled"):
-        if positive_or_zero("fp16.loss_scale", half.take("loss_scale", default=0)) > 0.0:  # 0: dynamic
+        if _LOSS_SCALE("fp16.loss_scale", half.take("loss_scale", default=0)) > 0.0:  # 0: dynamic
             fields["loss_scale"] = "static"
         return "fp16-master"
     if bf16.on("enabled"):
@@ -112,7 +115,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
         layout["overlap_param_gather"] = deep
     for name in ("mics_shard_size", "zero_hpz_partition_size"):
         size = zero.take(name, default=0)
-        size = 0 if size == -1 else count_or_zero(name, size)  # MiCS: -1 is off
+        size = 0 if size == -1 else _SHARD(name, size)  # MiCS: -1 is off
         if size > 1 and str(stage).strip() != "0":
             layout["shard"] = size
             if name == "zero_hpz_partition_size":

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from precision_time.checks import count
 from precision_time.errors import JobError
+from precision_time.field_types import COUNT, GPUS, NODES
 from precision_time.job.job import Job
 from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.run import RUN_FIELDS
@@ -61,14 +61,14 @@ class Imported:
     def _settle_batch(self, fields: dict[str, Any]) -> None:
         """Sets batch_size or grad_accum, whichever is missing, from the global batch and dp."""
         total = self.global_batch or 1
-        gpus = count("gpus", fields["gpus"])
+        gpus = GPUS("gpus", fields["gpus"])
         dp = parse_layout(fields.get("layout", "dp"), gpus, _nodes(fields)).dp
         if "batch_size" not in fields and "grad_accum" not in fields:
             fields["grad_accum"] = 1
         known, missing = ("batch_size", "grad_accum") if "batch_size" in fields else ("grad_accum", "batch_size")
         if missing in fields:
             return  # both are given, and override the total
-        each = count(known, fields[known]) * dp
+        each = COUNT(known, fields[known]) * dp
         if total % each:
             raise JobError(
                 f"global batch {total} of the {self.kind} is not a multiple of {known} {fields[known]} x dp {dp} = "
@@ -86,7 +86,7 @@ class Imported:
 
 
 def _nodes(fields: Mapping[str, Any]) -> int | None:
-    return None if fields.get("nodes") is None else count("nodes", fields["nodes"])
+    return None if fields.get("nodes") is None else NODES("nodes", fields["nodes"])
 
 
 class Reader:
@@ -112,7 +112,7 @@ class Reader:
     def number(self, *names: str, default: int | None = None) -> int | None:
         """The same for a whole number of at least 1. Raises JobError, with the file's name of it, for anything else."""
         value = self.take(*names)
-        return default if value is None else count(names[0], value)
+        return default if value is None else COUNT(names[0], value)
 
     def on(self, *names: str) -> bool:
         """Whether a switch is set and on."""

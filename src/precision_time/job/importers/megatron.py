@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import count, show
+from precision_time.checks import show
 from precision_time.errors import JobError
+from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import NO_EFFECT, Imported, Reader, is_on
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.shell import arguments
@@ -217,7 +218,7 @@ def _step(reader: Reader, fields: dict[str, Any]) -> None:
     run: dict[str, Any] = {}
     for field, name in (("steps", "train-iters"), ("samples", "train-samples")):
         if (value := reader.take(name)) is not None and not run:
-            run[field] = count(name, value)
+            run[field] = COUNT(name, value)
     if "save" in reader.left and (every := reader.number("save-interval")) is not None:
         run["checkpoint_every_steps"] = every
     if run:

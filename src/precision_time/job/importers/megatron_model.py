@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from precision_time.checks import positive, positive_or_zero
+from precision_time.field_types import SHARE, number
 from precision_time.job.importers.imported import NO_EFFECT, Reader
 
 _POSITIONS = {"learned_absolute": "learned", "rope": "rope", "none": "none"}
@@ -20,6 +20,7 @@ _LATENT = (
     ("q_lora", "q-lora-rank"), ("kv_lora", "kv-lora-rank"), ("qk_nope", "qk-head-dim"),
     ("qk_rope", "qk-pos-emb-head-dim"), ("v_head", "v-head-dim"),
 )  # fmt: skip
+_ROTARY = number(1e-3, 1)
 _UNSUPPORTED = "no such part in the zoo's decoder"
 
 
@@ -58,7 +59,7 @@ def _attention(reader: Reader, config: dict[str, Any]) -> None:
     if kind not in _POSITIONS:
         reader.not_taken[f"position-embedding-type {kind}"] = "no model of it; taken as rope"
     config["pos"] = _POSITIONS.get(kind, "rope")
-    percent = positive("rotary-percent", reader.take("rotary-percent", default=1.0))
+    percent = _ROTARY("rotary-percent", reader.take("rotary-percent", default=1.0))
     if config["pos"] == "rope" and percent != 1.0:
         config["rotary_percent"] = percent
     reader.refuse(
@@ -77,7 +78,7 @@ def _blocks(reader: Reader, config: dict[str, Any]) -> None:
     config["norm"] = "rmsnorm" if kind.lower() == "rmsnorm" else "layernorm"
     config["bias"] = 0 if reader.on("disable-bias-linear") else 1
     config["tied_embeddings"] = 0 if reader.on("untie-embeddings-and-output-weights") else 1
-    drops = [positive_or_zero(name, reader.take(name, default=0.1)) for name in ("hidden-dropout", "attention-dropout")]
+    drops = [SHARE(name, reader.take(name, default=0.1)) for name in ("hidden-dropout", "attention-dropout")]
     config["dropout"] = max(drops)
     if drops[0] != drops[1]:
         reader.not_taken["hidden-dropout and attention-dropout"] = f"one rate for both; taken as {max(drops)}"

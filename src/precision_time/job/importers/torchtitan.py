@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import count, show
+from precision_time.checks import show
 from precision_time.errors import JobError
+from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported, Reader
 
 KIND = "torchtitan config"
@@ -135,7 +136,8 @@ def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) ->
     fields["batch_size"] = micro
     total = reader.take("training.global_batch_size", default=-1)
     if str(total).strip() != "-1":
-        return count("training.global_batch_size", total)
+        batch: int = COUNT("training.global_batch_size", total)
+        return batch
     fields["grad_accum"] = local // micro
     return None
 
