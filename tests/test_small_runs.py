@@ -285,7 +285,11 @@ def test_the_reader_names_the_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,model\nx,y\n", encoding="utf-8")
     with pytest.raises(DataError, match="has no column model_config"):
         read_runs(tmp_path / "a.csv")
-    for cell, why in (("0", "pass_s must be a number of seconds"), ("soon", "line 2: pass_s must be a number"), ("inf", "not 'inf'")):
+    for cell, why in (
+        ("0", "pass_s must be a number"),
+        ("soon", "line 2: pass_s must be a number"),
+        ("inf", "not 'inf'"),
+    ):
         names, values = text[0].split(","), text[1].split(",")
         values[names.index("pass_s")] = cell
         (tmp_path / "b.csv").write_text(f"{text[0]}\n{','.join(values)}\n", encoding="utf-8")
