@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor, environment_of
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Covariance
 from precision_time.anchors.posterior import Anchors
+from precision_time.shipped import shipped_file
 
 COLUMNS = (
     "id", "source", "trust", "family", "model", "gpu", "arch", "maths", "precision", "framework", "setting",
@@ -38,8 +38,7 @@ def shipped_covariance() -> Covariance:
 
 @cache
 def read_base() -> Any:
-    file = resources.files("precision_time.anchors") / "data" / "published.json"
-    return json.loads(file.read_text(encoding="utf-8"))
+    return json.loads(shipped_file("anchors/data/published.json").read_bytes())
 
 
 def _anchor(row: list[Any]) -> Anchor:

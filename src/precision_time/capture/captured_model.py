@@ -21,11 +21,11 @@ from precision_time.errors import JobError, nearest
 from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
+from precision_time.shipped import is_shipped, shipped_file
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
 
-_SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
 _PREFIXES = ("torchvision", "timm", "hf")
 
 
@@ -146,7 +146,7 @@ def _sizes(job: Job, entry: ZooEntry) -> dict[str, Any]:
 
 
 def _is_shipped(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> bool:
-    if dict(config) != dict(entry.config) or not (_SHIPPED / f"{entry.name}.zip").exists():
+    if dict(config) != dict(entry.config) or not is_shipped(f"zoo/data/{entry.name}.zip"):
         return False
     symbols = {s.name: s for s in entry.symbols}
     for name, value in sizes.items():
@@ -237,7 +237,7 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
     sizes = dict(key.sizes)
     if key.shipped:
         variant = regime if key.attention == "flash" else f"{regime}.math"
-        stored = symbolic.load(_SHIPPED / f"{key.name}.zip", variant)
+        stored = symbolic.load(shipped_file(f"zoo/data/{key.name}.zip"), variant)
         concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
         graph = symbolic.evaluate(stored, concrete, dtype_renames(key.precision))
     else:

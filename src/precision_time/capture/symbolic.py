@@ -27,6 +27,7 @@ from precision_time.capture.graph import (
     TensorSpec,
 )
 from precision_time.errors import CaptureError, DataError
+from precision_time.shipped import write_shipped
 
 FORMAT = 2
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed date in the archive: the same graphs give the same bytes
@@ -161,7 +162,7 @@ def save(path: Path, variants: Mapping[str, Mapping[str, Any]], provenance: Mapp
         for member, content in [("provenance", provenance), *sorted(variants.items())]:
             text = json.dumps(content, separators=(",", ":"))
             archive.writestr(zipfile.ZipInfo(f"{member}.json", _EPOCH), text, zipfile.ZIP_LZMA)
-    path.write_bytes(buffer.getvalue())
+    write_shipped(path, buffer.getvalue())
 
 
 def load(path: Path, variant: str) -> dict[str, Any]:

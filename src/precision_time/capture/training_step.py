@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from precision_time.bounded_cache import bounded
@@ -25,12 +24,11 @@ from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
 from precision_time.job.precision import Precision
+from precision_time.shipped import is_shipped, shipped_file
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.templates import TEMPLATES, Template, template_for
-
-_SHIPPED = Path(__file__).parent.parent / "zoo" / "data"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,12 +300,12 @@ def _template(key: _Key, config: Mapping[str, Any]) -> Template | None:
     if key.device_type != "cuda" and key.precision.autocast:
         return None
     template = template_for(key.builder, config, _attention(key))
-    return template if template is not None and _path(template).exists() else None
+    return template if template is not None and is_shipped(_name(template)) else None
 
 
 def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
     regime = regime_of(key.precision)
-    stored = _stored(str(_path(template)), regime if _attention(key) == "flash" else f"{regime}.math")
+    stored = _stored(_name(template), regime if _attention(key) == "flash" else f"{regime}.math")
     graph = symbolic.evaluate(stored, template.sizes_of(config, sizes), dtype_renames(key.precision))
     return replace(template.with_dropout(graph, config), name=key.name)
 
@@ -322,10 +320,10 @@ def _attention(key: _Key) -> str:
     return "math" if key.attention == "math" else "flash"
 
 
-def _path(template: Template) -> Path:
-    return _SHIPPED / f"template-{template.name}.zip"
+def _name(template: Template) -> str:
+    return f"zoo/data/template-{template.name}.zip"
 
 
 @bounded()
-def _stored(path: str, variant: str) -> dict[str, Any]:
-    return symbolic.load(Path(path), variant)
+def _stored(name: str, variant: str) -> dict[str, Any]:
+    return symbolic.load(shipped_file(name), variant)

@@ -28,7 +28,8 @@ from precision_time.measurements.repository import STEPS
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import ErrorStatistics, labels, percent
 from precision_time.report.table import Table
-from precision_time.report.write import compact_json, write_whole
+from precision_time.report.write import compact_json
+from precision_time.shipped import write_shipped
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
 
@@ -209,6 +210,5 @@ def run(tables: Path, judge_only: bool = False) -> None:
     if not judge_only:
         shipped_anchors = [j.anchor for j in judge(traced, shipped(), "none")]
         content = document(shipped_anchors, fit_covariance([j.anchor for j in judged]), source)
-        OUTPUT.parent.mkdir(exist_ok=True)
-        write_whole(OUTPUT, compact_json(content) + "\n")
+        write_shipped(OUTPUT, compact_json(content) + "\n")
         print(f"{len(shipped_anchors)} anchors -> {OUTPUT}", file=sys.stderr)

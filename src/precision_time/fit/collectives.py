@@ -40,7 +40,7 @@ from precision_time.fit.provenance import sha256
 from precision_time.hardware import fabric
 from precision_time.hardware.fabric import Fabric, Group
 from precision_time.reading import to_json
-from precision_time.report.write import write_whole
+from precision_time.shipped import write_shipped
 from precision_time.timing.collectives import Constants, Fit, collective_seconds
 
 OUTPUT = Path(__file__).parents[1] / "timing" / "data" / "collectives.json"
@@ -317,6 +317,6 @@ def _rounded(value: Any) -> Any:
 def run(tables: Path, output: Path = OUTPUT) -> None:
     """Fit the tables below `tables` and write the parameters to `output`."""
     content = document(tables)
-    write_whole(output, to_json(content, indent=1) + "\n")
+    write_shipped(output, to_json(content, indent=1) + "\n")
     points = content["provenance"]["points_fitted"]
     print(f"{points:,} points, {len(content['fabrics'])} fabrics -> {output}", file=sys.stderr)

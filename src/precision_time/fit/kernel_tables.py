@@ -19,6 +19,7 @@ import pandas as pd
 from precision_time.hardware.fields import arch_family
 from precision_time.hardware.gpu import Gpu
 from precision_time.reading import read_records
+from precision_time.shipped import shipped_file
 from precision_time.timing.curves import Array
 from precision_time.timing.work import (
     MATMUL,
@@ -31,7 +32,7 @@ from precision_time.timing.work import (
     memory_work,
 )
 
-GPUS = Path(__file__).parents[1] / "hardware" / "data" / "gpus.csv"
+GPUS = "hardware/data/gpus.csv"
 SEED = 20261121
 TABLES = ("neusight.parquet", "aic_gemm.parquet", "aic_attention.parquet")
 _PEAKS = {
@@ -69,10 +70,10 @@ class Rows:
         return len(self.works)
 
 
-def read_gpus(path: Path = GPUS) -> dict[str, Gpu]:
+def read_gpus() -> dict[str, Gpu]:
     """The devices of the kernel tables, by the name that these tables use."""
     gpus: dict[str, Gpu] = {}
-    for _, row in read_records(path, ()):
+    for _, row in read_records(shipped_file(GPUS), ()):
         arch = row["arch"]
         short = next((new for old, new in _ARCH.items() if arch.startswith(old)), arch_family(arch))
         gpus[row["gpu"]] = Gpu(

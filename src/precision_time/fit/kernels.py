@@ -25,7 +25,7 @@ from precision_time.fit.provenance import sha256
 from precision_time.reading import read_json, to_json
 from precision_time.report.errors import percent
 from precision_time.report.table import Table
-from precision_time.report.write import write_whole
+from precision_time.shipped import write_shipped
 
 Sets = dict[str, dict[str, Any]]
 # These keep their own set but are left out of the set of their architecture: the RTX PRO is Blackwell by name only
@@ -130,7 +130,7 @@ def run(
         content |= {"measured": {folder.file: folder.described() for folder in folders}}
         content |= {"own_evaluation": evaluation, "own": own}
         print(error_table(evaluation))
-    write_whole(output, as_json(content))
+    write_shipped(output, as_json(content))
     for folder in folders:
         print(folder, file=sys.stderr)
     print(f"{sum(len(group) for group in rows):,} rows, {len(sets)} curves -> {output}", file=sys.stderr)

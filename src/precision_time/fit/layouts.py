@@ -27,7 +27,8 @@ from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import ErrorStatistics, labels
 from precision_time.report.table import Table
-from precision_time.report.write import compact_json, write_whole
+from precision_time.report.write import compact_json
+from precision_time.shipped import write_shipped
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import LayoutCosts
 
@@ -303,5 +304,5 @@ def run(tables: Path, judge_only: bool = False) -> None:
     print(file=sys.stderr)
     print(summary(judged))
     if not judge_only:
-        write_whole(OUTPUT, compact_json(document(judged, source)) + "\n")
+        write_shipped(OUTPUT, compact_json(document(judged, source)) + "\n")
         print(f"{len(judged.theta)} factors from {len(judged.fitted_on)} rows -> {OUTPUT}", file=sys.stderr)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from precision_time.shipped import shipped_file, shipped_names
 
 
 def sha256(path: Path) -> str:
@@ -42,8 +43,7 @@ def parameters_digest() -> str:
     Provenance and dates are left out.
     """
     digest = hashlib.sha256()
-    files = [f for f in (resources.files("precision_time.timing") / "data").iterdir() if f.name.endswith(".json")]
-    for file in sorted(files, key=lambda f: f.name):
+    for file in map(shipped_file, shipped_names("timing/data")):
         if file.name in _OF_LAYOUTS:
             continue
         content = json.loads(file.read_text(encoding="utf-8"))

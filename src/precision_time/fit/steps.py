@@ -33,7 +33,8 @@ from precision_time.measurements.repository import STEPS
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import labels
 from precision_time.report.table import Table
-from precision_time.report.write import compact_json, write_whole
+from precision_time.report.write import compact_json
+from precision_time.shipped import write_shipped
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.step_factors import GROUP_PRIOR
 
@@ -93,5 +94,5 @@ def run(tables: Path, judge_only: bool = False) -> None:
     if not judge_only:
         fitted = fit(traced)
         content = document(fitted, runs["held out by model family"], source, traced)
-        write_whole(OUTPUT, compact_json(content) + "\n")
+        write_shipped(OUTPUT, compact_json(content) + "\n")
         print(f"{len(fitted.theta)} factors from {len(traced)} rows -> {OUTPUT}", file=sys.stderr)

@@ -28,8 +28,9 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
 from precision_time.reading import read_mapping
+from precision_time.shipped import shipped_file
 
-_DATA = Path(__file__).parent / "data"
+_DATA = "hardware/data"
 T = TypeVar("T")
 _SECTIONS = ("gpus", "nodes", "fabrics", "prices")
 _OWN_TO_A_NODE = {"default_for", "aliases", "source"}
@@ -209,7 +210,7 @@ def cluster(gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes
 
 @cache
 def _builtin_gpus() -> Mapping[str, Gpu]:
-    with (_DATA / "gpus.csv").open(newline="", encoding="utf-8") as lines:
+    with shipped_file(f"{_DATA}/gpus.csv").open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines)
         return {row["name"]: gpu_from_entry(row["name"], row, f"gpus.csv: {row['name']}") for row in rows}
 
@@ -223,18 +224,18 @@ def _builtin_nodes() -> Mapping[str, Node]:
 
 @cache
 def _builtin_node_entries() -> Mapping[str, Entry]:
-    return _read_document(_DATA / "nodes.yaml")
+    return _read_document(shipped_file(f"{_DATA}/nodes.yaml"))
 
 
 @cache
 def _builtin_fabrics() -> Mapping[str, Fabric]:
-    document = _read_document(_DATA / "fabrics.yaml")
+    document = _read_document(shipped_file(f"{_DATA}/fabrics.yaml"))
     return {name: fabric_from_entry(name, entry, f"fabrics.yaml: {name}") for name, entry in document.items()}
 
 
 @cache
 def _builtin_prices() -> Mapping[str, Price]:
-    document = _read_document(_DATA / "prices.yaml")
+    document = _read_document(shipped_file(f"{_DATA}/prices.yaml"))
     sources = document["sources"]
     return {
         name: price_from_entry(

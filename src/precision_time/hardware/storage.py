@@ -21,8 +21,9 @@ from precision_time.field_types import NAME
 from precision_time.hardware.aliases import plain
 from precision_time.hardware.fields import STORAGE, check_noun, values_of
 from precision_time.reading import SUFFIXES, read_mapping, to_json
+from precision_time.shipped import shipped_file
 
-_DATA = Path(__file__).parent / "data" / "storages.yaml"
+_DATA = "hardware/data/storages.yaml"
 
 MEASURED_SPREAD = 0.10
 """Spread of the log of read times on a storage that was measured, from one run to the next: chosen."""
@@ -90,7 +91,7 @@ _REQUIRED = ("bandwidth_gb_per_s", "stream_mb_per_s", "latency_ms")
 @cache
 def storages() -> Mapping[str, Storage]:
     """The catalog, by name."""
-    document = _read(_DATA)
+    document = _read(shipped_file(_DATA))
     catalog = {name: Storage.from_dict(name, entry, f"storages.yaml: {name}") for name, entry in document.items()}
     return MappingProxyType(catalog)
 

@@ -24,7 +24,7 @@ from precision_time.measure.bench import Bench
 from precision_time.measure.products import Limits
 from precision_time.measure.recording import Recorded, in_dtype, label, passes, record, tensors_of
 from precision_time.measure.replay import bench_of, weighed_operators
-from precision_time.report.write import write_whole
+from precision_time.shipped import shipped_file, write_shipped
 from precision_time.timing.operators import WorkOptions, works
 from precision_time.zoo.catalog import ENTRIES
 
@@ -54,9 +54,9 @@ class ZooOperator:
     recorded: Recorded
 
 
-def zoo_operators(path: Path = DATA) -> list[ZooOperator]:
+def zoo_operators() -> list[ZooOperator]:
     """The shipped operators: the largest of every model first, then the second largest of every model, and so on."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(shipped_file(f"measure/data/{DATA.name}")) as archive:
         content = json.loads(archive.read("operators.json"))
     return [
         ZooOperator(
@@ -150,13 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [one.model, one.precision, one.share, one.flops, r.operator, r.overload, r.arguments, r.keywords]
             )
     text = json.dumps({"torch": torch.__version__, "operators": rows}, separators=(",", ":"))
-    DATA.parent.mkdir(exist_ok=True)
     info = zipfile.ZipInfo("operators.json", (1980, 1, 1, 0, 0, 0))
     info.compress_type = zipfile.ZIP_DEFLATED
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(info, text, compresslevel=9)
-    write_whole(DATA, buffer.getvalue())
+    write_shipped(DATA, buffer.getvalue())
     print(f"{DATA.name}: {len(rows)} operators, {DATA.stat().st_size / 1e3:.0f} kB", file=sys.stderr)
     return 0
 

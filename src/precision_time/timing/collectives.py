@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, log2
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from precision_time.errors import JobError
 from precision_time.hardware.fabric import Cluster, Fabric, Group
+from precision_time.shipped import shipped_file
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
@@ -88,8 +88,7 @@ class Fit:
 @cache
 def fitted() -> Fit:
     """The constants that ship with the package."""
-    text = (Path(__file__).parent / "data" / "collectives.json").read_text(encoding="utf-8")
-    return fit_from(json.loads(text))
+    return fit_from(json.loads(shipped_file("timing/data/collectives.json").read_bytes()))
 
 
 def fit_from(document: Mapping[str, Any]) -> Fit:

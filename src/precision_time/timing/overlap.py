@@ -15,11 +15,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from precision_time.errors import JobError
 from precision_time.hardware.fabric import Cluster, Group
+from precision_time.shipped import shipped_file
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,5 @@ def _bytes_per_s(group: Group, in_switch: bool) -> float:
 
 @cache
 def _numbers() -> Mapping[str, Any]:
-    text = (Path(__file__).parent / "data" / "overlap.json").read_text(encoding="utf-8")
-    numbers: dict[str, Any] = json.loads(text)
+    numbers: dict[str, Any] = json.loads(shipped_file("timing/data/overlap.json").read_bytes())
     return numbers

@@ -13,12 +13,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from precision_time.errors import DataError
+from precision_time.shipped import shipped_file
 from precision_time.timing.corrections import Correction
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
 from precision_time.timing.work import (
@@ -92,16 +91,8 @@ class Resolved:
 
 @cache
 def read_data(name: str) -> dict[str, Any]:
-    """A JSON file of `timing/data`; `{}` when it does not exist."""
-    path = resources.files("precision_time.timing") / "data" / name
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except json.JSONDecodeError as error:
-        raise DataError(f"{name} of the package is not valid JSON ({error}); reinstall or refit it.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{name} of the package must hold one JSON object; reinstall or refit it.")
+    """A JSON file of `timing/data`. Raises `DataError` where it is not the one that was shipped."""
+    content: dict[str, Any] = json.loads(shipped_file(f"timing/data/{name}").read_bytes())
     return content
 
 

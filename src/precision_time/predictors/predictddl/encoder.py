@@ -12,6 +12,7 @@ the mean over nodes. GHN-2 decodes it into weights of the network; PredictDDL us
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,11 @@ from precision_time.predictors.predictddl.primitives import (
     channel_bin,
     kernel_bin,
 )
+from precision_time.shipped import ROOT, shipped_file, write_shipped
 
 WIDTH = 32
 """Numbers of a node's state and of the graph's vector."""
-WEIGHTS = Path(__file__).parent / "data" / "encoder.npz"
+WEIGHTS = ROOT / "predictors/predictddl/data/encoder.npz"
 """The pre-trained encoder that ships; `python -m benchmarks.papers.predictddl_pretraining` makes it again."""
 
 
@@ -181,14 +183,15 @@ def embed(encoder: Encoder, network: Network) -> Floats:
 
 def save_encoder(encoder: Encoder, path: Path, provenance: dict[str, Any]) -> None:
     """Write the weights and their provenance as one npz."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
     arrays = {name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()}
-    with path.open("wb") as file:
-        np.savez_compressed(file, provenance=np.array(json.dumps(provenance, sort_keys=True)), **arrays)
+    np.savez_compressed(packed, provenance=np.array(json.dumps(provenance, sort_keys=True)), **arrays)
+    write_shipped(path, packed.getvalue())
 
 
-def load_encoder(path: Path = WEIGHTS) -> Encoder:
-    """Read the encoder of an npz. Raises a `DataError` where its shapes are wrong."""
+def load_encoder(path: Path | None = None) -> Encoder:
+    """Read the encoder of an npz, by default the shipped one. Raises a `DataError` where its shapes are wrong."""
+    path = path or shipped_file(WEIGHTS.relative_to(ROOT).as_posix())
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: torch.from_numpy(stored[name].copy()) for name in stored.files if name != "provenance"}
