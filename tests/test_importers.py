@@ -377,3 +377,38 @@ def test_the_command_imports(
     )
     assert main("predict --import a.sh --layout tp=2 --json".split()) == 0
     assert json.loads(capsys.readouterr().out)["job"]["layout"] == "tp=2,dp=4"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", "[training]\nseq_len = [1]\n[parallelism]\n", "training.seq_len is [1]; give a single value"),
+        ("a.toml", '[model]\nname = ["llama3"]\n[training]\nsteps = 1\n', "model.name is ['llama3']; give a single"),
+        ("a.toml", "[model]\nconverters = true\n[training]\nsteps = {a = 1}\n", "names no model"),
+        ("a.json", '{"train_batch_size": [8]}', "train_batch_size is [8]; give a single value"),
+        ("a.json", '{"bf16": [true], "train_batch_size": 1}', "bf16 of the DeepSpeed config is [True]; give a mapping"),
+        ("a.yaml", "num_layers: [2]\nhidden_size: 8", "num-layers is [2]; give a single value"),
+        ("a.yaml", "bf16: true\nmicro_batch_size: {a: 1}\nnum_layers: 2", "names no model"),
+        ("a.sh", "pretrain.py --num-layers 2 --hidden-size 'x", "close the quote"),
+        ("a.sh", 'A="--num-layers 2 \'x"\npretrain.py $A --hidden-size 8', "close the quote"),
+        ("a.sh", "pretrain.py --num-layers 2 --cp-comm-type ' ' --hidden-size 8", "names no model"),
+    ],
+)
+def test_lists_where_single_values_belong_and_open_quotes(
+    name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert main(["predict", "--import", str(path)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("precision-time: error: ")
+    assert message in error
+
+
+def test_a_megatron_file_with_a_switch_of_deepspeed_is_megatron(tmp_path: Path) -> None:
+    path = tmp_path / "megatron.yaml"
+    path.write_text(
+        "num_layers: 2\nhidden_size: 64\nnum_attention_heads: 2\nseq_length: 32\nbf16: true\nworld_size: 1\n"
+    )
+    found = read_import(path)
+    assert (found.kind, found.fields["precision"]) == ("Megatron arguments", "bf16-master")

@@ -66,14 +66,16 @@ def _kernels(value: object, where: str) -> KernelPoints:
         raise CatalogError(f"{where}: columns or rows is missing; give a list of names and a list of rows.")
     for name in columns:
         if name not in KERNEL_COLUMNS:
-            raise CatalogError(f"{where}: unknown column {name!r}; nearest: {nearest(str(name), KERNEL_COLUMNS)}.")
+            raise CatalogError(
+                f"{where}: unknown column {checks.show(name)}; nearest: {nearest(str(name), KERNEL_COLUMNS)}."
+            )
     for name in KERNEL_COLUMNS:
         if columns.count(name) != 1 and not (name in OPTIONAL_COLUMNS and name not in columns):
             raise CatalogError(f"{where}: column {name} is given {columns.count(name)} times in columns; give it once.")
     for index, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(columns):
             raise CatalogError(
-                f"{where}: row {index + 1} is {_short(row)}; give {len(columns)} values, one for each column."
+                f"{where}: row {index + 1} is {checks.show(row)}; give {len(columns)} values, one for each column."
             )
     table: dict[str, tuple[Any, ...]] = dict.fromkeys(columns, ())
     if rows:
@@ -93,7 +95,7 @@ def _text(name: str, values: Sequence[Any], where: str) -> tuple[Any, ...]:
         if bad:
             row = next(i for i, value in enumerate(values) if _hashable(value) == each) + 1
             choice = f"one of {', '.join(allowed)}" if allowed else "a name"
-            raise CatalogError(f"{where}: row {row}: {name} is {_short(values[row - 1])}; use {choice}.")
+            raise CatalogError(f"{where}: row {row}: {name} is {checks.show(values[row - 1])}; use {choice}.")
     return tuple(values)
 
 
@@ -139,12 +141,14 @@ def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
     points = []
     for name, by_ranks in checks.mapping(value, where).items():
         if name not in _COLLECTIVES:
-            raise CatalogError(f"{where}: unknown collective {name!r}; use one of {', '.join(_COLLECTIVES)}.")
+            raise CatalogError(
+                f"{where}: unknown collective {checks.show(name)}; use one of {', '.join(_COLLECTIVES)}."
+            )
         for count, pairs in checks.mapping(by_ranks, f"{where}: {name}").items():
             place = f"{where}: {name}: {count}"
             ranks = RANKS.entry(count, f"{where}: {name}: a number of ranks")
             if not isinstance(pairs, list) or not pairs or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
-                raise CatalogError(f"{place} is {_short(pairs)}; give a list of [bytes, seconds].")
+                raise CatalogError(f"{place} is {checks.show(pairs)}; give a list of [bytes, seconds].")
             sizes = tuple(MESSAGE.entry(size, f"{place}: bytes") for size, _ in pairs)
             seconds = tuple(MESSAGE_SECONDS.entry(time, f"{place}: seconds") for _, time in pairs)
             points.append(CollectivePoints(str(name), ranks, sizes, seconds))
@@ -153,8 +157,3 @@ def _collectives(value: object, where: str) -> tuple[CollectivePoints, ...]:
 
 def _hashable(value: object) -> object:
     return value if isinstance(value, str) else repr(value).encode()
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from precision_time.checks import Entry
+from precision_time.checks import Entry, show
 from precision_time.errors import CatalogError, nearest
 from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
 from precision_time.hardware.entries import (
@@ -100,21 +100,22 @@ class Catalog:
         for section in document:
             if section not in _SECTIONS:
                 raise CatalogError(
-                    f"{where}: unknown section {section!r}; use {', '.join(_SECTIONS)}"
+                    f"{where}: unknown section {show(section)}; use {', '.join(_SECTIONS)}"
                     f" (nearest: {nearest(section, _SECTIONS, 1)})."
                 )
         new = Catalog((*self.overlays, (where, document)))
-        for name, entry in entries(document, "nodes", where).items():
+        for name in entries(document, "nodes", where):
             for key in ("intra", "inter"):
-                if entry.get(key) is not None and entry[key] not in new.fabrics:
+                fabric_name = getattr(new.nodes[name], key)
+                if fabric_name is not None and fabric_name not in new.fabrics:
                     raise CatalogError(
-                        f"{where}: nodes: {name}: {key} is {entry[key]!r}, which is no fabric;"
-                        f" nearest: {nearest(entry[key], new.fabrics)}."
+                        f"{where}: nodes: {name}: {key} is {show(fabric_name)}, which is no fabric;"
+                        f" nearest: {nearest(fabric_name, new.fabrics)}."
                     )
             for gpu_name in (*new.nodes[name].gpu_names, *new.nodes[name].default_for):
                 if gpu_name not in new.gpus:
                     raise CatalogError(
-                        f"{where}: nodes: {name}: {gpu_name!r} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
+                        f"{where}: nodes: {name}: {show(gpu_name)} is no GPU; nearest: {nearest(gpu_name, new.gpus)}."
                     )
         _ = new.gpus, new.fabrics  # validate every entry now, not at first use
         if document.get("prices"):
@@ -268,7 +269,7 @@ def _find(known: Mapping[str, T], others: Mapping[str, str], name: str, kind: st
     target = plain_names.get(name) or others.get(name)
     if target is None:
         raise CatalogError(
-            f"unknown {kind} {asked!r}; nearest: {nearest(asked, {*known, *others})};"
+            f"unknown {kind} {show(asked)}; nearest: {nearest(asked, {*known, *others})};"
             f" or describe it in a device file (docs/hardware.md)."
         )
     return known[target]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.hardware.aliases import plain
 from precision_time.hardware.catalog import Catalog, default_catalog
@@ -54,7 +55,7 @@ class NodeResources:
         best = [name for name in fits if len(name.split("-")) == max(len(f.split("-")) for f in fits)]
         if len(best) != 1:
             raise CatalogError(
-                f"gpu {self.gpu!r} of node {self.name} is {'several' if best else 'none'} of the catalog's; "
+                f"gpu {show(self.gpu)} of node {self.name} is {'several' if best else 'none'} of the catalog's; "
                 f"nearest: {nearest(hyphenated, known)}; give the job's gpu yourself"
             )
         return best[0]
@@ -93,7 +94,7 @@ def from_slurm(text: str) -> tuple[NodeResources, ...]:
     blocks = [block for block in re.split(r"(?m)^(?=NodeName=)", text) if block.startswith("NodeName=")]
     if not blocks:
         raise DataError("the text has no NodeName=, so it is no output of `scontrol show node`; give that output whole")
-    return tuple(_slurm_node(dict(re.findall(r"(\w+)=(\S*)", block))) for block in blocks)
+    return tuple(_slurm_node(dict(re.findall(r"(?<!\w)(\w+)=(\S*)", block))) for block in blocks)
 
 
 def _slurm_node(fields: Mapping[str, str]) -> NodeResources:
@@ -150,6 +151,6 @@ def _quantity(text: str) -> float:
     """A Kubernetes quantity: "64", "63800m", "527988868Ki"."""
     match = re.fullmatch(r"([\d.]+)([a-zA-Z]*)", text)
     if match is None:
-        raise ValueError(f"quantity {text!r}")
+        raise ValueError(f"quantity {show(text)}")
     number, unit = float(match[1]), match[2]
     return number / 1000.0 if unit == "m" else number * _BINARY[unit.lower()]

@@ -98,16 +98,15 @@ def rental(prices: Iterable[Price], choice: str, gpu: str, gpus: int, per_node: 
     if not offered:
         choices = {ANY, *(p.provider for p in known), *(p.instance for p in known)}
         raise CatalogError(
-            f"price {choice!r} is neither a provider nor an instance type; nearest: {nearest(choice, choices)}; "
-            "or give "
-            "price_per_gpu_hour, or add it under `prices:` of a device file."
+            f"price {checks.show(choice)} is neither a provider nor an instance type; nearest: "
+            f"{nearest(choice, choices)}; or give price_per_gpu_hour, or add it under `prices:` of a device file."
         )
     fitting = [p for p in offered if p.gpu == gpu]
     if not fitting:
         others = [f"{p.instance} ({p.provider})" for p in known if p.gpu == gpu]
         holds = f"is an instance with {named[0].gpu}" if named else "has no instance"
         raise CatalogError(
-            f"price {choice!r} {holds}{', not' if named else ' with'} {gpu}; with it: "
+            f"price {checks.show(choice)} {holds}{', not' if named else ' with'} {gpu}; with it: "
             f"{', '.join(others) or 'none known'}; or give "
             "price_per_gpu_hour, or add it under `prices:` of a device file."
         )

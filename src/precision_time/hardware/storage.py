@@ -20,7 +20,7 @@ from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.field_types import NAME
 from precision_time.hardware.aliases import plain
 from precision_time.hardware.fields import STORAGE, check_noun, values_of
-from precision_time.reading import SUFFIXES, read_mapping, to_json
+from precision_time.reading import SUFFIXES, named, read_mapping, to_json
 from precision_time.shipped import shipped_file
 
 _DATA = "hardware/data/storages.yaml"
@@ -70,7 +70,7 @@ class Storage:
     @classmethod
     def from_dict(cls, name: str, entry: Entry, where: str = "") -> Storage:
         """A storage from the keys of storages.yaml; `where` names the entry in errors."""
-        where = where or f"storage {name!r}"
+        where = where or f"storage {checks.show(name)}"
         checks.known_keys(entry, set(STORAGE), where)
         checks.required(entry, {key: key for key in _REQUIRED}, where)
         return cls(**{"source": "", **values_of(STORAGE, entry, where), "name": NAME.entry(name, f"{where}: the name")})
@@ -109,12 +109,13 @@ def storage(name: str) -> Storage:
     target = known.get(plain(name)) or _ALIASES.get(plain(name))
     if target is None and ("/" in name or name in (".", "..")):
         raise CatalogError(
-            f"storage {name!r} is not a catalog name but a path or an address; measure it with precision-time "
-            f"calibrate --storage {name} --output mine.yaml, and give storage=mine.yaml (docs/storage.md)."
+            f"storage {checks.show(name)} is not a catalog name but a path or an address; measure it with "
+            f"precision-time calibrate --storage {name} --output mine.yaml, and give storage=mine.yaml "
+            "(docs/storage.md)."
         )
     if target is None:
         raise CatalogError(
-            f"unknown storage {name!r}; nearest: {nearest(name, {*storages(), *_ALIASES})}; "
+            f"unknown storage {checks.show(name)}; nearest: {nearest(name, {*storages(), *_ALIASES})}; "
             "or name a file that calibrate --storage has written (docs/data-loading.md)."
         )
     return storages()[target]
@@ -135,7 +136,7 @@ def _of_file(name: str, _changed_ns: int, _size: int) -> Storage:
 def read_storage(path: str | Path) -> Storage:
     """The storage of a storage file (YAML or JSON)."""
     entry = _read(Path(path))
-    return Storage.from_dict(str(entry.get("name") or Path(path).stem), entry, f"storage file {str(path)!r}")
+    return Storage.from_dict(str(entry.get("name") or Path(path).stem), entry, f"{named('storage file', path)}")
 
 
 def write_storage(path: str | Path, storage: Storage) -> None:
@@ -158,7 +159,7 @@ def check_storage_output(path: str | Path) -> None:
     from precision_time.report.write import check_file
 
     if Path(path).suffix.lower() not in SUFFIXES:
-        raise DataError(f"storage file {str(path)!r} must end in .yaml or .json, by which it is recognised as one")
+        raise DataError(f"{named('storage file', path)} must end in .yaml or .json, by which it is recognised as one")
     check_file("storage file", path)
 
 

@@ -61,6 +61,6 @@ def anchor_fields(text: str, field: str = "anchors") -> dict[str, str]:
         valid = False
     if not valid:
         raise JobError(
-            f"{field} {show(text)}: step_time_s is {seconds or 'missing'}; give the measured seconds of a step"
+            f"{field} {show(text)}: step_time_s is {seconds[:40] or 'missing'}; give the measured seconds of a step"
         )
     return fields

@@ -16,6 +16,8 @@ MOST_DIGITS = 30
 """Most digits of a whole number."""
 LONGEST_NUMBER = 100
 """Most characters of a number."""
+LONGEST_KEY = 500
+"""Most characters of a key, which errors name."""
 SMALLEST, LARGEST = 1e-300, 1e300
 """Least and largest number; the factor to the limits of a float leaves room for changes of units."""
 
@@ -38,6 +40,11 @@ def fault_of(value: Any) -> str:
     return "" if value is None or kind is bool else "is no text, number, true or false; put it into quotes"
 
 
+def fault_of_key(key: str) -> str:
+    """What is wrong with a key, and the fix; "" where nothing is."""
+    return fault_of(key) or (f"has more than {LONGEST_KEY} characters; shorten it" if len(key) > LONGEST_KEY else "")
+
+
 def checked_tree(tree: Any, name: str) -> Any:
     """The tree of dicts, lists and single values, within the limits; otherwise `DataError`.
 
@@ -52,7 +59,7 @@ def checked_tree(tree: Any, name: str) -> Any:
         for value in level:
             kind = type(value)
             if kind is dict:
-                if any(type(key) is not str or CONTROL.search(key) for key in value):
+                if any(type(key) is not str or fault_of_key(key) for key in value):
                     raise _wrong(tree, name)
                 inner += value.values()
             elif kind is list:
@@ -74,8 +81,9 @@ def _wrong(tree: Any, name: str) -> DataError:
         path, value = waiting.pop()
         if isinstance(value, dict):
             for key in value:
-                if type(key) is not str or CONTROL.search(key):
-                    return DataError(f"{name} has the key {show(key)} in {path or 'its mapping'}; write plain text")
+                if type(key) is not str or fault_of_key(key):
+                    place = show(path, 100) if path else "its mapping"
+                    return DataError(f"{name} has the key {show(key)} in {place}; write a plain name")
             waiting += reversed([(f"{path}.{key}".lstrip("."), each) for key, each in value.items()])
         elif isinstance(value, list):
             waiting += reversed([(f"{path}[{index}]", each) for index, each in enumerate(value)])

@@ -13,7 +13,15 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import DataError
 from precision_time.reading.text import size_text
-from precision_time.reading.values import DEEPEST, LONGEST_NUMBER, MOST_VALUES, TOO_DEEP, TOO_MANY, fault_of
+from precision_time.reading.values import (
+    DEEPEST,
+    LONGEST_NUMBER,
+    MOST_VALUES,
+    TOO_DEEP,
+    TOO_MANY,
+    fault_of,
+    fault_of_key,
+)
 
 LARGEST_YAML = 2**20
 """Most bytes of a YAML file: about a second with libyaml."""
@@ -129,7 +137,7 @@ class _Builder:
         key = event.value
         if event.tag not in (*_UNTAGGED, _STR):
             raise self._tagged(event)
-        if fault := fault_of(key):
+        if fault := fault_of_key(key):
             raise self._refused(event, f"the key {show(key)} {fault}")
         if key in holder:
             line = event.start_mark.line + 1

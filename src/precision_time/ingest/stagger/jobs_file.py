@@ -14,6 +14,7 @@ import dataclasses
 import json
 import re
 import string
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -327,7 +328,7 @@ def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     }
     jobs = tuple(_job(index, spec, defaults, folder) for index, spec in enumerate(listed))
     names = [job.name for job in jobs]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise JobError(f"two jobs are called {twice[0]!r}; give them different names")
     cache_words = _section(fields, "cache", ("reset", "capacity", "policy", "warm", "coalesces"))
     calibration = _section(fields, "calibration", ("samples", "window_s", "repeats", "patience_s"))

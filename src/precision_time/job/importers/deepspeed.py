@@ -71,7 +71,7 @@ def from_deepspeed(config: Mapping[str, Any]) -> Imported:
 
 def _section(reader: Reader, name: str) -> Reader:
     """A nested mapping; keys that nobody takes from it are not reported."""
-    value = reader.take(name, default={})
+    value = reader.take(name, default={}, several=True)
     if isinstance(value, bool):
         value = {"enabled": value}
     if not isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
                 )
     zero.refuse(_TUNING, *(name for name in zero.left if name.endswith(_SIZES) or name in _SIZES))
     for name in ("offload_optimizer", "offload_param", "cpu_offload"):
-        value = zero.take(name)
+        value = zero.take(name, several=True)
         device = value.get("device", "cpu") if isinstance(value, Mapping) else ("cpu" if is_on(value) else "none")
         if device != "none":
             reader.not_taken[f"zero_optimization.{name}"] = f"offloading to {device} is not modelled"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
+from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT, GPUS, NODES
 from precision_time.job.job import Job
@@ -15,6 +16,8 @@ from precision_time.job.run import RUN_FIELDS
 
 NO_EFFECT = "does not change the time of a step"
 UNKNOWN = "unknown here"
+MOST_NOTES = 100
+"""Most reasons, and names for each, in `Imported.notes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,17 @@ class Imported:
 
     def notes(self) -> list[str]:
         """The settings that were not taken, one sentence for each reason; those without effect come last."""
-        reasons = sorted(set(self.not_taken.values()), key=lambda reason: (reason == NO_EFFECT, reason))
-        return [
-            f"{', '.join(name for name, why in self.not_taken.items() if why == reason)}: {reason}"
-            for reason in reasons
-        ]
+        names: dict[str, list[str]] = {}
+        for name, why in self.not_taken.items():
+            names.setdefault(why, []).append(name)
+        reasons = sorted(names, key=lambda reason: (reason == NO_EFFECT, reason))
+        return [f"{_listed(names[reason])}: {reason}" for reason in reasons[:MOST_NOTES]]
+
+
+def _listed(names: list[str]) -> str:
+    """Names with commas, the first `MOST_NOTES` of them."""
+    more = f" and {len(names) - MOST_NOTES:,} more" if len(names) > MOST_NOTES else ""
+    return ", ".join(names[:MOST_NOTES]) + more
 
 
 def _nodes(fields: Mapping[str, Any]) -> int | None:
@@ -98,11 +107,16 @@ class Reader:
         self._auto = auto
         self.not_taken: dict[str, str] = {}
 
-    def take(self, *names: str, default: Any = None) -> Any:
-        """The value of the first of `names` that is set; all of them are taken. None is not set."""
+    def take(self, *names: str, default: Any = None, several: bool = False) -> Any:
+        """The value of the first of `names` that is set; all of them are taken. None is not set.
+
+        Raises JobError for a list or a mapping, unless the setting may have `several` values.
+        """
         result = default
         for name in reversed(names):
             value = self.left.pop(name, None)
+            if isinstance(value, (list, tuple, Mapping)) and not several:
+                raise JobError(f"{name} is {show(value)}; give a single value")
             if self._auto and isinstance(value, str) and value.strip().lower() == "auto":
                 self.not_taken[name] = "is auto, decided by the program that reads it; give it as a flag"
             elif value is not None:

@@ -129,7 +129,7 @@ def _layout(reader: Reader) -> dict[str, Any]:
     if reader.on("tp-comm-overlap") and layout.get("sp"):
         layout["overlap_tp"] = True
     if way := reader.take("cp-comm-type"):
-        way = str(way).split()[0]
+        way = (str(way).split() or [""])[0]
         if way in _CP_COMMS:
             layout["cp_comm"] = _CP_COMMS[way]
         else:

@@ -89,7 +89,7 @@ def _experts(reader: Reader, config: dict[str, Any]) -> None:
     topk = reader.number("moe-router-topk", default=2)
     inner = reader.number("moe-ffn-hidden-size", default=config.get("ffn"))
     shared = reader.number("moe-shared-expert-intermediate-size")
-    pattern = reader.take("moe-layer-freq")
+    pattern = reader.take("moe-layer-freq", several=True)
     if experts is None:
         return
     config |= {"experts": experts, "topk": topk, "shared_ffn": shared or 0, "dense_layers": 0}

@@ -16,6 +16,8 @@ from precision_time.job.importers.torchtitan import from_torchtitan
 from precision_time.reading import SUFFIXES, named, parse_json, parse_toml, read_mapping, read_text
 
 _MEGATRON = re.compile(r"(?:num[-_]layers|hidden[-_]size|model[-_]parallel[-_]size|micro[-_]batch[-_]size)")
+_SWITCHES = ("fp16", "bf16")
+"""Sections of a DeepSpeed config, and switches of Megatron."""
 _FORMATS = "a launch script or arguments of Megatron, a DeepSpeed config (JSON) or a torchtitan config (TOML)"
 
 
@@ -27,7 +29,7 @@ def read_import(path: str | Path) -> Imported:
         if suffix in SUFFIXES:
             return _of_mapping(read_mapping(path, "file"), name)
         text = read_text(path)
-        if suffix == ".toml" or re.search(r"^\s*\[(?:training|parallelism)\]\s*$", text, re.MULTILINE):
+        if suffix == ".toml" or re.search(r"^[ \t]*\[(?:training|parallelism)\][ \t]*$", text, re.MULTILINE):
             return _of_mapping(parse_toml(text, name), name)
         if text.lstrip().startswith("{"):
             return _of_mapping(parse_json(text, name), name)
@@ -43,7 +45,7 @@ def _of_mapping(content: Mapping[str, Any], name: str) -> Imported:
         raise DataError(f"{name} holds no mapping; give {_FORMATS}")
     if "parallelism" in content or len(set(torchtitan.SECTIONS) & set(content)) >= 2:
         return from_torchtitan(content)
-    if set(deepspeed.KEYS) & set(content):
+    if any(key in content and (key not in _SWITCHES or isinstance(content[key], Mapping)) for key in deepspeed.KEYS):
         return from_deepspeed(content)
     if any(_MEGATRON.search(str(key)) for key in _keys(content)):
         return from_megatron(content)

@@ -7,6 +7,9 @@ import shlex
 
 from precision_time.errors import DataError
 
+LONGEST_TEXT, LONGEST_TOKEN = 256 * 2**10, 64 * 2**10
+"""Most characters of a script, which shlex reads in about a second, and of a value with its variables filled in."""
+
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _END = "--"
@@ -24,21 +27,24 @@ def arguments(text: str) -> dict[str, str | bool]:
     Reads plain commands, arrays (ARGS=(...)), arguments in quoted variables (ARGS="--a 1 --b 2") and variables that the
     text sets; nothing is run. The last value of a repeated flag counts. Raises DataError for an unclosed quote.
     """
+    if len(text) > LONGEST_TEXT:
+        raise DataError(f"the arguments have more than {LONGEST_TEXT:,} characters; give the script alone")
+    variables: dict[str, str] = {}
+    flags: dict[str, list[str]] = {}
+    values: list[str] = []
+    for token in _flags_of(_split(text.replace("\\\n", " "), comments=True), variables):
+        if _FLAG.fullmatch(name := token.partition("=")[0]):
+            values = flags[name[2:].replace("_", "-")] = [token.partition("=")[2]] if "=" in token else []
+        else:
+            values.append(token)
+    return {flag: " ".join(values) if values else True for flag, values in flags.items()}
+
+
+def _split(text: str, comments: bool = False) -> list[str]:
     try:
-        tokens = shlex.split(text.replace("\\\n", " "), comments=True)
+        return shlex.split(text, comments)
     except ValueError as error:
         raise DataError(f"the arguments are no shell text: {str(error).lower()}; close the quote") from None
-    variables: dict[str, str] = {}
-    flags: dict[str, str | bool] = {}
-    flag = ""
-    for token in _flags_of(tokens, variables):
-        if _FLAG.fullmatch(name := token.partition("=")[0]):
-            flag = name[2:].replace("_", "-")
-            flags[flag] = token.partition("=")[2] if "=" in token else True
-        elif flag:
-            before = flags[flag]
-            flags[flag] = token if before is True else f"{before} {token}"
-    return flags
 
 
 def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
@@ -53,7 +59,7 @@ def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
                 result += [part for part in (value.strip("()"),) if part]
             elif re.search(r"(^|\s)--[A-Za-z]", value):
                 variables[name] = ""  # its arguments are taken here, once
-                result += [*(_filled(part, variables) for part in shlex.split(value)), _END]
+                result += [*(_filled(part, variables) for part in _split(value)), _END]
             else:
                 variables[name] = value
         elif token in _ENDS or token.endswith((".py", "[@]}", "[*]}")):
@@ -88,4 +94,7 @@ def _filled(token: str, variables: dict[str, str]) -> str:
             return variables[name]
         return match[2] if match[2] is not None else match[0]
 
-    return _VARIABLE.sub(value, token)
+    filled = _VARIABLE.sub(value, token)
+    if len(filled) > LONGEST_TOKEN:  # variables that repeat each other
+        raise DataError(f"the arguments have a value of more than {LONGEST_TOKEN:,} characters; shorten it")
+    return filled

@@ -156,11 +156,11 @@ def _precision(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]
         fields["precision"] = "fp32"
     else:
         fields["precision"] = f"amp-{_DTYPES.get(low, low)}"
-    converters = reader.take("model.converters", default=[])
-    chosen = [converters] if isinstance(converters, str) else list(converters)
+    converters = reader.take("model.converters", default=[], several=True)
+    chosen = converters if isinstance(converters, list) else [converters]
     recipes = [str(reader.take(f"{table}.recipe_name", default="")) for table in ("float8", "quantize.linear.float8")]
-    for name in filter(None, chosen):
-        if "float8" in str(name) and not str(name).endswith("grouped_mm.float8"):
+    for name in map(str, filter(None, chosen)):
+        if "float8" in name and not name.endswith("grouped_mm.float8"):
             recipe = next(filter(None, recipes), "")
             fields["precision"] = _FP8.get(recipe, "fp8")
         else:
