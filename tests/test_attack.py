@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 import sys
 import warnings
+from typing import Any
 
 import pytest
 
 from benchmarks.attack import judge, relations
+from benchmarks.attack.corpus import entries, still_wrong
 from benchmarks.attack.inputs import GENERATORS, Input, random_input
 from benchmarks.attack.jobs import random_fields
 from benchmarks.attack.judge import ANSWERED, DEFECT, REFUSED, judged
 from benchmarks.attack.mutate import mutated, places, replaced
-from benchmarks.attack.workers import Defect
+from benchmarks.attack.workers import Defect, piece
 from precision_time import Job, predict
 from precision_time.errors import JobError
 
@@ -96,3 +98,17 @@ def test_relations_hold_for_one_job_and_see_a_broken_one() -> None:
     }
     slow = predict(job.replace(batch_size=64))
     assert "batch x2" in relations.twice_the_batch(job, slow)
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry["defect"])
+def test_no_defect_of_the_corpus_is_back(entry: dict[str, Any]) -> None:
+    assert not still_wrong(entry)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fixed_sample_of_attacks_finds_no_defect(seed: int) -> None:
+    """`make attack` runs many more, with fresh seeds."""
+    found = piece(("inputs", seed, 60))
+    found.merge(piece(("jobs", seed, 8)))
+    assert not found.defects, found.text(3)
+    assert sum(counts[ANSWERED] for counts in found.outcomes.values()) >= 3

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.attack.corpus import CORPUS, add_to_corpus
 from benchmarks.attack.report import write_report
 from benchmarks.attack.workers import attack
 
@@ -21,10 +22,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--show", type=int, default=3, help="examples of each class of defect (default 3)")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/attack.json and .md")
+    parser.add_argument("--corpus", action="store_true", help="add an example of each class of defect to the corpus")
     options = parser.parse_args()
     seed = int(time.time()) if options.seed is None else options.seed
     found = attack(options.inputs, options.jobs, seed, options.workers)
     print(found.text(options.show))
+    if options.corpus:
+        print(f"{add_to_corpus(found.by_class())} new entries in {CORPUS}")
     if options.write:
         write_report(found, RESULTS)
     return 1 if found.defects else 0

@@ -117,6 +117,8 @@ def _near(source: random.Random, value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float)):
+        if abs(value) > 1e200:
+            return -value
         return source.choice((-value, value * 10**6, value / 1000, str(value), [value], value + 1, value * 1e300))
     if isinstance(value, str):
         return mutated_text(source, value or "x")

@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from benchmarks.attack.corpus import Entry, input_entry
 from benchmarks.attack.inputs import random_input
 from benchmarks.attack.jobs import random_job
 from benchmarks.attack.judge import DEFECT, judged, limit_memory
@@ -27,11 +29,12 @@ _RELATIONS_OF_A_JOB = 3
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """What is wrong with one input or job: its class (a reason without numbers), the reason, and what shows it."""
+    """What is wrong with one input or job, as text, and as an entry of the corpus that shows it again."""
 
     kind: str
     reason: str
     shown: str
+    entry: Entry = field(default_factory=dict)
 
     @property
     def of_class(self) -> str:
@@ -64,6 +67,13 @@ class Findings:
         self.defects += other.defects
         self.slowest_s = max(self.slowest_s, other.slowest_s)
 
+    def by_class(self) -> dict[str, list[Defect]]:
+        """The defects whose reasons differ in numbers only, together."""
+        classes: dict[str, list[Defect]] = {}
+        for defect in self.defects:
+            classes.setdefault(defect.of_class, []).append(defect)
+        return classes
+
     def text(self, examples: int) -> str:
         """Counts, then the classes of defects with examples."""
         lines = [f"seed {self.seed}: {self.inputs:,} inputs, {self.jobs:,} jobs in {self.seconds:.0f} s"]
@@ -71,9 +81,7 @@ class Findings:
             lines.append(
                 f"  {kind:28} " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
             )
-        classes = collections.defaultdict(list)
-        for defect in self.defects:
-            classes[defect.of_class].append(defect)
+        classes = self.by_class()
         for name, members in sorted(classes.items(), key=lambda item: -len(item[1])):
             lines.append(f"\n{len(members)} x {name}")
             lines += [f"    {each.reason}\n      {each.shown[:700]}" for each in members[:examples]]
@@ -89,7 +97,7 @@ def attack(inputs: int, jobs: int, seed: int, workers: int) -> Findings:
     random.Random(seed).shuffle(tasks)
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, initializer=_prepare, maxtasksperchild=20) as pool:
-        for number, found in enumerate(pool.imap_unordered(_piece, tasks), start=1):
+        for number, found in enumerate(pool.imap_unordered(piece, tasks), start=1):
             total.merge(found)
             print(
                 f"\r{number} of {len(tasks)} pieces, {len(total.defects)} defects ", end="", file=sys.stderr, flush=True
@@ -110,7 +118,7 @@ def _prepare() -> None:
     limit_memory(32 << 30)
 
 
-def _piece(task: tuple[str, int, int]) -> Findings:
+def piece(task: tuple[str, int, int]) -> Findings:
     kind, seed, count = task
     return _inputs(seed, count) if kind == "inputs" else _jobs(seed, count)
 
@@ -126,6 +134,7 @@ def _inputs(seed: int, count: int) -> Findings:
             try:
                 given = random_input(source, folder)
                 before = set(os.listdir(folder))
+                entry = input_entry(given, folder)
                 verdict = judged(given)
                 left = set(os.listdir(folder)) - before - {"out"}
                 shown = f"seed {seed} {number}: {given.show(folder)}"
@@ -133,10 +142,9 @@ def _inputs(seed: int, count: int) -> Findings:
                 os.chdir(home)
         found.add(given.kind, verdict.outcome)
         found.slowest_s = max(found.slowest_s, verdict.seconds)
-        if verdict.outcome == DEFECT:
-            found.defects.append(Defect(given.kind, verdict.reason, shown))
-        elif left:
-            found.defects.append(Defect(given.kind, f"left {sorted(left)}", shown))
+        reason = verdict.reason if verdict.outcome == DEFECT else f"left {sorted(left)}" if left else ""
+        if reason:
+            found.defects.append(Defect(given.kind, reason, shown, entry))
     return found
 
 
@@ -144,15 +152,16 @@ def _jobs(seed: int, count: int) -> Findings:
     found = Findings(seed, 0, count)
     for number in range(count):
         source = random.Random(f"{seed} {number}")
-        for relation, reason, shown in _relations(source):
+        for relation, reason, fields in _relations(source):
             found.add(relation, "broken" if reason else "holds")
             if reason:
-                found.defects.append(Defect(relation, reason, f"seed {seed} {number}: {shown}"))
+                entry = {"relation": relation, "job": fields}
+                found.defects.append(Defect(relation, reason, f"seed {seed} {number}: {fields}", entry))
     return found
 
 
-def _relations(source: random.Random) -> Iterator[tuple[str, str, str]]:
-    """The relations of one job that is answered: name, what is wrong, and the job."""
+def _relations(source: random.Random) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The relations of one job that is answered: name, what is wrong, and the fields of the job."""
     from precision_time.prediction import predict
 
     while True:
@@ -169,4 +178,4 @@ def _relations(source: random.Random) -> Iterator[tuple[str, str, str]]:
             continue
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error)[:200]}"
-        yield relation.__name__, reason, str(job.to_dict())
+        yield relation.__name__, reason, job.to_dict()
