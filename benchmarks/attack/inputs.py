@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from benchmarks.attack import samples
 from benchmarks.attack.jobs import Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
 from precision_time.cli.flags import FLAGS
+from precision_time.field_table import TableField, field_table
 from precision_time.zoo.catalog import ENTRIES
 
 Call = Callable[[], object]
@@ -98,6 +101,56 @@ def shapes(source: random.Random, folder: Path) -> Input:
     if source.random() < 0.5:
         return Input("shape", ("predict", _job_file(source, folder, fields), *_json(source)))
     return _python("shape", "predict_time", fields)
+
+
+def limits(source: random.Random, folder: Path) -> Input:
+    """Fields of the field table at, just inside and just outside their limits, one to three at once."""
+    fields = random_fields(source, short=True)
+    gpu: dict[str, Any] = {}
+    first = source.choice(_job_table())
+    chosen = [first, *source.sample(_job_table(), source.choice((0, 0, 1, 2)))]
+    if first.models and fields["model"] not in first.models:
+        fields["model"] = source.choice(sorted(set(first.models) & set(models())) or ["gpt2"])
+    for field in chosen:
+        value = _at_limit(source, field)
+        if field.section in ("gpu", "node", "fabric", "price"):
+            gpu[field.section] = {**gpu.get(field.section, {}), field.name: value}
+        elif field.section == "job":
+            fields[field.name] = value
+        else:
+            section = fields.setdefault(field.section, {})
+            if isinstance(section, dict):
+                section[field.name] = value
+    for section, document in (("gpu", "gpus"), ("node", "nodes"), ("fabric", "fabrics"), ("price", "prices")):
+        if section in gpu:
+            device = copy.deepcopy(samples.DEVICE)
+            next(iter(device[document].values())).update(gpu[section])
+            (folder / "device.json").write_text(json.dumps(device), encoding="utf-8")
+            fields |= {"device": "device.json", "gpu": "acme-1", "precision": "amp-bf16"}
+    if isinstance(fields.get("data"), dict):
+        fields["data"].setdefault("storage", "nfs-10gbe")
+    if source.random() < 0.5:
+        return Input("limit", ("predict", _job_file(source, folder, fields), *_json(source)))
+    return _python("limit", "predict_time", fields)
+
+
+@cache
+def _job_table() -> tuple[TableField, ...]:
+    sections = ("job", "run", "data", "layout", "model_config", "input", "gpu", "node", "fabric", "price")
+    return tuple(field for field in field_table() if field.section in sections and field.name != "model")
+
+
+def _at_limit(source: random.Random, field: TableField) -> Any:
+    """A value at or beside the limits of a field, or a usual or wrong one where it has none."""
+    of = field.type
+    if of.kind not in ("whole", "number"):
+        return source.choice(of.choices) if of.choices and source.random() < 0.8 else bad_value(source, plain=True)
+    exact = (of.least, of.most, of.least + 1, of.most - 1, of.most + 1, of.least - 1, of.least / 2, of.most * 2)
+    between = (
+        math.exp(source.uniform(math.log(of.least or 1e-9), math.log(of.most))) if of.most > of.least >= 0 else 1.0
+    )
+    value = source.choice((*exact, between, between, between, 0))
+    return int(value) if of.kind == "whole" and source.random() < 0.97 else value
 
 
 def python_arguments(source: random.Random, folder: Path) -> Input:
@@ -267,8 +320,8 @@ def _python(kind: str, function: str, fields: Any) -> Input:
 
 
 GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
-    (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (14, shapes), (8, python_arguments), (8, imports),
-    (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line), (2, cluster_file),
+    (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (14, shapes), (20, limits), (8, python_arguments),
+    (8, imports),    (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line), (2, cluster_file),
     (2, stagger_file), (1, model_file),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
