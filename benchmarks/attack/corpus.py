@@ -31,7 +31,7 @@ _NAMES = {"inf": float("inf"), "nan": float("nan")}
 def input_entry(given: Input, folder: Path) -> Entry:
     """An input as an entry; empty where it is too large to keep."""
     if given.call is not None:
-        return {"kind": given.kind, "call": given.description}
+        return {"kind": given.kind, "call": given.description} if given.description.endswith(")") else {}
     files = {path.name: path.read_bytes().decode("utf-8", "replace") for path in folder.iterdir() if path.is_file()}
     return {"kind": given.kind, "arguments": list(given.arguments), "files": files}
 

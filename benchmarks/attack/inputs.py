@@ -321,8 +321,8 @@ def _python(kind: str, function: str, fields: Any) -> Input:
 
 GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
     (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (14, shapes), (20, limits), (8, python_arguments),
-    (8, imports),    (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line), (2, cluster_file),
-    (2, stagger_file), (1, model_file),
+    (8, imports), (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line),
+    (2, cluster_file), (2, stagger_file), (1, model_file),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
 

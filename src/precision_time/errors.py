@@ -20,9 +20,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_WORD, LONGEST_MESSAGE = 300, 1200
+"""Characters of a message and of a word in it; what a user or a library gave may be longer and is then cut."""
+
 
 class PrecisionTimeError(Exception):
-    """Root of the tree; the command line turns it into exit code 2."""
+    """Root of the tree; the command line turns it into exit code 2. Long words and messages are cut in the middle."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) <= LONGEST_WORD:
+            return text
+        words = (_cut(word, LONGEST_WORD) for word in text[: 100 * LONGEST_MESSAGE].split(" "))
+        return _cut(" ".join(words), LONGEST_MESSAGE)
 
 
 class JobError(PrecisionTimeError):
@@ -66,7 +76,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class InternalError(PrecisionTimeError):
-    """An estimate failed its own check: a defect of this package. The message holds the job, to be reported."""
+    """An estimate failed its own check: a defect of this package. The message holds the whole job, to be reported."""
+
+    __str__ = Exception.__str__
+
+
+def _cut(text: str, length: int) -> str:
+    """Text of at most this many characters: its start and its end."""
+    half = length // 2 - 2
+    return text if len(text) <= length else f"{text[:half]}...{text[-half:]}"
 
 
 def nearest(value: object, choices: Iterable[str], count: int = 3) -> str:
