@@ -58,6 +58,8 @@ def capture(
             f"{name} runs an operator that has no shape rule on the meta device ({_first_line(error)}): "
             "replace it, or keep it out of the training step"
         ) from error
+    except RecursionError as error:
+        raise CaptureError(f"{name} calls itself without end (RecursionError) when traced; correct it") from error
     except RuntimeError as error:
         raise CaptureError(f"{name} could not be traced without data: {_first_line(error)}") from error
     except Exception as error:  # raised by the user's code
@@ -65,7 +67,10 @@ def capture(
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "no message")
+    try:
+        return next(iter(str(error).splitlines()), "no message")
+    except Exception:  # of own code
+        return "its message cannot be read"
 
 
 def _trace(

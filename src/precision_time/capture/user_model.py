@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
+from precision_time.capture.own_code import own_code
 from precision_time.capture.regimes import dtype_renames, regime_of, transform
 from precision_time.capture.trace import require_torch
 from precision_time.errors import CaptureError, JobError, nearest
@@ -57,8 +58,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
     from precision_time.capture import symbolic
     from precision_time.capture.step import Regime, capture
 
-    path_text, function_name = _split(job.model)
-    function = _function(job, Path(path_text), function_name)
+    check_code(job.code, job.model)
     outcome: dict[str, Any] = {}
 
     def build() -> Workload:
@@ -66,23 +66,28 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
         outcome.update(optimizer=optimizer, batch=batch)
         return workload
 
-    graph = capture(
-        build,
-        Regime(regime_of(precision)),
-        attention="math" if job.attention == "math" else "flash",
-        name=job.model,
-        device_rules=device_type,
-    )
+    with own_code(job.model):
+        path_text, function_name = _split(job.model)
+        function = _function(job, Path(path_text), function_name)
+        graph = capture(
+            build,
+            Regime(regime_of(precision)),
+            attention="math" if job.attention == "math" else "flash",
+            name=job.model,
+            device_rules=device_type,
+        )
+        name, implementation = _optimizer(outcome["optimizer"], device_type)
     graph = transform(symbolic.rename_dtypes(graph, dtype_renames(precision)), precision, job.execution, device_type)
-    name, implementation = _optimizer(outcome["optimizer"], device_type)
     return UserModelStep(job.model, graph, job.optimizer or name, implementation, outcome["batch"], dict(job.input))
 
 
 def user_model_workload(job: Job) -> tuple[Workload, str, str | None]:
     """The user's model with example inputs on the current device, and its optimizer: name, implementation."""
-    path_text, function_name = _split(job.model)
-    workload, optimizer, _ = _workload(job, _function(job, Path(path_text), function_name))
-    return workload, *_optimizer(optimizer, "cpu")  # as returned, whatever the default
+    check_code(job.code, job.model)
+    with own_code(job.model):
+        path_text, function_name = _split(job.model)
+        workload, optimizer, _ = _workload(job, _function(job, Path(path_text), function_name))
+        return workload, *_optimizer(optimizer, "cpu")  # as returned, whatever the default
 
 
 def _split(model: str) -> tuple[str, str]:
@@ -93,7 +98,6 @@ def _split(model: str) -> tuple[str, str]:
 
 def _function(job: Job, path: Path, name: str) -> Callable[..., Any]:
     model = job.model
-    check_code(job.code, model)
     if not path.is_file():
         raise JobError(f"model {model!r}: there is no file {path}; give path/to/file.py:function")
     module = _load(path)
@@ -111,15 +115,16 @@ def _load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise CaptureError(f"{path} cannot be imported as Python; name a .py file")
     module = importlib.util.module_from_spec(spec)
+    search = list(sys.path)
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[spec.name] = module  # dataclasses of the file look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[spec.name]
-        raise CaptureError(f"{path} fails on import ({type(error).__name__}: {error}); fix it first") from error
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
     finally:
-        sys.path.pop(0)
+        sys.path[:] = search
     return module
 
 
@@ -135,12 +140,7 @@ def _workload(job: Job, function: Callable[..., Any]) -> tuple[Workload, Any, in
                 f"add it to the function, or leave {key} to its example inputs"
             )
         keywords[key] = value
-    try:
-        returned = function(**keywords)
-    except Exception as error:
-        raise CaptureError(
-            f"{job.model} raised {type(error).__name__}: {error}; it must run on the meta device"
-        ) from error
+    returned = function(**keywords)
     if isinstance(returned, Workload):
         return returned, "sgd", _batch(job, returned.inputs)
     if isinstance(returned, (tuple, list)):

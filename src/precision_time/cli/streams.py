@@ -99,7 +99,10 @@ def _write_error(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
+    except (ValueError, AttributeError):  # closed or replaced by own code
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="replace"))
+    except OSError:
         _discard_errors()
 
 
