@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -545,7 +546,7 @@ def test_calibrate_predict_and_train(own_model: str, monkeypatch: pytest.MonkeyP
 def test_ranks_of_this_machine_are_measured() -> None:
     if machine.cores() < 2:
         pytest.skip("needs two cores")
-    found = measure_interference(Machine("cpu", 2, 1), ["float32"])
+    found = measure_interference(Machine("cpu", 2, 1), ["float32"], time.monotonic() + 60.0)
     assert {"all_reduce", "broadcast"} == set(found["collectives"])
     assert all(seconds > 0 for points in found["collectives"].values() for _, seconds in points)
     assert {"matmul fp32", "conv fp32", "attention fp32"} <= set(found["contention"])

@@ -220,7 +220,7 @@ def test_a_network_that_the_cpu_cannot_train_is_refused_and_the_others_go_on(
     monkeypatch.setattr(kernel_support, "autocast_lstm_error", lambda dtype: f"no {dtype} primitive")
     plan = [replace(ONE, model=model, precision="amp-bf16", workers=1) for model in ("small-lstm", "small-mlp")]
     journal = tmp_path / small_runs.JOURNAL
-    task = {"journal": str(journal), "turn": 0, "budget_s": 1e6, "configurations": [asdict(each) for each in plan]}
+    task = {"journal": str(journal), "turn": 0, "end": 1e12, "configurations": [asdict(each) for each in plan]}
     ranks = SimpleNamespace(
         is_initialized=lambda: True, get_rank=lambda: 0, get_world_size=lambda: 1, ReduceOp=torch.distributed.ReduceOp,
         broadcast=lambda *_: None, barrier=lambda: None, all_reduce=lambda *_: None,
@@ -263,7 +263,7 @@ def test_a_journal_of_another_machine_is_refused(tmp_path: Path) -> None:
     [
         (["--only", "small-resnet21"], "nearest: small-resnet20"),
         (["--budget", "3h"], "give seconds or minutes"),
-        (["--budget", "300min"], "between 5s and 120min"),
+        (["--budget", "300min"], "between 60s and 120min"),
         (["--output", "nowhere/at/all"], "make it first"),
         (["--on", "tpu"], "use cpu or cuda"),
     ],

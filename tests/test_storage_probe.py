@@ -126,7 +126,7 @@ def test_the_command_writes_a_storage_file(folder: Path, tmp_path: Path, capsys:
         (["http://127.0.0.1:web/x"], "is no address: port could not be cast"),
         (["http://[::1/x"], "is no address: invalid IPv6 URL; write http://HOST:PORT/PATH"),
         ([".", "--output", "mine.txt"], "storage file 'mine.txt' must end in .yaml or .json"),
-        ([".", "--output", "no/mine.yaml"], "there is no folder no; make it first"),
+        ([".", "--output", "no/mine.yaml"], "there is no folder 'no'; make it first"),
         ([".", "--ranks", "2"], "flag --ranks has no meaning with --storage"),
         ([".", "resnet50"], "model 'resnet50' has no meaning with --storage"),
         ([".", "--budget", "2h"], "flag --budget is '2h'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from argparse import Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,15 @@ DEFAULT_BUDGET = "180s"
 STORAGE_BUDGET = "20s"
 DEFAULT_FOLDER = "measurements"
 DEFAULT_RUNS = "small-networks"
+LEAST_S, LEAST_RANKS_S = 5.0, 15.0
+"""The least budgets, with one rank and with several: below them, starting the processes leaves no time to measure."""
+LEAST_QUICK_RUNS_S, LEAST_RUNS_S = 15.0, 60.0
+"""Of `runs`, with --quick and with a calibration."""
 
 
 def calibrate(options: Namespace, jobs: list[Job], precisions: list[str]) -> tuple[dict[str, Any], str]:
     """Write the device file; returns its content and a text about it."""
+    budget = _Budget(options.budget or DEFAULT_BUDGET)
     _require_torch("calibrate")
     from precision_time.cli.progress import Progress
     from precision_time.measure.calibrate import calibrate as measure
@@ -38,13 +44,14 @@ def calibrate(options: Namespace, jobs: list[Job], precisions: list[str]) -> tup
 
     path = options.output or DEFAULT_OUTPUT
     check_output(path)
-    here, budget_s = _machine(options), _seconds(options.budget or DEFAULT_BUDGET, "budget")
+    here = _machine(options)
+    budget.check_ranks(here.ranks)
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     journal = journal_of(path)
     if options.fresh:
         journal.unlink(missing_ok=True)
     with Progress("points") as progress:
-        result = measure(here, budget_s, progress, wanted, journal)
+        result = measure(here, budget.left_s, progress, wanted, journal)
     write(path, result.content)
     return result.content, calibration_text(result.content, result.left_out, path, result.continued)
 
@@ -65,7 +72,7 @@ def calibrate_storage(options: Namespace) -> tuple[dict[str, Any], str]:
         )
     path = options.output or DEFAULT_STORAGE
     check_storage_output(path)
-    budget_s = _seconds(options.budget or STORAGE_BUDGET, "budget")
+    budget_s = _Budget(options.budget or STORAGE_BUDGET).seconds
     with Progress("steps") as progress:
         probe = probe_storage(options.storage, budget_s, progress)
     write_storage(path, probe.storage)
@@ -91,13 +98,15 @@ def _written(path: str, fields: str) -> str:
 
 def measure(options: Namespace, jobs: list[Job], precisions: list[str]) -> Measured:
     """Run the measuring suite into a folder."""
+    budget = _Budget(options.budget)
     _require_torch("measure")
     from precision_time.cli.progress import Progress
     from precision_time.measure.measurement import KINDS
     from precision_time.measure.measurement import measure as run
     from precision_time.measure.verify import jobs_here
 
-    here, budget_s = _machine(options), _seconds(options.budget, "budget")
+    here = _machine(options)
+    budget.check_ranks(here.ranks)
     kinds = [kind for text in options.only or [] for kind in text.split(",")] or list(KINDS)
     for kind in kinds:
         if kind not in KINDS:
@@ -106,24 +115,26 @@ def measure(options: Namespace, jobs: list[Job], precisions: list[str]) -> Measu
             )
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     with Progress("tasks") as progress:
-        return run(here, options.output or DEFAULT_FOLDER, budget_s, wanted, kinds, progress)
+        return run(here, options.output or DEFAULT_FOLDER, budget.left_s, wanted, kinds, progress)
 
 
 def runs(options: Namespace) -> RunsTable:
     """Train small networks into a folder, with one thread per worker unless --threads is given."""
+    budget = _Budget(options.budget, LEAST_QUICK_RUNS_S if options.quick else LEAST_RUNS_S, longest_min=120)
     _require_torch("runs")
     from precision_time.cli.progress import Progress
     from precision_time.measure.small_runs import collect, networks_named
 
     options.threads = options.threads or "1"
     names = networks_named([name.strip() for text in options.only or [] for name in text.split(",")])
-    here, budget_s = _machine(options), _seconds(options.budget, "budget", longest_min=120)
+    here = _machine(options)
     with Progress("passes") as progress:
-        return collect(here, options.output or DEFAULT_RUNS, budget_s, names, progress, options.quick)
+        return collect(here, options.output or DEFAULT_RUNS, budget.left_s, names, progress, options.quick)
 
 
 def verify(options: Namespace, jobs: list[Job], precisions: list[str], ranks: list[int]) -> Verification:
     """Calibrate (or take the given device file), predict, train, compare."""
+    budget = _Budget(options.budget)
     _require_torch("verify")
     from precision_time.cli.progress import Progress
     from precision_time.hardware.catalog import default_catalog
@@ -134,7 +145,8 @@ def verify(options: Namespace, jobs: list[Job], precisions: list[str], ranks: li
 
     if options.save:
         check_output(options.save)
-    here, budget_s = _machine(options), _seconds(options.budget, "budget")
+    here = _machine(options)
+    budget.check_ranks(here.ranks)
     runs, steps = _count(options.runs, "runs"), _count(options.measured_steps, "steps")
     wanted = jobs_here(here, jobs, precisions, ranks)
     rounds: Rounds | None = None
@@ -144,7 +156,7 @@ def verify(options: Namespace, jobs: list[Job], precisions: list[str], ranks: li
     else:
         note("measuring this machine")
         with Progress("points") as progress:
-            rounds = Rounds(here, wanted, budget_s, progress)
+            rounds = Rounds(here, wanted, budget.left_s, progress)
         catalog = rounds.catalog()
     note(f"training {len(wanted)} jobs, {runs} times each")
     with Progress("runs") as progress:
@@ -175,15 +187,37 @@ def _count(text: str, flag: str) -> int:
     return int(text)
 
 
-def _seconds(text: str, flag: str, longest_min: int = 10) -> float:
-    """Seconds of a text such as "90", "90s" or "2min"; raises `UsageError` outside 5 s to `longest_min` minutes."""
+class _Budget:
+    """The flag --budget: seconds from the start of the command, in which imports and warm-up count."""
+
+    def __init__(self, text: str, least_s: float = LEAST_S, longest_min: int = 10) -> None:
+        self._begin = time.monotonic()
+        self._text, self._longest_min = text, longest_min
+        self.seconds = _seconds(text)
+        self._check(least_s)
+
+    @property
+    def left_s(self) -> float:
+        return max(self.seconds - (time.monotonic() - self._begin), 1.0)
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise `UsageError` where the budget is too short for this number of ranks."""
+        if ranks > 1:
+            self._check(LEAST_RANKS_S, f" with {ranks} ranks, or --ranks 1")
+
+    def _check(self, least_s: float, condition: str = "") -> None:
+        if not least_s <= self.seconds <= 60.0 * self._longest_min:
+            raise UsageError(
+                f"flag --budget is {self._text!r}; give between {least_s:g}s and {self._longest_min}min{condition}"
+            )
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a text such as "90", "90s" or "2min"."""
     units = {"s": 1.0, "m": 60.0, "min": 60.0}
     number = text.rstrip("smin ")
     unit = text[len(number) :].strip() or "s"
     try:
-        seconds = float(number) * units[unit]
+        return float(number) * units[unit]
     except (ValueError, KeyError):
-        raise UsageError(f"flag --{flag} is {text!r}; give seconds or minutes, for example 90s or 2min") from None
-    if not 5.0 <= seconds <= 60.0 * longest_min:
-        raise UsageError(f"flag --{flag} is {text!r}; give between 5s and {longest_min}min")
-    return seconds
+        raise UsageError(f"flag --budget is {text!r}; give seconds or minutes, for example 90s or 2min") from None

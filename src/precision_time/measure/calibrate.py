@@ -22,6 +22,12 @@ from precision_time.report.write import check_file, compact_json, write_whole
 from precision_time.timing.calibrated import SURFACES
 
 DEFAULT_BUDGET_S = 180.0
+LEAST_RANKS_BUDGET_S = 15.0
+"""With several ranks: below it, starting the processes leaves no time to measure."""
+RANKS_S, RANKS_SHARE = 60.0, 0.5
+"""The part of a budget for several ranks: a minute, at most half."""
+PATIENCE_S = 120.0
+"""Seconds after the end of a budget at which measuring processes are killed: something in them hangs."""
 NOISY = 0.10
 """Relative spread of equal measurements from which a machine is called noisy."""
 
@@ -83,15 +89,17 @@ def calibrate(
     jobs: Sequence[Job] = (),
     journal: Path | None = None,
 ) -> Calibrated:
-    """Measure kernels for about `budget_s` seconds, then (with several ranks) collectives and contention for a minute.
+    """Measure kernels, and with several ranks collectives and contention too, for `budget_s` seconds in all.
 
     The larger operators of `jobs` are measured in their own shapes before all else. With a `journal` each point is
     written to that file as it comes, and points already in it are not measured again; the file is deleted once no point
     is left out for lack of time. Raises `MeasureError` when no matrix product could be timed.
     """
-    kernels = measure_kernels(here, budget_s, report, jobs, journal=journal)
+    end = time.monotonic() + budget_s
+    ranks_s = ranks_share_s(budget_s) if here.ranks > 1 else 0.0
+    kernels = measure_kernels(here, budget_s - ranks_s, report, jobs, journal=journal)
     check_products(kernels, budget_s)
-    interference = measure_interference(here, dtypes_of(here.device_type)) if here.ranks > 1 else None
+    interference = measure_interference(here, dtypes_of(here.device_type), end) if here.ranks > 1 else None
     if journal is not None and not kernels["unfinished"]:
         journal.unlink(missing_ok=True)
     return Calibrated(document(here, kernels, interference), tuple(kernels["left_out"]), kernels["continued"])
@@ -112,22 +120,31 @@ def measure_kernels(
             "task": "kernels",
             "device": here.device_type,
             "dtypes": dtypes_of(here.device_type),
-            "budget_s": budget_s,
+            "end": time.monotonic() + budget_s,
             "jobs": [each for i, each in enumerate(fields) if each not in fields[:i]],
             "families": families,
             "journal": str(journal.absolute()) if journal else None,
         },
         threads=here.threads,
-        timeout_s=budget_s * 2 + 300,
+        timeout_s=budget_s + PATIENCE_S,
         report=report,
     )
     return result
 
 
-def measure_interference(here: Machine, dtypes: Sequence[str]) -> dict[str, Any]:
-    """The result of `rank_interference.interference_task` on all ranks of this machine."""
-    task = {"task": "interference", "device": here.device_type, "dtypes": list(dtypes)}
-    result: dict[str, Any] = launch(task, here.ranks, here.threads, timeout_s=600)
+def ranks_share_s(budget_s: float) -> float:
+    """Seconds of a budget for collectives and contention, with the start of the ranks: at most a minute."""
+    return min(RANKS_S, RANKS_SHARE * budget_s)
+
+
+def measure_interference(here: Machine, dtypes: Sequence[str], end: float) -> dict[str, Any]:
+    """The result of `rank_interference.interference_task` on all ranks of this machine.
+
+    At time `end` of the machine's monotonic clock it stops; the least it measures takes about two seconds.
+    """
+    task = {"task": "interference", "device": here.device_type, "dtypes": list(dtypes), "end": end}
+    timeout_s = max(end - time.monotonic(), 0.0) + PATIENCE_S
+    result: dict[str, Any] = launch(task, here.ranks, here.threads, timeout_s=timeout_s)
     return result
 
 

@@ -17,7 +17,14 @@ import torch
 from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record, read
-from precision_time.measure.calibrate import Machine, dtypes_of, measure_interference, portable_fields
+from precision_time.measure.calibrate import (
+    PATIENCE_S,
+    Machine,
+    dtypes_of,
+    measure_interference,
+    portable_fields,
+    ranks_share_s,
+)
 from precision_time.measure.hosts import graph_launch_us, host_costs
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import header
@@ -86,23 +93,25 @@ def measure(
     kinds: Sequence[str] = KINDS,
     report: Report = no_report,
 ) -> Measured:
-    """Measure for about `budget_s` seconds, continuing the folder's journal, and write the folder's tables.
+    """Measure for `budget_s` seconds in all, continuing the folder's journal, and write the folder's tables.
 
     Raises `DataError` if the folder cannot be used or was begun on another machine.
     """
+    end = time.monotonic() + budget_s
     target = make_folder(folder)
     path = target / JOURNAL
+    ranks = "ranks" in kinds and here.ranks > 1 and not _has_ranks(path)
     task = {
         "task": "measure",
         "device": here.device_type,
-        "budget_s": budget_s,
+        "end": end - (ranks_share_s(budget_s) if ranks else 0.0),
         "kinds": list(kinds),
         "jobs": [portable_fields(job.replace(gpus=1)) for job in jobs],
         "journal": str(path.absolute()),
     }
-    result = launch(task, threads=here.threads, timeout_s=budget_s * 2 + 600, report=report)
-    if "ranks" in kinds and here.ranks > 1 and not any(RANKS & record.keys() for record in read(path)[1].values()):
-        interference = measure_interference(here, dtypes_of(here.device_type))
+    result = launch(task, threads=here.threads, timeout_s=budget_s + PATIENCE_S, report=report)
+    if ranks:
+        interference = measure_interference(here, dtypes_of(here.device_type), end)
         Journal(path).add(f"{here.ranks} ranks", {"interference": interference, "ranks": here.ranks})
     head, records, _ = read(path)
     return Measured(
@@ -117,25 +126,35 @@ def measure(
 
 def measure_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
     """Run the suite in one process, as `worker` calls it."""
-    begin = time.monotonic()
     journal = Journal(task["journal"], {**header(device), "gpu": gpu_name(device)})
     earlier = len(journal)
     jobs = [Job.from_fields(fields, GIVEN) for fields in task["jobs"]]
-    plan = plan_of(device, task["kinds"], jobs)
-    left = task["budget_s"] - (time.monotonic() - begin)
-    left_out = run_plan(plan, journal, device, left, report)
+    plan = plan_of(device, task["kinds"], jobs, journal)
+    left_out = run_plan(plan, journal, device, task["end"] - time.monotonic(), report)
     return {"left_out": left_out, "continued": earlier}
 
 
-def plan_of(device: torch.device, kinds: Sequence[str], jobs: Sequence[Job] = ()) -> list[Task]:
-    """All tasks of the suite on this device: operators of the jobs first, then all kinds interleaved."""
+def _has_ranks(path: Path) -> bool:
+    """Whether the journal holds the effects of several ranks."""
+    if not (path.exists() and path.stat().st_size):
+        return False
+    return any(RANKS & record.keys() for record in read(path)[1].values())
+
+
+def plan_of(
+    device: torch.device, kinds: Sequence[str], jobs: Sequence[Job] = (), journal: Journal | None = None
+) -> list[Task]:
+    """All tasks of the suite on this device: operators of the jobs first, then all kinds interleaved.
+
+    The `journal` keeps the rates that the sizes follow.
+    """
     first = [Task("host", lambda _: {"host": {**host_costs(device), **graph_launch_us(device)}})]
     lists: list[list[Task]] = []
     if "operators" in kinds:
         dtypes = [getattr(torch, name) for name in dtypes_of(device.type, double=True)]
-        lists.append(family_tasks(device, dtypes, fp8=True))
+        lists.append(family_tasks(device, dtypes, fp8=True, journal=journal))
         for dtype, tf32 in modes(device, dtypes):
-            benches = zoo_benches(dtype, tf32, limits_of(device, dtype, tf32), device)
+            benches = zoo_benches(dtype, tf32, limits_of(device, dtype, tf32, journal), device)
             lists.append([bench_task(bench, device) for bench in benches])
     if "updates" in kinds:
         lists.append(update_tasks(device))

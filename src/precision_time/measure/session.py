@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,8 +37,9 @@ def run_plan(
 ) -> list[str]:
     """Run the tasks that the journal lacks until the budget is spent; "label: reason" of each task left out.
 
-    Tasks marked `required` run even when the budget is spent, so that a busy machine still gets a usable result. What
-    a device refuses (a kernel it lacks in this dtype, memory) is recorded in the journal too and is not tried again.
+    A task that runs when the budget is spent is cut off; those marked `required` run even then, so that a busy machine
+    still gets a usable result. What a device refuses (a kernel it lacks in this dtype, memory) is recorded in the
+    journal too and is not tried again.
     """
     left_out: list[str] = []
     end = time.monotonic() + budget_s
@@ -48,7 +53,13 @@ def run_plan(
                 continue
             if todo % PROBE_EVERY == 0:
                 journal.add(f"probe {len(journal)}", probe())
-            journal.add(task.label, _record(task, min(LONGEST_POINT_S, max(left, 0.0) / todo), device))
+            try:
+                with _cut_off(1e9 if task.required else left):
+                    record = _record(task, min(LONGEST_POINT_S, max(left, 0.0) / todo), device)
+            except _TimeUpError:
+                left_out.append(f"{task.label}: {NO_TIME}")
+                continue
+            journal.add(task.label, record)
             todo -= 1
         if reason := journal.records[task.label].get("refused"):
             left_out.append(f"{task.label}: {reason}")
@@ -63,6 +74,32 @@ def _record(task: Task, budget_s: float, device: torch.device) -> Record:
         if device.type == "cuda":
             torch.cuda.empty_cache()
         return {"refused": next(iter(str(error).splitlines()), type(error).__name__)}
+
+
+class _TimeUpError(BaseException):
+    """The budget is spent. Not an `Exception`, which models and libraries catch."""
+
+
+@contextlib.contextmanager
+def _cut_off(seconds: float) -> Iterator[None]:
+    """Raise `_TimeUpError` in the block after so long, once the operator under way has returned.
+
+    Only the main thread of a process on a system with timers is interrupted; elsewhere the block runs to its end.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeUpError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), 1e8))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class _Probe:
@@ -94,21 +131,23 @@ def noise_of(records: Mapping[str, Record]) -> float:
 def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
     """Rows of a calibration, host costs and noise, as `worker` runs it.
 
-    Fields of `task`: dtypes, budget_s, jobs (their operators come first), families (False: only the operators of the
-    jobs), journal (a path, or None).
+    Fields of `task`: dtypes, end (on the machine's monotonic clock), jobs (their operators come first), families
+    (False: only the operators of the jobs), journal (a path, or None).
     """
     jobs = [Job.from_fields(fields, GIVEN) for fields in task.get("jobs", ())]
     journal = Journal(task.get("journal"), header(device))
+    earlier = len(points_of(journal.records))
+    host = host_costs(device)
     plan = job_tasks(device, jobs)
     if task.get("families", True):
-        plan += family_tasks(device, [getattr(torch, name) for name in task["dtypes"]], device.type == "cuda")
-    earlier = len(points_of(journal.records))
-    left_out = run_plan(plan, journal, device, task["budget_s"], report)
+        dtypes = [getattr(torch, name) for name in task["dtypes"]]
+        plan += family_tasks(device, dtypes, device.type == "cuda", journal)
+    left_out = run_plan(plan, journal, device, task["end"] - time.monotonic(), report)
     return {
         "rows": [point.row() for point in points_of(journal.records)],
         "left_out": left_out,
         "unfinished": any(text.endswith(NO_TIME) for text in left_out),
         "continued": earlier,
-        "host": host_costs(device),
+        "host": host,
         "noise": noise_of(journal.records),
     }

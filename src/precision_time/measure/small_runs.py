@@ -24,11 +24,12 @@ from precision_time.errors import MeasureError, PrecisionTimeError, nearest
 from precision_time.job.job import Job
 from precision_time.job.run import Run
 from precision_time.journal import Journal, Record, read
-from precision_time.measure.calibrate import Machine, calibrate, write
+from precision_time.measure.calibrate import LEAST_RANKS_BUDGET_S, PATIENCE_S, Machine, calibrate, write
 from precision_time.measure.conditions import conditions
 from precision_time.measure.kernel_support import UnsupportedError
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.machine import description, header
+from precision_time.measure.rank_interference import decided_by_rank_0
 from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
 from precision_time.measure.train import Trainer, settings, wait
 from precision_time.report.write import make_folder
@@ -138,7 +139,7 @@ def collect(
     report: Report = no_report,
     quick: bool = False,
 ) -> RunsTable:
-    """Train for about `budget_s` seconds, continuing the folder's journal, and write its table and data card.
+    """Train for `budget_s` seconds in all, continuing the folder's journal, and write its table and data card.
 
     The budget includes a calibration of this machine (a device file, so that the passes can be predicted), unless the
     folder has one. A configuration that the device cannot run is recorded as refused, and the others go on. Raises
@@ -150,7 +151,8 @@ def collect(
     wanted = configurations(networks, workers, here.device_type, quick)
     turns = 1 if quick else TURNS
     if not quick and not (target / DEVICE).exists():
-        content = calibrate(here, min(CALIBRATION_S, budget_s / 8), journal=target / "device.points.jsonl").content
+        seconds = min(CALIBRATION_S, max(budget_s / 8, LEAST_RANKS_BUDGET_S))
+        content = calibrate(here, seconds, journal=target / "device.points.jsonl").content
         write(target / DEVICE, content)
     _train(here, target / JOURNAL, wanted, turns, end, report)
     if not (target / JOURNAL).exists():
@@ -164,37 +166,48 @@ def collect(
 def _train(
     here: Machine, journal: Path, wanted: Sequence[Configuration], turns: int, end: float, report: Report
 ) -> None:
-    """Run all turns, in fresh processes for each turn, shape and number of workers."""
+    """Run all turns, in fresh processes for each turn, shape and number of workers.
+
+    No processes are started when less time is left than they took last time to their first pass.
+    """
     records: Mapping[str, Record] = read(journal)[1] if journal.exists() and journal.stat().st_size else {}
     groups: dict[tuple[int, str, int], list[Configuration]] = {}
     for turn in range(turns):
         for each in wanted:
             groups.setdefault((turn, each.dataset, each.workers), []).append(each)
-    done, total = 0, len(wanted) * turns
+    done, total, start_s = 0, len(wanted) * turns, 0.0
     for (turn, _, count), members in groups.items():
         todo = [each for each in members if _lacks(each, turn, records)]
         done += len(members) - len(todo)
         left = end - time.monotonic()
-        if todo and left > 0:
+        if todo and left > start_s:
             task = {
                 "task": "runs",
                 "device": here.device_type,
                 "journal": str(journal.absolute()),
                 "turn": turn,
-                "budget_s": left,
+                "end": end,
                 "configurations": [asdict(each) for each in todo],
             }
-            before = done
-            launch(
-                task,
-                count,
-                here.threads,
-                timeout_s=left * 2 + 600,
-                report=lambda part, _, before=before: report(before + part, total),  # type: ignore[misc]
-            )
+            told = _Told(report, done, total)
+            launch(task, count, here.threads, timeout_s=left + PATIENCE_S, report=told)
+            start_s = told.first_s
             records = read(journal)[1]
         done += len(todo)
         report(done, total)
+
+
+class _Told:
+    """Adds what earlier processes did to a report; `first_s` is the time until the first one."""
+
+    def __init__(self, report: Report, before: int, total: int) -> None:
+        self._report, self._before, self._total = report, before, total
+        self._began = time.monotonic()
+        self.first_s = 0.0
+
+    def __call__(self, done: int, _total: int) -> None:
+        self.first_s = self.first_s or time.monotonic() - self._began
+        self._report(self._before + done, self._total)
 
 
 def turn_label(configuration: Configuration, turn: int) -> str:
@@ -214,15 +227,14 @@ def _lacks(configuration: Configuration, turn: int, records: Mapping[str, Record
 
 
 def runs_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:
-    """Passes of the task's configurations until its budget is spent, as `worker` runs them on every rank."""
-    begin = time.monotonic()
+    """Passes of the task's configurations until its end, as `worker` runs them on every rank."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     journal = Journal(task["journal"], _header(device)) if rank == 0 else None
     data: dict[tuple[int, int], TensorDataset] = {}
     _warm_up_process(device)
     for index, fields in enumerate(task["configurations"]):
         each = Configuration(**fields)
-        if not _broadcast_flag(time.monotonic() - begin < task["budget_s"], device):
+        if not decided_by_rank_0(time.monotonic() < task["end"], device):
             break
         size = (each.image_size, each.classes)
         if size not in data:
@@ -250,14 +262,6 @@ def _warm_up_process(device: torch.device) -> None:
 
 def _header(device: torch.device) -> Record:
     return {**header(device), "machine": description(device.type), "warmup_steps": WARMUP_STEPS}
-
-
-def _broadcast_flag(flag: bool, device: torch.device) -> bool:
-    """The flag of rank 0 on all ranks: clocks differ, and all ranks must stop at the same configuration."""
-    shared = torch.tensor(int(flag), device=device)
-    if dist.is_initialized():
-        dist.broadcast(shared, 0)
-    return bool(shared)
 
 
 def _training_set(image_size: int, classes: int, device_type: str) -> TensorDataset:

@@ -10,7 +10,7 @@ import torch
 
 from precision_time.errors import MeasureError
 from precision_time.job.job import Job
-from precision_time.journal import Record
+from precision_time.journal import Journal, Record
 from precision_time.measure.bench import Bench, tf32_allowed
 from precision_time.measure.clock import timed
 from precision_time.measure.convolutions import conv_benches
@@ -73,17 +73,20 @@ def job_tasks(device: torch.device, jobs: Sequence[Job]) -> list[Task]:
     return [bench_task(bench, device) for bench in replay_benches(jobs, device)]
 
 
-def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool = False) -> list[Task]:
+def family_tasks(
+    device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool = False, journal: Journal | None = None
+) -> list[Task]:
     """Every family over its sizes, interleaved so that a plan that stops early covers all of them.
 
     A product and a large addition in each dtype come first and are required: without them a device has no peaks. With
-    `fp8`, scaled products and their casts are included.
+    `fp8`, scaled products and their casts are included. Sizes follow the rates of products: a `journal` keeps these, so
+    that a plan that is continued has the same tasks.
     """
     scale = SCALES[device.type]
     families: list[list[Task]] = []
     required: list[Task] = []
     for dtype, tf32 in modes(device, dtypes):
-        limits = limits_of(device, dtype, tf32)
+        limits = limits_of(device, dtype, tf32, journal)
         products = matmul_benches(dtype, scale.products, limits, tf32)
         required.append(_mode_task(products.pop(0), dtype, device))
         lists = [products, conv_benches(dtype, scale.convolutions, limits, tf32)]
@@ -95,7 +98,7 @@ def family_tasks(device: torch.device, dtypes: Sequence[torch.dtype], fp8: bool 
             lists += [attention_benches(dtype, scale.attentions, limits), traffic]
         families += [[_mode_task(bench, dtype, device) for bench in benches] for benches in lists]
     if fp8:
-        families += _fp8_families(device, scale)
+        families += _fp8_families(device, scale, journal)
     if device.type == "cpu":  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a pointwise one
         families.append([_chain_task(chain, size, device) for chain in CHAINS for size in scale.traffic])
     return [*(replace(task, required=True) for task in required), *interleaved(families)]
@@ -109,11 +112,23 @@ def modes(device: torch.device, dtypes: Sequence[torch.dtype]) -> list[tuple[tor
     return pairs
 
 
-def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False) -> Limits:
-    """Size limits of a call, from the speed of a product on this device and the longest call of its `Scale`."""
+def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False, journal: Journal | None = None) -> Limits:
+    """Size limits of a call, from the speed of a product on this device and the longest call of its `Scale`.
+
+    The speed is that of the `journal`, where it holds one, and is kept there.
+    """
     scale = SCALES[device.type]
+    name = " ".join(["rate", str(dtype).removeprefix("torch."), *(["tf32"] if tf32 else [])])
     with tf32_allowed(device, tf32):
-        return Limits(rate(device, dtype) * scale.longest_call_s, scale.elements)
+        return Limits(_kept(journal, name, lambda: rate(device, dtype)) * scale.longest_call_s, scale.elements)
+
+
+def _kept(journal: Journal | None, label: str, measured: Callable[[], float]) -> float:
+    """The rate of the journal's record, or else the measured one, which is then kept there."""
+    if journal is None:
+        return measured()
+    record = journal.get(label) or journal.add(label, {"flops_per_s": measured()})
+    return float(record["flops_per_s"])
 
 
 def bench_task(bench: Bench, device: torch.device) -> Task:
@@ -127,14 +142,15 @@ def _mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
     return Task(" ".join(part for part in parts if part), bench_task(bench, device).run)
 
 
-def _fp8_families(device: torch.device, scale: Scale) -> list[list[Task]]:
+def _fp8_families(device: torch.device, scale: Scale, journal: Journal | None) -> list[list[Task]]:
     """Products and casts with each scaling; where the device has no fp8, one task that records the reason."""
     families: list[list[Task]] = []
     for scaling in SCALINGS:
         if reason := refused(device, scaling):
             families.append([_refusal(f"fp8 {scaling}", reason)])
             continue
-        limits = Limits(fp8_rate(device) * scale.longest_call_s, scale.elements)
+        speed = _kept(journal, "rate fp8", lambda: fp8_rate(device))
+        limits = Limits(speed * scale.longest_call_s, scale.elements)
         lists = (scaled_benches(scale.products, limits, scaling), cast_benches(scale.traffic, scaling))
         families += [[bench_task(bench, device) for bench in benches] for benches in lists]
     return families
