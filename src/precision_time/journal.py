@@ -2,19 +2,27 @@
 
 The first line holds the header: the conditions under which all records are made, for example the machine. Every other
 line is one record with its label. Each is on the disk before `add` returns; a last line that a crash cut short is
-dropped when the journal is opened again.
+dropped when the journal is opened again, and one that a full disk or a signal cut short is taken back at once. `held`
+keeps a second process from adding to a journal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.reading import decoded, opened, parse_json, to_json
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing is held
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 LARGEST_JOURNAL = 256 * 2**20
@@ -54,10 +62,13 @@ class Journal:
         return self.records.get(label)
 
     def add(self, label: str, record: Mapping[str, Any]) -> Record:
-        """Keep a record; it is on the disk when this returns."""
+        """Keep a record; it is on the disk when this returns. Raises `DataError` where it cannot be written."""
         kept = dict(record)
         if self._path is not None:
-            self._append(self._path, {"label": label, **kept})
+            try:
+                self._append(self._path, {"label": label, **kept})
+            except OSError as error:
+                raise _unusable(self._path, error) from None
         self.records[label] = kept
         return kept
 
@@ -82,11 +93,74 @@ class Journal:
     @staticmethod
     def _append(path: Path, content: Mapping[str, Any]) -> None:
         text = to_json(content)
-        line = to_json({**content, _CHECKSUM: _checksum(text)})
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = memoryview(to_json({**content, _CHECKSUM: _checksum(text)}).encode() + b"\n")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            before = os.fstat(handle).st_size
+            try:
+                while line:
+                    line = line[os.write(handle, line) :]
+                os.fsync(handle)
+            except BaseException:
+                os.ftruncate(handle, before)
+                raise
+        finally:
+            os.close(handle)
+
+
+_held: dict[str, tuple[int, int]] = {}
+"""By path of a journal: the thread that holds it, and how many times."""
+
+
+@contextlib.contextmanager
+def held(path: str | Path) -> Iterator[None]:
+    """Keep other processes and threads from the journal at `path` while the block runs; a thread may hold it twice.
+
+    Raises `DataError` where another one holds it, or where the file cannot be made.
+    """
+    name, thread = os.path.realpath(path), threading.get_ident()
+    if _held.get(name, (0, 0))[0] == thread:
+        _held[name] = thread, _held[name][1] + 1
+        try:
+            yield
+        finally:
+            _held[name] = thread, _held[name][1] - 1
+        return
+    try:
+        handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    try:
+        _lock(handle, path)
+        _held[name] = thread, 1
+        try:
+            yield
+        finally:
+            del _held[name]
+            if not os.fstat(handle).st_size:  # nothing was measured
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: str | Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataError(
+            f"journal {str(path)!r} is in use by another process; wait for its end, or name another output"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
+def begin_again(path: str | Path) -> None:
+    """Empty a journal that is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(path, 0)
 
 
 def read(path: str | Path) -> tuple[Record, dict[str, Record], int]:

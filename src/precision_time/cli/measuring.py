@@ -37,6 +37,7 @@ def calibrate(options: Namespace, jobs: list[Job], precisions: list[str]) -> tup
     budget = _Budget(options.budget or DEFAULT_BUDGET)
     _require_torch("calibrate")
     from precision_time.cli.progress import Progress
+    from precision_time.journal import begin_again, held
     from precision_time.measure.calibrate import calibrate as measure
     from precision_time.measure.calibrate import check_output, journal_of, write
     from precision_time.measure.text import calibration_text
@@ -48,9 +49,9 @@ def calibrate(options: Namespace, jobs: list[Job], precisions: list[str]) -> tup
     budget.check_ranks(here.ranks)
     wanted = jobs_here(here, jobs, precisions, [1]) if jobs else []
     journal = journal_of(path)
-    if options.fresh:
-        journal.unlink(missing_ok=True)
-    with Progress("points") as progress:
+    with held(journal), Progress("points") as progress:
+        if options.fresh:
+            begin_again(journal)
         result = measure(here, budget.left_s, progress, wanted, journal)
     write(path, result.content)
     return result.content, calibration_text(result.content, result.left_out, path, result.continued)

@@ -23,12 +23,13 @@ MOST_POINTS = 10_000
 
 def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
     """For JSON, and as text."""
-    from precision_time.ingest.stagger.calibration import calibrate
+    from precision_time.ingest.stagger.calibration import calibrate, check_start
     from precision_time.ingest.stagger.jobs_file import read_jobs
     from precision_time.ingest.stagger.staggered_run import earlier_runs
     from precision_time.ingest.stagger.staggering import stagger as predict
     from precision_time.ingest.stagger.staggering_plot import check_picture, plot
     from precision_time.ingest.stagger.staggering_text import measured_text, text
+    from precision_time.ingest.stagger.windows_journal import held_folder
 
     if args.jobs is None:
         raise UsageError("no jobs file is given; name one, for example precision-time stagger jobs.yaml")
@@ -51,19 +52,21 @@ def stagger(args: Namespace) -> tuple[dict[str, Any], str]:
         raise UsageError(f"--folder {str(folder)!r} lies in cache.reset.folder, which is emptied; name another one")
     if len(file.jobs) > 2 and (args.plot or offset_s is not None):
         raise UsageError("--plot and --offset are for two jobs; leave them out for more")
-    note(f"calibrating {len(file.jobs)} jobs into {folder}")
-    with Progress("windows") as bar:
-        calibration = calibrate(file, folder, args.fresh, lambda _, done, total: bar(done, total))
-    answer = predict(calibration, points, args.order, offset_s)
-    output = text(answer)
-    content = answer.to_dict()
-    if args.run:
-        if not args.json:
-            emit(output + "\n")
-            output = ""
-        measured = _launch(file, folder, answer)
-        content["run"] = measured.to_dict()
-        output += measured_text(answer, measured)
+    check_start(file, folder)
+    with held_folder(folder):  # from the first window to the end of the run
+        note(f"calibrating {len(file.jobs)} jobs into {folder}")
+        with Progress("windows") as bar:
+            calibration = calibrate(file, folder, args.fresh, lambda _, done, total: bar(done, total))
+        answer = predict(calibration, points, args.order, offset_s)
+        output = text(answer)
+        content = answer.to_dict()
+        if args.run:
+            if not args.json:
+                emit(output + "\n")
+                output = ""
+            measured = _launch(file, folder, answer)
+            content["run"] = measured.to_dict()
+            output += measured_text(answer, measured)
     if args.plot:
         plot(answer, args.plot, earlier_runs(file, folder))
         note(f"picture written to {args.plot}")

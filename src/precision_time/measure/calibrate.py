@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from precision_time.errors import MeasureError
 from precision_time.hardware.catalog import Catalog, default_catalog
 from precision_time.job.code import check_code, is_code
 from precision_time.job.job import Job
+from precision_time.journal import held
 from precision_time.measure import machine
 from precision_time.measure.launch import Report, launch, no_report
 from precision_time.measure.point import COLUMNS
@@ -93,8 +95,14 @@ def calibrate(
 
     The larger operators of `jobs` are measured in their own shapes before all else. With a `journal` each point is
     written to that file as it comes, and points already in it are not measured again; the file is deleted once no point
-    is left out for lack of time. Raises `MeasureError` when no matrix product could be timed.
+    is left out for lack of time. Raises `MeasureError` when no matrix product could be timed, and `DataError` while
+    another process uses the journal.
     """
+    with contextlib.nullcontext() if journal is None else held(journal):
+        return _calibrate(here, budget_s, report, jobs, journal)
+
+
+def _calibrate(here: Machine, budget_s: float, report: Report, jobs: Sequence[Job], journal: Path | None) -> Calibrated:
     end = time.monotonic() + budget_s
     ranks_s = ranks_share_s(budget_s) if here.ranks > 1 else 0.0
     kernels = measure_kernels(here, budget_s - ranks_s, report, jobs, journal=journal)

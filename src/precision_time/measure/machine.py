@@ -53,7 +53,8 @@ def versions() -> dict[str, str]:
 
 def header(device: torch.device) -> dict[str, Any]:
     """Header of a journal: machine, threads and torch version. A journal with another header is not continued."""
-    return {"machine": description(device.type), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    return {"machine": description(device.type), "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "precision-time": versions()["precision-time"]}  # fmt: skip
 
 
 def description(device_type: str) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
-from precision_time.journal import Journal, Record, read
+from precision_time.journal import Journal, Record, held, read
 from precision_time.measure.calibrate import (
     PATIENCE_S,
     Machine,
@@ -95,11 +95,18 @@ def measure(
 ) -> Measured:
     """Measure for `budget_s` seconds in all, continuing the folder's journal, and write the folder's tables.
 
-    Raises `DataError` if the folder cannot be used or was begun on another machine.
+    Raises `DataError` if the folder cannot be used, was begun on another machine, or is in use by another process.
     """
     end = time.monotonic() + budget_s
     target = make_folder(folder)
-    path = target / JOURNAL
+    with held(target / JOURNAL):
+        return _measure(here, target, end, jobs, kinds, report)
+
+
+def _measure(
+    here: Machine, target: Path, end: float, jobs: Sequence[Job], kinds: Sequence[str], report: Report
+) -> Measured:
+    path, budget_s = target / JOURNAL, end - time.monotonic()
     ranks = "ranks" in kinds and here.ranks > 1 and not _has_ranks(path)
     task = {
         "task": "measure",

@@ -23,7 +23,7 @@ from torch.utils.data.distributed import DistributedSampler
 from precision_time.errors import MeasureError, PrecisionTimeError, nearest
 from precision_time.job.job import Job
 from precision_time.job.run import Run
-from precision_time.journal import Journal, Record, read
+from precision_time.journal import Journal, Record, held, read
 from precision_time.measure.calibrate import LEAST_RANKS_BUDGET_S, PATIENCE_S, Machine, calibrate, write
 from precision_time.measure.conditions import conditions
 from precision_time.measure.kernel_support import UnsupportedError
@@ -143,10 +143,18 @@ def collect(
 
     The budget includes a calibration of this machine (a device file, so that the passes can be predicted), unless the
     folder has one. A configuration that the device cannot run is recorded as refused, and the others go on. Raises
-    `DataError` if the folder cannot be used or was begun on another machine.
+    `DataError` if the folder cannot be used, was begun on another machine, or is in use by another process.
     """
     end = time.monotonic() + budget_s
     target = make_folder(folder)
+    with held(target / JOURNAL):
+        return _collect(here, target, end, networks, report, quick)
+
+
+def _collect(
+    here: Machine, target: Path, end: float, networks: Sequence[str], report: Report, quick: bool
+) -> RunsTable:
+    budget_s = end - time.monotonic()
     workers = sorted({1, here.ranks})
     wanted = configurations(networks, workers, here.device_type, quick)
     turns = 1 if quick else TURNS
@@ -155,7 +163,7 @@ def collect(
         content = calibrate(here, seconds, journal=target / "device.points.jsonl").content
         write(target / DEVICE, content)
     _train(here, target / JOURNAL, wanted, turns, end, report)
-    if not (target / JOURNAL).exists():
+    if not (target / JOURNAL).stat().st_size:
         raise MeasureError(f"no pass found time in {budget_s:.0f} s; raise --budget")
     head, records, _ = read(target / JOURNAL)
     lacking = sum(_lacks(each, turn, records) for each in wanted for turn in range(turns))

@@ -14,7 +14,7 @@ from precision_time.capture.graph import OpSignature
 from precision_time.errors import DataError
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
-from precision_time.journal import read
+from precision_time.journal import held, read
 from precision_time.measure.clock import Timed
 from precision_time.measure.point import Point
 from precision_time.reading import parse_json, read_member, to_json
@@ -138,7 +138,8 @@ def profile_operators(
             "budget_s": budget_s,
             "journal": str(path),
         }
-        done = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
+        with held(path):
+            done = launch(task, threads=here.threads, timeout_s=2 * budget_s + 600, report=report)
         _, records, _ = read(path)
     points = [Point.from_json(_rounded(said)) for record in records.values() for said in record.get("points", ())]
     return OperatorProfile(

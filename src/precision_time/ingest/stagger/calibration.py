@@ -22,7 +22,7 @@ from precision_time.ingest.stagger.sample_rates import (
     rates_without_subsets,
 )
 from precision_time.ingest.stagger.trace_rates import Rate
-from precision_time.ingest.stagger.windows_journal import NAME, open_journal
+from precision_time.ingest.stagger.windows_journal import NAME, held_folder, open_journal
 
 UNQUIET = 0.08
 """A larger relative standard error of a rate, after all repeats, is reported in a note."""
@@ -111,11 +111,23 @@ def calibrate(
 ) -> Calibration:
     """Measure the windows that `folder` does not hold yet, or all of them if `fresh`, and invert them to parameters.
 
-    `report` is called with (what is measured, steps done, steps in all). Raises IngestError if a job fails.
+    `report` is called with (what is measured, steps done, steps in all). Raises IngestError if a job fails, and
+    DataError while another process uses the folder.
     """
+    check_start(file, folder)
+    with held_folder(folder):
+        return _calibrate(file, folder, fresh, report)
+
+
+def check_start(file: JobsFile, folder: str | Path) -> None:
+    """Before a folder is made: raise IngestError for a cache that cannot be emptied, and where code may not run."""
     cache_state.check_reset(file)
-    if not (Path(folder) / NAME).exists():  # before a folder is made: there is nothing to read but what is measured
+    journal = Path(folder) / NAME
+    if not journal.exists() or not journal.stat().st_size:  # there is nothing to read but what is measured
         file.check_code(f"run of job {file.jobs[0].name!r}", file.jobs[0].run)
+
+
+def _calibrate(file: JobsFile, folder: str | Path, fresh: bool, report: Report) -> Calibration:
     journal = open_journal(folder, fresh)
     launcher = Launcher(file, Path(folder))
     windows = Windows(file, journal, launcher, report)

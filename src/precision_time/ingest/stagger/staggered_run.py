@@ -15,7 +15,7 @@ from precision_time.ingest.stagger.calibration_windows import batch_of
 from precision_time.ingest.stagger.jobs_file import JobsFile
 from precision_time.ingest.stagger.processes import POLL_S, Host, Running, Trace, hosts
 from precision_time.ingest.stagger.trace_rates import reached_s
-from precision_time.ingest.stagger.windows_journal import key_of, open_journal
+from precision_time.ingest.stagger.windows_journal import held_folder, key_of, open_journal
 from precision_time.journal import Journal
 from precision_time.report.write import make_folder
 
@@ -63,6 +63,18 @@ def run_jobs(
             f"offsets {list(offsets_s)} are not one number of at least 0 for each of {len(file.jobs)} jobs"
         )
     cache_state.check_reset(file)
+    with held_folder(folder):
+        return _run_jobs(file, offsets_s, folder, tick, keep_cache, on)
+
+
+def _run_jobs(
+    file: JobsFile,
+    offsets_s: Sequence[float],
+    folder: str | Path,
+    tick: Tick,
+    keep_cache: bool,
+    on: Sequence[Host] | None,
+) -> Measured:
     journal = open_journal(folder)
     logs = make_folder(Path(folder) / "runs", "folder", parents=True)
     launched: dict[int, Running] = {}

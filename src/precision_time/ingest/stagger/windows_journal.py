@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from precision_time import __version__
 from precision_time.ingest.stagger.jobs_file import JobsFile, JobSpec
-from precision_time.journal import Journal
+from precision_time.journal import Journal, held
 from precision_time.report.write import make_folder
 
 NAME = "journal.jsonl"
@@ -25,10 +26,16 @@ def open_journal(folder: str | Path, fresh: bool = False) -> Journal:
     return Journal(make_folder(folder, "folder", parents=True) / NAME, fresh=fresh)
 
 
+def held_folder(folder: str | Path) -> contextlib.AbstractContextManager[None]:
+    """Keep other processes from a folder of co-located jobs (`journal.held`), which is made where it is not there."""
+    return held(make_folder(folder, "folder", parents=True) / NAME)
+
+
 def key_of(file: JobsFile, jobs: list[JobSpec], window: Mapping[str, Any]) -> str:
     """Changes with the machine, the jobs that run in the window, what they read, the cache and the window itself."""
     content = {
         "machine": [platform.node(), platform.machine(), os.cpu_count()],
+        "versions": [__version__, platform.python_version()],
         "jobs": [_job(file, job) for job in jobs],
         "cache": {
             "reset": dict(file.cache.reset),
