@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_time.errors import JobError
-from precision_time.hardware import Cluster, Fabric, Group, cluster, fabric
+from precision_time.hardware import Cluster, Fabric, Group, cluster, default_catalog, fabric
 from precision_time.timing import collectives
 from precision_time.timing.collectives import (
     COLLECTIVES,
@@ -149,6 +149,39 @@ def test_an_array_is_its_elements(where: Cluster, collective: str, sizes: list[f
     apart = [collective_seconds(collective, size, where) for size in sizes]
     np.testing.assert_allclose(together.seconds, [float(one) for one in apart])
     assert together.choice.tolist() == [str(one.choice) for one in apart]
+
+
+SWITCHED = [
+    name
+    for name, node in default_catalog().nodes.items()
+    if node.gpu_names and (node.inter or node.gpus_per_node > 1)
+    and not default_catalog().fabric(node.intra).widens_with_gpus
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast"])
+def test_one_more_rank_is_never_faster(name: str, collective: str) -> None:
+    """Also from one node to two, from full nodes to one that holds one rank more, and from one algorithm to another."""
+    catalog, sizes = default_catalog(), np.geomspace(1.0, 1e10, 40)
+    node = catalog.nodes[name]
+    full = node.domain_gpus
+    most = full if node.inter is None else 1009
+    near = {*range(2, 19), *range(max(full - 1, 2), full + 3), *range(2 * full - 1, 2 * full + 3), 127, 128, 129, 1009}
+    counts = sorted(gpus for gpus in near if gpus <= most)
+    before = np.zeros(len(sizes))
+    for gpus in counts:
+        seconds = collective_seconds(collective, sizes, catalog.cluster(node.gpu_names[0], gpus, name)).seconds
+        assert (seconds >= before * (1 - 1e-12)).all(), gpus
+        assert (np.diff(seconds) >= 0.0).all()
+        before = seconds
+
+
+def test_links_of_a_mesh_add_up() -> None:
+    """The one exception: where each GPU more brings links of its own, more ranks may be faster, as measured."""
+    two, eight = (collective_seconds("all_reduce", 1e9, cluster("mi300x", gpus)).seconds for gpus in (2, 8))
+    assert eight < two
+    assert fabric("xgmi3-mesh").widens_with_gpus
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -115,10 +115,10 @@ def test_errors_name_the_fix(ask, says: str) -> None:  # type: ignore[no-untyped
     [
         ("v100-16gb-sxm", 8, "dgx-1v", 1),
         ("v100-32gb-sxm", 8, "dgx-1v", 1),
-        ("v100-32gb-sxm", 16, "dgx-2", 1),
+        ("v100-32gb-sxm", 16, "dgx-1v", 2),
         ("v100-32gb-sxm", 32, "dgx-1v", 4),
         ("a100-80gb-sxm", 16, "dgx-a100", 2),
-        ("a100", 9, "dgx-a100", 3),
+        ("a100", 9, "dgx-a100", 2),
         ("h100", 12, "dgx-h100", 2),
         ("b200", 8, "dgx-b200", 1),
         ("l4", 4, "pcie4-server", 1),
@@ -131,6 +131,20 @@ def test_errors_name_the_fix(ask, says: str) -> None:  # type: ignore[no-untyped
 def test_the_usual_node(name: str, gpus: int, box: str, nodes: int) -> None:
     job = cluster(name, gpus)
     assert (job.node.name, job.nodes) == (box, nodes)
+
+
+def test_sixteen_gpus_on_one_node_need_a_larger_node() -> None:
+    assert cluster("v100-32gb-sxm", 16, nodes=1).node.name == "dgx-2"
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(9, 2), (11, 2), (12, 2), (13, 2), (127, 16), (1_000_003, 125_001)])
+def test_nodes_are_filled_one_after_another(gpus: int, nodes: int) -> None:
+    job = cluster("h100", gpus)
+    assert (job.nodes, job.gpus_per_node, job.domains) == (nodes, 8, nodes)
+    assert (job.world.domains, job.world.ranks_per_domain) == (nodes, 8)
+    assert job.world.network_bytes_per_s == cluster("h100", 16).world.network_bytes_per_s
+    if gpus % nodes == 0:
+        assert cluster("h100", gpus, nodes=nodes).gpus_per_node == gpus // nodes
 
 
 def test_published_systems_are_known_by_their_names() -> None:

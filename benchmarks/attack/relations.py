@@ -74,6 +74,9 @@ def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
 def one_more_gpu(job: Job, estimate: Estimate) -> str:
     if job.layout_spec.zero or job.layout_spec.pp * job.layout_spec.tp > 1 or job.nodes is not None:
         return ""
+    cluster = cluster_of(job.replace(gpus=job.gpus + 1))
+    if cluster.intra.widens_with_gpus and job.gpus < cluster.node.gpus_per_node:
+        return ""  # every GPU of a mesh brings links of its own
     more = predict(job.replace(gpus=job.gpus + 1))
     return _not_less(f"{job.gpus + 1} GPUs against {job.gpus}", more.step.p50, estimate.step.p50)
 

@@ -140,8 +140,8 @@ class Catalog:
     def default_node(self, gpu: Gpu, gpus: int = 1) -> Node:
         """The node type that is taken for a GPU where the job names none.
 
-        A job with more GPUs than that node has, which exactly fills a larger node, gets that: 16 x V100-32GB are a
-        DGX-2.
+        `gpus`: of a job on one node. One with more GPUs than that node has, which exactly fills a larger node, gets
+        that: 16 x V100-32GB on one node are a DGX-2.
         """
         # Latest entries first, so that a device file can change a default.
         usual = next((node for node in reversed(list(self.nodes.values())) if gpu.name in node.default_for), None)
@@ -159,27 +159,25 @@ class Catalog:
     def cluster(
         self, gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None
     ) -> Cluster:
-        """`gpus` GPUs on `nodes` nodes. Default: the GPU's default node, and the fewest nodes with equal shares."""
+        """`gpus` GPUs in equal shares on `nodes` nodes. Default: the GPU's default node, and as few as hold the GPUs,
+        filled one after another."""
         device = gpu if isinstance(gpu, Gpu) else self.gpu(gpu)
         if gpus < 1:
             raise CatalogError(f"gpus is {gpus}; it must be at least 1.")
         if node is None or node == "":
-            box = self.default_node(device, gpus if nodes in (None, 1) else 1)
+            box = self.default_node(device, gpus if nodes == 1 else 1)
         else:
             box = node if isinstance(node, Node) else self.node(node)
         if not box.fits(device.name):
             raise CatalogError(f"node {box.name} does not hold {device.name}; it holds {', '.join(box.gpu_names)}.")
-        if nodes is None:
-            nodes = ceil(gpus / box.gpus_per_node)
-            while gpus % nodes:
-                nodes += 1
+        packed = nodes is None
         inter = None if box.inter is None else self.fabric(box.inter)
-        return Cluster(device, box, self.fabric(box.intra), inter, gpus, nodes)
+        least = ceil(gpus / box.gpus_per_node)
+        return Cluster(device, box, self.fabric(box.intra), inter, gpus, nodes or least, packed)
 
     def rental(self, price: str, cluster: Cluster) -> Rental:
         """The cloud instances for a cluster's GPUs; `price` is a provider, `any` of them, or an instance type."""
-        per_node = ceil(cluster.gpus / cluster.nodes)
-        return rental(self.prices.values(), price, cluster.gpu.name, cluster.gpus, per_node)
+        return rental(self.prices.values(), price, cluster.gpu.name, cluster.gpus, cluster.gpus_per_node)
 
 
 @cache

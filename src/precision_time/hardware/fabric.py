@@ -57,6 +57,12 @@ class Fabric:
         """Whether messages pass through host memory; the time of a local copy is then negligible."""
         return self.kind in ("pcie", "shared-memory")
 
+    @property
+    def widens_with_gpus(self) -> bool:
+        """Whether more GPUs have more bandwidth each: a mesh, in which every GPU brings links of its own."""
+        rates = [rate for _, rate in sorted(self.bus_bytes_per_s_by_gpus.items())]
+        return rates[-1] > rates[0]
+
     def bus_bytes_per_s(self, gpus: int) -> float:
         """Bus bandwidth of `gpus` GPUs: that of the largest tabulated count not above it."""
         table = self.bus_bytes_per_s_by_gpus
@@ -67,7 +73,9 @@ class Fabric:
 class Cluster:
     """`gpus` equal GPUs on `nodes` equal nodes, with the fabrics between them.
 
-    The communicators of a job (tensor parallel, data parallel, ...) are `group`s of it.
+    The communicators of a job (tensor parallel, data parallel, ...) are `group`s of it. Nodes have equal shares of the
+    GPUs, or, where `packed`, are filled one after another; then the last may hold fewer, and is taken to use its ports
+    as a full one, so that one more GPU never makes the others faster.
     """
 
     gpu: Gpu
@@ -76,6 +84,7 @@ class Cluster:
     inter: Fabric | None
     gpus: int
     nodes: int
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if self.gpus < 1 or self.nodes < 1:
@@ -88,7 +97,7 @@ class Cluster:
                 f" with {self.node.gpus_per_node} GPUs each;"
                 f" use nodes={ceil(self.gpus / self.node.gpus_per_node)} or leave nodes out."
             )
-        if self.gpus % self.nodes:
+        if self.gpus % self.nodes and not self.packed:
             raise CatalogError(
                 f"{self.gpus} GPUs cannot be shared equally by {self.nodes} nodes; use a multiple of nodes."
             )
@@ -104,20 +113,22 @@ class Cluster:
 
     @property
     def gpus_per_node(self) -> int:
-        return self.gpus // self.nodes
+        """On the fullest node."""
+        return min(self.gpus, self.node.gpus_per_node) if self.packed else self.gpus // self.nodes
 
     @property
     def domains(self) -> int:
         """Number of groups of GPUs that the intra fabric connects; the network connects the groups."""
-        nodes_per_domain = max(1, self.node.domain_gpus // self.node.gpus_per_node)
-        domains = ceil(self.nodes / nodes_per_domain)
-        while self.nodes % domains:  # equal shares: 256 GPUs of NVL72 are four domains of 64
-            domains += 1
-        return domains
+        return ceil(self.nodes / max(1, self.node.domain_gpus // self.node.gpus_per_node))
+
+    @property
+    def nodes_per_domain(self) -> int:
+        """Of the largest: domains have equal shares of the nodes (256 GPUs of NVL72 are four domains of 64)."""
+        return ceil(self.nodes / self.domains)
 
     @property
     def gpus_per_domain(self) -> int:
-        return self.gpus // self.domains
+        return min(self.gpus, self.gpus_per_node * self.nodes_per_domain)
 
     @property
     def world(self) -> Group:
@@ -135,11 +146,14 @@ class Cluster:
                 f"a group of {size} ranks {stride} apart does not fit in {self.gpus} GPUs;"
                 f" use size x stride <= {self.gpus}."
             )
-        local = _largest_divisor(size, max(1, min(size, self.gpus_per_domain // stride)))
-        group = Group(size, size // local, self.intra, self.inter, active_per_domain=self.gpus_per_domain)
+        local = max(1, min(size, self.gpus_per_domain // stride))
+        domains = ceil(size / local)
+        if size % domains == 0 and not (self.packed and size == self.gpus):
+            local = size // domains
+        group = Group(size, domains, self.intra, self.inter, active_per_domain=self.gpus_per_domain, fullest=local)
         if self.inter is None:
             return group
-        shared = self.node.nics * self.nodes / self.domains * local / self.gpus_per_domain
+        shared = self.node.nics * self.nodes_per_domain * local / self.gpus_per_domain
         near = local * max(1.0, self.node.nics / self.node.gpus_per_node)  # a rank has no rings through others' ports
         rate = min(shared, near) * self.inter.nic_bytes_per_s * self.inter.efficiency
         group = replace(group, network_bytes_per_s=rate)
@@ -168,7 +182,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Group:
-    """A communicator: `ranks` GPUs spread evenly over `domains`, each of them joined by `intra`."""
+    """A communicator: `ranks` GPUs spread over `domains`, each of them joined by `intra`."""
 
     ranks: int
     domains: int
@@ -186,6 +200,8 @@ class Group:
     """The same when NVLink first carries a message to the GPU on the receiver's rail (NCCL's PXN); None: it cannot."""
     active_per_domain: int = 0
     """GPUs of a domain that communicate at the same time, in this communicator and others of the same kind."""
+    fullest: int = 0
+    """Ranks in the domain with the most; 0: in each the same number."""
 
     def __hash__(self) -> int:
         """By name: a fabric holds tables."""
@@ -193,7 +209,8 @@ class Group:
 
     @property
     def ranks_per_domain(self) -> int:
-        return self.ranks // self.domains
+        """In the domain with the most."""
+        return self.fullest or self.ranks // self.domains
 
     @property
     def neighbour_bytes_per_s(self) -> float:
@@ -211,14 +228,10 @@ class Group:
     @property
     def inside(self) -> Group:
         """The ranks of one domain."""
-        return replace(self, ranks=self.ranks_per_domain, domains=1)
+        return replace(self, ranks=self.ranks_per_domain, domains=1, fullest=0)
 
     @property
     def rail(self) -> Group:
         """The communicator of one rank in each domain, while those of the other ranks run at the same time."""
         rank_bytes_per_s = self.network_bytes_per_s / self.ranks_per_domain
-        return replace(self, ranks=self.domains, network_bytes_per_s=rank_bytes_per_s)
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-    return next(part for part in range(limit, 0, -1) if number % part == 0)
+        return replace(self, ranks=self.domains, network_bytes_per_s=rank_bytes_per_s, fullest=0)

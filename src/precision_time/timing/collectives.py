@@ -124,7 +124,11 @@ def collective_seconds(
     times = np.stack([option(size) for option in options.values()])
     best = np.argmin(times, axis=0)
     nothing = size == 0
-    seconds = np.where(nothing, 0.0, np.take_along_axis(times, best[None], axis=0)[0] * 1e-6)
+    seconds = np.take_along_axis(times, best[None], axis=0)[0]
+    if group.domains > 1:  # a network between the ranks makes nothing faster
+        together = _options(collective, replace(group, domains=1, fullest=0), fit_used.constants)
+        seconds = np.maximum(seconds, np.min([option(size) for option in together.values()], axis=0))
+    seconds = np.where(nothing, 0.0, seconds * 1e-6)
     choice = np.where(nothing, "none", np.array(list(options))[best])
     learned = fit_used.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
     if group.domains > 1 and group.inter is not None:
@@ -160,6 +164,11 @@ def floor_seconds(collective: str, nbytes: ArrayLike, where: Cluster | Group) ->
     return size * max(inside, across)
 
 
+_NVLS_RANKS = 3
+"""Fewest ranks that reduce in the switch. NCCL on 3 or 4 H100 is up to 9 % slower than on 8 for more than 64 MiB
+(data/kernels/aic_nccl.parquet), as it keeps the ring there; it is modelled as no slower, so that ranks never help."""
+
+
 def _options(collective: str, group: Group, constants: Constants) -> dict[str, Callable[[Array], Array]]:
     """Every algorithm/protocol that NCCL would weigh, as bytes -> microseconds."""
     if collective in ("all_to_all", "send_recv"):
@@ -171,7 +180,7 @@ def _options(collective: str, group: Group, constants: Constants) -> dict[str, C
         options[f"ring/{protocol}"] = _ring(collective, group, constants, protocol)
         if collective == "all_reduce" and (group.domains > 1 or group.ranks > 8):
             options[f"tree/{protocol}"] = _tree(group, constants, protocol)
-    if collective == "all_reduce" and group.intra.nvls_bytes_per_s and group.ranks_per_domain > 4:
+    if collective == "all_reduce" and group.intra.nvls_bytes_per_s and group.ranks_per_domain >= _NVLS_RANKS:
         name = "nvls" if group.domains == 1 else "nvls_tree"
         options[f"{name}/Simple"] = _nvls(group, constants)
     if collective in ("all_gather", "reduce_scatter") and group.domains == group.ranks > 2:

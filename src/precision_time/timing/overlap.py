@@ -54,7 +54,8 @@ def overlap_slowdown(
     numbers = _numbers()
     if collective not in numbers["memory_traffic"]:
         raise JobError(f"unknown collective {collective!r}; use one of {', '.join(sorted(numbers['memory_traffic']))}.")
-    in_switch = collective == "all_reduce" and group.intra.nvls_bytes_per_s > 0 and group.ranks_per_domain > 4
+    # Of few ranks, too, which use rings: then one more rank never slows compute less.
+    in_switch = collective == "all_reduce" and group.intra.nvls_bytes_per_s > 0 and group.ranks_per_domain > 1
     total = gpu.sm_count or numbers["other_multiprocessors"]["value"]
     taken = min(0.5, _blocks(numbers, group, gpu.arch, in_switch) / total)
     traffic = numbers["memory_traffic"]["nvls" if in_switch else collective]["value"]
