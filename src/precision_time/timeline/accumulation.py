@@ -18,8 +18,8 @@ MOST_RUN = 48
 """Micro-batches run. Where these do not repeat one by one, the mean of the last `CYCLE` is repeated."""
 CYCLE = 12
 """A whole number of turns for micro-batches that take turns: a wait that recurs every second, third or fourth one."""
-_EQUAL = 1e-9
-"""Largest relative difference of equal increments; margins below this share of a micro-batch are ties."""
+EQUAL = 1e-9
+"""Largest relative difference of equal times; margins below this share of a micro-batch are ties."""
 
 
 def accumulate(rank: Rank, run: Callable[[], None], count: int) -> int:
@@ -35,7 +35,7 @@ def accumulate(rank: Rank, run: Callable[[], None], count: int) -> int:
         increments = passed[-1].since(passed[-2])
         times = 0
         if known is not None and _equal(increments, known[0], rank.device):
-            times = min(_repetitions(known[1], rank.margins, _EQUAL * max(increments)), left)
+            times = min(_repetitions(known[1], rank.margins, EQUAL * max(increments)), left)
         elif ran >= MOST_RUN and len(passed) > CYCLE:
             increments = Position(*(total / CYCLE for total in passed[-1].since(passed[-1 - CYCLE])))
             times = left
@@ -49,7 +49,7 @@ def accumulate(rank: Rank, run: Callable[[], None], count: int) -> int:
 
 def _equal(one: Position, other: Position, position_s: float) -> bool:
     """Whether increments differ by no more than rounding at this position."""
-    tolerance = _EQUAL * max(one) + 1e-14 * position_s
+    tolerance = EQUAL * max(one) + 1e-14 * position_s
     return all(abs(a - b) <= tolerance for a, b in zip(one, other, strict=True))
 
 
@@ -65,4 +65,4 @@ def _repetitions(before: Sequence[float], now: Sequence[float], tie_s: float) ->
             return 0
         if abs(margin) < abs(then):
             least = min(least, abs(margin) / abs(then - margin))
-    return int(min(least + _EQUAL, 1e18))
+    return int(min(least + EQUAL, 1e18))

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from precision_time.layout.program import DATA, Stage
-from precision_time.timeline.accumulation import accumulate
+from precision_time.timeline.accumulation import EQUAL, accumulate
 from precision_time.timeline.pipeline_step import pipeline_step
 from precision_time.timeline.rank import Label, Position, Rank
 from precision_time.timeline.terms import communication_within_units, timeline_of
@@ -28,6 +28,9 @@ from precision_time.timeline.timeline import Timeline
 from precision_time.timing.passes import LAUNCH_LATENCY_S, Pass
 from precision_time.timing.program_times import TimedProgram, host_seconds
 from precision_time.timing.ranks import averaged
+
+MOST_STEPS = 8
+"""Steps run to find the steady one."""
 
 Uses = Sequence[tuple[int, bool]]
 """Units in the order they run forward, and whether each recomputes."""
@@ -72,8 +75,9 @@ class _Step:
         """Runs steps until one is like all that follow; returns the rank's position before it, and how many of its
         micro-batches were skipped.
 
-        A step that starts with all of it launched is steady where the device takes longer than the host, which then
-        stays ahead. Otherwise, and where the host waits for the device in every step, the second step is.
+        A step that starts with all of it launched is steady where the device takes no less time than the host, which
+        then stays ahead. Otherwise steps are run until the host's lead is that of the step before: after the second,
+        but for rare programs.
         """
         rank = self.rank
         if not rank.synchronous and len(self.sweeps.tails) == 1:
@@ -81,12 +85,17 @@ class _Step:
             start = rank.position()
             skipped = self._run_step()
             taken = rank.position().since(start)
-            if taken.host <= taken.device:
+            if taken.host <= taken.device * (1.0 + EQUAL):
                 return start, skipped
             rank.host = rank.device
         self._run_step()
-        start = rank.position()
-        return start, self._run_step()
+        for _ in range(MOST_STEPS):
+            start = rank.position()
+            skipped = self._run_step()
+            taken = rank.position().since(start)
+            if abs(taken.host - taken.device) <= EQUAL * taken.device:
+                break
+        return start, skipped
 
     def _run_step(self) -> int:
         """One step; returns the number of micro-batches counted and not run."""
