@@ -86,13 +86,19 @@ def shared_effects(one: JobColumns, other: JobColumns) -> dict[str, Array]:
 
 
 def term_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
-    """Covariance between the log factors of each term, `compute` ... and `whole`, of the jobs of `one` and `other`."""
+    """Covariance between the log factors of each term, `compute` ... and `whole`, of the jobs of `one` and `other`.
+
+    `gpus` is the part of the whole step's that decays with the number of GPUs. It says how far the errors of two jobs
+    agree, but corrects none: a factor that changes from one number of GPUs to the next would let one more GPU shorten
+    a step.
+    """
     shared = shared_effects(one, other)
     variance = {effect: covariance.effects[effect] ** 2 for effect in EFFECTS}
     covariances = {"compute": functools.reduce(np.add, [variance[e] * shared[e] for e in COMPUTE_EFFECTS])}
     for effect in ("optimizer", "host", "communication"):
         covariances[effect] = variance[effect] * shared[effect]
-    covariances["whole"] = variance["gpus"] * shared["gpus"] + variance["environment"] * shared["environment"]
+    covariances["whole"] = variance["environment"] * shared["environment"]
+    covariances["gpus"] = variance["gpus"] * shared["gpus"]
     return covariances
 
 

@@ -88,7 +88,7 @@ class Anchors:
         of_terms = term_covariances(self.covariance, target, solved.jobs)
         terms = {name: each[0, use] for name, each in of_terms.items()}
         shares = solved.jobs.shares[use]
-        across = terms["whole"].copy()
+        across = terms["whole"] + terms["gpus"]
         for index, name in enumerate(INFORMED):
             across += terms[name] * target.shares[0, index] * shares[:, index]
         prior = self_variance(self.covariance, job.shares)
