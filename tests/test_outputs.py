@@ -69,6 +69,24 @@ def test_no_file_is_refused_before_the_work(command: str, path: str, capsys: pyt
     assert not Path("/dev/null").is_file()
 
 
+@pytest.mark.parametrize(("command", "mine"), [
+    ("measure --output . --budget 5s", "device.json"), ("runs --output . --budget 5s", "storage.yaml"),
+    ("train ernest --output .", "ernest/precious"),
+])  # fmt: skip
+def test_a_folder_of_other_files_is_refused(
+    command: str, mine: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (folder / "README.md").write_text("mine")
+    (folder / "ernest").mkdir()
+    (folder / "ernest" / "precious").write_text("mine")
+    before = sorted(folder.rglob("*"))
+    assert main(command.split()) == 2
+    assert "name" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    assert (folder / mine).exists()
+
+
 @pytest.mark.usefixtures("folder")
 def test_two_outputs_are_two_files(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy("anchors.csv", "table.csv")

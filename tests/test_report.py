@@ -7,18 +7,23 @@ import errno
 import io
 import math
 import os
+import re
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from precision_time.errors import DataError, JobError
+from precision_time.reading import read_rows
 from precision_time.report import figure as figures
 from precision_time.report.errors import ErrorStatistics, labels, percent
 from precision_time.report.page import bullets, captioned, fill_markers, heading, page, paragraph
 from precision_time.report.table import Cell, Table, csv_cell
-from precision_time.report.write import check_file, compact_json, write_whole
+from precision_time.report.write import check_file, compact_json, make_own_folder, write_whole
 
 
 def test_error_statistics_by_hand() -> None:
@@ -83,10 +88,52 @@ def test_table_as_html_is_escaped() -> None:
 
 def test_table_as_csv_runs_no_formula() -> None:
     rows = list(csv.reader(io.StringIO(TABLE.csv())))
-    assert rows == [["name", "value"], ["a|b", "1"], ["by <GPU>", ""], ["'=1+1", "'-2 ms"], ["x", "y"]]
+    assert rows == [
+        ["name", "value"],
+        ["a|b", "1"],
+        ["by <GPU>", ""],
+        ["'=1+1", "'-2 ms"],
+        ["x", "y"],
+    ]
     assert [csv_cell(text) for text in ("-0.5", "+1e-3", "@SUM(A1)", "+x", "a=b", "")] == [
         "-0.5", "+1e-3", "'@SUM(A1)", "'+x", "a=b", "",
     ]  # fmt: skip
+
+
+@given(st.lists(st.text(st.sampled_from("=+-@\t'|\\\n\r,\"1e. aå＝"), max_size=5), min_size=1, max_size=3))
+def test_csv_is_read_back_as_it_was_and_runs_no_formula(cells: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        path.write_text(Table(["mark", *map(str, range(len(cells)))], [["x", *cells]]).csv(), newline="")
+        (_, head), *rows = read_rows(path)
+        assert head[0] == "mark"
+        unified = [cell.replace("\r\n", "\n").replace("\r", "\n") for cell in cells]
+        assert [row for _, row in rows] == [["x", *unified]]
+    for cell in cells:
+        written = csv_cell(cell)
+        assert not written.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝")) or float(written) is not None
+
+
+@given(st.lists(st.text(st.sampled_from("|\\`\n\r a"), max_size=6), min_size=2, max_size=4))
+def test_a_markdown_row_keeps_its_cells(cells: list[str]) -> None:
+    """A bar ends a cell unless an odd number of backslashes precedes it (GitHub Flavored Markdown, 4.10)."""
+    *_, row = Table(["a", *map(str, range(len(cells)))], [["x", *cells]]).markdown().split("\n")
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == len(cells) + 2
+
+
+def test_dollars_and_backslashes_in_names_are_drawn_as_they_are() -> None:
+    pytest.importorskip("matplotlib")
+    names = ["a$\\frac$b", "$x^_$", "$", "\\", "a_b^c", "two\nlines"]
+    for kind in ("png", "svg"):
+        figure, axes = figures.new_figure(4, 4)
+        figures.bars(axes, names, {"$\\alpha_$": [1.0] * len(names)})
+        axes.set(title=names[0], xlabel=names[1], ylabel=names[2], xscale="log")
+        axes.legend(title=names[0])
+        figure.suptitle(names[0])
+        content = figures.image(figure, kind)
+    text = content.decode()
+    assert text.count("a$\\frac$b") == 4
+    assert "mathdefault" not in re.sub(r"<!--.*?-->", "", text), "ticks of logarithmic axes are numbers"
 
 
 def test_page_escapes_text_and_needs_no_network() -> None:
@@ -156,6 +203,15 @@ def test_what_is_no_file_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty; name a file"):
         write_whole("", "text")
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_folder_of_other_files_is_not_filled(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(DataError, match=r"holds 'README\.md' and nothing that this command wrote"):
+        make_own_folder(tmp_path, ["journal.jsonl"])
+    (tmp_path / "journal.jsonl").touch()
+    assert make_own_folder(tmp_path, ["journal.jsonl"]) == tmp_path
+    assert make_own_folder(tmp_path / "new", ["journal.jsonl"]).is_dir()
 
 
 def test_an_output_is_no_input_by_whatever_name(tmp_path: Path) -> None:

@@ -191,9 +191,9 @@ def write(path: str | Path, content: Mapping[str, Any]) -> None:
     write_whole(path, (compact_json(content) + "\n").encode())
 
 
-JOURNAL_HOURS = 24.0
 POINTS = ".points.jsonl"
 """What the journal of a device file is called instead of .json."""
+JOURNAL_HOURS = 24.0
 """An interrupted or unfinished calibration is continued for this long; the machine may have changed afterwards."""
 
 

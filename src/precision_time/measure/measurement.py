@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import io
 import time
@@ -36,7 +35,8 @@ from precision_time.measure.whole_steps import COLUMNS as STEP_COLUMNS
 from precision_time.measure.whole_steps import gpu_name, step_tasks
 from precision_time.measure.zoo_operators import zoo_benches
 from precision_time.reading import to_json
-from precision_time.report.write import make_folder, write_whole
+from precision_time.report.table import csv_rows
+from precision_time.report.write import make_own_folder, write_whole
 
 KINDS = ("operators", "updates", "steps", "host", "ranks")
 """Single operators, optimizer updates, training steps, host costs, effects of several busy ranks."""
@@ -98,7 +98,7 @@ def measure(
     Raises `DataError` if the folder cannot be used, was begun on another machine, or is in use by another process.
     """
     end = time.monotonic() + budget_s
-    target = make_folder(folder)
+    target = make_own_folder(folder, [JOURNAL])
     with held(target / JOURNAL):
         return _measure(here, target, end, jobs, kinds, report)
 
@@ -267,11 +267,7 @@ def _write_operators(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> str:
     names = columns or list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_rows(names, rows)
 
 
 def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str]) -> str:

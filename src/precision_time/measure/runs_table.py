@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections import Counter
@@ -16,6 +14,7 @@ from precision_time.journal import Record
 from precision_time.measure.calibrate import Machine, device_name
 from precision_time.measure.machine import memory_bytes, versions
 from precision_time.measure.whole_steps import COLUMNS
+from precision_time.report.table import csv_rows
 from precision_time.report.write import write_whole
 
 if TYPE_CHECKING:
@@ -75,11 +74,7 @@ def write_table(
     refused = [f"{label}: {record['refused']}" for label, record in records.items() if "refused" in record]
     passes = {each.label: _repeats(each, records) for each in everything}
     rows = [_row(each, passes[each.label], here, head) for each in everything if passes[each.label]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, *RUN_COLUMNS], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(folder / TABLE, text.getvalue().encode())
+    write_whole(folder / TABLE, csv_rows([*COLUMNS, *RUN_COLUMNS], rows))
     spreads = [float(row["spread"]) for row in rows if row["spread"] != ""]
     table = RunsTable(
         folder,

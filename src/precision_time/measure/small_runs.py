@@ -32,10 +32,11 @@ from precision_time.measure.machine import description, header
 from precision_time.measure.rank_interference import decided_by_rank_0
 from precision_time.measure.runs_table import DEVICE, RunsTable, write_table
 from precision_time.measure.train import Trainer, settings, wait
-from precision_time.report.write import make_folder
+from precision_time.report.write import make_own_folder
 from precision_time.zoo.tables.small import ENTRIES
 
 JOURNAL = "journal.jsonl"
+POINTS = "device.points.jsonl"
 WARMUP_STEPS = 2
 TURNS = 3
 LONG_PASS_S = 1.0
@@ -146,7 +147,7 @@ def collect(
     `DataError` if the folder cannot be used, was begun on another machine, or is in use by another process.
     """
     end = time.monotonic() + budget_s
-    target = make_folder(folder)
+    target = make_own_folder(folder, [JOURNAL, POINTS])
     with held(target / JOURNAL):
         return _collect(here, target, end, networks, report, quick)
 
@@ -160,7 +161,7 @@ def _collect(
     turns = 1 if quick else TURNS
     if not quick and not (target / DEVICE).exists():
         seconds = min(CALIBRATION_S, max(budget_s / 8, LEAST_RANKS_BUDGET_S))
-        content = calibrate(here, seconds, journal=target / "device.points.jsonl").content
+        content = calibrate(here, seconds, journal=target / POINTS).content
         write(target / DEVICE, content)
     _train(here, target / JOURNAL, wanted, turns, end, report)
     if not (target / JOURNAL).stat().st_size:

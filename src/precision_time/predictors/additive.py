@@ -40,7 +40,7 @@ from precision_time.predictors.operator_profile import (
     profile_operators,
 )
 from precision_time.reading import LARGEST_SAVED, read_json, to_json
-from precision_time.report.write import write_whole
+from precision_time.report.write import make_folder, write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
 from precision_time.timing.operators import WorkOptions
@@ -158,7 +158,7 @@ class Additive:
 
     def save(self, folder: Path) -> None:
         """Write `additive.json`: devices, cost and profiled points."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "folder", parents=True)
         cost = self.cost()
         content = {
             "format": FORMAT,

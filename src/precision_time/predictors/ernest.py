@@ -25,7 +25,7 @@ from precision_time.job.job import JOB_FIELDS, Job
 from precision_time.predictors.experiment_design import BUDGET, FloatArray, Point, design, features
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, global_batch_size
 from precision_time.reading import read_json, to_json
-from precision_time.report.write import write_whole
+from precision_time.report.write import make_folder, write_whole
 
 _SCALE = ("gpus", "nodes", "layout", "run", "anchors", "schedule", "device")
 """Fields that set s and m instead of the job (of the layout only dp), or name a file."""
@@ -207,7 +207,7 @@ class Ernest:
     def save(self, folder: Path) -> None:
         curves = [{"key": [list(pair) for pair in key], **asdict(curve)} for key, curve in self._curves.items()]
         content = {"by": self.by, "relative": self.relative, "cost": asdict(self._cost), "curves": curves}
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "folder", parents=True)
         write_whole(folder / FILE, (to_json(content, indent=1) + "\n").encode())
 
     @classmethod

@@ -29,7 +29,7 @@ from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
 from precision_time.predictors.rows import merged
 from precision_time.reading import read_json
-from precision_time.report.write import compact_json
+from precision_time.report.write import compact_json, make_folder, write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.layout_costs import shipped_layout_costs
 
@@ -123,11 +123,11 @@ class Simulator(PrecisionAware, Predictor):
         return self._cost
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "folder", parents=True)
         constants = self.constants
         values = None if constants is None else {part: dict(getattr(constants, part)) for part in _PARTS}
         content = {"predictor": self.name, "constants": values, "cost": asdict(self._cost)}
-        (folder / FILE).write_text(compact_json({**content, **self._settings()}) + "\n", encoding="utf-8")
+        write_whole(folder / FILE, compact_json({**content, **self._settings()}) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from precision_time.predictors.published import published_jobs
 from precision_time.predictors.registry import PREDICTORS, current_name, predictor_class
 from precision_time.predictors.runs import read_runs
 from precision_time.reading import LARGEST_SAVED, read_bytes, read_json, to_json
+from precision_time.report.write import make_folder, write_whole
 
 PUBLISHED, RUNS = "published", "runs"
 LEARNS_FROM: dict[str, tuple[str, ...]] = {
@@ -98,6 +98,8 @@ def train(
         raise PredictorError("predictor 'simulator' needs no training; leave it out")
     for name in names:
         predictor_class(name)
+        if (folder / name).exists() and not (folder / name / CARD).is_file():
+            raise PredictorError(f"folder {str(folder / name)!r} is no trained predictor; name another --output")
     rows = _rows({kind for name in names for kind in LEARNS_FROM[name]}, tables, runs, allow_code)
     if lacking := [name for name in names if not rows[LEARNS_FROM[name][0]]]:
         raise PredictorError(
@@ -131,14 +133,14 @@ def _train(name: str, folder: Path, measured: Sequence[MeasuredJob]) -> dict[str
         "measured_s": round(cost.measured_s, 1),
         "training_s": round(time.monotonic() - start, 1),
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "output", parents=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as beside:
         place = Path(beside) / name
         place.mkdir()
         predictor.save(place)
         content = to_json({**card, FILES: {path.name: _digest(path) for path in sorted(place.iterdir())}}, indent=2)
-        (place / CARD).write_text(content + "\n", encoding="utf-8")
+        write_whole(place / CARD, content + "\n")
         if (folder / name).exists():
-            shutil.rmtree(folder / name)
+            (folder / name).rename(Path(beside) / "before")  # removed with the temporary folder
         place.rename(folder / name)
     return card

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from precision_time.errors import PredictorError
 from precision_time.predictors.features import Feature, names, signs
+from precision_time.report.write import make_folder, write_whole
 
 Array = NDArray[np.float64]
 
@@ -121,6 +122,6 @@ class Trees:
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
     """Write the files of a predictor into its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "folder", parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_whole(folder / name, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ LARGEST_CSV = 128 * 2**20
 """Largest CSV file, in bytes; rows are streamed."""
 LONGEST_ROW = 2**20
 """Most characters of one row, whose cells may have several lines."""
+
+
+FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+"""Beginning of a cell that a spreadsheet may run as a formula. Our tables put an apostrophe before it, which
+`read_rows` takes away."""
 
 
 class _Lines:
@@ -50,7 +56,7 @@ def read_rows(path: str | Path, kind: str = "table") -> Iterator[tuple[int, list
             lines = _Lines(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), name)
             for cells in csv.reader(lines):
                 if any(map(str.strip, cells)):
-                    yield line, cells
+                    yield line, [cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell for cell in cells]
                 line, lines.left = lines.number + 1, LONGEST_ROW
     except UnicodeDecodeError:
         read_text(path, kind, LARGEST_CSV)  # raises the error with the right byte

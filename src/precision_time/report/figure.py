@@ -104,12 +104,29 @@ def image(figure: Any, kind: str, dpi: int = 150, name: str = "figure") -> bytes
     """The content of a file of `kind` png (white background) or svg (no background, text as text)."""
     import matplotlib
 
+    _take_text_literally(figure)
     out = io.BytesIO()
     metadata: dict[str, None] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"precision-time {name}"}):
         background = "white" if kind == "png" else "none"
         figure.savefig(out, format=kind, dpi=dpi, facecolor=background, metadata=metadata)
     return out.getvalue()
+
+
+def _take_text_literally(figure: Any) -> None:
+    """Draw names as they are: matplotlib reads what is between dollar signs as mathematics, and fails on most of it.
+
+    The ticks of logarithmic axes, which matplotlib labels in that language, keep it.
+    """
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            for label in axis.get_ticklabels(which="both"):
+                label.set_parse_math(isinstance(axis.get_major_formatter(), LogFormatter))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from precision_time.reading.rows import FORMULA
 from precision_time.report.printable import printable
 
 
@@ -106,19 +109,26 @@ class Table:
 def csv_cell(text: str) -> str:
     """The text, after an apostrophe where a spreadsheet would take it for a formula.
 
-    Formulas begin with = + - @, a tab or a carriage return (OWASP, "CSV Injection"). Numbers keep their sign.
+    Formulas begin with = + - @ (also in full width), a tab or a line end (OWASP, "CSV Injection"). Numbers keep their
+    sign. Text that begins with an apostrophe before such a character gets another one, so that `reading.read_rows`
+    gives back every text.
     """
-    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # csv does not quote a lone carriage return
+    return f"'{text}" if FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def csv_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """CSV of the rows' values under the columns, with a header line; a value that a row lacks is empty."""
+    cells = (["" if row.get(column) is None else str(row[column]) for column in columns] for row in rows)
+    return Table(columns, cells).csv()
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def _markdown_cell(cell: str | Cell) -> str:
-    return str(cell).replace("|", "\\|").replace("\n", " ")
+    text = re.sub(r"(\\*)\|", r"\1\1\|", str(cell))  # a backslash before the escaped bar would free it
+    return " ".join(text.splitlines()) if text else ""
 
 
 def _attribute(name: str, value: str) -> str:

@@ -143,6 +143,18 @@ def make_folder(path: str | Path, name: str = "output", parents: bool = False) -
     return folder
 
 
+def make_own_folder(path: str | Path, marks: Iterable[str], name: str = "output") -> Path:
+    """As `make_folder`, for a folder whose files are replaced: it is new, empty, or has one of the files `marks`."""
+    folder = make_folder(path, name)
+    names = {entry for entry in os.listdir(folder) if not entry.startswith(PART)}
+    if names and not names & set(marks):
+        raise DataError(
+            f"{name} {str(path)!r} holds {sorted(names)[0]!r} and nothing that this command wrote; name a new or empty "
+            "folder"
+        )
+    return folder
+
+
 def _check_parent(name: str, path: str | Path, target: Path) -> None:
     if not target.parent.is_dir():
         raise DataError(f"{name} {str(path)!r}: there is no folder {str(Path(path).parent)!r}; make it first")

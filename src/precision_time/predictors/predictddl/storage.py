@@ -16,7 +16,7 @@ from precision_time.predictors.predictddl.law import Law
 from precision_time.predictors.predictddl.regressors import Fitted, Setting
 from precision_time.predictors.predictddl.trainer import Design, Trained
 from precision_time.reading import read_json, to_json
-from precision_time.report.write import write_whole
+from precision_time.report.write import make_folder, write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors", "peaks")
@@ -24,7 +24,7 @@ _PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "m
 
 def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
     """Write both files. Arrays are named NUMBER.PART.NAME with the position of the dataset type in the JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "folder", parents=True)
     types: list[dict[str, Any]] = []
     arrays: dict[str, Any] = {}
     for number, each in enumerate(trained.values()):
