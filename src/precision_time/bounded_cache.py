@@ -138,7 +138,8 @@ def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Fun
 def size_of(value: Any, without: tuple[type, ...] = ()) -> int:
     """Bytes that a value and all within it hold, each object once, without types that are `without` or shared widely.
 
-    Arrays count with their data, views of arrays with their part of it.
+    Arrays count with their data, views of arrays with their part of it. A class whose objects share parts with others
+    names those that count by a method `held_parts`.
     """
     total = 0
     seen: set[int] = set()
@@ -161,6 +162,10 @@ def size_of(value: Any, without: tuple[type, ...] = ()) -> int:
             total += 128 + int(getattr(each, "nbytes", 0))
             continue
         total += sys.getsizeof(each, 64)
+        parts = getattr(kind, "held_parts", None)
+        if parts is not None:
+            left.extend(parts(each))
+            continue
         if isinstance(each, dict):
             left.extend(each.keys())
             left.extend(each.values())

@@ -15,13 +15,14 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
-from precision_time.capture.regimes import FUSING, dtype_renames, regime_of, transform
+from precision_time.capture.regimes import FUSING, compiled, dtype_renames, regime_of, transform
+from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError, nearest
 from precision_time.job.code import is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import Precision
-from precision_time.shipped import is_shipped, shipped_file
+from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.shape import checked_sizes, with_overrides
 from precision_time.zoo.workload import ZooEntry
@@ -233,14 +234,12 @@ def _graph(model: _Model, precision: Precision, attention: str, execution: str, 
 
 @bounded()
 def _cached_graph(key: _GraphKey) -> OpGraph:
-    regime = regime_of(key.precision)
     sizes = dict(key.sizes)
     if key.shipped:
-        variant = regime if key.attention == "flash" else f"{regime}.math"
-        stored = symbolic.load(shipped_file(f"zoo/data/{key.name}.zip"), variant)
-        concrete = {name: int(sizes[name]) for name, *_ in stored["symbols"]}
-        graph = symbolic.evaluate(stored, concrete, dtype_renames(key.precision))
-    else:
-        graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
-        graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
+        concrete = {symbol.name: int(sizes[symbol.name]) for symbol in key.entry.symbols}
+        graph = stored_graph(f"zoo/data/{key.name}.zip", key.attention, key.precision, concrete)
+        return compiled(graph, key.execution)
+    regime = regime_of(key.precision)
+    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
+    graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     return transform(graph, key.precision, key.execution, key.device_rules)

@@ -9,7 +9,7 @@ products stay bf16.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
 from precision_time.capture.replace_calls import Signatures, replace_calls
@@ -18,8 +18,10 @@ _PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "
 _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.scaled_grouped_mm_weight"}
 
 
-def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
-    """The same step with its large products in fp8 and the casts they need."""
+def to_fp8(graph: OpGraph, scaling: str, fitting: Callable[[OpSignature], bool] | None = None) -> OpGraph:
+    """The same step with its large products in fp8 and the casts they need. `fitting`: `fits`, where sizes are known
+    beforehand."""
+    fitting = fitting or fits
     signatures = Signatures(graph.kinds)
 
     calls: list[Call] = []
@@ -28,7 +30,7 @@ def to_fp8(graph: OpGraph, scaling: str) -> OpGraph:
     for call in graph.calls:
         kind = graph.kinds[call.kind]
         operand_positions = _PRODUCTS.get(kind.name)
-        if operand_positions is None or not _fits(kind, operand_positions):
+        if operand_positions is None or not fitting(kind):
             new_positions.append(len(calls))
             calls.append(call)
             continue
@@ -61,7 +63,11 @@ def product_kind(
     return OpSignature(name, tuple(operands), (result,), attributes)
 
 
-def _fits(kind: OpSignature, operand_positions: tuple[int, int]) -> bool:
+def fits(kind: OpSignature) -> bool:
+    """Whether an operator is a product that runs in fp8."""
+    operand_positions = _PRODUCTS.get(kind.name)
+    if operand_positions is None:
+        return False
     a, b = (kind.inputs[p] for p in operand_positions)
     matrices = kind.name in _SCALED or len(b.shape) == 2
     half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and matrices

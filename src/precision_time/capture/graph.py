@@ -8,10 +8,11 @@ An `OpGraph` knows no hardware and no seconds. Equal operators (same name, tenso
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import overload
 
 BYTES_PER_ELEMENT: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -135,6 +136,58 @@ class Parameter:
         return math.prod(self.shape)
 
 
+Span = tuple[int, int, Category]
+"""Of a storage: `born`, `dies`, `category`."""
+
+
+class Storages(Sequence[Storage]):
+    """Storages as columns: their bytes, and what they share with those of the same model at other sizes."""
+
+    __slots__ = ("nbytes", "spans")
+
+    def __init__(self, nbytes: Sequence[int], spans: tuple[Span, ...]) -> None:
+        self.nbytes, self.spans = nbytes, spans
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @overload
+    def __getitem__(self, index: int) -> Storage: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Storage, ...]: ...
+    def __getitem__(self, index: int | slice) -> Storage | tuple[Storage, ...]:
+        if isinstance(index, slice):
+            return tuple(Storage(size, *span) for size, span in zip(self.nbytes[index], self.spans[index], strict=True))
+        return Storage(self.nbytes[index], *self.spans[index])
+
+    def __iter__(self) -> Iterator[Storage]:
+        return (Storage(size, *span) for size, span in zip(self.nbytes, self.spans, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Skeleton:
+    """What the graphs of one model of one shape have in common at all input sizes, compared by identity.
+
+    Whatever follows from it alone (units, lifetimes) is worked out once for all batches.
+    """
+
+    calls: tuple[Call, ...]
+    modules: tuple[str, ...]
+    spans: tuple[Span, ...]
+    parameters: tuple[Parameter, ...]
+    names: tuple[str, ...]
+    """Of the operators that calls refer to."""
+
+    def held_parts(self) -> tuple[object, ...]:
+        """What it does not share with the skeletons of the same model in other shapes."""
+        return self.parameters
+
+
 @dataclass(frozen=True, eq=False)
 class OpGraph:
     """One forward + loss + backward at concrete sizes, with the parameters an optimizer then updates."""
@@ -143,11 +196,39 @@ class OpGraph:
     kinds: tuple[OpSignature, ...]
     calls: tuple[Call, ...]
     modules: tuple[str, ...]
-    storages: tuple[Storage, ...]
+    storages: Sequence[Storage]
     parameters: tuple[Parameter, ...]
     buffer_bytes: int
     sizes: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
+    base: Skeleton | None = None
+    """The skeleton that the graph was made from; see `skeleton`."""
+
+    @cached_property
+    def skeleton(self) -> Skeleton:
+        """What the graph shares with others: with no other, where its calls or storages were replaced."""
+        base = self.base
+        if (
+            base is not None
+            and (base.calls is self.calls and base.modules is self.modules and base.parameters is self.parameters)
+            and (isinstance(self.storages, Storages) and self.storages.spans is base.spans)
+            and len(self.kinds) == len(base.names)
+        ):
+            return base
+        spans = tuple((s.born, s.dies, s.category) for s in self.storages)
+        return Skeleton(self.calls, self.modules, spans, self.parameters, tuple(kind.name for kind in self.kinds))
+
+    def held_parts(self) -> tuple[object, ...]:
+        """What it does not share with the graphs of the same model at other sizes."""
+        if self.skeleton is self.base:
+            return (self.kinds, self.storage_bytes)
+        return (self.kinds, self.calls, self.modules, self.parameters, *self.storages)
+
+    @cached_property
+    def storage_bytes(self) -> Sequence[int]:
+        """Bytes of every storage."""
+        storages = self.storages
+        return storages.nbytes if isinstance(storages, Storages) else [s.nbytes for s in storages]
 
     @cached_property
     def parameter_count(self) -> int:

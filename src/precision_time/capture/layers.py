@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_time.capture.graph import OpGraph, Parameter, Phase
+from precision_time.bounded_cache import bounded
+from precision_time.capture.graph import OpGraph, Parameter, Phase, Skeleton
 
 BEFORE, AFTER = "before", "after"
 WHOLE = "model"
@@ -69,6 +70,12 @@ def block_of(path: str) -> str:
 
 def layered(graph: OpGraph) -> LayeredGraph:
     """The units of a graph, equal blocks as one."""
+    return LayeredGraph(graph, *_units(graph.skeleton))
+
+
+@bounded(Parameter)
+def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
+    """The units and their order, which do not depend on the input sizes."""
     owner = _owners(graph)
     names = list(dict.fromkeys(owner[i] for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD))
     blocks = [name for name in names if name not in (BEFORE, AFTER)]
@@ -91,10 +98,10 @@ def layered(graph: OpGraph) -> LayeredGraph:
             known[signature] = len(units)
             units.append(Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name])))
         order.append(known[signature])
-    return LayeredGraph(graph, tuple(units), tuple(order))
+    return tuple(units), tuple(order)
 
 
-def _owners(graph: OpGraph) -> list[str]:
+def _owners(graph: Skeleton) -> list[str]:
     """The stretch that every call belongs to.
 
     What lies in no block belongs to what stands before the first or after the last, by its place; between two blocks
@@ -125,7 +132,7 @@ def _owners(graph: OpGraph) -> list[str]:
     return owners
 
 
-def _parameters(graph: OpGraph, owner: Sequence[str], names: Sequence[str]) -> dict[str, list[Parameter]]:
+def _parameters(graph: Skeleton, owner: Sequence[str], names: Sequence[str]) -> dict[str, list[Parameter]]:
     """Weights by stretch: of a block by their name, all others where they are first read (tied: the embedding's place).
 
     What is never read stands at the start. A traced parameter is the storage of the same number.

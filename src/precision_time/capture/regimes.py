@@ -35,8 +35,18 @@ def transform(graph: OpGraph, precision: Precision, execution: str, device_rules
 
     `device_rules` is the device whose autocast rules the trace follows, "cuda" or "cpu".
     """
-    if precision.autocast and precision.compute_dtype == "float16" and device_rules == "cuda":
+    if merges_softmax(precision) and device_rules == "cuda":
         graph = merge_half_softmax(graph)
     if precision.fp8_scaling:
         graph = to_fp8(graph, precision.fp8_scaling)
+    return compiled(graph, execution)
+
+
+def merges_softmax(precision: Precision) -> bool:
+    """Whether a GPU runs softmax with its casts as one kernel."""
+    return precision.autocast and precision.compute_dtype == "float16"
+
+
+def compiled(graph: OpGraph, execution: str) -> OpGraph:
+    """A graph in its precision as `execution` runs it."""
     return fuse_pointwise(graph) if execution in FUSING else graph

@@ -15,16 +15,17 @@ from typing import Any
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
-from precision_time.capture.fused_kernels import attention_kernel, framework_kernels
+from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
-from precision_time.capture.regimes import dtype_renames, regime_of, transform
+from precision_time.capture.regimes import compiled, dtype_renames, regime_of, transform
+from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError
 from precision_time.job.job import Job
 from precision_time.job.layout import Layout
 from precision_time.job.precision import Precision
-from precision_time.shipped import is_shipped, shipped_file
+from precision_time.shipped import is_shipped
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.parallel import SPLITS, Split, indivisible, local_config, whole_config
 from precision_time.zoo.shallow import Shallow
@@ -276,12 +277,10 @@ def _layers(key: _Key) -> LayeredGraph:
     template = _template(key, config)
     if template is None:
         shallow = Shallow.of(config, key.depth)
-        graph = _traced(key, {**config, **shallow.changes}, sizes)
+        graph = _run_by(key, _traced(key, {**config, **shallow.changes}, sizes))
     else:
         shallow = Shallow.stored(config, key.depth)
         graph = _evaluated(key, template, config, sizes)
-    graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
-    graph = transform(graph, key.precision, key.execution, key.device_type)
     shallow_layers = layered(graph)
     blocks = [i for i in shallow_layers.order if shallow_layers.units[i].name not in (BEFORE, AFTER)]
     order: list[int] = []
@@ -295,6 +294,12 @@ def _layers(key: _Key) -> LayeredGraph:
     return shallow_layers.with_order((*before, *order, *after))
 
 
+def _run_by(key: _Key, graph: OpGraph) -> OpGraph:
+    """A traced graph as the framework runs it in the key's precision."""
+    graph = attention_kernel(framework_kernels(graph, key.framework), key.attention)
+    return transform(graph, key.precision, key.execution, key.device_type)
+
+
 def _template(key: _Key, config: Mapping[str, Any]) -> Template | None:
     """The stored step of this model, if any; a CPU's autocast casts other operators than the stored ones."""
     if key.device_type != "cuda" and key.precision.autocast:
@@ -304,10 +309,14 @@ def _template(key: _Key, config: Mapping[str, Any]) -> Template | None:
 
 
 def _evaluated(key: _Key, template: Template, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
-    regime = regime_of(key.precision)
-    stored = _stored(_name(template), regime if _attention(key) == "flash" else f"{regime}.math")
-    graph = symbolic.evaluate(stored, template.sizes_of(config, sizes), dtype_renames(key.precision))
-    return replace(template.with_dropout(graph, config), name=key.name)
+    """The stored step in the key's precision, framework and execution."""
+    early = key.framework in FUSED or key.framework in MEASURES_TRAINING  # they change it before the precision does
+    there = template.sizes_of(config, sizes)
+    graph = stored_graph(_name(template), _attention(key), key.precision, there, as_traced=early)
+    graph = replace(template.with_dropout(graph, config), name=key.name)
+    if not early:
+        return compiled(attention_kernel(graph, key.attention), key.execution)
+    return _run_by(key, graph)
 
 
 def _traced(key: _Key, config: Mapping[str, Any], sizes: Mapping[str, int]) -> OpGraph:
@@ -322,8 +331,3 @@ def _attention(key: _Key) -> str:
 
 def _name(template: Template) -> str:
     return f"zoo/data/template-{template.name}.zip"
-
-
-@bounded()
-def _stored(name: str, variant: str) -> dict[str, Any]:
-    return symbolic.load(shipped_file(name), variant)

@@ -153,7 +153,11 @@ def _parts(step: TrainingStep, framework: str) -> _Parts:
         gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
         tied=sum(p.numel for p in shared_weights(step) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
-        inputs=sum(s.nbytes for s in graph.storages if s.category is Category.INPUTS),
+        inputs=sum(
+            size
+            for size, (_, _, category) in zip(graph.storage_bytes, graph.skeleton.spans, strict=True)
+            if category is Category.INPUTS
+        ),
     )
 
 

@@ -21,17 +21,17 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
     parallelism), in fp8 where only fp8 products read it in the backward pass, in fp32 where the framework's loss keeps
     fp32."""
     graph = step.layers.graph
-    sizes = [s.nbytes for s in graph.storages]
+    sizes = list(graph.storage_bytes)
     if step.sharded is not None:
         sharded = step.sharded.graph
         for unit in step.layers.units:
             for call in (*unit.forward, *unit.backward):
                 if local_call(graph, sharded, unit, call, step.split)[1] is sharded:
                     for index in graph.calls[call].writes:
-                        if graph.storages[index].born == call and index < len(sharded.storages):
-                            sizes[index] = sharded.storages[index].nbytes
+                        if graph.skeleton.spans[index][0] == call and index < len(sharded.storages):
+                            sizes[index] = sharded.storage_bytes[index]
         for index in _leaving(step):
-            sizes[index] = sharded.storages[index].nbytes
+            sizes[index] = sharded.storage_bytes[index]
     if step.precision.fp8_scaling:
         for index in _only_multiplied(graph):
             sizes[index] //= 2

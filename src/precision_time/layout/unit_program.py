@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from precision_time.capture.graph import OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.bounded_cache import bounded
+from precision_time.capture.graph import OpGraph, OpSignature, Phase, Skeleton, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.capture.training_step import TrainingStep
@@ -93,10 +94,15 @@ def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[Coll
 
 def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     """Forward calls from the scores to the context of every attention in the unit."""
+    return _core_attention(graph.skeleton, unit)
+
+
+@bounded()
+def _core_attention(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
     calls: list[int] = []
     inside = False
     for i in unit.forward:
-        name = graph.kinds[graph.calls[i].kind].name
+        name = graph.names[graph.calls[i].kind]
         own = graph.modules[graph.calls[i].module].endswith("attention")
         inside = own and (inside or name in ("aten.bmm", "pt.attention"))
         if inside:

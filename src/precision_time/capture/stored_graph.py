@@ -1,0 +1,44 @@
+"""The stored steps that ship with the package, at the sizes and in the precision of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from precision_time.bounded_cache import bounded
+from precision_time.capture import symbolic
+from precision_time.capture.fp8 import fits, to_fp8
+from precision_time.capture.graph import Call, OpGraph
+from precision_time.capture.half_softmax import merge_half_softmax
+from precision_time.capture.regimes import dtype_renames, merges_softmax, regime_of
+from precision_time.capture.stored_step import StoredStep
+from precision_time.job.precision import Precision
+from precision_time.shipped import shipped_file
+
+
+def stored_graph(
+    file: str, attention: str, precision: Precision, sizes: Mapping[str, int], as_traced: bool = False
+) -> OpGraph:
+    """The graph of a stored step (`file`: its path in the package) at `sizes` (values of its symbols), on a GPU in `precision`.
+
+    `as_traced`: without what `regimes.in_precision` changes. Raises `DataError` for a damaged file.
+    """
+    variant = regime_of(precision) if attention == "flash" else f"{regime_of(precision)}.math"
+    renames = tuple(dtype_renames(precision).items())
+    step = _step(file, variant, renames, merges_softmax(precision) and not as_traced)
+    if precision.fp8_scaling and not as_traced:
+        kinds = step.signatures(step.polynomials.at(sizes))
+        step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds)))
+    return step.at(sizes)
+
+
+@bounded()
+def _step(file: str, variant: str, renames: tuple[tuple[str, str], ...], merged: bool) -> StoredStep:
+    step = StoredStep.of(symbolic.load(shipped_file(file), variant), dict(renames))
+    return step.changed(merge_half_softmax) if merged else step
+
+
+@bounded(Call)
+def _in_fp8(step: StoredStep, scaling: str, fitting: tuple[bool, ...]) -> StoredStep:
+    """The step with those of its operators in fp8 whose dimensions fit, which is all that depends on sizes."""
+    chosen = {kind for kind, fit in zip(step.graph.kinds, fitting, strict=True) if fit}
+    return step.changed(lambda graph: to_fp8(graph, scaling, chosen.__contains__))

@@ -1,0 +1,266 @@
+"""A stored step, prepared so that its graph at further sizes is cheap: only dimensions are evaluated.
+
+Calls, modules, lifetimes and parameters are objects that the graphs at all sizes share (`Skeleton`). Precisions that
+change a stored step (softmax kernels of float16, fp8 products) change it here, before any size is known: a graph whose
+dimensions are numbers of polynomials goes through the same functions as a traced one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.bounded_cache import bounded
+from precision_time.capture.graph import (
+    BYTES_PER_ELEMENT,
+    AttrValue,
+    Call,
+    Category,
+    OpGraph,
+    OpSignature,
+    Parameter,
+    Phase,
+    Skeleton,
+    Span,
+    Storage,
+    Storages,
+    TensorSpec,
+)
+from precision_time.errors import CaptureError
+
+_LARGEST = 2.0**62
+"""Whole numbers below it are exact in arrays; larger ones are Python's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """In an attribute of a graph without sizes: the number of a polynomial. Tensors and storages hold plain numbers."""
+
+    polynomial: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Polynomials:
+    """Polynomials of the input sizes with rational coefficients, whose values are whole numbers.
+
+    `terms`: monomial of every term of all polynomials in order; `starts`: first term of each; the value of a polynomial
+    is the sum of its terms over its denominator.
+    """
+
+    name: str
+    symbols: tuple[tuple[str, int, int], ...]
+    monomials: tuple[tuple[int, ...], ...]
+    terms: NDArray[np.intp]
+    coefficients: tuple[int, ...]
+    starts: NDArray[np.intp]
+    denominators: tuple[int, ...]
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Polynomials:
+        symbols = tuple((name, multiple, degree) for name, multiple, degree in stored["symbols"])
+        used: dict[int, int] = {}
+        terms: list[int] = []
+        coefficients: list[int] = []
+        starts: list[int] = []
+        denominators: list[int] = []
+        for polynomial in ([[0, 0]], *stored["polynomials"]):  # the first is zero
+            exact = [(index, Fraction(c)) for index, c in polynomial] or [(0, Fraction(0))]
+            denominator = lcm(*(c.denominator for _, c in exact))
+            starts.append(len(terms))
+            denominators.append(denominator)
+            terms += [used.setdefault(index, len(used)) for index, _ in exact]
+            coefficients += [int(c * denominator) for _, c in exact]
+        monomials = []
+        for index in used:
+            powers, left = [], index
+            for _, _, degree in reversed(symbols):
+                left, power = divmod(left, degree + 1)
+                powers.append(power)
+            monomials.append(tuple(reversed(powers)))
+        return cls(
+            stored["name"],
+            symbols,
+            tuple(monomials),
+            np.array(terms, dtype=np.intp),
+            tuple(coefficients),
+            np.array(starts, dtype=np.intp),
+            tuple(denominators),
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> list[int]:
+        """The value of every polynomial; number 0 is zero."""
+        units = []
+        for name, multiple, _ in self.symbols:
+            if sizes[name] % multiple:
+                raise CaptureError(
+                    f"{name} {sizes[name]} is not a multiple of {multiple}, which the stored graph of {self.name} needs"
+                )
+            units.append(sizes[name] // multiple)
+        products = []
+        for powers in self.monomials:
+            product = 1
+            for unit, power in zip(units, powers, strict=True):
+                product *= unit**power
+            products.append(product)
+        kind: Any = np.int64 if max(products) * float(max(map(abs, self.coefficients))) * 64 < _LARGEST else object
+        values = np.array(self.coefficients, dtype=kind) * np.array(products, dtype=kind)[self.terms]
+        sums: list[int] = np.add.reduceat(values, self.starts).tolist()
+        return [total // denominator for total, denominator in zip(sums, self.denominators, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredStep:
+    """A graph whose dimensions, bytes and attributes are numbers of `polynomials`.
+
+    factor   bytes of a stored float over those of the dtype that replaces it
+    specs    its distinct tensors; `kinds` refers to them: name, inputs, outputs, attributes
+    """
+
+    graph: OpGraph
+    polynomials: Polynomials
+    factor: float
+    specs: tuple[TensorSpec, ...]
+    kinds: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[tuple[str, Any], ...]], ...]
+    nbytes: NDArray[np.intp]
+    spans: tuple[Span, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any], rename: Mapping[str, str]) -> StoredStep:
+        factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
+        return cls.around(_without_sizes(stored, rename), Polynomials.of(stored), factor)
+
+    @classmethod
+    def around(cls, graph: OpGraph, polynomials: Polynomials, factor: float) -> StoredStep:
+        numbers: dict[TensorSpec, int] = {}
+
+        def number(specs: tuple[TensorSpec, ...]) -> tuple[int, ...]:
+            return tuple(numbers.setdefault(spec, len(numbers)) for spec in specs)
+
+        kinds = tuple((k.name, number(k.inputs), number(k.outputs), k.attrs) for k in graph.kinds)
+        return cls(
+            graph,
+            polynomials,
+            factor,
+            tuple(numbers),
+            kinds,
+            np.array([s.nbytes for s in graph.storages], dtype=np.intp),
+            tuple((s.born, s.dies, s.category) for s in graph.storages),
+            tuple(kind.name for kind in graph.kinds),
+        )
+
+    def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
+        """The step after a change that looks at no size."""
+        return StoredStep.around(change(self.graph), self.polynomials, self.factor)
+
+    def signatures(self, values: Sequence[int]) -> tuple[OpSignature, ...]:
+        """The operators; `values`: of the polynomials."""
+        specs = [TensorSpec(tuple([values[d] for d in spec.shape]), spec.dtype) for spec in self.specs]
+        return tuple(
+            OpSignature(
+                name,
+                tuple([specs[i] for i in inputs]),
+                tuple([specs[o] for o in outputs]),
+                tuple([(key, _attr(value, values)) for key, value in attrs]) if attrs else (),
+            )
+            for name, inputs, outputs, attrs in self.kinds
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> OpGraph:
+        """The graph at concrete sizes."""
+        values = self.polynomials.at(sizes)
+        graph = self.graph
+        shapes = tuple([values[d] for p in graph.parameters for d in p.shape])
+        skeleton = _skeleton(self, shapes)
+        largest = max(values)
+        taken = np.array(values, dtype=np.int64 if largest < _LARGEST else object)[self.nbytes]
+        nbytes: list[int] = taken.tolist()
+        if self.factor != 1.0:
+            nbytes = [int(size * self.factor) for size in nbytes]
+        return OpGraph(
+            name=graph.name,
+            kinds=self.signatures(values),
+            calls=skeleton.calls,
+            modules=skeleton.modules,
+            storages=Storages(nbytes, skeleton.spans),
+            parameters=skeleton.parameters,
+            buffer_bytes=int(values[graph.buffer_bytes] * self.factor),
+            sizes=dict(sizes),
+            assumptions=graph.assumptions,
+            base=skeleton,
+        )
+
+
+@bounded()
+def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
+    """The skeleton of a step; `shapes`: all dimensions of its parameters in order."""
+    left = iter(shapes)
+    parameters = tuple(replace(p, shape=tuple([next(left) for _ in p.shape])) for p in step.graph.parameters)
+    return Skeleton(step.graph.calls, step.graph.modules, step.spans, parameters, step.names)
+
+
+def _attr(value: Any, values: Sequence[int]) -> AttrValue:
+    if type(value) is _Number:
+        return values[value.polynomial]
+    return tuple(_attr(v, values) for v in value) if isinstance(value, tuple) else value
+
+
+def _numbered(value: Any) -> Any:
+    """A stored attribute; a dimension in it becomes the number of its polynomial."""
+    if isinstance(value, dict):
+        return _Number(value["polynomial"] + 1)
+    return tuple(_numbered(v) for v in value) if isinstance(value, list) else value
+
+
+def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGraph:
+    """The stored graph with numbers of polynomials in place of dimensions and bytes."""
+    specs = [TensorSpec(tuple([d + 1 for d in dims]), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]]
+    phases, categories = list(Phase), list(Category)
+    calls, storages = stored["calls"], stored["storages"]
+    columns = (calls[name] for name in ("kind", "phase", "module", "views", "reads", "writes"))
+    return OpGraph(
+        name=stored["name"],
+        kinds=tuple(
+            OpSignature(
+                name,
+                tuple(specs[i] for i in inputs),
+                tuple(specs[o] for o in outputs),
+                tuple((key, _numbered(value)) for key, value in attrs),
+            )
+            for name, inputs, outputs, attrs in stored["kinds"]
+        ),
+        calls=tuple(
+            Call(kind, phases[phase], module, views, tuple(reads), tuple(writes))
+            for kind, phase, module, views, reads, writes in zip(*columns, strict=True)
+        ),
+        modules=tuple(stored["modules"]),
+        storages=tuple(
+            Storage(size + 1, born, born + life, categories[category])
+            for size, born, life, category in zip(
+                storages["bytes"], storages["born"], storages["dies"], storages["category"], strict=True
+            )
+        ),
+        parameters=tuple(
+            Parameter(
+                name,
+                tuple([d + 1 for d in shape]),
+                rename.get(dtype, dtype),
+                rename.get(grad, grad),
+                ready,
+                bool(trainable),
+            )
+            for name, shape, dtype, grad, ready, trainable in stored["parameters"]
+        ),
+        buffer_bytes=stored["buffer_bytes"] + 1,
+        assumptions=tuple(stored["assumptions"]),
+    )
+
+
+def _width(dtype: str) -> int:
+    return BYTES_PER_ELEMENT[dtype]
