@@ -18,9 +18,10 @@ from precision_time.shipped import shipped_file
 def stored_graph(
     file: str, attention: str, precision: Precision, sizes: Mapping[str, int], as_traced: bool = False
 ) -> OpGraph:
-    """The graph of a stored step (`file`: its path in the package) at `sizes` (values of its symbols), on a GPU in `precision`.
+    """The graph of a stored step at `sizes` (values of its symbols), on a GPU in `precision`.
 
-    `as_traced`: without what `regimes.in_precision` changes. Raises `DataError` for a damaged file.
+    `file`: its path in the package. `as_traced`: without what `regimes.transform` changes. Raises `DataError` for a
+    damaged file.
     """
     variant = regime_of(precision) if attention == "flash" else f"{regime_of(precision)}.math"
     renames = tuple(dtype_renames(precision).items())
