@@ -222,7 +222,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": {"a": math.inf}}, "finite"),
     ({"input": {"a": "x;y=2"}}, "semicolons"),
     ({"num_gpus": 8}, "unknown field 'num_gpus' in the job; nearest: gpus"),
-    ({3: 8}, "unknown field 3"),
+    ({3: 8}, "unknown field '3'"),
     ({"run": 3}, "run must be a mapping"),
     ({"run": {"epoch": 3}}, "unknown field 'epoch' in run; nearest: epochs"),
     ({"run": {"epochs": 0}}, "epochs must be a number of epochs from 1e-6 to 1,000,000"),

@@ -8,21 +8,32 @@ import os
 import time
 import tracemalloc
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.checks import show
-from precision_time.errors import DataError
+from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.hardware.catalog import default_catalog
+from precision_time.hardware.storage import Storage
+from precision_time.ingest.stagger.jobs_file import jobs_of
+from precision_time.job.importers import from_deepspeed, from_megatron, from_torchtitan
+from precision_time.job.job import JOB_FIELDS, Job
+from precision_time.job.run import RUN_FIELDS
 from precision_time.reading import (
     parse_json,
     parse_toml,
+    plain_values,
     read_json,
     read_mapping,
     read_records,
@@ -365,3 +376,60 @@ def test_what_lies_too_deep_is_not_a_recursion() -> None:
     for deep in ([tree], loop):
         with pytest.raises(DataError, match="more than 32 mappings and lists"):
             checked_tree(deep, "file")
+
+
+class Real(float):
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+
+def unusual_values() -> dict[str, Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    circle: dict[str, Any] = {}
+    circle["a"] = circle
+    laughs: Any = ["ha"]
+    deep: Any = {}
+    for _ in range(40):
+        laughs, deep = [laughs] * 9, {"a": deep}
+    return {
+        "loop": loop, "circle": circle, "laughs": laughs, "deep": deep, "bytes": b"x", "set": {1}, "type": int,
+        "generator": (i for i in [1]), "decimal": Decimal("NaN"), "fraction": Fraction(10**500), "complex": 1j,
+        "array": np.array([1, 2]), "empty array": np.array([]), "date": np.datetime64("2026-01-01"), "real": Real(1),
+        "nan": math.nan, "large": 10**5000, "text": "9" * 5000, "surrogate": "\ud800", "key": {int: 1},
+        "bad": Hostile(), "long key": {"a" * 10**6: 1}, "object": object(), "path": Path("x"),
+        "one": np.int64(1), "yes": np.True_,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", unusual_values())
+def test_python_callers_get_an_answer_or_a_sentence(name: str) -> None:
+    value = unusual_values()[name]
+    base = {"model": "resnet50", "gpus": 8}
+    device = {"gpus": {"mine": {"based_on": "a100-80gb-sxm", "mem_gb": value}}}
+    calls: list[Callable[[], object]] = [
+        *(partial(Job.from_dict, {**base, field: value}) for field in (*JOB_FIELDS, *RUN_FIELDS, "layout")),
+        *(partial(Job.from_dict, {**base, field: {"x": value}}) for field in ("model_config", "input", "run", "data")),
+        partial(Job.from_dict, {**base, "layout": {"tp": value}}), partial(Job.from_dict, value),
+        partial(from_megatron, {"num-layers": value}), partial(from_torchtitan, {"training": {"steps": value}}),
+        partial(from_deepspeed, {"zero_optimization": {"stage": value}}), partial(from_deepspeed, value),
+        partial(default_catalog().with_document, device), partial(default_catalog().with_document, value),
+        partial(Storage.from_dict, "mine", {"bandwidth_gb_per_s": value}),
+        partial(jobs_of, {"jobs": [{"run": value}], "samples": 1}, Path()),
+    ]  # fmt: skip
+    start = time.process_time()
+    for call in calls:
+        try:
+            call()
+        except PrecisionTimeError as error:
+            assert len(str(error)) < 1500  # noqa: PT017
+    assert time.process_time() - start < 5 * len(calls)
+
+
+def test_values_of_numpy_are_those_of_python() -> None:
+    job = Job.from_dict({"model": "resnet50", "gpus": np.int64(8), "input": {"image_size": np.int32(224)}})
+    assert (job.gpus, job.input) == (8, {"image_size": 224})
+    assert type(job.gpus) is int
+    assert plain_values("a", [np.float32(0.5), np.str_("b"), np.True_, Fraction(1, 2), Real(2), None]) == [
+        0.5, "b", True, 0.5, 2.0, None,
+    ]  # fmt: skip

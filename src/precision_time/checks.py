@@ -129,6 +129,8 @@ def word(choices: Iterable[str], aliases: Mapping[str, str] | None = None, later
 
 def known_fields(given: Mapping[str, Any], known: Iterable[str], where: str) -> dict[str, Any]:
     """The fields with hyphens turned into underscores and null ones left out; an unknown one is an error."""
+    if not isinstance(given, Mapping):
+        raise JobError(f"{where} is {show(given)}; give a mapping of fields")
     names = tuple(known)
     clean: dict[str, Any] = {}
     for key, value in given.items():

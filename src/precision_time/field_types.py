@@ -19,6 +19,7 @@ from typing import Any
 
 from precision_time.checks import last_name, on_off, show, switch, text, word
 from precision_time.errors import CatalogError, JobError, PrecisionTimeError
+from precision_time.reading import plain_values
 
 Convert = Callable[[str, Any], Any]
 
@@ -157,7 +158,7 @@ def apply_checks(instance: Any, prefix: str = "", error: type[PrecisionTimeError
     for name, of in _types(instance.__class__):
         value = getattr(instance, name)
         try:
-            checked = of(f"{prefix}{name}", value)
+            checked = of(f"{prefix}{name}", plain_values(f"{prefix}{name}", value))
         except JobError as refused:
             if error is JobError:
                 raise

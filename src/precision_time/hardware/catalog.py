@@ -27,7 +27,7 @@ from precision_time.hardware.fabric import Cluster, Fabric
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
 from precision_time.hardware.prices import Price, Rental, price_from_entry, rental
-from precision_time.reading import read_mapping
+from precision_time.reading import plain_entry, read_mapping
 from precision_time.shipped import shipped_file
 
 _DATA = "hardware/data"
@@ -97,6 +97,7 @@ class Catalog:
 
     def with_document(self, document: Entry, where: str = "device") -> Catalog:
         """The same from the parsed content of such a file; `where` names it in errors."""
+        document = plain_entry(where, document)
         for section in document:
             if section not in _SECTIONS:
                 raise CatalogError(

@@ -20,7 +20,7 @@ from precision_time.errors import CatalogError, DataError, nearest
 from precision_time.field_types import NAME
 from precision_time.hardware.aliases import plain
 from precision_time.hardware.fields import STORAGE, check_noun, values_of
-from precision_time.reading import SUFFIXES, named, read_mapping, to_json
+from precision_time.reading import SUFFIXES, named, plain_entry, read_mapping, to_json
 from precision_time.shipped import shipped_file
 
 _DATA = "hardware/data/storages.yaml"
@@ -71,6 +71,7 @@ class Storage:
     def from_dict(cls, name: str, entry: Entry, where: str = "") -> Storage:
         """A storage from the keys of storages.yaml; `where` names the entry in errors."""
         where = where or f"storage {checks.show(name)}"
+        entry = plain_entry(where, entry)
         checks.known_keys(entry, set(STORAGE), where)
         checks.required(entry, {key: key for key in _REQUIRED}, where)
         return cls(**{"source": "", **values_of(STORAGE, entry, where), "name": NAME.entry(name, f"{where}: the name")})

@@ -32,6 +32,8 @@ def _entry(field: str, value: Any) -> str:
     if not isinstance(value, str):
         raise JobError(f"{field} {show(value)} is not text; give published, none, a CSV file or key=value,...")
     text = value.strip()
+    if not text.isprintable():
+        raise JobError(f"{field} {show(text)} is no line of plain text; write key=value,...")
     if text in (PUBLISHED, NONE) or text.lower().endswith(".csv"):
         return text
     if "=" not in text:

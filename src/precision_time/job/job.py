@@ -39,7 +39,7 @@ from precision_time.job.layout_parsing import parse_layout
 from precision_time.job.precision import PRECISIONS, Precision, parse_precision
 from precision_time.job.run import RUN_FIELDS, Run
 from precision_time.job.schedule import PrecisionFrom, parse_schedule
-from precision_time.reading import read_mapping
+from precision_time.reading import plain_mapping, plain_values, read_mapping
 
 DEFAULT_PRECISION = "fp32"
 DEFAULT_GPU = "a100-80gb-sxm"
@@ -182,13 +182,15 @@ class Job:
     """Whether the model may be a Python file that is run; no field of a job file (see `job.code`)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", plain_values("precision", self.precision))
+        object.__setattr__(self, "schedule", plain_values("schedule", self.schedule))
         if isinstance(self.precision, (list, tuple)):
             if self.schedule:
                 raise JobError("precision is a list and schedule is given too; keep one of them")
             object.__setattr__(self, "schedule", self.precision)
             object.__setattr__(self, "precision", "")
         for name in ("model_config", "input"):  # the dataclass default is immutable
-            object.__setattr__(self, name, getattr(self, name) or {})
+            object.__setattr__(self, name, plain_values(name, getattr(self, name)) or {})
         apply_checks(self)
         layout = parse_layout(self.layout, self.gpus, self.nodes)
         object.__setattr__(self, "layout", _label(layout))
@@ -235,10 +237,10 @@ class Job:
     @classmethod
     def from_fields(cls, values: Mapping[str, Any], code: CodeRule) -> Job:
         """As `from_dict`, under the rule of the place that the fields are from."""
-        fields = known_fields(values, (*JOB_FIELDS, *RUN_FIELDS), "the job")
+        fields = known_fields(plain_mapping("the job", values), (*JOB_FIELDS, *RUN_FIELDS), "the job")
         run_fields = {name: fields.pop(name) for name in RUN_FIELDS if name in fields}
         if run_fields:
-            run = fields.get("run", {})
+            run = plain_values("run", fields.get("run", {}))
             in_run = run.to_dict() if isinstance(run, Run) else run
             if not isinstance(in_run, Mapping):
                 _run("run", in_run)

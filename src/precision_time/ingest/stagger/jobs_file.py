@@ -37,7 +37,7 @@ from precision_time.field_types import (
 )
 from precision_time.ingest.storage.pictures import INDEX
 from precision_time.job.code import GIVEN, CodeRule, check_code, rule_of
-from precision_time.reading import read_mapping
+from precision_time.reading import plain_values, read_mapping
 
 POLICIES = ("lru", "no-eviction")
 ORDERS = ("independent", "same")
@@ -315,7 +315,7 @@ def read_jobs(path: str | Path, *, allow_code: bool = False, empty_cache: str | 
 
 def jobs_of(content: Mapping[str, Any], folder: Path) -> JobsFile:
     """The checked content of a mapping. Raises JobError with field and fix."""
-    fields = known_fields(content, _TOP, "the file")
+    fields = known_fields(plain_values("the file", content), _TOP, "the file")
     listed = fields.get("jobs")
     if not isinstance(listed, list) or not listed:
         raise JobError("jobs must be a list of at least one job; for example jobs: [{name: a, run: python train.py}]")

@@ -9,6 +9,7 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import MOST_GPUS, number, whole
 from precision_time.job.importers.imported import Imported, Reader, is_on
+from precision_time.reading import plain_mapping
 
 KIND = "DeepSpeed config"
 _LOSS_SCALE = number(1e-9, 1e12, zero=True)
@@ -45,7 +46,7 @@ _TUNING = "buffer sizes are DeepSpeed's own; buckets are taken as usual"
 
 def from_deepspeed(config: Mapping[str, Any]) -> Imported:
     """The job fields of a DeepSpeed config. Raises JobError for an invalid section or number."""
-    reader = Reader(config, auto=True)
+    reader = Reader(plain_mapping("the config", config), auto=True)
     fields: dict[str, Any] = {}
     _batch(reader, fields)
     fields["precision"] = _precision(reader, fields)

@@ -11,6 +11,7 @@ from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import NO_EFFECT, Imported, Reader, is_on
 from precision_time.job.importers.megatron_model import model_config
 from precision_time.job.importers.shell import arguments
+from precision_time.reading import plain_mapping
 
 KIND = "Megatron arguments"
 
@@ -45,7 +46,9 @@ def from_megatron(settings: str | Mapping[str, Any]) -> Imported:
     Defaults are Megatron-LM's. The number of GPUs is nproc-per-node x nnodes where torchrun's flags are given. Raises
     JobError for an invalid value; unknown flags are reported in `not_taken` and are no error.
     """
-    reader = Reader(_plain(arguments(settings) if isinstance(settings, str) else settings))
+    reader = Reader(
+        _plain(arguments(settings) if isinstance(settings, str) else plain_mapping("the settings", settings))
+    )
     _leave_unset(reader)
     layout = _layout(reader)
     tp, pp, cp = (int(layout.get(name, 1)) for name in ("tp", "pp", "cp"))

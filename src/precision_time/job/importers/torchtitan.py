@@ -9,6 +9,7 @@ from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported, Reader
+from precision_time.reading import plain_mapping
 
 KIND = "torchtitan config"
 SECTIONS = ("parallelism", "training", "model", "job", "activation_checkpoint", "experimental")
@@ -37,7 +38,7 @@ _NO_EFFECT = (
 
 def from_torchtitan(config: Mapping[str, Any]) -> Imported:
     """The job fields of a torchtitan config. Raises JobError for an invalid value."""
-    reader = Reader(_flat(config))
+    reader = Reader(_flat(plain_mapping("the config", config)))
     fields: dict[str, Any] = {}
     layout, least = _layout(reader)
     fields["layout"] = layout
