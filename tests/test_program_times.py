@@ -51,9 +51,9 @@ def test_a_bucket_is_ready_after_the_share_of_the_pass_that_its_operators_take()
     (chunk,) = program.stages[0].chunks
     backward = [unit for unit, repeat, _ in reversed(chunk.units) for _ in range(repeat)]
     assert len(program.buckets.buckets) > 3
-    for bucket, share, seconds in zip(program.buckets.buckets, found.bucket_ready, found.bucket_s, strict=True):
+    for bucket, ready, seconds in zip(program.buckets.buckets, found.bucket_ready, found.bucket_s, strict=True):
         passed = found.kind_s[program.units[backward[bucket.use]].backward.kind]
-        assert share == pytest.approx(passed[: bucket.position + 1].sum() / passed.sum())
+        assert ready.share == pytest.approx(passed[: bucket.position + 1].sum() / passed.sum())
         wire = collective_seconds("all_reduce", bucket.nbytes, cluster("a100-80gb-sxm", 8).world).seconds
         assert seconds == pytest.approx(float(wire))
     assert program.buckets.buckets[-1].use == len(backward) - 1

@@ -25,7 +25,7 @@ from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Timeline
 from precision_time.timeline.trace import trace_events
 from precision_time.timing.host import HostCosts
-from precision_time.timing.passes import LAUNCH_LATENCY_S, UnitTimes, pass_of
+from precision_time.timing.passes import LAUNCH_LATENCY_S, UnitTimes, bucket_ready, pass_of
 from precision_time.timing.program_times import DataTimes, SweepTimes
 
 US = 1e-6
@@ -107,12 +107,6 @@ class Case:
         return US * sum(row[column] * times for _, rows, times in self.operators() for row in rows)
 
 
-def share(rows: Rows, position: int) -> float:
-    """Share of a pass's device time that has passed after an operator."""
-    whole = sum(device for _, device in rows)
-    return sum(device for _, device in rows[: position + 1]) / whole if whole else 1.0
-
-
 class Timed:
     """What `simulate` and `trace_events` need of a `TimedProgram`, with microseconds of our choosing."""
 
@@ -145,9 +139,12 @@ class Timed:
         )
         self.unit_data = tuple(DataTimes(u.gather_us * US, u.reduce_us * US) for u in case.units)
         self.stage_data = (DataTimes(case.gather_all_us * US, case.reduce_all_us * US),)
-        backward = [case.units[i].backward for i, _ in reversed(case.order)]
         self.bucket_s = tuple(b.us * US for b in case.buckets)
-        self.bucket_ready = tuple(share(backward[b.use], b.position) for b in case.buckets)
+        order = [case.order[::-1][b.use][0] for b in case.buckets]
+        self.bucket_ready = tuple(
+            bucket_ready(self, units[unit].backward, b.position)  # type: ignore[arg-type]
+            for unit, b in zip(order, case.buckets, strict=True)
+        )
         self.broadcast_s = case.broadcast_us * US
 
     def _segment(self, rows: Rows, phase: Phase) -> Segment:
@@ -264,44 +261,36 @@ def _micro_batch(case: Case, on: Events, micro: int, last: bool) -> None:
         ends.append(on.compute)
     backward = order[::-1]
     ready = 0.0
-    ran: list[tuple[float, list[float]]] = []
+    ran: list[list[float]] = []
     for place, (unit, again) in enumerate(backward):
         following = 0.0
         if zero == 3 and place + 1 < len(backward):
             after = backward[place + 1][0]
             following = on.collective(units[after].gather_us, on.compute, f"gather {after}")
         on.launch(units[unit].recompute if again else (), [ready])
-        begins = on.compute
-        ran.append((begins, on.launch(units[unit].backward, [ready])))
+        ran.append(on.launch(units[unit].backward, [ready]))
         if reduces and case.layout.overlap_grad_reduce and not case.buckets:
             on.collective(units[unit].reduce_us, on.compute, f"reduce {unit}")
         ready = following
-    through = on.compute
     if micro:
         on.launch(case.accumulate)
     if case.buckets and reduces:
         on.launch(case.into_buckets)
-        _all_reduces(case, on, ran, on.compute - through)
+        _all_reduces(case, on, ran, micro == 0)
         on.launch(case.out_of_buckets, [on.wire])
     elif reduces and not case.layout.overlap_grad_reduce:
         on.launch((), [on.collective(case.reduce_all_us, on.compute, "reduce")])
 
 
-def _all_reduces(case: Case, on: Events, ran: list[tuple[float, list[float]]], copying: float) -> None:
-    """A bucket is complete after its last gradient's operator, and later by the copies of all gradients up to it.
-
-    Where the device does not wait for the host, that is the end of the operator; else its share of the pass.
-    """
+def _all_reduces(case: Case, on: Events, ran: list[list[float]], first: bool) -> None:
+    """A bucket is complete after its last gradient's operator, and later by the copies of all gradients up to it."""
     whole = sum(b.elements for b in case.buckets)
+    copied = case.into_buckets if first else (*case.accumulate, *case.into_buckets)
+    copying = sum(device for _, device in copied) * US
     for count, bucket in enumerate(case.buckets, 1):
-        begins, ends = ran[bucket.use]
-        rows = case.units[case.order[::-1][bucket.use][0]].backward
-        busy = sum(device for _, device in rows) * US
-        at_end = begins + share(rows, bucket.position) * (ends[-1] - begins)
-        if ends[-1] - begins == pytest.approx(busy, rel=1e-12) and busy:
-            at_end = ends[bucket.position]
-        arrived = sum(b.elements for b in case.buckets[:count]) / whole
-        on.collective(bucket.us, at_end + copying * arrived, "all_reduce")
+        arrived = sum(b.elements for b in case.buckets[:count])
+        ready = ran[bucket.use][bucket.position] + copying * arrived / whole
+        on.collective(bucket.us, ready, "all_reduce")
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------

@@ -188,20 +188,20 @@ class _Step:
         for unit, again in reversed(self.uses):
             if again:
                 self._pass(unit, "recompute")
-            start = rank.device
+            runs.append((rank.device, rank.host, timed.units[unit].backward.device_s))
             self._pass(unit, "backward")
-            runs.append((start, rank.device))
-        end = rank.device
+        copies_s = self.sweeps.into_buckets.device_s + (0.0 if first else self.sweeps.accumulate.device_s)
         if not first:
             rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
         rank.run(self.sweeps.into_buckets, 0.0, Label("into buckets", "backward", self.stage.into_buckets))
-        delay = rank.device - end
         buckets = self.program.buckets.buckets
         elements, arrived, slowed = sum(bucket.elements for bucket in buckets), 0, 0.0
-        for bucket, seconds, share in zip(buckets, timed.bucket_s, timed.bucket_ready, strict=True):
+        for bucket, seconds, last in zip(buckets, timed.bucket_s, timed.bucket_ready, strict=True):
             arrived += bucket.elements
-            start, stop = runs[bucket.use]
-            ready = start + share * (stop - start) + delay * arrived / elements
+            device, host, backward_s = runs[bucket.use]
+            ran, launched = device + last.share * backward_s, host + last.launch_bound_s
+            ready = max(ran, launched) + copies_s * arrived / elements
+            rank.margins.append(launched - ran)
             done = rank.send(seconds, ready + slowed, "all_reduce", bucket.nbytes)
             if rank.slowdown != 1.0:
                 ended = rank.device + slowed

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,6 +118,29 @@ def pass_of(
         return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
     seconds = overhead.pass_seconds(total + waiting, launching)
     return Pass(seconds, launching, launch_bound + waiting, exposed, hidden, seconds - total - waiting)
+
+
+class BucketReady(NamedTuple):
+    """When an operator of a backward pass has ended: a share of the pass's device seconds after its start, and no
+    earlier than `launch_bound_s` after the start of launching it."""
+
+    share: float
+    launch_bound_s: float
+
+
+def bucket_ready(kinds: TimedSignatures, segment: Segment, position: int) -> BucketReady:
+    """The end of the operator at a position of a segment, or of its last."""
+    if not len(segment):
+        return BucketReady(1.0, float("-inf"))
+    duration = kinds.device_seconds(segment)
+    passed = np.cumsum(duration)
+    last = min(position, len(segment) - 1)
+    share = float(passed[last] / passed[-1]) if passed[-1] > 0.0 else 1.0
+    if kinds.synchronous:
+        return BucketReady(share, float("-inf"))
+    launched = np.cumsum(kinds.host_seconds(segment)) + LAUNCH_LATENCY_S
+    left = passed[last] - passed + duration
+    return BucketReady(share, float(np.max((launched + left)[: last + 1])))
 
 
 def unit_times(

@@ -28,7 +28,7 @@ from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.passes import Pass, UnitTimes, pass_of, unit_times
+from precision_time.timing.passes import BucketReady, Pass, UnitTimes, bucket_ready, pass_of, unit_times
 from precision_time.timing.signature_times import (
     TimedSignatures,
     fields_of,
@@ -86,8 +86,8 @@ class TimedProgram(TimedSignatures):
     """The passes over all parameters of each stage."""
     bucket_s: tuple[float, ...]
     """All-reduce of each of DDP's buckets."""
-    bucket_ready: tuple[float, ...]
-    """Share of the backward pass of a bucket's unit after which its gradients are complete."""
+    bucket_ready: tuple[BucketReady, ...]
+    """When the gradients of each bucket are complete."""
     broadcast_s: float
     send_s: float
     tied_s: float
@@ -169,18 +169,11 @@ def _bucket_seconds(buckets: Buckets, joined: Communicators) -> tuple[float, ...
 @bounded()
 def _bucket_ready(
     kinds: TimedSignatures, units: tuple[UnitProgram, ...], chunks: tuple[Chunk, ...], buckets: Buckets
-) -> tuple[float, ...]:
+) -> tuple[BucketReady, ...]:
     uses = [unit for chunk in reversed(chunks) for unit, repeat, _ in reversed(chunk.units) for _ in range(repeat)]
-    shares = {unit: _shares(kinds, units[unit].backward) for unit in set(uses)}
-    return tuple(float(shares[uses[b.use]][min(b.position, len(shares[uses[b.use]]) - 1)]) for b in buckets.buckets)
-
-
-def _shares(kinds: TimedSignatures, segment: Segment) -> Array:
-    """Share of a segment's device time that has elapsed after each of its operators."""
-    if not len(segment):
-        return np.ones(1)
-    passed = np.cumsum(kinds.device_seconds(segment))
-    return np.asarray(passed / passed[-1] if passed[-1] > 0.0 else np.ones(len(segment)))
+    known = {(uses[b.use], b.position): None for b in buckets.buckets}
+    ready = {key: bucket_ready(kinds, units[key[0]].backward, key[1]) for key in known}
+    return tuple(ready[uses[b.use], b.position] for b in buckets.buckets)
 
 
 def _slowdown(program: StepProgram, joined: Communicators) -> float:
