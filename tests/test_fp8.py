@@ -79,10 +79,20 @@ def test_linear_layers_of_a_transformer_run_in_fp8_and_attention_does_not() -> N
     assert product_flops(graph, Phase.FORWARD, ("fp8",)) > 0
 
 
-def test_products_off_the_grid_of_16_stay_bf16() -> None:
-    graph = to_fp8(linears(rows_=24, width=64), "tensorwise")
+def test_weights_off_the_grid_of_16_stay_bf16() -> None:
+    graph = to_fp8(linears(rows_=32, width=72), "tensorwise")
     assert names(graph)["pt.scaled_mm"] == 0
     assert to_fp8(linears(rows_=32, width=64), "rowwise") != graph
+
+
+@pytest.mark.parametrize("samples", [1, 8, 24, 31, 33])
+def test_samples_are_padded_to_the_grid_of_16(samples: int) -> None:
+    """A batch decides nothing: the same products run in fp8, at the time of the next multiple of 16."""
+    graph = to_fp8(linears(rows_=samples), "tensorwise")
+    even = to_fp8(linears(rows_=-(-samples // 16) * 16), "tensorwise")
+    assert names(graph) == names(even)
+    products = [[k.inputs for _, k in rows(g) if k.name == "pt.scaled_mm"] for g in (graph, even)]
+    assert products[0] == products[1] != []
 
 
 def test_scaling_is_recorded() -> None:

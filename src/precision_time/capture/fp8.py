@@ -1,9 +1,9 @@
 """Matrix multiplies in scaled fp8: what Transformer Engine and torchao do to a bf16 step.
 
-Every product of two matrices whose dimensions are multiples of 16 (the tensor cores' requirement) runs in fp8, the
-grouped products of experts as well (frameworks pad each expert's rows); both operands are scaled and cast first, once
-per tensor and micro-step. Activations and weights become e4m3, gradients e5m2; results stay bf16. Attention's own
-products stay bf16.
+Every product of two matrices whose weight has dimensions in multiples of 16 (the tensor cores' requirement) runs in
+fp8, the grouped products of experts as well; both operands are scaled and cast first, once per tensor and micro-step.
+Rows of samples are padded to a multiple of 16, so a model runs in fp8 at every batch or at none. Activations and
+weights become e4m3, gradients e5m2; results stay bf16. Attention's own products stay bf16.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.graph import Call, Category, OpGraph, OpSignature, Phase, TensorSpec
 from precision_time.capture.replace_calls import Signatures, replace_calls
 
 _PRODUCTS = {"aten.mm": (0, 1), "aten.addmm": (1, 2), "pt.grouped_mm": (0, 1), "pt.grouped_mm_weight": (0, 1)}
@@ -21,7 +21,9 @@ _SCALED = {"pt.grouped_mm": "pt.scaled_grouped_mm", "pt.grouped_mm_weight": "pt.
 def to_fp8(graph: OpGraph, scaling: str, fitting: Callable[[OpSignature], bool] | None = None) -> OpGraph:
     """The same step with its large products in fp8 and the casts they need. `fitting`: `fits`, where sizes are known
     beforehand."""
-    fitting = fitting or fits
+    if fitting is None:
+        operands_of = zip(graph.kinds, weight_operands(graph), strict=True)
+        fitting = {kind for kind, positions in operands_of if fits(kind, positions)}.__contains__
     signatures = Signatures(graph.kinds)
 
     calls: list[Call] = []
@@ -63,12 +65,26 @@ def product_kind(
     return OpSignature(name, tuple(operands), (result,), attributes)
 
 
-def fits(kind: OpSignature) -> bool:
-    """Whether an operator is a product that runs in fp8."""
+def weight_operands(graph: OpGraph) -> list[tuple[int, ...]]:
+    """Of each kind the positions of those operands of its product that are weights."""
+    weights = {i for i, storage in enumerate(graph.storages) if storage.category is Category.WEIGHTS}
+    found: list[tuple[int, ...]] = [()] * len(graph.kinds)
+    for call in graph.calls:
+        operands = _PRODUCTS.get(graph.kinds[call.kind].name, ())
+        found[call.kind] = tuple(p for p in operands if call.reads[p] in weights)
+    return found
+
+
+def fits(kind: OpSignature, weights: Sequence[int]) -> bool:
+    """Whether an operator is a product that runs in fp8: its weight, or its result (a weight's gradient), fits.
+
+    `weights`: its operands that are weights.
+    """
     operand_positions = _PRODUCTS.get(kind.name)
     if operand_positions is None:
         return False
     a, b = (kind.inputs[p] for p in operand_positions)
     matrices = kind.name in _SCALED or len(b.shape) == 2
     half = a.dtype in ("bfloat16", "float16") and len(a.shape) == 2 and matrices
-    return half and all(dim % 16 == 0 and dim > 0 for dim in (*a.shape, *b.shape[-2:]))
+    own = [kind.inputs[p] for p in weights] or kind.outputs[:1]
+    return half and all(side % 16 == 0 and side > 0 for spec in own for side in spec.shape[-2:])
