@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
@@ -206,6 +206,26 @@ def fabric(name: str) -> Fabric:
 
 def cluster(gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes: int | None = None) -> Cluster:
     return default_catalog().cluster(gpu, gpus, node, nodes)
+
+
+@lru_cache(maxsize=256)
+def weaker_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
+    """The catalog's GPUs of the same architecture that are in no figure better than `gpu`."""
+    return tuple(
+        other
+        for other in _builtin_gpus().values()
+        if other.name != gpu.name and other.arch == gpu.arch and _dominates(gpu, other)
+    )
+
+
+_FIGURES = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
+
+
+def _dominates(better: Gpu, worse: Gpu) -> bool:
+    """Whether every figure and peak of `worse` is known of `better` too, and not higher. An unknown figure decides no."""
+    figures = [(getattr(better, name), getattr(worse, name)) for name in _FIGURES]
+    figures += [(better.peaks.get(name), peak) for name, peak in worse.peaks.items()]
+    return all(more is not None and less is not None and more >= less for more, less in figures)
 
 
 @cache

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import OpSignature
+from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.hardware.calibration import HostFigures
+from precision_time.hardware.catalog import weaker_gpus
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
@@ -27,7 +28,7 @@ from precision_time.timing.host import HostCosts, host_costs, measured_host_cost
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
-from precision_time.timing.work import MEMORY_FAMILIES, Work
+from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, MEMORY_FAMILIES, TILE_FAMILIES, Work
 
 Array = NDArray[np.float64]
 
@@ -39,9 +40,10 @@ FUSING = frozenset({"compile", "torchscript", "xla"})
 class KindWorks:
     """The works of all operators of a program in one table; `owner[i]` is the operator that work i belongs to.
 
-    `rivals` are the float32 kernels of TF32 products and convolutions: where TF32 is allowed the library may still
-    choose float32 (Winograd), which is faster on devices whose TF32 peak is not higher. `rival_of[i]` is the work that
-    rival i may replace.
+    `rivals` are the kernels of the next wider arithmetic (see `_WIDER`) that the library may choose instead, and does
+    where they are faster: float32 (Winograd) on devices whose TF32 peak is not higher, or for products too small for
+    matrix units. `rival_of[i]` is the work that rival i may replace. `launches` are those of the host: helper kernels
+    (layout transposes) are launched within the library's call.
     """
 
     table: WorkTable
@@ -110,10 +112,10 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
         if rule is None:
             unsupported.append(index)
             rule = [touched(kind)]
+        wider = _wider(kind, rule, options)
         for position, work in enumerate(rule):
-            if work.math == "tf32" and work.family.startswith(("conv", "matmul")):
-                in_float32 = works(kind, replace(options, tf32=False)) or rule
-                rivals.append(in_float32[position])
+            if wider is not None and work.math in _WIDER and work.family in _ARITHMETIC:
+                rivals.append(wider[position])
                 rival_of.append(len(works_of_all) + position)
         works_of_all += rule
         operators += [operator_key(kind)] * len(rule)
@@ -122,7 +124,7 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     owners = np.array(owner, dtype=np.intp)
     table = WorkTable.from_works(works_of_all, operators)
     nbytes = _sum_by(owners, table.bytes, count)
-    launches = _sum_by(owners, table.launches, count)
+    launches = _sum_by(owners, np.where(table.serial_bytes > 0.0, 1.0, table.launches), count)
     return KindWorks(
         table,
         owners,
@@ -133,6 +135,32 @@ def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
         np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
         WorkTable.from_works(rivals),
         np.array(rival_of, dtype=np.intp),
+    )
+
+
+_WIDER = {"tf32": "float32", "fp16": "float32", "bf16": "float32", "fp8": "bfloat16"}
+"""Arithmetic of a product -> dtype of the kernels that may replace it; float32 ones then do without TF32."""
+_NARROW = {"bfloat16": "float32", "float16": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
+_ARITHMETIC = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
+
+
+def _wider(kind: OpSignature, rule: Sequence[Work], options: WorkOptions) -> list[Work] | None:
+    """The works of an operator of products in the next wider arithmetic; None where there is none."""
+    maths = {work.math for work in rule if work.family in _ARITHMETIC and work.math in _WIDER}
+    if not maths:
+        return None
+    fp8 = "fp8" in maths
+
+    def widened(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            replace(spec, dtype=_NARROW.get(spec.dtype, spec.dtype))
+            if not fp8 or spec.dtype.startswith("float8")
+            else spec
+            for spec in specs
+        )
+
+    return works(
+        replace(kind, inputs=widened(kind.inputs), outputs=widened(kind.outputs)), replace(options, tf32=False)
     )
 
 
@@ -154,26 +182,43 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
 
     They do not depend on the number of GPUs, so a comparison across counts computes them once.
     """
-    times = _faster_rivals(constants.kernels.seconds(kinds.table, gpu), kinds, gpu, constants)
-    if gpu.calibration is None:
-        return times, None
-    return apply_calibration(times, kinds.table, kinds.owner, gpu)
+    times = _uncalibrated_times(kinds, gpu, constants)
+    if gpu.calibration is not None:
+        return apply_calibration(times, kinds.table, kinds.owner, gpu)
+    # Curves are fitted device by device. No kernel is slower than on a device that is nowhere better.
+    for weaker in weaker_gpus(gpu):
+        other = _uncalibrated_times(kinds, weaker, constants)
+        times = _replaced(times, np.flatnonzero(other.seconds < times.seconds), other, times.floor_seconds)
+    return times, None
 
 
-def _faster_rivals(times: KernelTimes, kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
-    if not len(kinds.rivals) or "fp32" not in gpu.peaks:
+@bounded
+def _uncalibrated_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
+    times = constants.kernels.seconds(kinds.table, gpu)
+    names = {math for _, _, math, _ in kinds.rivals.classes}
+    if not len(kinds.rivals) or any(name not in gpu.peaks for name in names):
         return times
     other = constants.kernels.seconds(kinds.rivals, gpu)
-    chosen = other.seconds < times.seconds[kinds.rival_of]
+    chosen = np.flatnonzero(other.seconds < times.seconds[kinds.rival_of])
     at = kinds.rival_of[chosen]
-    seconds, floor, least = times.seconds.copy(), times.floor_seconds.copy(), times.least_seconds.copy()
-    source, spread = times.source.copy(), times.log_spread.copy()
-    seconds[at], floor[at] = other.seconds[chosen], np.minimum(floor[at], other.floor_seconds[chosen])
+    floor, least = times.floor_seconds.copy(), times.least_seconds.copy()
+    floor[at] = np.minimum(floor[at], other.floor_seconds[chosen])
     least[at] = np.minimum(least[at], other.least_seconds[chosen])
-    source[at], spread[at] = other.source[chosen], other.log_spread[chosen]
-    helpers = times.helper_seconds.copy()
-    helpers[at] = other.helper_seconds[chosen]
-    return KernelTimes(seconds, floor, least, source, spread, helpers)
+    return _replaced(replace(times, least_seconds=least), at, other, floor, chosen)
+
+
+def _replaced(
+    times: KernelTimes, at: NDArray[np.intp], other: KernelTimes, floor: Array, places: NDArray[np.intp] | None = None
+) -> KernelTimes:
+    """`times` with the works at positions `at` timed as those of `other` at the same positions, or at `places`."""
+    places = at if places is None else places
+    seconds, source = times.seconds.copy(), times.source.copy()
+    spread, helpers = times.log_spread.copy(), times.helper_seconds.copy()
+    seconds[at], source[at] = other.seconds[places], other.source[places]
+    spread[at], helpers[at] = other.log_spread[places], other.helper_seconds[places]
+    return replace(
+        times, seconds=seconds, floor_seconds=floor, source=source, log_spread=spread, helper_seconds=helpers
+    )
 
 
 @dataclass(frozen=True, slots=True)
