@@ -12,6 +12,7 @@ from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
 from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, process_bytes, step_terms
 from precision_time.estimate.assumptions import assumptions
+from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.step_memory import step_memory
@@ -64,16 +65,31 @@ def _predict_one(
     options = Options.of(job)
     memory = step_memory(run.step, run.timed.program, options, cluster.gpu.memory_bytes, process_bytes(cluster))
     # 7. The correction by measured jobs of the family.
-    uncorrected = partial(_uncorrected, catalog, constants)
-    correction, unused = correction_of(
-        job, run.step, cluster.gpu, step_terms(run.timeline), anchoring, constants is None, uncorrected
-    )
+    correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
+    if precision.tf32 and correction.count and cluster.gpu.has("fp32"):
+        full = simulate_step(job, parse_precision("fp32"), cluster, constants)
+        limit_s = _correction(job, full, cluster, catalog, constants, anchoring)[0].seconds(step_terms(full.timeline))
+        correction = correction.at_most(step_terms(run.timeline), limit_s)  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate: intervals, breakdown, memory, run.
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
     events = partial(trace_events, run.timed, run.step.graph.modules, job.signature())
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
+
+
+def _correction(
+    job: Job,
+    run: SimulatedStep,
+    cluster: Cluster,
+    catalog: Catalog | None,
+    constants: StepConstants | None,
+    anchoring: Anchoring,
+) -> tuple[Correction, tuple[str, ...]]:
+    """The correction of a simulated step, and a note where given anchors go unused."""
+    uncorrected = partial(_uncorrected, catalog, constants)
+    terms = step_terms(run.timeline)
+    return correction_of(job, run.step, cluster.gpu, terms, anchoring, constants is None, uncorrected)
 
 
 def simulate_step(

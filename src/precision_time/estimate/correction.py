@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 TERM_OF: dict[str, str] = {
@@ -62,6 +62,18 @@ class Correction:
     def of(self, term: str) -> float:
         """The factor on a term of the breakdown."""
         return self.factors.get(TERM_OF[term], 1.0)
+
+    def seconds(self, terms: Mapping[str, float]) -> float:
+        """Seconds of a step whose terms are these, corrected."""
+        return sum(seconds * self.of(term) for term, seconds in terms.items())
+
+    def at_most(self, terms: Mapping[str, float], limit_s: float) -> Correction:
+        """This correction, or with all factors lowered alike so that a step with these terms takes `limit_s`."""
+        seconds = self.seconds(terms)
+        if seconds <= limit_s:
+            return self
+        lower = {name: self.factors.get(name, 1.0) * limit_s / seconds for name in INFORMED}
+        return replace(self, factors=lower)
 
 
 NONE = Correction()

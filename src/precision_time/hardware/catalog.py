@@ -8,12 +8,13 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from precision_time.bounded_cache import bounded
 from precision_time.checks import Entry, show
 from precision_time.errors import CatalogError, nearest
 from precision_time.hardware.aliases import GPU_ALIASES, plain, plain_gpu, plain_system
@@ -208,7 +209,7 @@ def cluster(gpu: str | Gpu, gpus: int = 1, node: str | Node | None = None, nodes
     return default_catalog().cluster(gpu, gpus, node, nodes)
 
 
-@lru_cache(maxsize=256)
+@bounded()
 def weaker_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
     """The catalog's GPUs of the same architecture that are in no figure better than `gpu`."""
     return tuple(
@@ -222,7 +223,7 @@ _FIGURES = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
 
 
 def _dominates(better: Gpu, worse: Gpu) -> bool:
-    """Whether every figure and peak of `worse` is known of `better` too, and not higher. An unknown figure decides no."""
+    """Whether every figure and peak of `worse` is known of both, and not higher than that of `better`."""
     figures = [(getattr(better, name), getattr(worse, name)) for name in _FIGURES]
     figures += [(better.peaks.get(name), peak) for name, peak in worse.peaks.items()]
     return all(more is not None and less is not None and more >= less for more, less in figures)

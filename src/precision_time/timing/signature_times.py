@@ -192,7 +192,7 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     return times, None
 
 
-@bounded
+@bounded()
 def _uncalibrated_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
     times = constants.kernels.seconds(kinds.table, gpu)
     names = {math for _, _, math, _ in kinds.rivals.classes}
