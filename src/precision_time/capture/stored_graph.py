@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
-from precision_time.capture.fp8 import fits, to_fp8
+from precision_time.capture.fp8 import fits, to_fp8, weight_operands
 from precision_time.capture.graph import Call, OpGraph
 from precision_time.capture.half_softmax import merge_half_softmax
 from precision_time.capture.regimes import dtype_renames, merges_softmax, regime_of
@@ -28,7 +28,7 @@ def stored_graph(
     step = _step(file, variant, renames, merges_softmax(precision) and not as_traced)
     if precision.fp8_scaling and not as_traced:
         kinds = step.signatures(step.polynomials.at(sizes))
-        step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds)))
+        step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds, _weight_operands(step))))
     return step.at(sizes)
 
 
@@ -36,6 +36,11 @@ def stored_graph(
 def _step(file: str, variant: str, renames: tuple[tuple[str, str], ...], merged: bool) -> StoredStep:
     step = StoredStep.of(symbolic.load(shipped_file(file), variant), dict(renames))
     return step.changed(merge_half_softmax) if merged else step
+
+
+@bounded()
+def _weight_operands(step: StoredStep) -> list[tuple[int, ...]]:
+    return weight_operands(step.graph)
 
 
 @bounded(Call)

@@ -59,6 +59,10 @@ def _math(dtype: str, options: WorkOptions) -> str:
     return _MATH.get(dtype, "fp32")
 
 
+_FP8_GRID = 16
+"""Multiple of which the sides of an fp8 product are."""
+
+
 def _width(spec: TensorSpec) -> int:
     return BYTES_PER_ELEMENT[spec.dtype]
 
@@ -76,6 +80,8 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     n = b.shape[-1]
     extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
     out = _width(kind.outputs[0])
+    if kind.name == "pt.scaled_mm":  # rows of samples are padded to the units' grid
+        m, k = (-(-side // _FP8_GRID) * _FP8_GRID for side in (m, k))
     work = matmul_work((batch, m, n, k), _math(a.dtype, options), _width(a), out, extra_bytes=extra)
     return [replace(work, variant=str(kind.attr("layout", kind.attr("scaling", ""))))]
 
