@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
 from precision_time.job.code import check_code
 from precision_time.job.job import Job
+from precision_time.processes import start_module
 
 MODEL = """
 from pathlib import Path
@@ -159,3 +162,13 @@ def test_errors_name_the_file_and_the_row() -> None:
         precision_time.predict(Job.from_file("job.yaml"))
     with pytest.raises(DataError):
         Job.from_file("table.csv.yaml")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P")
+def test_children_import_nothing_of_the_current_folder() -> None:
+    for name in ("json", "random", "threading", "numpy"):
+        Path(f"{name}.py").write_text("open('ran', 'w')\n")
+    with start_module("precision_time.fit", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        output, errors = child.communicate(timeout=60)
+    assert b"usage" in output, errors
+    assert not Path("ran").exists()

@@ -70,7 +70,7 @@ def test_no_file_is_refused_before_the_work(command: str, path: str, capsys: pyt
 
 
 @pytest.mark.parametrize(("command", "mine"), [
-    ("measure --output . --budget 5s", "device.json"), ("runs --output . --budget 5s", "storage.yaml"),
+    ("measure --output . --budget 60s", "device.json"), ("runs --output . --budget 60s", "storage.yaml"),
     ("train ernest --output .", "ernest/precious"),
 ])  # fmt: skip
 def test_a_folder_of_other_files_is_refused(

@@ -22,7 +22,7 @@ def test_a_module_starts_in_any_folder_with_its_environment(tmp_path: Path, monk
         "import os, sys, precision_time\n"
         "print(sys.argv[1], os.environ['WORD'], precision_time.__file__.endswith('__init__.py'))\n"
     )
-    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = start_module("asked", "one", environment={"WORD": "two"}, cwd=tmp_path, stdout=subprocess.PIPE)
     assert process.communicate(timeout=60)[0].split() == [b"one", b"two", b"True"]
     end_process(process)

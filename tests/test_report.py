@@ -200,8 +200,9 @@ def test_what_is_no_file_is_never_written(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):
             write_whole(tmp_path / name, "text")
-    with pytest.raises(DataError, match="is empty; name a file"):
-        write_whole("", "text")
+    for name, message in (("", "is empty; name a file"), (f"{tmp_path}/file/", "is the name of a folder")):
+        with pytest.raises(DataError, match=message):
+            write_whole(name, "text")
     assert len(list(tmp_path.iterdir())) == 4
 
 

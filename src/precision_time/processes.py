@@ -96,11 +96,13 @@ def start_module(
     """Start `python -m module ARGUMENTS`; it imports this very package, from whatever folder it is started.
 
     The process is killed when this one, or the thread that calls this, ends for whatever reason (see `child`), and
-    leaves Ctrl-C to it. `environment` is added to that of this process, `options` are those of `subprocess.Popen`.
+    leaves Ctrl-C to it. It imports no files of its current folder. `environment` is added to that of this process,
+    `options` are those of `subprocess.Popen`.
     """
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **(environment or {})}
-    command = [sys.executable, "-m", "precision_time.child", str(os.getpid()), module, *arguments]
+    alone = ["-P"] if sys.version_info >= (3, 11) else []  # else a random.py of the current folder would be imported
+    command = [sys.executable, *alone, "-m", "precision_time.child", str(os.getpid()), module, *arguments]
     return subprocess.Popen(command, env=variables, **options)
 
 

@@ -75,6 +75,8 @@ def check_file(name: str, path: str | Path, inputs: Iterable[str | Path] = ()) -
     label = f"{name} {str(path)!r}"
     if not str(path).strip():
         raise DataError(f"{label} is empty; name a file")
+    if str(path).endswith(os.sep):
+        raise DataError(f"{label} is the name of a folder; name a file in it")
     try:
         target = Path(os.path.realpath(path))
         if any(_SYSTEM.match(str(each)) for each in (Path(path).absolute(), target)):
