@@ -164,7 +164,7 @@ def _collect(
         content = calibrate(here, seconds, journal=target / POINTS).content
         write(target / DEVICE, content)
     _train(here, target / JOURNAL, wanted, turns, end, report)
-    if not (target / JOURNAL).stat().st_size:
+    if not (target / JOURNAL).stat().st_size or not read(target / JOURNAL)[1]:
         raise MeasureError(f"no pass found time in {budget_s:.0f} s; raise --budget")
     head, records, _ = read(target / JOURNAL)
     lacking = sum(_lacks(each, turn, records) for each in wanted for turn in range(turns))

@@ -1,0 +1,156 @@
+"""Commands that measure, ended at any moment by any signal: what they started ends too, and the next call goes on.
+
+The moments of the slow tests are random, from a seed that is printed; PRECISION_TIME_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import precision_time
+from precision_time.journal import read
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+SOURCE = str(Path(precision_time.__file__).parents[1])
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+TRAINING = """
+import subprocess, sys, time
+
+def train(progress, samples, first, epochs):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])  # as a loader's worker
+    for _ in range(epochs * samples // 4):
+        time.sleep(0.004)
+        progress(4)
+"""
+JOBS = {
+    "samples": 256, "cache": {"reset": {"command": "true"}}, "calibration": {"samples": 96},
+    "jobs": [{"name": name, "run": "python:training.py:train", "epochs": 2} for name in "ab"],
+}  # fmt: skip
+
+
+def parents() -> dict[int, int]:
+    """Parent of every process that runs."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state not in "ZX":
+                found[int(entry.name)] = int(parent)
+    return found
+
+
+def descendants(root: int) -> set[int]:
+    all_parents, found = parents(), {root}
+    while more := {pid for pid, parent in all_parents.items() if parent in found} - found:
+        found |= more
+    return found - {root}
+
+
+def start(folder: Path, command: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    words = [sys.executable, "-m", "precision_time.cli.main", *command.split()]
+    with (folder / "errors.txt").open("wb") as errors:
+        return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def end(process: subprocess.Popen[bytes], number: int, folder: Path) -> None:
+    """Send the signal and check that all that the process started is gone two seconds later, without a traceback."""
+    started = descendants(process.pid)
+    process.send_signal(number)
+    code = process.wait(60)
+    if number == signal.SIGKILL:
+        assert wait_until(lambda: not started & set(parents()), 2.0), "children go on"
+        return
+    assert wait_until(lambda: not started & set(parents()), 2.0)
+    if code != 0:  # it may have been done
+        assert code in (128 + number, -number)
+        assert "Traceback" not in (folder / "errors.txt").read_text()
+
+
+def prepare(folder: Path) -> None:
+    (folder / "training.py").write_text(TRAINING)
+    (folder / "jobs.json").write_text(json.dumps(JOBS))
+
+
+def labels(path: Path) -> Counter[str]:
+    """How often each label stands in a journal, apart from the probes of the machine."""
+    complete = path.read_bytes().rpartition(b"\n")[0].splitlines()[1:]
+    names = [json.loads(line).get("label") for line in complete]
+    return Counter(name for name in names if not name.startswith("probe"))
+
+
+@pytest.mark.parametrize(
+    ("command", "journal"),
+    [
+        ("calibrate --budget 60s --ranks 1 --output d.json", "d.points.jsonl"),
+        ("stagger jobs.json --folder there --allow-code", "there/journal.jsonl"),
+    ],
+)
+def test_a_killed_command_leaves_no_process(command: str, journal: str, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    process, path = start(tmp_path, command), tmp_path / journal
+    try:
+        assert wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 1, 120)
+        assert len(descendants(process.pid)) >= 1
+        end(process, signal.SIGKILL, tmp_path)
+        assert read(path)[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "journal", "written", "longest_s"),
+    [
+        ("calibrate --budget 20s --ranks 1 --output d.json", "d.points.jsonl", "d.json", 20.0),
+        ("measure --budget 30s --output there", "there/journal.jsonl", "there/README.md", 30.0),
+        ("runs --quick --budget 40s --output there", "there/journal.jsonl", "there/runs.csv", 40.0),
+        ("stagger jobs.json --folder there --allow-code --run", "there/journal.jsonl", None, 20.0),
+    ],
+)
+def test_killed_at_random_moments_and_continued(
+    command: str, journal: str, written: str | None, longest_s: float, tmp_path: Path
+) -> None:
+    """No finished point is measured twice, no torn line is read, and the last call ends well."""
+    seed = int(os.environ.get("PRECISION_TIME_SEED") or time.time_ns() % 10**6)
+    print(f"PRECISION_TIME_SEED={seed}")
+    chance = random.Random(seed)
+    prepare(tmp_path)
+    path = tmp_path / journal
+    for _ in range(4):
+        process = start(tmp_path, command)
+        time.sleep(chance.uniform(0.1, longest_s))
+        end(process, chance.choice(SIGNALS), tmp_path)
+        if path.exists() and b"\n" in path.read_bytes():
+            read(path)
+            assert max(labels(path).values(), default=1) == 1
+    last = start(tmp_path, command)
+    assert last.wait(600) == 0, (tmp_path / "errors.txt").read_text()
+    if path.exists():  # a finished calibration has none
+        assert max(labels(path).values(), default=1) == 1
+    if written:
+        assert (tmp_path / written).stat().st_size
