@@ -42,7 +42,8 @@ from precision_time.measure.hosts import host_costs
 from precision_time.measure.kernel_support import UnsupportedError
 from precision_time.measure.launch import launch
 from precision_time.measure.point import COLUMNS, Point, largest_work
-from precision_time.measure.products import Limits, matmul_benches, spread
+from precision_time.measure.products import Limits, attention_benches, matmul_benches, spread
+from precision_time.measure.scaled import scaled_benches
 from precision_time.measure.text import calibration_text
 from precision_time.measure.traffic import OPERATORS, traffic_benches
 from precision_time.measure.train import Trainer, check
@@ -156,6 +157,21 @@ def test_the_work_of_a_product_has_the_flops_that_torch_counts(bench: Bench) -> 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         call()
     assert bench.work("cpu").flops == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("elements", [4e4, 1e5, 3e6, 3e7, 1e8, 1e9])
+@pytest.mark.parametrize("rate", [1.0, 1e7, 1e9, 1e12, 1e15])
+def test_shapes_are_found_on_processors_of_any_speed(rate: float, elements: float) -> None:
+    """A rate measured while the machine stood still must not leave a search without end."""
+    for longest_s in (0.0005, 0.02, 0.3):
+        limits = Limits.at(rate, longest_s, elements)
+        for benches in (
+            matmul_benches(torch.float32, 4, limits),
+            conv_benches(torch.float32, 4, limits),
+            attention_benches(torch.float32, 2, limits),
+            scaled_benches(2, limits, "tensorwise"),
+        ):
+            assert benches
 
 
 def test_limits_hold() -> None:

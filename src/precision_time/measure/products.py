@@ -35,6 +35,17 @@ class Limits:
     flops: float
     elements: float
 
+    @classmethod
+    def at(cls, flops_per_s: float, longest_call_s: float, elements: float) -> Limits:
+        """Of a device with this rate of products, within the sizes at which shapes of every family are found."""
+        most = min(MOST_FLOPS, 20.0 * (elements / 3.0) ** 1.5)  # ten times the cube of so many elements
+        return cls(min(max(flops_per_s * longest_call_s, LEAST_FLOPS), most), elements)
+
+
+LEAST_FLOPS, MOST_FLOPS = 4e6, 1e13
+"""A slow processor, or one that stood still while its rate was measured, takes longer for a call than was meant; the
+largest product of `layer_shapes` has 1.1e12."""
+
 
 def _step(value: float, unit: int) -> int:
     return max(unit, int(value) // unit * unit)

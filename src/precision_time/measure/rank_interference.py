@@ -89,7 +89,7 @@ def _probes(device: torch.device, dtype: torch.dtype) -> Sequence[Bench]:
     """A few benchmarks of every family, the families interleaved; the same on all ranks."""
     speed = torch.tensor(rate(device, dtype), dtype=torch.float64, device=device)
     dist.broadcast(speed, 0)
-    limits = Limits(float(speed) * _LONGEST_CALL_S[device.type], 3e6 if device.type == "cpu" else 1e8)
+    limits = Limits.at(float(speed), _LONGEST_CALL_S[device.type], 3e6 if device.type == "cpu" else 1e8)
     sizes = list(_TRAFFIC_ELEMENTS[device.type])
     traffic = traffic_benches(dtype, sizes)
     stride = max(len(traffic) // (_TRAFFIC_OPERATORS * len(sizes)), 1)

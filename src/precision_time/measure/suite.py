@@ -120,7 +120,8 @@ def limits_of(device: torch.device, dtype: torch.dtype, tf32: bool = False, jour
     scale = SCALES[device.type]
     name = " ".join(["rate", str(dtype).removeprefix("torch."), *(["tf32"] if tf32 else [])])
     with tf32_allowed(device, tf32):
-        return Limits(_kept(journal, name, lambda: rate(device, dtype)) * scale.longest_call_s, scale.elements)
+        speed = _kept(journal, name, lambda: rate(device, dtype))
+    return Limits.at(speed, scale.longest_call_s, scale.elements)
 
 
 def _kept(journal: Journal | None, label: str, measured: Callable[[], float]) -> float:
@@ -150,7 +151,7 @@ def _fp8_families(device: torch.device, scale: Scale, journal: Journal | None) -
             families.append([_refusal(f"fp8 {scaling}", reason)])
             continue
         speed = _kept(journal, "rate fp8", lambda: fp8_rate(device))
-        limits = Limits(speed * scale.longest_call_s, scale.elements)
+        limits = Limits.at(speed, scale.longest_call_s, scale.elements)
         lists = (scaled_benches(scale.products, limits, scaling), cast_benches(scale.traffic, scaling))
         families += [[bench_task(bench, device) for bench in benches] for benches in lists]
     return families
