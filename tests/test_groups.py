@@ -162,3 +162,11 @@ def test_wrong_networks_are_refused(facts: dict[str, object], message: str) -> N
     entry = {"based_on": "dgx-h100", **facts}
     with pytest.raises(CatalogError, match=message):
         default_catalog().with_document({"nodes": {"ours": entry}})
+
+
+@pytest.mark.parametrize("gpus", [999_983, 1_048_573, 2**20, 720_720])
+@pytest.mark.parametrize("name", ["h100", "gb200", "t4"])
+def test_any_number_of_gpus_is_placed(gpus: int, name: str) -> None:
+    placed = cluster(name, gpus)
+    assert (placed.nodes - 1) * placed.gpus_per_node < gpus <= placed.nodes * placed.gpus_per_node
+    assert placed.world.ranks == gpus

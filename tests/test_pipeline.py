@@ -433,3 +433,19 @@ def test_micro_batches_beyond_the_limit_are_named_not_drawn() -> None:
     assert [n["name"] for n in notes] == ["40 more micro-batches"] * 2
     assert max(n["ts"] + n["dur"] for n in notes) == pytest.approx(timeline.step_s * 1e6)
     assert trace["otherData"] == {"micro_batches_not_drawn": 40}
+
+
+@pytest.mark.parametrize("stages", [2, 16])
+def test_a_long_gpipe_goes_on_at_its_last_rate(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = StageTimes(np.linspace(1, 2, stages)[:, None], np.linspace(3, 2, stages)[:, None])
+    exact = pipeline("gpipe", times, 0.1, 1000, blocking_send=True)
+    monkeypatch.setattr(pipeline_module, "MOST_ROWS", 1000)
+    bounded = pipeline("gpipe", times, 0.1, 1000, blocking_send=True)
+    assert bounded.step_s == pytest.approx(exact.step_s, rel=1e-9)
+    assert bounded.stage_end_s == pytest.approx(exact.stage_end_s, rel=1e-9)
+
+
+def test_a_pipeline_of_too_many_stages_is_refused() -> None:
+    times = StageTimes(np.ones((4000, 1)), np.ones((4000, 1)))
+    with pytest.raises(JobError, match=r"pp=4000 x vpp=1 with 1 micro-batches .* lower pp or vpp"):
+        pipeline("1f1b", times, 0.0, 1)

@@ -45,6 +45,9 @@ from precision_time.timeline.pipeline_play import Played, play, play_all, play_w
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
+MOST_OPERATIONS, MOST_ROWS = 5_000_000, 200_000
+"""Most cells and rows of a simulated grid: about two seconds and 300 MB."""
+
 Kind = Literal["forward", "backward", "weight"]
 
 
@@ -219,11 +222,14 @@ class _TimesKey:
 
 
 def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int, blocking_send: bool) -> Played:
-    """Simulates as few micro-batches as show the repeating pattern, and counts the others as repetitions of it."""
+    """Simulates as few micro-batches as show the repeating pattern, and counts the others as repetitions of it.
+
+    At most `MOST_OPERATIONS` are simulated; a pipeline that shows no pattern within them goes on at its last rate.
+    """
     key = _TimesKey.of(times)
     group = times.stages if schedule == "interleaved" else 1
-    few = _enough(schedule, times.stages)
-    while schedule != "gpipe" and 3 * few <= 2 * micro_batches:
+    few, most = _enough(schedule, times.stages), _most_simulated(schedule, times)
+    while schedule != "gpipe" and 3 * few <= 2 * micro_batches and few <= most:
         played = _play(schedule, key, send_s, few, blocking_send)
         if played.period:
             periods, rest = divmod((micro_batches - few) // group, played.period)
@@ -231,7 +237,25 @@ def _played(schedule: str, times: StageTimes, send_s: float, micro_batches: int,
                 played = _play(schedule, key, send_s, few, blocking_send, rest)
             return played.longer(periods)
         few *= 2
-    return _play(schedule, key, send_s, micro_batches, blocking_send, None)
+    if micro_batches <= most:
+        return _play(schedule, key, send_s, micro_batches, blocking_send, None)
+    few = most // group * group
+    less = few - max(few // 4 // group, 1) * group
+    if less < times.stages:
+        raise JobError(
+            f"layout pp={times.stages} x vpp={times.chunks} with {micro_batches} micro-batches is a pipeline of more "
+            f"than {MOST_OPERATIONS:,} operations, the most that are simulated; lower pp or vpp"
+        )
+    shorter, longer = (_play(schedule, key, send_s, n, blocking_send, None) for n in (less, few))
+    return longer.at_last_rate(shorter, (micro_batches - few) / (few - less))
+
+
+def _most_simulated(schedule: str, times: StageTimes) -> int:
+    """Micro-batches of a pipeline whose simulation has `MOST_OPERATIONS` cells in at most `MOST_ROWS` rows."""
+    stages, chunks = times.stages, times.chunks
+    if schedule == "interleaved":
+        return (min(MOST_OPERATIONS // (2 * stages), MOST_ROWS) - stages * (chunks + 1)) // chunks
+    return (min(MOST_OPERATIONS // stages, MOST_ROWS) - 2 * stages) // (4 if schedule == "gpipe" else 2)
 
 
 @bounded()

@@ -46,6 +46,15 @@ class Played:
         )
 
 
+    def at_last_rate(self, shorter: Played, times: float) -> Played:
+        """The result with so many times the micro-batches that this one has more than a `shorter` one."""
+        return replace(
+            self,
+            last_backward_s=self.last_backward_s + times * (self.last_backward_s - shorter.last_backward_s),
+            exposed_send_s=self.exposed_send_s + times * (self.exposed_send_s - shorter.exposed_send_s),
+        )
+
+
 class _Ring:
     """Position of the stages of a ring: their own time, and arrivals from the stage before and from the one after.
 
