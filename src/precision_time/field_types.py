@@ -40,6 +40,7 @@ class FieldType:
     least, most, unit   the range of a whole or other number, and what is counted or measured
     zero      whether a number may also be 0, below `least`
     items     most entries of a list of such numbers; 0: one number only
+    alone     whether one number may also stand without a list; else it becomes a list of one
     choices   the words of a choice, or usual values of a text
     optional  whether None, "not set", is allowed
     convert   the check of a kind that is not a number
@@ -51,12 +52,13 @@ class FieldType:
     unit: str = ""
     zero: bool = False
     items: int = 0
+    alone: bool = True
     choices: tuple[str, ...] = ()
     optional: bool = False
     convert: Convert | None = None
 
     def __call__(self, field: str, value: Any) -> Any:
-        if type(value) is int and self.kind == "whole" and self.least <= value <= self.most:
+        if type(value) is int and self.kind == "whole" and self.alone and self.least <= value <= self.most:
             return value  # the usual case
         if value is None and self.optional:
             return None
@@ -64,10 +66,12 @@ class FieldType:
             return self.convert(field, value)
         if self.items and not isinstance(value, bool):
             parts = _parts(value)
+            if parts is None and not self.alone:
+                parts = (value,)
             if parts is not None:
                 if not 1 <= len(parts) <= self.items:
                     raise JobError(f"{field} {show(value)} has {len(parts)} entries; give from 1 to {self.items}")
-                one = dataclasses.replace(self, items=0)
+                one = dataclasses.replace(self, items=0, alone=True)
                 return tuple(one(field, part) for part in parts)
         number = _whole(value) if self.kind == "whole" else _real(value)
         if number is None or not (self.least <= number <= self.most or (self.zero and number == 0)):
@@ -89,7 +93,9 @@ class FieldType:
         noun = "a whole number" if self.kind == "whole" else "a number"
         unit = f" of {self.unit}" if self.unit else ""
         zero = "0 or " if self.zero else ""
-        several = f", or a list of up to {self.items} of them" if self.items else ""
+        several = f", or a list of up to {self.items} of them" if self.items and self.alone else ""
+        if self.items and not self.alone:
+            return f"a list of up to {self.items} numbers{unit} from {figure(self.least)} to {figure(self.most)}"
         return f"{zero}{noun}{unit} from {figure(self.least)} to {figure(self.most)}{several}"
 
     @property
@@ -113,14 +119,14 @@ def figure(value: float, grouped: bool = True) -> str:
     return f"{value:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
-def whole(least: int, most: int, unit: str = "", *, zero: bool = False, items: int = 0) -> FieldType:
-    """A whole number of `unit`."""
-    return FieldType("whole", least, most, unit, zero=zero, items=items)
+def whole(least: int, most: int, unit: str = "", *, items: int = 0, alone: bool = False) -> FieldType:
+    """A whole number of `unit`, or a list of up to `items`; with `alone` either."""
+    return FieldType("whole", least, most, unit, items=items, alone=alone or not items)
 
 
 def number(least: float, most: float, unit: str = "", *, zero: bool = False, items: int = 0) -> FieldType:
-    """A finite number of `unit`."""
-    return FieldType("number", float(least), float(most), unit, zero=zero, items=items)
+    """A finite number of `unit`, or a list of up to `items`."""
+    return FieldType("number", float(least), float(most), unit, zero=zero, items=items, alone=not items)
 
 
 def choice(choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> FieldType:

@@ -16,7 +16,7 @@ import torch
 
 from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
 from precision_time.capture.intercept import region
-from precision_time.capture.tracer import Tracer, dtype_name
+from precision_time.capture.tracer import BudgetedBuild, Tracer, dtype_name
 from precision_time.errors import CaptureError, PrecisionTimeError
 from precision_time.zoo.workload import Workload
 
@@ -48,7 +48,8 @@ def capture(
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            workload = build()
+            with BudgetedBuild():
+                workload = build()
             tracer = tracer or Tracer(layouts=device_rules == "cpu")
             return _trace(workload, regime, low_precision, attention, name, sizes or {}, device_rules, tracer)
     except PrecisionTimeError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from precision_time.capture.graph import OpGraph
-from precision_time.errors import MissingExtraError
+from precision_time.errors import CaptureError, JobError, MissingExtraError
 
 if TYPE_CHECKING:
     from precision_time.zoo.workload import Workload, ZooEntry
@@ -55,11 +55,21 @@ def trace_entry(
 
     build = builder(entry)
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
-    return capture(
-        lambda: build(config, sizes),
-        Regime(regime),
-        attention=attention,
-        name=entry.name,
-        sizes=plain,
-        device_rules=device_rules,
-    )
+    try:
+        return capture(
+            lambda: build(config, sizes),
+            Regime(regime),
+            attention=attention,
+            name=entry.name,
+            sizes=plain,
+            device_rules=device_rules,
+        )
+    except (CaptureError, JobError) as error:
+        raise type(error)(f"{error}{_departures(entry, config, sizes)}") from error
+
+
+def _departures(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> str:
+    """The keys in which a model that cannot be traced departs from the named one, which can."""
+    usual = {**entry.config, **entry.input, "batch_size": entry.batch_size}
+    changed = [f"{key}={value}" for key, value in {**config, **sizes}.items() if usual.get(key, value) != value]
+    return f"; {entry.name} with {', '.join(changed)}: correct one of these" if changed else ""

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
+from precision_time.capture.limits import MOST_BUILT, MOST_DISPATCHED, OperatorBudget
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
@@ -52,6 +53,18 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+class BudgetedBuild(TorchDispatchMode):
+    """Ends the construction of a model that makes too many tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budget = OperatorBudget(MOST_BUILT)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._budget.spend()
+        return func(*args, **(kwargs or {}))
+
+
 class Tracer(TorchDispatchMode):
     """Records calls while active. Hooks outside set `phase` and `module_stack`.
 
@@ -70,6 +83,7 @@ class Tracer(TorchDispatchMode):
         self.storages: list[list[int]] = []  # nbytes, born, dies, category
         self.assumptions: set[str] = set()
         self._views = 0
+        self._budget = OperatorBudget(MOST_DISPATCHED)
         self._live: dict[int, tuple[int, Any]] = {}
         self._module_of_sequence: dict[int, int] = {}
         self._fresh: dict[Any, int] = {}
@@ -174,6 +188,7 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._budget.spend()
         name, free, arg_names = self._schema(func)
         module = self._module_index()
         if free:

@@ -18,6 +18,7 @@ from precision_time.capture.captured_model import capture_model, resolve, usual_
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
+from precision_time.capture.limits import check_size
 from precision_time.capture.regimes import compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import trace_entry
@@ -146,6 +147,8 @@ def _step(asked: _Asked) -> TrainingStep:
 
     layers = at(layout.tp, layout.ep, etp, layout.cp)
     sharded = at(layout.tp, layout.ep, etp, layout.cp * layout.tp) if layout.sp and layout.tp > 1 else None
+    parameters = layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count
+    check_size(layers.graph, parameters)
     entry = ENTRIES[model.entry.name]
     clip = job.clip_norm if job.clip_norm is not None else entry.clip_norm
     return _kept(
@@ -153,7 +156,7 @@ def _step(asked: _Asked) -> TrainingStep:
         layers=layers,
         sharded=sharded,
         split=replace(split, own_tokens=layout.sp and layout.tp > 1 and etp == 1),
-        parameters=layers.parameter_count if layout.tp == layout.ep == 1 else at(1, 1, 1, layout.cp).parameter_count,
+        parameters=parameters,
         precision=precision,
         optimizer=job.optimizer or entry.optimizer,
         implementation=job.optimizer_impl or usual_implementation(device_type),
@@ -198,6 +201,7 @@ def _whole(job: Job, layout: Layout, precision: Precision, device_type: str) -> 
             )
     step = capture_model(job, precision, device_type)
     layers = _units(step.graph)
+    check_size(step.graph, layers.parameter_count)
     return _kept(
         model=step.model,
         layers=layers,

@@ -45,7 +45,6 @@ class Played:
             exposed_send_s=self.exposed_send_s + periods * self.period_exposed_s,
         )
 
-
     def at_last_rate(self, shorter: Played, times: float) -> Played:
         """The result with so many times the micro-batches that this one has more than a `shorter` one."""
         return replace(

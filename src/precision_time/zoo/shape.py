@@ -47,7 +47,7 @@ def _derive(config: dict[str, Any], default: Mapping[str, Any], overrides: Mappi
     if "kv_heads" in default and "kv_heads" not in overrides and default["kv_heads"] == default["heads"]:
         config["kv_heads"] = heads
     if "head_dim" in default and "head_dim" not in overrides and hidden and heads:
-        config["head_dim"] = max(1, hidden // heads)
+        config["head_dim"] = hidden // heads
 
 
 _HEADS = (("heads", "hidden", "head_dim"), ("generator_heads", "generator_hidden", "generator_head_dim"))
@@ -59,8 +59,7 @@ def _check_heads(model: str, config: Mapping[str, Any]) -> None:
         heads, hidden = config.get(heads_key), config.get(hidden_key)
         if heads is None or hidden is None:
             continue
-        derived = config.get(size_key, hidden // heads) == max(1, hidden // heads)
-        if derived and hidden % heads:
+        if config.get(size_key, hidden // heads) == hidden // heads and hidden % heads:
             raise JobError(
                 f"model_config {hidden_key}={hidden} of {model} is not a multiple of {heads_key}={heads}; "
                 f"use {hidden_key}={hidden - hidden % heads or heads} or give head_dim"

@@ -224,13 +224,13 @@ PER_MODEL: Mapping[tuple[str, str], ShapeField] = {
 }
 """(builder, key) -> the type there, where a key means something else than usual."""
 
-SIDE = whole(1, 10**5, "pixels", items=2)
+SIDE = whole(1, 10**5, "pixels", items=2, alone=True)
 INPUT: Mapping[str, ShapeField] = {
     "seq_len": ShapeField(TOKENS, "tokens of a sequence"),
     "target_len": ShapeField(TOKENS, "tokens of the output sequence"),
     "mem_len": ShapeField(TOKENS, "tokens of the memory"),
     "image_size": ShapeField(SIDE, "side of an image, or height and width"),
-    "volume": ShapeField(whole(1, 10**4, "voxels", items=3), "side of a volume, or its three sides"),
+    "volume": ShapeField(whole(1, 10**4, "voxels", items=3, alone=True), "side of a volume, or its three sides"),
     "channels": ShapeField(whole(1, 10**4, "channels"), "channels of an image or volume"),
     "frames": ShapeField(whole(1, 10**4, "frames"), "frames of a clip"),
     "latent_size": ShapeField(whole(1, 10**4, "pixels"), "side of the latent image"),
