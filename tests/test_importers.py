@@ -392,6 +392,9 @@ def test_the_command_imports(
         ("a.sh", "pretrain.py --num-layers 2 --hidden-size 'x", "close the quote"),
         ("a.sh", 'A="--num-layers 2 \'x"\npretrain.py $A --hidden-size 8', "close the quote"),
         ("a.sh", "pretrain.py --num-layers 2 --cp-comm-type ' ' --hidden-size 8", "names no model"),
+        ("a.sh", "A=aaaaaaaaaa\n" + "A=$A$A\n" * 50 + "x --num-layers $A", "a value of more than 65,536 characters"),
+        ("a.sh", "A=aaaaaaaaaa\n" + "A=$A$A\n" * 11 + "x --num-layers 2 " + "$A " * 500, "with variables filled in"),
+        ("a.sh", "x --num-layers 2 " + "a" * 300_000, "more than 262,144 characters"),
     ],
 )
 def test_lists_where_single_values_belong_and_open_quotes(

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.checks import show
-from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.errors import CatalogError, DataError, JobError, PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.hardware.storage import Storage
 from precision_time.ingest.stagger.jobs_file import jobs_of
@@ -433,3 +433,11 @@ def test_values_of_numpy_are_those_of_python() -> None:
     assert plain_values("a", [np.float32(0.5), np.str_("b"), np.True_, Fraction(1, 2), Real(2), None]) == [
         0.5, "b", True, 0.5, 2.0, None,
     ]  # fmt: skip
+
+
+def test_entries_are_counted_before_they_are_read() -> None:
+    gpus = {f"g{index}": {"based_on": "a100-80gb-sxm"} for index in range(1001)}
+    with pytest.raises(CatalogError, match="gpus has more than 1,000 entries"):
+        default_catalog().with_document({"gpus": gpus})
+    with pytest.raises(JobError, match="anchors has 101 entries; give at most 100"):
+        Job("resnet50", anchors=("gpus=1,step_time_s=1",) * 101)

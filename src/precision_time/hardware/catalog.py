@@ -34,6 +34,8 @@ from precision_time.shipped import shipped_file
 _DATA = "hardware/data"
 T = TypeVar("T")
 _SECTIONS = ("gpus", "nodes", "fabrics", "prices")
+MOST_ENTRIES = 1_000
+"""Most entries of a section of a device file."""
 _OWN_TO_A_NODE = {"default_for", "aliases", "source"}
 """Keys that a node does not inherit from the node that it is `based_on`."""
 
@@ -105,6 +107,8 @@ class Catalog:
                     f"{where}: unknown section {show(section)}; use {', '.join(_SECTIONS)}"
                     f" (nearest: {nearest(section, _SECTIONS, 1)})."
                 )
+            if len(entries(document, section, where)) > MOST_ENTRIES:
+                raise CatalogError(f"{where}: {section} has more than {MOST_ENTRIES:,} entries; give fewer.")
         new = Catalog((*self.overlays, (where, document)))
         for name in entries(document, "nodes", where):
             for key in ("intra", "inter"):

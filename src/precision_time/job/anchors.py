@@ -8,6 +8,8 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import JobError, nearest
 
+MOST_ANCHORS = 100
+"""Most entries of the field; a CSV file is one."""
 PUBLISHED, NONE = "published", "none"
 ANCHOR_FIELDS = (
     "step_time_s", "model", "model_config", "input", "batch_size", "grad_accum", "gpus", "nodes", "gpu", "system",
@@ -23,6 +25,10 @@ def parse_anchors(field: str, value: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(entries, (list, tuple)):
         raise JobError(f"{field} must be published, none, a CSV file or a list of such, not {show(value)}")
+    if len(entries) > MOST_ANCHORS:
+        raise JobError(
+            f"{field} has {len(entries):,} entries; give at most {MOST_ANCHORS}, or one CSV file with all rows"
+        )
     return tuple(_entry(field, each) for each in entries)
 
 

@@ -39,7 +39,7 @@ from precision_time.predictors.operator_profile import (
     device_key,
     profile_operators,
 )
-from precision_time.reading import LARGEST_SAVED, read_json, to_json
+from precision_time.reading import LARGEST_SAVED, MOST_SAVED_VALUES, read_json, to_json
 from precision_time.report.write import make_folder, write_whole
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import SOURCES, compute_peak
@@ -175,7 +175,7 @@ class Additive:
         """What `save` wrote; `DataError` where it cannot be read."""
         path = folder / FILE
         try:
-            content = read_json(path, largest=LARGEST_SAVED)
+            content = read_json(path, largest=LARGEST_SAVED, most=MOST_SAVED_VALUES)
             if (content["format"], content["name"]) != (FORMAT, cls.name):
                 raise DataError(
                     f"{path} holds predictor {content['name']} in format {content['format']}, not {cls.name}"

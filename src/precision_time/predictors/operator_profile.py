@@ -17,7 +17,7 @@ from precision_time.job.job import Job
 from precision_time.journal import held, read
 from precision_time.measure.clock import Timed
 from precision_time.measure.point import Point
-from precision_time.reading import parse_json, read_member, to_json
+from precision_time.reading import MOST_SAVED_VALUES, parse_json, read_member, to_json
 from precision_time.report.write import write_whole
 from precision_time.timing.operators import WorkOptions
 
@@ -92,7 +92,9 @@ class OperatorProfile:
     def read(cls, path: Path) -> OperatorProfile:
         """Read what `write` wrote. Raises a `DataError` where it cannot be read."""
         try:
-            return cls.from_json(parse_json(read_member(path, _MEMBER, "profile"), f"profile {path}"))
+            return cls.from_json(
+                parse_json(read_member(path, _MEMBER, "profile"), f"profile {path}", MOST_SAVED_VALUES)
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is no profile of operators ({type(error).__name__}); profile them again"

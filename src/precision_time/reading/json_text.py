@@ -10,16 +10,19 @@ from typing import Any
 from precision_time.checks import show
 from precision_time.errors import DataError
 from precision_time.reading.text import LARGEST_BYTES, named, read_text
-from precision_time.reading.values import LONGEST_NUMBER, TOO_DEEP, checked_tree
+from precision_time.reading.values import LONGEST_NUMBER, MOST_VALUES, TOO_DEEP, checked_tree
 
 
-def read_json(path: str | Path, kind: str = "file", largest: int = LARGEST_BYTES) -> Any:
+def read_json(path: str | Path, kind: str = "file", largest: int = LARGEST_BYTES, most: int = MOST_VALUES) -> Any:
     """The value in a JSON file; otherwise `DataError`."""
-    return parse_json(read_text(path, kind, largest), named(kind, path))
+    return parse_json(read_text(path, kind, largest), named(kind, path), most)
 
 
-def parse_json(text: str, name: str) -> Any:
-    """The value of JSON text; `DataError` names the file by `name`, and the line or the field."""
+def parse_json(text: str, name: str, most: int = MOST_VALUES) -> Any:
+    """The value of JSON text, of at most `most` values in all.
+
+    `DataError` names the file by `name`, and the line or the field.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -42,7 +45,7 @@ def parse_json(text: str, name: str) -> Any:
         raise DataError(f"{name} is not valid JSON at line {error.lineno}: {error.msg}; correct that line") from None
     except RecursionError:
         raise DataError(f"{name} has {TOO_DEEP}") from None
-    return checked_tree(tree, name)
+    return checked_tree(tree, name, most)
 
 
 def to_json(value: Any, indent: int | None = None, **options: Any) -> str:

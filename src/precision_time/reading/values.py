@@ -10,8 +10,10 @@ from precision_time.reading.text import CONTROL
 
 DEEPEST = 32
 """Most mappings and lists inside each other."""
-MOST_VALUES = 2_000_000
+MOST_VALUES = 500_000
 """Most values of a file."""
+MOST_SAVED_VALUES = 5_000_000
+"""The same of what the program has saved itself."""
 MOST_DIGITS = 30
 """Most digits of a whole number."""
 LONGEST_NUMBER = 100
@@ -45,16 +47,16 @@ def fault_of_key(key: str) -> str:
     return fault_of(key) or (f"has more than {LONGEST_KEY} characters; shorten it" if len(key) > LONGEST_KEY else "")
 
 
-def checked_tree(tree: Any, name: str) -> Any:
-    """The tree of dicts, lists and single values, within the limits; otherwise `DataError`.
+def checked_tree(tree: Any, name: str, most: int = MOST_VALUES) -> Any:
+    """The tree of dicts, lists and at most `most` values in all, within the limits; otherwise `DataError`.
 
     It is walked level by level, so that neither its depth nor a list that holds itself can harm.
     """
     level, seen = [tree], 0
     for _ in range(DEEPEST + 1):
         seen += len(level)
-        if seen > MOST_VALUES:
-            raise DataError(f"{name} has {TOO_MANY}")
+        if seen > most:
+            raise DataError(f"{name} has more than {most:,} values; give a smaller file")
         inner: list[Any] = []
         for value in level:
             kind = type(value)
@@ -66,8 +68,8 @@ def checked_tree(tree: Any, name: str) -> Any:
                 inner += value
             elif fault_of(value):
                 raise _wrong(tree, name)
-            if len(inner) > MOST_VALUES:
-                raise DataError(f"{name} has {TOO_MANY}")
+            if len(inner) > most:
+                raise DataError(f"{name} has more than {most:,} values; give a smaller file")
         if not inner:
             return tree
         level = inner

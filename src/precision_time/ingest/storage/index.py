@@ -10,6 +10,8 @@ from precision_time.ingest.storage.object_reader import ObjectReader, open_reade
 from precision_time.ingest.storage.pictures import INDEX
 from precision_time.reading import parse_json
 
+MOST_VALUES = 20_000_000
+"""Most values of an index, which has four for each file."""
 MOST_FILES = 50_000
 """Most files listed of a folder without an index."""
 
@@ -50,7 +52,7 @@ def read_index(root: str, reader: ObjectReader | None = None) -> Index:
         if reader is None:
             opened.close()
     try:
-        rows = parse_json(content.decode(), INDEX)["files"]
+        rows = parse_json(content.decode(), INDEX, most=MOST_VALUES)["files"]
         index = Index(
             tuple(str(row[0]) for row in rows), tuple(int(row[1]) for row in rows), tuple(int(row[2]) for row in rows)
         )

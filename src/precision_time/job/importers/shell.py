@@ -50,8 +50,12 @@ def _split(text: str, comments: bool = False) -> list[str]:
 def _flags_of(tokens: list[str], variables: dict[str, str]) -> list[str]:
     """The tokens with variables expanded, without assignments and without the parentheses of arrays."""
     result: list[str] = []
+    length = 0
     for raw in tokens:
         token = _filled(raw, variables)
+        length += len(token)
+        if length > 4 * LONGEST_TEXT:
+            raise DataError(f"the arguments have more than {4 * LONGEST_TEXT:,} characters with variables filled in")
         if (match := _ASSIGNMENT.fullmatch(token)) and not token.startswith("-"):
             name, value = match.groups()
             result.append(_END)  # the flag before has no more values
