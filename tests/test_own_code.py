@@ -125,6 +125,7 @@ def test_what_own_code_changes_is_put_back(tmp_path: Path) -> None:
 
 def test_prints_of_own_code_leave_json_alone(tmp_path: Path) -> None:
     noise = "print('noise'); os.write(1, b'bytes'); os.system('echo child'); sys.stdout.flush()"
+    noise += "; import atexit; atexit.register(print, 'at exit')"
     path = write(
         tmp_path, top=noise, forward="print('forward')", make="sys.stdout.close(); sys.stdout = sys.__stdout__"
     )
@@ -132,7 +133,7 @@ def test_prints_of_own_code_leave_json_alone(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["job"]["model"] == str(path)
-    for word in ("noise", "bytes", "child"):
+    for word in ("noise", "bytes", "child", "at exit"):
         assert word in done.stderr
 
 

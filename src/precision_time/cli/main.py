@@ -17,7 +17,7 @@ OK, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
-        with reserved():
+        with reserved(to_the_end=argv is None):  # as a program, which ends with this
             return _run(argv)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -28,8 +28,11 @@ class ReaderGoneError(Exception):
 
 
 @contextlib.contextmanager
-def reserved() -> Generator[None, None, None]:
-    """Keep standard output for `emit`; what anything else prints goes to standard error."""
+def reserved(to_the_end: bool = False) -> Generator[None, None, None]:
+    """Keep standard output for `emit`; what anything else prints goes to standard error.
+
+    `to_the_end`: also what threads and exit handlers of own code print after the block.
+    """
     global _result
     _open_closed()
     outer, given = _result, sys.stdout
@@ -57,7 +60,8 @@ def reserved() -> Generator[None, None, None]:
     finally:
         with contextlib.suppress(OSError):
             others.close()
-        os.dup2(_result, _STANDARD_OUTPUT)
+        if not to_the_end:
+            os.dup2(_result, _STANDARD_OUTPUT)
         os.close(_result)
         _result = outer
 
