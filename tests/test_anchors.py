@@ -351,3 +351,14 @@ def test_a_row_of_the_base_reads_back() -> None:
     assert columns["source"] == one.source
     assert dataclasses.replace(one) == one
     assert columns["shares"] == list(one.job.shares)
+
+
+def test_a_file_with_too_many_anchors_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.csv"
+    rows = "".join(f"resnet50,a100-80gb-sxm,fp32,0.{number}\n" for number in range(1, 1002))
+    path.write_text(f"model,gpu,precision,step_time_s\n{rows}")
+    with pytest.raises(DataError, match="1,001 measured jobs of the model's family, and at most 1,000"):
+        predict(Job("resnet50", anchors=(str(path),)))
+    path.write_bytes(b" " * (2**22 + 1))
+    with pytest.raises(DataError, match="larger than 4 MiB"):
+        predict(Job("resnet50", anchors=(str(path),)))

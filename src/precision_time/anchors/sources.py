@@ -29,6 +29,10 @@ class Measured:
     measured_s: float
 
 
+MOST_RELATED, LARGEST_ANCHORS = 1_000, 4 * 2**20
+"""Most measured jobs of one family, each predicted and then all correlated, and most bytes of a file of them."""
+
+
 def wants_published(entries: tuple[str, ...]) -> bool:
     return NONE not in entries
 
@@ -43,7 +47,13 @@ def given_anchors(job: Job) -> list[Measured]:
         if entry in (PUBLISHED, NONE):
             continue
         anchors += _of_file(entry) if entry.lower().endswith(".csv") else [_of_line(entry, job)]
-    return [_with_rule(each, job) for each in anchors if family_of(each.job) == family_of(job)]
+    related = [_with_rule(each, job) for each in anchors if family_of(each.job) == family_of(job)]
+    if len(related) > MOST_RELATED:
+        raise DataError(
+            f"anchors have {len(related):,} measured jobs of the model's family, and at most {MOST_RELATED:,} are "
+            "read; keep those of the most similar jobs"
+        )
+    return related
 
 
 def _with_rule(measured: Measured, job: Job) -> Measured:
@@ -60,6 +70,10 @@ def _of_file(name: str) -> list[Measured]:
         state = Path(name).stat()
     except OSError:
         raise DataError(f"anchors: {name!r} cannot be read; name a CSV file of measured jobs") from None
+    if state.st_size > LARGEST_ANCHORS:
+        raise DataError(
+            f"anchors: {name!r} is larger than {LARGEST_ANCHORS >> 20} MiB; keep rows of the model's family"
+        )
     table = _read(name, state.st_mtime_ns, state.st_size)
     rows = [
         Measured(
