@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-LIMIT_BYTES = 96 << 20
+LIMIT_BYTES = 176 << 20
 """Of all entries together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB with it
 (benchmarks/results/soak.md)."""
 _KEEP = 0.75
@@ -119,13 +119,14 @@ def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Fun
         budget.tables.append(table)
         CACHES.append(cache)
         get = table.get
+        sizes = _Sizes(without)
 
         @functools.wraps(function)
         def cached(*key: Any) -> Any:
             entry = get(key)
             if entry is None:
                 result = function(*key)
-                return budget.add(table, key, result, _ENTRY_BYTES + size_of(result, without))
+                return budget.add(table, key, result, _ENTRY_BYTES + sizes.of(result))
             entry.used = budget.clock
             return entry.result
 
@@ -135,11 +136,37 @@ def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Fun
     return decorate
 
 
+class _Sizes:
+    """Sizes of the results of one cache. Walking through every result would cost as much as making it, so but for the
+    first ones only some are walked through, and the others count as the mean of these. Results that differ much in size
+    tell it themselves, by a method `held_bytes`."""
+
+    def __init__(self, without: tuple[type, ...]) -> None:
+        self._without = without
+        self._asked = self._walked = self._total = 0
+
+    def of(self, result: Any) -> int:
+        told = getattr(type(result), "held_bytes", None)
+        if told is not None:
+            return int(told(result))
+        self._asked += 1
+        if self._asked <= _ALL_OF or self._asked % _ONE_OF == 0:
+            nbytes = size_of(result, self._without)
+            self._walked += 1
+            self._total += nbytes
+            return nbytes
+        return self._total // self._walked
+
+
+_ALL_OF, _ONE_OF = 16, 16
+"""Results of a cache that are walked through: as many first ones, then one of so many."""
+
+
 def size_of(value: Any, without: tuple[type, ...] = ()) -> int:
     """Bytes that a value and all within it hold, each object once, without types that are `without` or shared widely.
 
-    Arrays count with their data, views of arrays with their part of it. A class whose objects share parts with others
-    names those that count by a method `held_parts`.
+    Arrays count with their data, views of arrays with their part of it. An object may tell its own bytes by a method
+    `held_bytes`, which leaves out what it shares.
     """
     total = 0
     seen: set[int] = set()
@@ -162,9 +189,9 @@ def size_of(value: Any, without: tuple[type, ...] = ()) -> int:
             total += 128 + int(getattr(each, "nbytes", 0))
             continue
         total += sys.getsizeof(each, 64)
-        parts = getattr(kind, "held_parts", None)
-        if parts is not None:
-            left.extend(parts(each))
+        told = getattr(kind, "held_bytes", None)
+        if told is not None:
+            total += told(each)
             continue
         if isinstance(each, dict):
             left.extend(each.keys())

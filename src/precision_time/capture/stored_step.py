@@ -155,6 +155,10 @@ class StoredStep:
             tuple(kind.name for kind in graph.kinds),
         )
 
+    def held_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.graph.held_bytes() + 500 * len(self.kinds) + 150 * len(self.spans)
+
     def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
         """The step after a change that looks at no size."""
         return StoredStep.around(change(self.graph), self.polynomials, self.factor)
