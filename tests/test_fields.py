@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from precision_time.errors import PrecisionTimeError
+from precision_time import predict_time
+from precision_time.errors import CatalogError, PrecisionTimeError
 from precision_time.field_table import TableField, field_table, with_table
+from precision_time.hardware.catalog import default_catalog
+from precision_time.hardware.fabric import Fabric
+from precision_time.hardware.storage import Storage
 from precision_time.zoo.catalog import ENTRIES
 
 BAD: tuple[Any, ...] = (
@@ -82,3 +87,28 @@ def test_every_key_of_every_model_has_a_type() -> None:
 def test_the_page_of_limits_lists_every_field() -> None:
     page = (Path(__file__).parent.parent / "docs" / "limits.md").read_text(encoding="utf-8")
     assert with_table(page) == page, "run `python -m precision_time.field_table docs/limits.md`"
+
+
+@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, 5e-324, "x", [], {}])
+def test_nouns_built_in_python_are_checked_too(bad: Any) -> None:
+    gpu = default_catalog().gpu("a100")
+    node = default_catalog().node("dgx-a100")
+    for change in ("memory_bytes", "memory_bytes_per_s"):
+        with pytest.raises(CatalogError, match=change):
+            replace(gpu, **{change: bad})
+    with pytest.raises(CatalogError, match="peak of bf16"):
+        replace(gpu, peaks={**gpu.peaks, "bf16": bad})
+    with pytest.raises(CatalogError, match="gpus_per_node"):
+        replace(node, gpus_per_node=bad)
+    with pytest.raises(CatalogError, match="bytes_per_s"):
+        Storage("mine", bad, 1e9, 0.0)
+    with pytest.raises(CatalogError, match="bus_bytes_per_s"):
+        Fabric("mine", "nvlink", {2: bad})
+
+
+def test_a_slow_storage_and_a_fast_one_are_advised_without_overflow() -> None:
+    for bandwidth in (1e-6, 1e6):
+        data = {"bandwidth_gb_per_s": bandwidth, "bytes_per_sample": 1e12, "decode_ms": 1, "samples": 10**15}
+        estimate = predict_time("resnet50", batch_size=2**24, data=data)
+        assert math.isfinite(estimate.step.p90)
+        assert str(estimate)

@@ -8,9 +8,11 @@ from math import ceil
 from typing import Any
 
 from precision_time.errors import CatalogError
-from precision_time.hardware.fields import BUS, BUS_GPUS, NETWORK_KINDS, check_noun
+from precision_time.hardware.fields import BUS, BUS_GPUS, NETWORK_KINDS, EntryField, check_noun, si_type
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
+
+_BUS = si_type(EntryField(BUS, "bus bandwidth", factor=1e9))
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Fabric:
             raise CatalogError(f"Fabric {self.name!r}: bus_bytes_per_s_by_gpus is empty; give one rate by GPUs.")
         for gpus, rate in self.bus_bytes_per_s_by_gpus.items():
             BUS_GPUS.entry(gpus, f"Fabric {self.name!r}: a number of GPUs of bus_bytes_per_s_by_gpus")
-            BUS.entry(rate / 1e9, f"Fabric {self.name!r}: bus_bytes_per_s_by_gpus (in GB/s)")
+            _BUS.entry(rate, f"Fabric {self.name!r}: bus_bytes_per_s_by_gpus")
 
     @property
     def is_network(self) -> bool:

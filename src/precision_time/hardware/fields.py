@@ -1,7 +1,7 @@
 """The fields of device files, storage files and prices: unit, range, meaning, and the field of the noun that they set.
 
 Limits are ten or more times beyond known hardware: above them a unit is wrong, below them times overflow. `Gpu`,
-`Node`, `Fabric` and `Storage` check the same ranges when they are built in Python, in SI units.
+`Node`, `Fabric` and `Storage` check wider ranges when they are built in Python, in SI units.
 """
 
 from __future__ import annotations
@@ -238,6 +238,11 @@ POINT = number(1e-12, 1e24, zero=True)
 POINT_SECONDS = number(1e-9, 1e6, "seconds")
 
 
+WIDER, WIDER_STORAGE = 1e6, 1e30
+"""Factors by which nouns that are derived from checked ones may leave their range: a clock's factor, or the storage
+that would be fast enough for a job."""
+
+
 def values_of(fields: Mapping[str, EntryField], entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The checked values of the keys of an entry that set a field of the noun, by that field; None is not set."""
     return {
@@ -264,14 +269,16 @@ def _si_types(noun: type) -> tuple[tuple[str, FieldType, Any], ...]:
     plain = ("whole", "number", "choice", "switch")
     defaults = {item.name: item.default for item in dataclasses.fields(noun)}
     return tuple(
-        (f.target, si_type(f), defaults[f.target]) for f in fields.values() if f.target and f.type.kind in plain
+        (f.target, si_type(f, WIDER_STORAGE if noun.__name__ == "Storage" else WIDER), defaults[f.target])
+        for f in fields.values()
+        if f.target and f.type.kind in plain
     )
 
 
-def si_type(field: EntryField) -> FieldType:
-    """The range of a field in the unit of the noun, a rounding error wider."""
+def si_type(field: EntryField, wider: float = WIDER) -> FieldType:
+    """The range of a field in the unit of the noun, on both sides `wider` than that of its entry."""
     of = field.type
-    if field.factor == 1:
+    if (of.kind == "whole" and field.factor == 1) or of.kind not in ("whole", "number"):
         return of
-    low, high = of.least * field.factor * (1 - 1e-6), of.most * field.factor * (1 + 1e-6)
+    low, high = of.least * field.factor / wider, of.most * field.factor * wider
     return dataclasses.replace(of, kind="number", least=low, most=high, unit="")

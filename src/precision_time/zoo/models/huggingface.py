@@ -8,11 +8,14 @@ sequences are packed or padded: the capture answers that, a bare forward on the 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from precision_time.checks import show
 from precision_time.errors import JobError
 from precision_time.reading import read_json
 from precision_time.zoo.models.text import tokens
@@ -74,12 +77,27 @@ NOT_OPTIONS = frozenset(
 """Keys of the file that are not handed on: they name code, weights or kernels to fetch, or what the job decides."""
 
 
+MOST, MOST_LAYERS = 10**12, 10**4
+"""Largest number of a configuration, and of a key that counts layers."""
+_DEPTH = re.compile(r"(layers?|depths?|blocks?|stages?|experts?)$")
+
+
 def read(path: str) -> dict[str, Any]:
     """The JSON object in the file; `JobError` when it is missing or is no model configuration."""
     content = read_json(path, "Hugging Face config")
     if not isinstance(content, dict) or "model_type" not in content:
         raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
     return content
+
+
+def check_numbers(content: Mapping[str, Any], path: str) -> None:
+    """Raise `JobError` for a number that no configuration has: its model would be built for hours."""
+    for key, value in content.items():
+        each = value if isinstance(value, list) else [value]
+        most = MOST_LAYERS if _DEPTH.search(key) else MOST
+        for number in each:
+            if isinstance(number, (int, float)) and not -MOST <= number <= most:
+                raise JobError(f"{path} has {key} {show(number)}; the most are {most:,}: correct the file")
 
 
 def auto_class(content: dict[str, Any], transformers: Any, hf_config: Any) -> str:
@@ -135,6 +153,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     import transformers
 
     content = read(str(config["path"]))
+    check_numbers(content, str(config["path"]))
     options = {key: value for key, value in content.items() if key not in NOT_OPTIONS}
     hf_config = transformers.AutoConfig.for_model(content["model_type"], **options)
     hf_config.use_cache = False
