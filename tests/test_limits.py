@@ -64,3 +64,12 @@ def test_a_model_too_long_to_trace_is_refused_with_the_key(monkeypatch: pytest.M
 
 def test_a_deep_decoder_costs_no_more_than_a_shallow_one() -> None:
     assert predict_time("gpt", model_config={"layers": 10_000}).step.p50 > predict_time("gpt").step.p50
+
+
+@pytest.mark.parametrize("content", [{"num_hidden_layers": 10**9}, {"hidden_size": 1e30}, {"depths": [2, 10**6]}])
+def test_numbers_of_a_hugging_face_config_are_bounded(content: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    from precision_time.zoo.models.huggingface import check_numbers
+
+    with pytest.raises(JobError, match=f"config.json has {next(iter(content))}"):
+        check_numbers(content, "config.json")

@@ -177,6 +177,8 @@ def _external(job: Job, prefix: str, rest: str) -> _Model:
         config={} if prefix == "hf" else {"classes": 1000},
     )
     config = {**with_overrides(entry, job.model_config), "path" if prefix == "hf" else "name": rest}
+    if prefix == "hf":
+        config["changed_ns"] = Path(rest).stat().st_mtime_ns  # a file that is written again is another model
     sizes, spread = settle_lengths(_sizes(job, entry))
     sizes = {name: value for name, value in checked_sizes(sizes).items() if value is not None}
     return _Model(job.model, entry, config, sizes, False, spread)

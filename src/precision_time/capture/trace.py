@@ -71,5 +71,5 @@ def trace_entry(
 def _departures(entry: ZooEntry, config: Mapping[str, Any], sizes: Mapping[str, Any]) -> str:
     """The keys in which a model that cannot be traced departs from the named one, which can."""
     usual = {**entry.config, **entry.input, "batch_size": entry.batch_size}
-    changed = [f"{key}={value}" for key, value in {**config, **sizes}.items() if usual.get(key, value) != value]
+    changed = [f"{key}={value}" for key, value in {**config, **sizes}.items() if key in usual and usual[key] != value]
     return f"; {entry.name} with {', '.join(changed)}: correct one of these" if changed else ""
