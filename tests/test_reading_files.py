@@ -441,3 +441,14 @@ def test_entries_are_counted_before_they_are_read() -> None:
         default_catalog().with_document({"gpus": gpus})
     with pytest.raises(JobError, match="anchors has 101 entries; give at most 100"):
         Job("resnet50", anchors=("gpus=1,step_time_s=1",) * 101)
+
+
+@pytest.mark.parametrize("wrong", [{"model_type": ["bert"]}, {"architectures": 5}, {"architectures": [5]}])
+def test_a_model_configuration_has_names(wrong: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from precision_time.zoo.models.huggingface import read
+
+    path = tmp_path / "config.json"
+    path.write_text(to_json({"model_type": "bert", **wrong}))
+    with pytest.raises(JobError, match="model_type must be a name, and architectures a list of names"):
+        read(str(path))

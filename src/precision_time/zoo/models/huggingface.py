@@ -87,6 +87,9 @@ def read(path: str) -> dict[str, Any]:
     content = read_json(path, "Hugging Face config")
     if not isinstance(content, dict) or "model_type" not in content:
         raise JobError(f"{path} has no model_type: give the config.json of a transformers model")
+    names = content.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in (content["model_type"], *names)):
+        raise JobError(f"{path}: model_type must be a name, and architectures a list of names; correct them")
     return content
 
 
