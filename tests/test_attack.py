@@ -15,7 +15,7 @@ from benchmarks.attack.inputs import GENERATORS, Input, random_input
 from benchmarks.attack.jobs import random_fields
 from benchmarks.attack.judge import ANSWERED, DEFECT, REFUSED, judged
 from benchmarks.attack.mutate import mutated, places, replaced
-from benchmarks.attack.workers import Defect
+from benchmarks.attack.workers import Defect, piece
 from precision_time import Job, predict
 
 
@@ -97,3 +97,12 @@ def test_relations_hold_for_one_job_and_see_a_broken_one() -> None:
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry["defect"])
 def test_no_defect_of_the_corpus_is_back(entry: dict[str, Any]) -> None:
     assert not still_wrong(entry)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fixed_sample_of_attacks_finds_no_defect(seed: int) -> None:
+    """`make attack` runs many more, with fresh seeds."""
+    found = piece(("inputs", seed, 60))
+    found.merge(piece(("jobs", seed, 8)))
+    assert not found.defects, found.text(3)
+    assert sum(counts[ANSWERED] for counts in found.outcomes.values()) >= 3
