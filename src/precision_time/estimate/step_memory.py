@@ -349,10 +349,11 @@ class _Costs:
         copies = 0
         for place, use in enumerate(uses):
             if use.times == 1:
+                held = min(use.lives.copies, use.forward)
                 moments.append(
                     {
-                        ACTIVATIONS: level + use.forward - use.lives.copies,
-                        COPIES: copies + use.lives.copies,
+                        ACTIVATIONS: level + use.forward - held,
+                        COPIES: copies + held,
                         GRADIENTS: standing,
                         BUFFERS: self.received + self._gathered(uses, place, 1),
                     }
@@ -368,12 +369,13 @@ class _Costs:
             copies -= use.times * own
             if use.times == 1:
                 most, gradients = use.backward(graded)
-                working = most - gradients - use.lives.copies
+                working = most - gradients
+                held = min(use.lives.copies, working)  # not all copies may live at its fullest moment
                 gradients += self.gradient * use.largest if adds else 0
                 moments.append(
                     {
-                        ACTIVATIONS: level + working,
-                        COPIES: copies + use.lives.copies,
+                        ACTIVATIONS: level + working - held,
+                        COPIES: copies + held,
                         GRADIENTS: standing + done + gradients,
                         BUFFERS: self.received + self._gathered(uses, place, -1),
                     }
