@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from precision_time.capture.training_step import training_step
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.hardware.catalog import default_catalog
@@ -173,6 +174,10 @@ def _dominates(better: Gpu, worse: Gpu) -> bool:
 
 
 def recompute_saves_memory(job: Job, estimate: Estimate) -> str:
+    """Not where no block recurs: the second run of the largest holds most of what all would have kept."""
+    order = training_step(job).layers.order
+    if len(set(order)) == len(order):
+        return ""
     kept, again = job.replace(recompute="none", recompute_layers=None), job.replace(recompute="full")
     if memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):
         return f"recompute full needs {memory_of(again).peak_bytes:,} bytes, none {memory_of(kept).peak_bytes:,}"
