@@ -602,16 +602,16 @@ def _tables(path: Path) -> Path:
 def test_the_command_hands_the_folders_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import subprocess
     from types import SimpleNamespace
 
+    from precision_time.cli import fitting
     from precision_time.cli.main import main
 
     path = folder_of(tmp_path / "h200", {"a": {"points": [_relu(np.random.default_rng(0))]}})
     ran: list[list[str]] = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda words, **_: ran.append(words[3:]) or SimpleNamespace(returncode=0, stdout="")
-    )
+    stage = SimpleNamespace(returncode=0, communicate=lambda: (b"", None))
+    monkeypatch.setattr(fitting, "start_module", lambda _, *words, **__: ran.append([*words]) or stage)
+    monkeypatch.setattr(fitting, "end_process", lambda _: None)
     tables = str(_tables(tmp_path))
     assert main(["fit", "kernels", "steps", "--tables", tables, "--measured", str(path)]) == 0
     assert ran == [["kernels", "--tables", tables, "--measured", str(path)], ["steps", "--tables", tables]]

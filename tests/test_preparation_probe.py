@@ -43,9 +43,9 @@ def prepared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Preparat
 
 
 def test_the_probe_gives_every_time(prepared: PreparationProbe) -> None:
-    positive = ("inline_s", "worker_s", "hit_s", "keep_s", "read_core_s", "inline_end_s", "worker_end_s")
-    assert all(0 < getattr(prepared, name) < math.inf for name in positive)
-    assert all(0 <= getattr(prepared, name) < math.inf for name in ("batch_s", "handoff_s", "receive_s", "start_s"))
+    differences = ("batch_s", "handoff_s", "receive_s", "start_s", "keep_s", "inline_end_s", "worker_end_s")
+    assert all(0 < getattr(prepared, name) < math.inf for name in ("inline_s", "worker_s", "hit_s", "read_core_s"))
+    assert all(0 <= getattr(prepared, name) < math.inf for name in differences)  # 0 where noise exceeds them
     assert "decode_ms" in str(prepared)
 
 

@@ -223,6 +223,16 @@ def weaker_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
     )
 
 
+@bounded()
+def stronger_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
+    """The catalog's GPUs of the same architecture that `gpu` is in no figure better than."""
+    return tuple(
+        other
+        for other in _builtin_gpus().values()
+        if other.name != gpu.name and other.arch == gpu.arch and _dominates(other, gpu)
+    )
+
+
 _FIGURES = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
 
 

@@ -90,6 +90,8 @@ class KernelTimes:
     log_spread: Array
     helper_seconds: Array
     """Of `seconds`: what helper kernels take (`Work.serial_bytes`)."""
+    of_device: NDArray[np.bool_]
+    """Whether the curve of each work was fitted on the very device."""
 
     @property
     def utilisation(self) -> Array:
@@ -227,7 +229,7 @@ class KernelModel:
         table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)
         if not len(table):
             none = np.zeros(0)
-            return KernelTimes(none, none, none, np.zeros(0, dtype=np.int8), none, none)
+            return KernelTimes(none, none, none, np.zeros(0, np.int8), none, none, np.zeros(0, np.bool_))
         bandwidth = float(gpu.memory_bytes_per_s)
         sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
         tops = [compute_peak(gpu, math, kind) for _, _, math, kind in table.classes]
@@ -270,6 +272,7 @@ class KernelModel:
             np.array([r.source for r in classes], dtype=np.int8)[at],
             np.array([r.log_spread for r in classes])[at],
             helpers,
+            np.array([r.of_device for r in classes])[at],
         )
 
 

@@ -87,6 +87,8 @@ class Resolved:
     """The factor on helper kernels (`Work.serial_bytes`)."""
     correction: Correction | None = None
     """The correction of this family and dtype class, where it was measured."""
+    of_device: bool = False
+    """Whether they were fitted on the very device, and not on another one."""
 
 
 @cache
@@ -208,7 +210,7 @@ class ParameterBook:
                 if measured is not None and (variant in measured["variants"] or not variant):
                     wider = 0.0 if chip == kernel_name else _SIBLING_SPREAD
                     spread = float(np.hypot(measured["log_spread"], wider))
-                    return Resolved(_vector(measured["values"], {}), LEARNED, spread)
+                    return Resolved(_vector(measured["values"], {}), LEARNED, spread, of_device=chip == kernel_name)
         return None
 
     def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0) -> Resolved:
@@ -231,7 +233,7 @@ class ParameterBook:
                 if lent and (source := float(sets[name].get("flops_per_w", 0.0))) < flops_per_w and source:
                     values[:5] *= (source / flops_per_w) ** _POWER_EXPONENT
                 if kind == dtype_class and name in (kernel_name, f"arch:{arch}"):
-                    return Resolved(values, LEARNED, spread)
+                    return Resolved(values, LEARNED, spread, of_device=name == kernel_name)
                 far = Resolved(values, ASSUMED, (spread**2 + _TRANSFER_SPREAD**2) ** 0.5)
                 if relative and name == relative["like"]:
                     return _apply(far, relative)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.hardware.calibration import HostFigures
-from precision_time.hardware.catalog import weaker_gpus
+from precision_time.hardware.catalog import stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
@@ -185,11 +185,27 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     times = _uncalibrated_times(kinds, gpu, constants)
     if gpu.calibration is not None:
         return apply_calibration(times, kinds.table, kinds.owner, gpu)
-    # Curves are fitted device by device. No kernel is slower than on a device that is nowhere better.
+    times = _not_above_weaker(kinds, gpu, constants)
+    for stronger in stronger_gpus(gpu):
+        other = _not_above_weaker(kinds, stronger, constants)
+        slower = (other.seconds > times.seconds) & other.of_device & ~times.of_device
+        times = _replaced(times, np.flatnonzero(slower), other, times.floor_seconds)
+    return times, None
+
+
+@bounded()
+def _not_above_weaker(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
+    """Kernel times of which none is above that on a device that is nowhere better.
+
+    Curves are fitted device by device and may contradict each other. Where only one of the two was measured, the other
+    gives way: a lent curve lowers no measured time (`_kernel_times` raises it instead).
+    """
+    times = _uncalibrated_times(kinds, gpu, constants)
     for weaker in weaker_gpus(gpu):
         other = _uncalibrated_times(kinds, weaker, constants)
-        times = _replaced(times, np.flatnonzero(other.seconds < times.seconds), other, times.floor_seconds)
-    return times, None
+        faster = (other.seconds < times.seconds) & (other.of_device | ~times.of_device)
+        times = _replaced(times, np.flatnonzero(faster), other, times.floor_seconds)
+    return times
 
 
 @bounded()
@@ -213,12 +229,11 @@ def _replaced(
     """`times` with the works at positions `at` timed as those of `other` at the same positions, or at `places`."""
     places = at if places is None else places
     seconds, source = times.seconds.copy(), times.source.copy()
-    spread, helpers = times.log_spread.copy(), times.helper_seconds.copy()
+    spread, helpers, of_device = times.log_spread.copy(), times.helper_seconds.copy(), times.of_device.copy()
     seconds[at], source[at] = other.seconds[places], other.source[places]
     spread[at], helpers[at] = other.log_spread[places], other.helper_seconds[places]
-    return replace(
-        times, seconds=seconds, floor_seconds=floor, source=source, log_spread=spread, helper_seconds=helpers
-    )
+    of_device[at] = other.of_device[places]
+    return KernelTimes(seconds, floor, times.least_seconds, source, spread, helpers, of_device)
 
 
 @dataclass(frozen=True, slots=True)
