@@ -109,7 +109,8 @@ def _owners(graph: Skeleton) -> list[str]:
     of its own in the forward pass (dropout in place, a shortcut) runs backward. A model without blocks, or whose
     forward and backward passes alternate, is one block.
     """
-    owners = [block_of(graph.modules[c.module]) for c in graph.calls]
+    of_module = [block_of(path) for path in graph.modules]
+    owners = [of_module[c.module] for c in graph.calls]
     forward = {owner for owner, c in zip(owners, graph.calls, strict=True) if c.phase < Phase.BACKWARD} - {""}
     turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(owners))
     if not forward or any(c.phase < Phase.BACKWARD for c in graph.calls[turn:]):

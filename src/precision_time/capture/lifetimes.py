@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import Category, OpGraph, Phase, Skeleton
 from precision_time.capture.layers import Unit
 
-Span = tuple[int, int, int]
-"""First call, last call, storage."""
 Indices = NDArray[np.intp]
 
 
@@ -69,20 +66,19 @@ class _Level:
     calls: NDArray[np.intp]
 
     @classmethod
-    def of(cls, spans: Iterable[Span], calls: Sequence[int]) -> _Level:
-        order = sorted(calls)
-        first, last = (order[0], order[-1]) if order else (0, -1)
-        events = []
-        for born, dies, storage in spans:
-            if dies >= first and born <= last:
-                events += [(max(born, first), 1, storage), (dies + 1, -1, storage)]
-        events.sort(key=itemgetter(0))
-        times = np.array([time for time, _, _ in events], dtype=np.intp)
+    def of(cls, born: Indices, dies: Indices, storages: Indices, calls: Sequence[int]) -> _Level:
+        """Of storages that live from call `born` to call `dies`."""
+        order = np.sort(np.array(calls, dtype=np.intp))
+        first, last = (order[0], order[-1]) if len(order) else (0, -1)
+        here = (dies >= first) & (born <= last)
+        times = np.concatenate((np.maximum(born[here], first), dies[here] + 1))
+        sign = np.repeat(np.array((1, -1), dtype=np.int64), np.count_nonzero(here))
+        events = np.argsort(times, kind="stable")
         return cls(
-            np.array([storage for _, _, storage in events], dtype=np.intp),
-            np.array([sign for _, sign, _ in events], dtype=np.int64),
-            np.searchsorted(times, order, side="right").astype(np.intp),
-            np.array(order, dtype=np.intp),
+            np.tile(storages[here], 2)[events],
+            sign[events],
+            np.searchsorted(times[events], order, side="right").astype(np.intp),
+            order,
         )
 
     def fullest(self, nbytes: NDArray[Any]) -> tuple[int, int]:
@@ -132,55 +128,89 @@ def _total(nbytes: NDArray[Any], storages: Indices) -> int:
     return int(nbytes[storages].sum()) if len(storages) else 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traced:
+    """A skeleton's calls and storages as arrays, from which the plan of any of its units is taken.
+
+    `last_read`: the last forward call that reads a storage; -1: none does. `turn`: the first backward call.
+    """
+
+    born: Indices
+    dies: Indices
+    last_read: Indices
+    active: NDArray[np.bool_]
+    gradients: NDArray[np.bool_]
+    turn: int
+    calls: int
+
+
+@bounded()
+def _traced(graph: Skeleton) -> _Traced:
+    calls = graph.calls
+    columns = np.array(graph.spans, dtype=np.intp).reshape(len(graph.spans), 3).T
+    turn = next((i for i, c in enumerate(calls) if c.phase >= Phase.BACKWARD), len(calls))
+    last_read = np.full(len(graph.spans), -1, dtype=np.intp)
+    for i, call in enumerate(calls[:turn]):
+        for storage in call.reads:
+            last_read[storage] = i
+    born, dies, category = columns
+    active, gradients = category == Category.ACTIVATIONS, category == Category.GRADIENTS
+    return _Traced(born, dies, last_read, active, gradients, turn, len(calls))
+
+
 @bounded()
 def _plan(graph: Skeleton, unit: Unit, core: tuple[int, ...]) -> _Plan:
-    calls, spans = graph.calls, graph.spans
-    turn = next((i for i, c in enumerate(calls) if c.phase >= Phase.BACKWARD), len(calls))
-    forward, backward = set(unit.forward), set(unit.backward)
-    working = [i for i, (_, _, category) in enumerate(spans) if category is Category.ACTIVATIONS]
-    own = [i for i in working if spans[i][0] in forward]
-    kept = [i for i in own if spans[i][1] >= turn]
-    last_read: dict[int, int] = {}
-    for i, call in enumerate(calls[:turn]):
-        last_read.update(dict.fromkeys(call.reads, i))
-    end = max(forward, default=-1)
-    handed = {i for i in own if last_read.get(i, -1) > end}
-    taken = {r for i in unit.forward for r in calls[i].reads} & {
-        i for i in working if 0 <= spans[i][0] < turn and spans[i][0] not in forward
-    }
-    passing = [i for i in taken if spans[i][1] < turn]
-    unsaved = [(spans[i][0], end if i in handed else last_read.get(i, spans[i][0]), i) for i in own]
-    read = {r for i in unit.backward for r in calls[i].reads}
-    inside, active = forward | backward, set(working)
-    arriving = [i for i in read if spans[i][0] >= turn and spans[i][0] not in inside and i in active]
-    made = [i for i in working if spans[i][0] in backward]
-    gradients = [i for i, span in enumerate(spans) if span[2] is Category.GRADIENTS and span[0] in backward]
-
-    def alive(storages: Iterable[int]) -> list[Span]:
-        return [(*spans[i][:2], i) for i in storages]
-
-    after = alive((*kept, *arriving, *made))
-    weights = [(spans[i][0], len(calls), i) for i in gradients]
+    traced = _traced(graph)
+    born, dies, turn, active = traced.born, traced.dies, traced.turn, traced.active
+    forward, backward = (_within(calls, traced.calls) for calls in (unit.forward, unit.backward))
+    own = np.flatnonzero(active & forward[born])
+    kept = own[dies[own] >= turn]
+    end = max(unit.forward, default=-1)
+    leaves = traced.last_read[own] > end
+    read = _read(graph, unit.forward)
+    taken = read[active[read] & (born[read] >= 0) & (born[read] < turn) & ~forward[born[read]]]
+    passing = taken[dies[taken] < turn]
+    unsaved = np.where(leaves, end, np.where(traced.last_read[own] < 0, born[own], traced.last_read[own]))
+    read = _read(graph, unit.backward)
+    arriving = read[active[read] & (born[read] >= turn) & ~(forward | backward)[born[read]]]
+    made = np.flatnonzero(active & backward[born])
+    gradients = np.flatnonzero(traced.gradients & backward[born])
+    after = np.concatenate((kept, arriving, made))
+    alive = np.concatenate((own, passing))
+    weighted = np.concatenate((after, gradients))
+    lasting = np.concatenate((dies[after], np.full(len(gradients), traced.calls)))
     return _Plan(
-        kept=_indices(kept),
-        handed=_indices(handed),
-        core=_indices(_inner(graph, kept, core, last_read)),
-        copies=_indices(i for i in kept if _is_copy(graph, i)),
-        taken=_indices(i for i in taken if spans[i][1] >= turn),
-        forward=_Level.of(alive((*own, *passing)), unit.forward),
-        blind=_Level.of([*unsaved, *alive(passing)], unit.forward),
-        backward=_Level.of(after, unit.backward),
-        graded=_Level.of([*after, *weights], unit.backward),
-        gradients=_indices(gradients),
-        born=_indices(spans[i][0] for i in gradients),
+        kept=kept,
+        handed=own[leaves],
+        core=_indices(_inner(graph, kept.tolist(), core, traced.last_read)),
+        copies=_indices(i for i in kept.tolist() if _is_copy(graph, i)),
+        taken=taken[dies[taken] >= turn],
+        forward=_Level.of(born[alive], dies[alive], alive, unit.forward),
+        blind=_Level.of(born[alive], np.concatenate((unsaved, dies[passing])), alive, unit.forward),
+        backward=_Level.of(born[after], dies[after], after, unit.backward),
+        graded=_Level.of(born[weighted], lasting, weighted, unit.backward),
+        gradients=gradients,
+        born=born[gradients],
     )
+
+
+def _within(calls: Sequence[int], count: int) -> NDArray[np.bool_]:
+    """Whether each of a graph's calls is one of `calls`; the entry after the last, which -1 takes, is not."""
+    inside = np.zeros(count + 1, dtype=np.bool_)
+    inside[np.array(calls, dtype=np.intp)] = True
+    return inside
+
+
+def _read(graph: Skeleton, calls: Sequence[int]) -> Indices:
+    """Storages that calls read, in order."""
+    return _indices({storage for i in calls for storage in graph.calls[i].reads})
 
 
 def _indices(storages: Iterable[int]) -> Indices:
     return np.array(sorted(storages) if isinstance(storages, set) else list(storages), dtype=np.intp)
 
 
-def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_read: dict[int, int]) -> list[int]:
+def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_read: Indices) -> list[int]:
     """Kept storages that can be made again from what stands around attention.
 
     What goes into it (also as a copy) and what comes out of it (the output projection keeps it) has to stay.
@@ -191,7 +221,7 @@ def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_rea
     inner = []
     for i in kept:
         born = graph.spans[i][0]
-        if born not in inside or last_read.get(i, -1) > end:
+        if born not in inside or last_read[i] > end:
             continue
         copied = graph.names[graph.calls[born].kind] in ("aten.clone", "aten._to_copy")
         if not copied or all(graph.spans[r][0] in inside for r in graph.calls[born].reads):

@@ -204,9 +204,13 @@ class StoredStep:
 @bounded()
 def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
     """The skeleton of a step; `shapes`: all dimensions of its parameters in order."""
-    left = iter(shapes)
-    parameters = tuple(replace(p, shape=tuple([next(left) for _ in p.shape])) for p in step.graph.parameters)
-    return Skeleton(step.graph.calls, step.graph.modules, step.spans, parameters, step.names)
+    parameters = []
+    place = 0
+    for p in step.graph.parameters:
+        shape = shapes[place : place + len(p.shape)]
+        place += len(p.shape)
+        parameters.append(Parameter(p.name, shape, p.dtype, p.grad_dtype, p.ready, p.trainable))
+    return Skeleton(step.graph.calls, step.graph.modules, step.spans, tuple(parameters), step.names)
 
 
 def _attr(value: Any, values: Sequence[int]) -> AttrValue:
