@@ -14,6 +14,9 @@ from enum import IntEnum
 from functools import cached_property
 from typing import overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 BYTES_PER_ELEMENT: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -136,8 +139,28 @@ class Parameter:
         return math.prod(self.shape)
 
 
-Span = tuple[int, int, Category]
-"""Of a storage: `born`, `dies`, `category`."""
+_CATEGORIES = tuple(Category)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Of storages as columns: `born`, `dies`, `category`. Arrays, since the garbage collector visits every object."""
+
+    born: NDArray[np.int32]
+    dies: NDArray[np.int32]
+    category: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, born: Sequence[int], dies: Sequence[int], category: Sequence[int]) -> Spans:
+        return cls(np.array(born, dtype=np.int32), np.array(dies, dtype=np.int32), np.array(category, dtype=np.int8))
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def rows(self) -> Iterator[tuple[int, int, Category]]:
+        """`born`, `dies` and `category` of every storage."""
+        categories = [_CATEGORIES[number] for number in self.category.tolist()]
+        return zip(self.born.tolist(), self.dies.tolist(), categories, strict=True)
 
 
 class Storages(Sequence[Storage]):
@@ -145,7 +168,7 @@ class Storages(Sequence[Storage]):
 
     __slots__ = ("nbytes", "spans")
 
-    def __init__(self, nbytes: Sequence[int], spans: tuple[Span, ...]) -> None:
+    def __init__(self, nbytes: Sequence[int], spans: Spans) -> None:
         self.nbytes, self.spans = nbytes, spans
 
     def __len__(self) -> int:
@@ -157,16 +180,25 @@ class Storages(Sequence[Storage]):
     def __getitem__(self, index: slice) -> tuple[Storage, ...]: ...
     def __getitem__(self, index: int | slice) -> Storage | tuple[Storage, ...]:
         if isinstance(index, slice):
-            return tuple(Storage(size, *span) for size, span in zip(self.nbytes[index], self.spans[index], strict=True))
-        return Storage(self.nbytes[index], *self.spans[index])
+            return tuple(self)[index]
+        spans = self.spans
+        category = _CATEGORIES[spans.category[index]]
+        return Storage(self.nbytes[index], int(spans.born[index]), int(spans.dies[index]), category)
 
     def __iter__(self) -> Iterator[Storage]:
-        return (Storage(size, *span) for size, span in zip(self.nbytes, self.spans, strict=True))
+        return (Storage(size, *span) for size, span in zip(self.nbytes, self.spans.rows(), strict=True))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def spans_of(storages: Sequence[Storage]) -> Spans:
+    """The spans of storages: the same object where they are columns."""
+    if isinstance(storages, Storages):
+        return storages.spans
+    return Spans.of([s.born for s in storages], [s.dies for s in storages], [s.category for s in storages])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +210,7 @@ class Skeleton:
 
     calls: tuple[Call, ...]
     modules: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: Spans
     parameters: tuple[Parameter, ...]
     names: tuple[str, ...]
     """Of the operators that calls refer to."""
@@ -215,8 +247,8 @@ class OpGraph:
             and len(self.kinds) == len(base.names)
         ):
             return base
-        spans = tuple((s.born, s.dies, s.category) for s in self.storages)
-        return Skeleton(self.calls, self.modules, spans, self.parameters, tuple(kind.name for kind in self.kinds))
+        names = tuple(kind.name for kind in self.kinds)
+        return Skeleton(self.calls, self.modules, spans_of(self.storages), self.parameters, names)
 
     def held_bytes(self) -> int:
         """Bytes of memory, without what it shares with the graphs of the same model at other sizes."""

@@ -147,15 +147,21 @@ class _Traced:
 @bounded()
 def _traced(graph: Skeleton) -> _Traced:
     calls = graph.calls
-    columns = np.array(graph.spans, dtype=np.intp).reshape(len(graph.spans), 3).T
     turn = next((i for i, c in enumerate(calls) if c.phase >= Phase.BACKWARD), len(calls))
     last_read = np.full(len(graph.spans), -1, dtype=np.intp)
     for i, call in enumerate(calls[:turn]):
         for storage in call.reads:
             last_read[storage] = i
-    born, dies, category = columns
-    active, gradients = category == Category.ACTIVATIONS, category == Category.GRADIENTS
-    return _Traced(born, dies, last_read, active, gradients, turn, len(calls))
+    category = graph.spans.category
+    return _Traced(
+        graph.spans.born.astype(np.intp),
+        graph.spans.dies.astype(np.intp),
+        last_read,
+        category == Category.ACTIVATIONS,
+        category == Category.GRADIENTS,
+        turn,
+        len(calls),
+    )
 
 
 @bounded()
@@ -219,17 +225,18 @@ def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_rea
         return []
     inside, end = set(core), max(core)
     inner = []
+    birth = graph.spans.born
     for i in kept:
-        born = graph.spans[i][0]
+        born = int(birth[i])
         if born not in inside or last_read[i] > end:
             continue
         copied = graph.names[graph.calls[born].kind] in ("aten.clone", "aten._to_copy")
-        if not copied or all(graph.spans[r][0] in inside for r in graph.calls[born].reads):
+        if not copied or all(int(birth[r]) in inside for r in graph.calls[born].reads):
             inner.append(i)
     return inner
 
 
 def _is_copy(graph: Skeleton, index: int) -> bool:
-    call = graph.calls[graph.spans[index][0]]
+    call = graph.calls[graph.spans.born[index]]
     cast = graph.names[call.kind] == "aten._to_copy"
-    return cast and all(graph.spans[r][2] is Category.WEIGHTS for r in call.reads)
+    return cast and all(graph.spans.category[r] == Category.WEIGHTS for r in call.reads)

@@ -8,7 +8,7 @@ dimensions are numbers of polynomials goes through the same functions as a trace
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -21,16 +21,15 @@ from precision_time.capture.graph import (
     BYTES_PER_ELEMENT,
     AttrValue,
     Call,
-    Category,
     OpGraph,
     OpSignature,
     Parameter,
     Phase,
     Skeleton,
-    Span,
-    Storage,
+    Spans,
     Storages,
     TensorSpec,
+    spans_of,
 )
 from precision_time.errors import CaptureError
 
@@ -128,7 +127,7 @@ class StoredStep:
     specs: tuple[TensorSpec, ...]
     kinds: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[tuple[str, Any], ...]], ...]
     nbytes: NDArray[np.intp]
-    spans: tuple[Span, ...]
+    spans: Spans
     names: tuple[str, ...]
 
     @classmethod
@@ -150,14 +149,14 @@ class StoredStep:
             factor,
             tuple(numbers),
             kinds,
-            np.array([s.nbytes for s in graph.storages], dtype=np.intp),
-            tuple((s.born, s.dies, s.category) for s in graph.storages),
+            np.array(graph.storage_bytes, dtype=np.intp),
+            spans_of(graph.storages),
             tuple(kind.name for kind in graph.kinds),
         )
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        return self.graph.held_bytes() + 500 * len(self.kinds) + 150 * len(self.spans)
+        return self.graph.held_bytes() + 500 * len(self.kinds) + 20 * len(self.spans)
 
     def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
         """The step after a change that looks at no size."""
@@ -229,8 +228,10 @@ def _numbered(value: Any) -> Any:
 def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGraph:
     """The stored graph with numbers of polynomials in place of dimensions and bytes."""
     specs = [TensorSpec(tuple([d + 1 for d in dims]), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]]
-    phases, categories = list(Phase), list(Category)
+    phases = list(Phase)
     calls, storages = stored["calls"], stored["storages"]
+    lives = zip(storages["born"], storages["dies"], strict=True)
+    spans = Spans.of(storages["born"], [born + life for born, life in lives], storages["category"])
     columns = (calls[name] for name in ("kind", "phase", "module", "views", "reads", "writes"))
     return OpGraph(
         name=stored["name"],
@@ -248,12 +249,7 @@ def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGr
             for kind, phase, module, views, reads, writes in zip(*columns, strict=True)
         ),
         modules=tuple(stored["modules"]),
-        storages=tuple(
-            Storage(size + 1, born, born + life, categories[category])
-            for size, born, life, category in zip(
-                storages["bytes"], storages["born"], storages["dies"], storages["category"], strict=True
-            )
-        ),
+        storages=Storages([size + 1 for size in storages["bytes"]], spans),
         parameters=tuple(
             Parameter(
                 name,

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+import numpy as np
+
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
 from precision_time.capture.layers import AFTER, BEFORE
@@ -153,11 +155,7 @@ def _parts(step: TrainingStep, framework: str) -> _Parts:
         gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
         tied=sum(p.numel for p in shared_weights(step) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
-        inputs=sum(
-            size
-            for size, (_, _, category) in zip(graph.storage_bytes, graph.skeleton.spans, strict=True)
-            if category is Category.INPUTS
-        ),
+        inputs=sum(graph.storage_bytes[i] for i in np.flatnonzero(graph.skeleton.spans.category == Category.INPUTS)),
     )
 
 

@@ -28,7 +28,7 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
             for call in (*unit.forward, *unit.backward):
                 if local_call(graph, sharded, unit, call, step.split)[1] is sharded:
                     for index in graph.calls[call].writes:
-                        if graph.skeleton.spans[index][0] == call and index < len(sharded.storages):
+                        if graph.skeleton.spans.born[index] == call and index < len(sharded.storages):
                             sizes[index] = sharded.storage_bytes[index]
         for index in _leaving(step):
             sizes[index] = sharded.storage_bytes[index]
