@@ -158,7 +158,7 @@ class _Sizes:
         return self._total // self._walked
 
 
-_ALL_OF, _ONE_OF = 16, 16
+_ALL_OF, _ONE_OF = 4, 48
 """Results of a cache that are walked through: as many first ones, then one of so many."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import overload
 
 import numpy as np
@@ -163,6 +164,101 @@ class Spans:
         return zip(self.born.tolist(), self.dies.tolist(), categories, strict=True)
 
 
+Indices = NDArray[np.int32]
+
+
+class Calls(Sequence[Call]):
+    """Calls as columns. Those of one step are thousands of objects, which are made only where one is asked for.
+
+    `reads[i]` is read by call `reader[i]`, `writes[i]` written by `writer[i]`, in the order of calls.
+    """
+
+    __slots__ = ("_objects", "kind", "module", "phase", "reader", "reads", "views", "writer", "writes")
+
+    def __init__(
+        self,
+        kind: Sequence[int],
+        phase: Sequence[int],
+        module: Sequence[int],
+        views: Sequence[int],
+        reads: Sequence[Sequence[int]],
+        writes: Sequence[Sequence[int]],
+    ) -> None:
+        self.kind, self.phase, self.module, self.views = (_column(values) for values in (kind, phase, module, views))
+        self.reads, self.reader = _flat(reads)
+        self.writes, self.writer = _flat(writes)
+        self._objects: tuple[Call, ...] | None = None
+
+    @classmethod
+    def of(cls, calls: Sequence[Call]) -> Calls:
+        """Any calls as columns."""
+        if isinstance(calls, Calls):
+            return calls
+        names = ("kind", "phase", "module", "views", "reads", "writes")
+        return cls(*([getattr(call, name) for call in calls] for name in names))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @overload
+    def __getitem__(self, index: int) -> Call: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Call, ...]: ...
+    def __getitem__(self, index: int | slice) -> Call | tuple[Call, ...]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _all(self) -> tuple[Call, ...]:
+        if self._objects is None:
+            phases = [_PHASES[number] for number in self.phase.tolist()]
+            numbers = (self.kind.tolist(), phases, self.module.tolist(), self.views.tolist())
+            touched = (_by_call(self.reads, self.reader, len(self)), _by_call(self.writes, self.writer, len(self)))
+            self._objects = tuple(Call(*row) for row in zip(*numbers, *touched, strict=True))
+        return self._objects
+
+    def first(self, phase: Phase) -> int:
+        """The first call of a phase or a later one; their number where there is none."""
+        later = np.flatnonzero(self.phase >= phase)
+        return int(later[0]) if len(later) else len(self)
+
+    def read_by(self, calls: Sequence[int]) -> Indices:
+        """Storages that some of the calls read, each as often as it is read."""
+        inside = np.zeros(len(self), dtype=np.bool_)
+        inside[np.array(calls, dtype=np.intp)] = True
+        return self.reads[inside[self.reader]]
+
+    def held_bytes(self) -> int:
+        """Bytes of memory."""
+        return (16 + (0 if self._objects is None else 280)) * len(self) + 8 * (len(self.reads) + len(self.writes))
+
+
+_PHASES = tuple(Phase)
+
+
+def _column(values: Sequence[int]) -> Indices:
+    return np.array(values, dtype=np.int32)
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> tuple[Indices, Indices]:
+    """The values of all rows, and the row of each."""
+    counts = [len(row) for row in rows]
+    return _column(list(chain.from_iterable(rows))), np.repeat(np.arange(len(rows), dtype=np.int32), counts)
+
+
+def _by_call(values: Indices, call: Indices, count: int) -> list[tuple[int, ...]]:
+    """The inverse of `_flat`."""
+    flat = values.tolist()
+    ends = np.searchsorted(call, np.arange(count), side="right").tolist()
+    return [tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
 class Storages(Sequence[Storage]):
     """Storages as columns: their bytes, and what they share with those of the same model at other sizes."""
 
@@ -208,7 +304,7 @@ class Skeleton:
     Whatever follows from it alone (units, lifetimes) is worked out once for all batches.
     """
 
-    calls: tuple[Call, ...]
+    calls: Calls
     modules: tuple[str, ...]
     spans: Spans
     parameters: tuple[Parameter, ...]
@@ -226,7 +322,7 @@ class OpGraph:
 
     name: str
     kinds: tuple[OpSignature, ...]
-    calls: tuple[Call, ...]
+    calls: Sequence[Call]
     modules: tuple[str, ...]
     storages: Sequence[Storage]
     parameters: tuple[Parameter, ...]
@@ -248,7 +344,7 @@ class OpGraph:
         ):
             return base
         names = tuple(kind.name for kind in self.kinds)
-        return Skeleton(self.calls, self.modules, spans_of(self.storages), self.parameters, names)
+        return Skeleton(Calls.of(self.calls), self.modules, spans_of(self.storages), self.parameters, names)
 
     def held_bytes(self) -> int:
         """Bytes of memory, without what it shares with the graphs of the same model at other sizes."""

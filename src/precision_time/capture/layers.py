@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpGraph, Parameter, Phase, Skeleton
 
@@ -77,21 +79,22 @@ def layered(graph: OpGraph) -> LayeredGraph:
 def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
     """The units and their order, which do not depend on the input sizes."""
     owner = _owners(graph)
-    names = list(dict.fromkeys(owner[i] for i, c in enumerate(graph.calls) if c.phase < Phase.BACKWARD))
+    phases, kinds = graph.calls.phase.tolist(), graph.calls.kind.tolist()
+    names = list(dict.fromkeys(name for name, phase in zip(owner, phases, strict=True) if phase < Phase.BACKWARD))
     blocks = [name for name in names if name not in (BEFORE, AFTER)]
     order_of_names = [*([BEFORE] if BEFORE in owner else []), *blocks, *([AFTER] if AFTER in owner else [])]
     parameters = _parameters(graph, owner, order_of_names)
     forward: dict[str, list[int]] = defaultdict(list)
     backward: dict[str, list[int]] = defaultdict(list)
-    for i, call in enumerate(graph.calls):
-        (forward if call.phase < Phase.BACKWARD else backward)[owner[i]].append(i)
+    for i, phase in enumerate(phases):
+        (forward if phase < Phase.BACKWARD else backward)[owner[i]].append(i)
     units: list[Unit] = []
     order: list[int] = []
     known: dict[object, int] = {}
     for name in order_of_names:
         signature = (
             name if name in (BEFORE, AFTER) else "",
-            tuple((graph.calls[i].kind, graph.calls[i].phase) for i in (*forward[name], *backward[name])),
+            tuple([(kinds[i], phases[i]) for i in (*forward[name], *backward[name])]),
             tuple((p.shape, p.dtype, p.trainable) for p in parameters[name]),
         )
         if signature not in known:
@@ -110,16 +113,16 @@ def _owners(graph: Skeleton) -> list[str]:
     forward and backward passes alternate, is one block.
     """
     of_module = [block_of(path) for path in graph.modules]
-    owners = [of_module[c.module] for c in graph.calls]
-    forward = {owner for owner, c in zip(owners, graph.calls, strict=True) if c.phase < Phase.BACKWARD} - {""}
-    turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(owners))
-    if not forward or any(c.phase < Phase.BACKWARD for c in graph.calls[turn:]):
+    owners = [of_module[module] for module in graph.calls.module.tolist()]
+    in_forward = graph.calls.phase < Phase.BACKWARD
+    forward = {owners[i] for i in np.flatnonzero(in_forward).tolist()} - {""}
+    if not forward or in_forward[graph.calls.first(Phase.BACKWARD) :].any():
         return [WHOLE] * len(owners)
     owners = [owner if owner in forward else "" for owner in owners]
     for backward in (False, True):
-        at = [i for i, c in enumerate(graph.calls) if (c.phase >= Phase.BACKWARD) is backward]
+        at = np.flatnonzero(in_forward ^ backward).tolist()
         inside = [i for i in at if owners[i]]
-        first, last = (inside[0], inside[-1]) if inside else (len(graph.calls), -1)
+        first, last = (inside[0], inside[-1]) if inside else (len(owners), -1)
         previous = ""
         for i in at:
             if owners[i]:
@@ -138,10 +141,8 @@ def _parameters(graph: Skeleton, owner: Sequence[str], names: Sequence[str]) -> 
 
     What is never read stands at the start. A traced parameter is the storage of the same number.
     """
-    first_read: dict[int, int] = {}
-    for i, call in enumerate(graph.calls):
-        for storage in call.reads:
-            first_read.setdefault(storage, i)
+    calls = graph.calls
+    first_read = dict(zip(calls.reads[::-1].tolist(), calls.reader[::-1].tolist(), strict=True))
     by_block: dict[str, list[Parameter]] = defaultdict(list)
     for storage, parameter in enumerate(graph.parameters):
         block = block_of(parameter.name)

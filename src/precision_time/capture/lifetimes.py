@@ -132,7 +132,8 @@ def _total(nbytes: NDArray[Any], storages: Indices) -> int:
 class _Traced:
     """A skeleton's calls and storages as arrays, from which the plan of any of its units is taken.
 
-    `last_read`: the last forward call that reads a storage; -1: none does. `turn`: the first backward call.
+    `last_read`: the last forward call that reads a storage; -1: none does. `casts`: whether a
+    call casts weights. `turn`: the first backward call.
     """
 
     born: Indices
@@ -140,25 +141,27 @@ class _Traced:
     last_read: Indices
     active: NDArray[np.bool_]
     gradients: NDArray[np.bool_]
+    casts: NDArray[np.bool_]
     turn: int
     calls: int
 
 
 @bounded()
 def _traced(graph: Skeleton) -> _Traced:
-    calls = graph.calls
-    turn = next((i for i, c in enumerate(calls) if c.phase >= Phase.BACKWARD), len(calls))
+    calls, category = graph.calls, graph.spans.category
+    turn = calls.first(Phase.BACKWARD)
     last_read = np.full(len(graph.spans), -1, dtype=np.intp)
-    for i, call in enumerate(calls[:turn]):
-        for storage in call.reads:
-            last_read[storage] = i
-    category = graph.spans.category
+    early = calls.reader < turn
+    last_read[calls.reads[early]] = calls.reader[early]  # the last one stays
+    other = np.bincount(calls.reader[category[calls.reads] != Category.WEIGHTS], minlength=len(calls))
+    cast = np.array([name == "aten._to_copy" for name in graph.names], dtype=np.bool_)[calls.kind]
     return _Traced(
         graph.spans.born.astype(np.intp),
         graph.spans.dies.astype(np.intp),
         last_read,
         category == Category.ACTIVATIONS,
         category == Category.GRADIENTS,
+        cast & (other == 0),
         turn,
         len(calls),
     )
@@ -173,11 +176,11 @@ def _plan(graph: Skeleton, unit: Unit, core: tuple[int, ...]) -> _Plan:
     kept = own[dies[own] >= turn]
     end = max(unit.forward, default=-1)
     leaves = traced.last_read[own] > end
-    read = _read(graph, unit.forward)
+    read = _read(graph, forward)
     taken = read[active[read] & (born[read] >= 0) & (born[read] < turn) & ~forward[born[read]]]
     passing = taken[dies[taken] < turn]
     unsaved = np.where(leaves, end, np.where(traced.last_read[own] < 0, born[own], traced.last_read[own]))
-    read = _read(graph, unit.backward)
+    read = _read(graph, backward)
     arriving = read[active[read] & (born[read] >= turn) & ~(forward | backward)[born[read]]]
     made = np.flatnonzero(active & backward[born])
     gradients = np.flatnonzero(traced.gradients & backward[born])
@@ -188,8 +191,8 @@ def _plan(graph: Skeleton, unit: Unit, core: tuple[int, ...]) -> _Plan:
     return _Plan(
         kept=kept,
         handed=own[leaves],
-        core=_indices(_inner(graph, kept.tolist(), core, traced.last_read)),
-        copies=_indices(i for i in kept.tolist() if _is_copy(graph, i)),
+        core=np.array(_inner(graph, kept.tolist(), core, traced.last_read), dtype=np.intp),
+        copies=kept[traced.casts[born[kept]]],
         taken=taken[dies[taken] >= turn],
         forward=_Level.of(born[alive], dies[alive], alive, unit.forward),
         blind=_Level.of(born[alive], np.concatenate((unsaved, dies[passing])), alive, unit.forward),
@@ -207,13 +210,9 @@ def _within(calls: Sequence[int], count: int) -> NDArray[np.bool_]:
     return inside
 
 
-def _read(graph: Skeleton, calls: Sequence[int]) -> Indices:
+def _read(graph: Skeleton, inside: NDArray[np.bool_]) -> Indices:
     """Storages that calls read, in order."""
-    return _indices({storage for i in calls for storage in graph.calls[i].reads})
-
-
-def _indices(storages: Iterable[int]) -> Indices:
-    return np.array(sorted(storages) if isinstance(storages, set) else list(storages), dtype=np.intp)
+    return np.unique(graph.calls.reads[inside[graph.calls.reader]]).astype(np.intp)
 
 
 def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_read: Indices) -> list[int]:
@@ -231,12 +230,6 @@ def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_rea
         if born not in inside or last_read[i] > end:
             continue
         copied = graph.names[graph.calls[born].kind] in ("aten.clone", "aten._to_copy")
-        if not copied or all(int(birth[r]) in inside for r in graph.calls[born].reads):
+        if not copied or inside.issuperset(birth[graph.calls.read_by([born])].tolist()):
             inner.append(i)
     return inner
-
-
-def _is_copy(graph: Skeleton, index: int) -> bool:
-    call = graph.calls[graph.spans.born[index]]
-    cast = graph.names[call.kind] == "aten._to_copy"
-    return cast and all(graph.spans.category[r] == Category.WEIGHTS for r in call.reads)

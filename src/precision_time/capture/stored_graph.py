@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.fp8 import fits, to_fp8, weight_operands
-from precision_time.capture.graph import Call, OpGraph
+from precision_time.capture.graph import OpGraph
 from precision_time.capture.half_softmax import merge_half_softmax
 from precision_time.capture.regimes import dtype_renames, merges_softmax, regime_of
 from precision_time.capture.stored_step import StoredStep
@@ -43,7 +43,7 @@ def _weight_operands(step: StoredStep) -> list[tuple[int, ...]]:
     return weight_operands(step.graph)
 
 
-@bounded(Call)
+@bounded()
 def _in_fp8(step: StoredStep, scaling: str, fitting: tuple[bool, ...]) -> StoredStep:
     """The step with those of its operators in fp8 whose dimensions fit, which is all that depends on sizes."""
     chosen = {kind for kind, fit in zip(step.graph.kinds, fitting, strict=True) if fit}

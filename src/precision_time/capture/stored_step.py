@@ -8,7 +8,7 @@ dimensions are numbers of polynomials goes through the same functions as a trace
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -20,11 +20,10 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import (
     BYTES_PER_ELEMENT,
     AttrValue,
-    Call,
+    Calls,
     OpGraph,
     OpSignature,
     Parameter,
-    Phase,
     Skeleton,
     Spans,
     Storages,
@@ -126,6 +125,7 @@ class StoredStep:
     factor: float
     specs: tuple[TensorSpec, ...]
     kinds: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[tuple[str, Any], ...]], ...]
+    calls: Calls
     nbytes: NDArray[np.intp]
     spans: Spans
     names: tuple[str, ...]
@@ -143,20 +143,23 @@ class StoredStep:
             return tuple(numbers.setdefault(spec, len(numbers)) for spec in specs)
 
         kinds = tuple((k.name, number(k.inputs), number(k.outputs), k.attrs) for k in graph.kinds)
+        nbytes, spans, calls = graph.storage_bytes, spans_of(graph.storages), Calls.of(graph.calls)
         return cls(
-            graph,
+            replace(graph, calls=calls, storages=Storages(nbytes, spans)),
             polynomials,
             factor,
             tuple(numbers),
             kinds,
-            np.array(graph.storage_bytes, dtype=np.intp),
-            spans_of(graph.storages),
+            calls,
+            np.array(nbytes, dtype=np.intp),
+            spans,
             tuple(kind.name for kind in graph.kinds),
         )
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        return self.graph.held_bytes() + 500 * len(self.kinds) + 20 * len(self.spans)
+        own = 1500 * len(self.kinds) + 60 * len(self.spans) + 200 * len(self.graph.parameters)
+        return own + self.calls.held_bytes()
 
     def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
         """The step after a change that looks at no size."""
@@ -209,7 +212,7 @@ def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
         shape = shapes[place : place + len(p.shape)]
         place += len(p.shape)
         parameters.append(Parameter(p.name, shape, p.dtype, p.grad_dtype, p.ready, p.trainable))
-    return Skeleton(step.graph.calls, step.graph.modules, step.spans, tuple(parameters), step.names)
+    return Skeleton(step.calls, step.graph.modules, step.spans, tuple(parameters), step.names)
 
 
 def _attr(value: Any, values: Sequence[int]) -> AttrValue:
@@ -228,7 +231,6 @@ def _numbered(value: Any) -> Any:
 def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGraph:
     """The stored graph with numbers of polynomials in place of dimensions and bytes."""
     specs = [TensorSpec(tuple([d + 1 for d in dims]), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]]
-    phases = list(Phase)
     calls, storages = stored["calls"], stored["storages"]
     lives = zip(storages["born"], storages["dies"], strict=True)
     spans = Spans.of(storages["born"], [born + life for born, life in lives], storages["category"])
@@ -244,10 +246,7 @@ def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGr
             )
             for name, inputs, outputs, attrs in stored["kinds"]
         ),
-        calls=tuple(
-            Call(kind, phases[phase], module, views, tuple(reads), tuple(writes))
-            for kind, phase, module, views, reads, writes in zip(*columns, strict=True)
-        ),
+        calls=Calls(*columns),
         modules=tuple(stored["modules"]),
         storages=Storages([size + 1 for size in storages["bytes"]], spans),
         parameters=tuple(

@@ -155,7 +155,9 @@ def _parts(step: TrainingStep, framework: str) -> _Parts:
         gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
         tied=sum(p.numel for p in shared_weights(step) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
-        inputs=sum(graph.storage_bytes[i] for i in np.flatnonzero(graph.skeleton.spans.category == Category.INPUTS)),
+        inputs=sum(
+            graph.storage_bytes[i] for i in np.flatnonzero(graph.skeleton.spans.category == Category.INPUTS).tolist()
+        ),
     )
 
 

@@ -242,7 +242,8 @@ def shared_weights(step: TrainingStep) -> tuple[Parameter, ...]:
     graph = step.layers.graph
     units = step.layers.units
     before = {p.name for u in units if u.name == BEFORE for p in u.parameters}
-    read = {r for u in units if u.name == AFTER for i in u.forward for r in graph.calls[i].reads}
+    after = [i for u in units if u.name == AFTER for i in u.forward]
+    read = set(graph.skeleton.calls.read_by(after).tolist())
     return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+import numpy as np
+
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import OpGraph, OpSignature, Phase, Skeleton, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
@@ -43,7 +45,7 @@ def unit_program(
     expert_trainable = sum(p.numel for p in trainable if EXPERTS in f".{p.name}.")
     total = sum(p.numel for p in unit.parameters)
     sorting = _sorting(graph, unit, layout) if step.split is not None else ()
-    attention = {i for i in unit.forward if graph.kinds[graph.calls[i].kind].name.startswith("pt.attention")}
+    attention = {_local_kind(step, unit, i, layout) for i in _attention_calls(graph, unit)}
     return UnitProgram(
         name=unit.name,
         forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
@@ -56,7 +58,7 @@ def unit_program(
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
         expert_trainable=expert_trainable,
-        attention=tuple(sorted({kinds(_local_kind(step, unit, i, layout)) for i in attention})),
+        attention=tuple(sorted(map(kinds, attention))),
     )
 
 
@@ -101,19 +103,33 @@ def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
 def _core_attention(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
     calls: list[int] = []
     inside = False
+    kinds, modules = graph.calls.kind.tolist(), graph.calls.module.tolist()
     for i in unit.forward:
-        name = graph.names[graph.calls[i].kind]
-        own = graph.modules[graph.calls[i].module].endswith("attention")
+        name = graph.names[kinds[i]]
+        own = graph.modules[modules[i]].endswith("attention")
         inside = own and (inside or name in ("aten.bmm", "pt.attention"))
         if inside:
             calls.append(i)
     return tuple(calls)
 
 
+def _attention_calls(graph: OpGraph, unit: Unit) -> list[int]:
+    """One forward call of each distinct fused attention of the unit's modules."""
+    fused = {kind for kind, signature in enumerate(graph.kinds) if signature.name.startswith("pt.attention")}
+    if not fused:
+        return []
+    calls, at = graph.skeleton.calls, np.array(unit.forward, dtype=np.intp)
+    distinct = zip(calls.kind[at].tolist(), calls.module[at].tolist(), unit.forward, strict=True)
+    return list({(kind, module): i for kind, module, i in distinct if kind in fused}.values())
+
+
 def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
-    sharded = step.sharded.graph if step.sharded else None
-    call, graph = tensor_parallel.local_call(step.layers.graph, sharded, unit, index, step.split)
-    kind = graph.kinds[call.kind]
+    graph = step.layers.graph
+    if step.sharded is None:
+        kind = graph.kinds[graph.skeleton.calls.kind[index]]
+    else:
+        call, graph = tensor_parallel.local_call(graph, step.sharded.graph, unit, index, step.split)
+        kind = graph.kinds[call.kind]
     if layout.expert_load != 1.0 and kind.name.startswith("pt.grouped"):
         return _busiest(kind, layout.expert_load)
     return kind
@@ -152,6 +168,8 @@ def _segment(
     more: Sequence[OpSignature] = (),
     phase: Phase = Phase.BACKWARD,
 ) -> Segment:
+    if step.sharded is None and layout.expert_load == 1.0 and layout.cp == 1:
+        return _traced_segment(step.layers.graph, calls, kinds, more, phase)
     rows: list[tuple[int, Phase, int, int]] = []
     for index in calls:
         call = step.layers.graph.calls[index]
@@ -160,3 +178,20 @@ def _segment(
         rows += [row] * tensor_parallel.attention_parts(kind, layout)
     rows += [(kinds(kind), phase, 0, 0) for kind in more]
     return Segment.of(rows)
+
+
+def _traced_segment(
+    graph: OpGraph, calls: Sequence[int], kinds: SignatureTable, more: Sequence[OpSignature], phase: Phase
+) -> Segment:
+    """`_segment` of a rank that runs the graph's own operators: all calls of an operator are numbered at once."""
+    columns, at = graph.skeleton.calls, np.array(calls, dtype=np.intp)
+    own = columns.kind[at]
+    distinct, first = np.unique(own, return_index=True)
+    numbers = np.zeros(len(graph.kinds), dtype=np.intp)
+    for kind in distinct[np.argsort(first)].tolist():
+        numbers[kind] = kinds(graph.kinds[kind])
+    rows = np.zeros((4, len(at) + len(more)), dtype=np.intp)
+    rows[:, : len(at)] = numbers[own], columns.phase[at], columns.views[at], columns.module[at]
+    for place, added in enumerate(more, len(at)):
+        rows[:2, place] = kinds(added), phase
+    return Segment(*rows)
