@@ -168,7 +168,7 @@ Indices = NDArray[np.int32]
 
 
 class Calls(Sequence[Call]):
-    """Calls as columns. Those of one step are thousands of objects, which are made only where one is asked for.
+    """Calls as columns. Those of one step are thousands of objects, kept only where one is asked for by its number.
 
     `reads[i]` is read by call `reader[i]`, `writes[i]` written by `writer[i]`, in the order of calls.
     """
@@ -205,23 +205,23 @@ class Calls(Sequence[Call]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Call, ...]: ...
     def __getitem__(self, index: int | slice) -> Call | tuple[Call, ...]:
-        return self._all()[index]
+        if self._objects is None:
+            self._objects = tuple(self)
+        return self._objects[index]
 
     def __iter__(self) -> Iterator[Call]:
-        return iter(self._all())
+        return iter(self._objects or self._rows())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _all(self) -> tuple[Call, ...]:
-        if self._objects is None:
-            phases = [_PHASES[number] for number in self.phase.tolist()]
-            numbers = (self.kind.tolist(), phases, self.module.tolist(), self.views.tolist())
-            touched = (_by_call(self.reads, self.reader, len(self)), _by_call(self.writes, self.writer, len(self)))
-            self._objects = tuple(Call(*row) for row in zip(*numbers, *touched, strict=True))
-        return self._objects
+    def _rows(self) -> Iterator[Call]:
+        phases = [_PHASES[number] for number in self.phase.tolist()]
+        numbers = (self.kind.tolist(), phases, self.module.tolist(), self.views.tolist())
+        touched = (_by_call(self.reads, self.reader, len(self)), _by_call(self.writes, self.writer, len(self)))
+        return (Call(*row) for row in zip(*numbers, *touched, strict=True))
 
     def first(self, phase: Phase) -> int:
         """The first call of a phase or a later one; their number where there is none."""

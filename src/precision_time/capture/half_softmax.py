@@ -18,16 +18,17 @@ _BACKWARD = ("aten._softmax_backward_data", "aten._log_softmax_backward_data")
 
 def merge_half_softmax(graph: OpGraph) -> OpGraph:
     """`graph` (already renamed to float16) with cast + softmax and softmax backward + cast as single operators."""
-    readers = Counter(storage for call in graph.calls for storage in set(call.reads))
+    before = tuple(graph.calls)
+    readers = Counter(storage for call in before for storage in set(call.reads))
     signatures = Signatures(graph.kinds)
     calls: list[Call] = []
     new_positions: list[int] = []
     removed: set[int] = set()
 
     position = 0
-    while position < len(graph.calls):
-        call = graph.calls[position]
-        follower = graph.calls[position + 1] if position + 1 < len(graph.calls) else None
+    while position < len(before):
+        call = before[position]
+        follower = before[position + 1] if position + 1 < len(before) else None
         if follower is not None and _merges(graph, call, follower, readers):
             first, second = graph.kinds[call.kind], graph.kinds[follower.kind]
             attrs = first.attrs if first.name in _BACKWARD else second.attrs

@@ -229,7 +229,7 @@ def _inner(graph: Skeleton, kept: Iterable[int], core: Collection[int], last_rea
         born = int(birth[i])
         if born not in inside or last_read[i] > end:
             continue
-        copied = graph.names[graph.calls[born].kind] in ("aten.clone", "aten._to_copy")
+        copied = graph.names[graph.calls.kind[born]] in ("aten.clone", "aten._to_copy")
         if not copied or inside.issuperset(birth[graph.calls.read_by([born])].tolist()):
             inner.append(i)
     return inner

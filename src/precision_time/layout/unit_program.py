@@ -126,7 +126,7 @@ def _attention_calls(graph: OpGraph, unit: Unit) -> list[int]:
 def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
     graph = step.layers.graph
     if step.sharded is None:
-        kind = graph.kinds[graph.skeleton.calls.kind[index]]
+        kind: OpSignature = graph.kinds[graph.skeleton.calls.kind[index]]
     else:
         call, graph = tensor_parallel.local_call(graph, step.sharded.graph, unit, index, step.split)
         kind = graph.kinds[call.kind]
