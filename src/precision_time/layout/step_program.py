@@ -264,7 +264,7 @@ def _boundary(step: TrainingStep, parts: int) -> int:
     if after is None or not after.forward:
         return 0
     inside = set(after.forward)
-    taken = dict.fromkeys(graph.skeleton.calls.read_by(after.forward).tolist())
+    taken: dict[int, None] = dict.fromkeys(graph.skeleton.calls.read_by(after.forward).tolist())
     size = sum(
         graph.storages[r].nbytes
         for r in taken
