@@ -18,6 +18,7 @@ from benchmarks.attack import samples
 from benchmarks.attack.jobs import Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
 from precision_time.cli.flags import FLAGS
+from precision_time.cli.parser import build_parser, flags_of
 from precision_time.field_table import TableField, field_table
 from precision_time.zoo.catalog import ENTRIES
 
@@ -78,7 +79,7 @@ def flags(source: random.Random, folder: Path) -> Input:
         flag = source.choice(FLAGS)
         if flag.field != "model":
             value = bad_value(source) if source.random() < 0.7 or not flag.choices else source.choice(flag.choices)
-            arguments.append(f"{flag.text}={value!s}")
+            arguments.append(f"{flag.text}={_text(value)}")
     command = source.choice(("predict", "predict", "compare"))
     if source.random() < 0.2:
         arguments.append(
@@ -87,6 +88,25 @@ def flags(source: random.Random, folder: Path) -> Input:
     return Input(
         "command line", (command, str(fields["model"]), *(a.replace("\x00", "") for a in arguments), *_json(source))
     )
+
+
+_MEASURING = ("calibrate", "measure", "verify", "runs")
+_RUNNING = ("--help", "--run", "--fresh", "--allow-code", "--empty-cache")
+
+
+def other_commands(source: random.Random, folder: Path) -> Input:
+    """Commands besides predict and compare, with wrong values of one or two flags; none starts to measure or to fit."""
+    (folder / "table.csv").write_text(samples.TABLE, encoding="utf-8")
+    command = source.choice(("zoo", "gpus", "evaluate", "stagger", "train", "fit", "reproduce", *_MEASURING))
+    _dumped(source, folder, "jobs", samples.STAGGER, ("yaml",))
+    arguments = [command, *{"evaluate": ["table.csv"], "stagger": ["jobs.yaml"]}.get(command, [])]
+    if command in ("zoo", "gpus") and source.random() < 0.5:
+        arguments.append(_text(bad_value(source)))
+    known = [flag for flag in flags_of(build_parser(), command) if flag not in _RUNNING]
+    arguments += [f"{source.choice(known)}={_text(bad_value(source))}" for _ in range(source.choice((1, 1, 2)))]
+    if command in _MEASURING or command in ("train", "fit"):
+        arguments.append("--budget=bogus" if command in _MEASURING else "--unknown")
+    return Input("other command", tuple(argument.replace("\x00", "") for argument in arguments))
 
 
 def shapes(source: random.Random, folder: Path) -> Input:
@@ -296,6 +316,11 @@ def _job_file(source: random.Random, folder: Path, fields: Any) -> str:
     return _dumped(source, folder, "job", fields)
 
 
+def _text(value: Any) -> str:
+    """A value as an argument; Python writes no integer of more than 4,300 digits."""
+    return "9" * 5000 if isinstance(value, int) and abs(value) > 10**300 else str(value)
+
+
 def _json(source: random.Random) -> tuple[str, ...]:
     return ("--json",) if source.random() < 0.6 else ()
 
@@ -320,7 +345,8 @@ def _python(kind: str, function: str, fields: Any) -> Input:
 
 
 GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
-    (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (14, shapes), (20, limits), (8, python_arguments),
+    (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (6, other_commands), (14, shapes), (20, limits),
+    (8, python_arguments),
     (8, imports), (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line),
     (2, cluster_file), (2, stagger_file), (1, model_file),
 )  # fmt: skip

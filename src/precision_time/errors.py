@@ -28,11 +28,7 @@ class PrecisionTimeError(Exception):
     """Root of the tree; the command line turns it into exit code 2. Long words and messages are cut in the middle."""
 
     def __str__(self) -> str:
-        text = super().__str__()
-        if len(text) <= LONGEST_WORD:
-            return text
-        words = (_cut(word, LONGEST_WORD) for word in text[: 100 * LONGEST_MESSAGE].split(" "))
-        return _cut(" ".join(words), LONGEST_MESSAGE)
+        return shortened(super().__str__())
 
 
 class JobError(PrecisionTimeError):
@@ -79,6 +75,14 @@ class InternalError(PrecisionTimeError):
     """An estimate failed its own check: a defect of this package. The message holds the whole job, to be reported."""
 
     __str__ = Exception.__str__
+
+
+def shortened(text: str) -> str:
+    """A message whose words and length do not exceed their limits."""
+    if len(text) <= LONGEST_WORD:
+        return text
+    words = (_cut(word, LONGEST_WORD) for word in text[: 100 * LONGEST_MESSAGE].split(" "))
+    return _cut(" ".join(words), LONGEST_MESSAGE)
 
 
 def _cut(text: str, length: int) -> str:

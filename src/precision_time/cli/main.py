@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from precision_time.cli.streams import ReaderGoneError, emit, note, reserved
-from precision_time.errors import PrecisionTimeError
+from precision_time.errors import PrecisionTimeError, shortened
 from precision_time.signals import Stopped, stop_signals
 
 OK, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
@@ -38,7 +38,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return _wrong("there is not enough memory for this job; free some, or take a smaller job")
     except OSError as error:  # of the system, such as a full disk under the folder of temporary files
         place = f"{error.filename!r}: " if error.filename else ""
-        return _wrong(f"{place}{error.strerror or error}; see to it and run the command again")
+        return _wrong(shortened(f"{place}{error.strerror or error}; see to it and run the command again"))
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:
