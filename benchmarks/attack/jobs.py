@@ -6,6 +6,7 @@ Most are answered. Some are refused (a GPU without the unit, a model that cannot
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -43,9 +44,12 @@ def _precision(source: random.Random, gpu: str) -> str:
     return source.choice([name for name, precision in PRECISIONS.items() if precision.math in peaks] or ["fp32"])
 
 
-def random_fields(source: random.Random, short: bool = False) -> Fields:
-    """Fields of a job that is probably valid. `short`: only model, precision, GPU, batch and count."""
-    name = source.choice(models())
+def random_fields(source: random.Random, short: bool = False, names: Sequence[str] | None = None) -> Fields:
+    """Fields of a job that is probably valid, of one of the models `names` (default: all whose graphs ship).
+
+    `short`: only model, precision, GPU, batch and count.
+    """
+    name = source.choice(names or models())
     entry = ENTRIES[name]
     gpu = source.choice(gpus())
     fields: Fields = {
@@ -81,10 +85,10 @@ def random_fields(source: random.Random, short: bool = False) -> Fields:
     return fields
 
 
-def random_job(source: random.Random) -> Job:
-    """A job that passes the checks of its fields."""
+def random_job(source: random.Random, names: Sequence[str] | None = None) -> Job:
+    """A job that passes the checks of its fields, of one of the models `names`."""
     while True:
         try:
-            return Job.from_dict(random_fields(source))
+            return Job.from_dict(random_fields(source, names=names))
         except PrecisionTimeError:
             continue

@@ -10,14 +10,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.attack.corpus import Entry, input_entry
 from benchmarks.attack.inputs import random_input
-from benchmarks.attack.jobs import random_job
+from benchmarks.attack.jobs import models, random_job
 from benchmarks.attack.judge import DEFECT, judged, limit_memory
 from benchmarks.attack.relations import RELATIONS
 from precision_time.errors import PrecisionTimeError
@@ -25,6 +25,8 @@ from precision_time.errors import PrecisionTimeError
 PIECE = 100
 """Inputs or jobs of one task of a worker."""
 _RELATIONS_OF_A_JOB = 3
+_MODELS_OF_A_PIECE = 5
+"""So that a process seldom reads a graph again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +152,10 @@ def _inputs(seed: int, count: int) -> Findings:
 
 def _jobs(seed: int, count: int) -> Findings:
     found = Findings(seed, 0, count)
+    names = random.Random(seed).sample(models(), _MODELS_OF_A_PIECE)
     for number in range(count):
         source = random.Random(f"{seed} {number}")
-        for relation, reason, fields in _relations(source):
+        for relation, reason, fields in _relations(source, names):
             found.add(relation, "broken" if reason else "holds")
             if reason:
                 entry = {"relation": relation, "job": fields}
@@ -160,12 +163,12 @@ def _jobs(seed: int, count: int) -> Findings:
     return found
 
 
-def _relations(source: random.Random) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _relations(source: random.Random, names: Sequence[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The relations of one job that is answered: name, what is wrong, and the fields of the job."""
     from precision_time.prediction import predict
 
     while True:
-        job = random_job(source)
+        job = random_job(source, names)
         try:
             estimate = predict(job)
             break
