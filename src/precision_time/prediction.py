@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Mapping
 from functools import partial
 
@@ -46,9 +47,17 @@ def predict(
     cannot be (unknown model, missing peak ...); a job that does not fit in memory is estimated all the same and says
     so.
     """
-    if job.schedule:
-        return _scheduled(job, catalog, constants, anchoring)
-    return _predict_one(job, job.precision_spec, catalog, constants, anchoring)
+    # A prediction makes thousands of objects and hardly a cycle: collecting while it runs only visits what caches hold,
+    # which is a third of the time of a job that no cache knows.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        if job.schedule:
+            return _scheduled(job, catalog, constants, anchoring)
+        return _predict_one(job, job.precision_spec, catalog, constants, anchoring)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _predict_one(
