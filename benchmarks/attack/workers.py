@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,15 @@ def attack(inputs: int, jobs: int, seed: int, workers: int) -> Findings:
     tasks += [("jobs", seed * 1_000_033 + n, min(PIECE, jobs - n)) for n in range(0, jobs, PIECE)]
     random.Random(seed).shuffle(tasks)
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, initializer=_prepare, maxtasksperchild=20) as pool:
-        for number, found in enumerate(pool.imap_unordered(piece, tasks), start=1):
+    with ProcessPoolExecutor(workers, context, _prepare) as pool:
+        running = [pool.submit(piece, task) for task in tasks]
+        for number, done in enumerate(as_completed(running), start=1):
+            found = done.result()
             total.merge(found)
-            print(
-                f"\r{number} of {len(tasks)} pieces, {len(total.defects)} defects ", end="", file=sys.stderr, flush=True
-            )
+            for defect in found.defects:
+                print(f"\n{defect.of_class}\n{defect.shown[:1000]}", file=sys.stderr)
+            progress = f"\r{number} of {len(tasks)} pieces, {len(total.defects)} defects "
+            print(progress, end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     total.seconds = time.perf_counter() - start
     return total
