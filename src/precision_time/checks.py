@@ -95,6 +95,11 @@ def on_off(field: str, value: Any) -> bool:
     return switch(field, stripped)
 
 
+def small_number(text: str) -> int | None:
+    """The whole number of at most nine digits that a text is; None where it is none."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 def text(field: str, value: Any) -> str:
     """A word or a path: not empty, one line."""
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_TEXT or not value.isprintable():

@@ -8,6 +8,7 @@ from argparse import Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from precision_time.checks import small_number
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import note
 from precision_time.errors import IngestError, MissingExtraError, nearest
@@ -183,8 +184,8 @@ def _require_torch(command: str) -> None:
 
 
 def _count(text: str, flag: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"flag --{flag} is {text!r}; give a whole number of at least 1")
+    if small_number(text) not in range(1, 10_000):
+        raise UsageError(f"flag --{flag} is {text!r}; give a whole number from 1 to 9999")
     return int(text)
 
 

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precision_time.checks import small_number
 from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
 from precision_time.cli.streams import emit, note
@@ -85,7 +86,7 @@ def _launch(file: Any, folder: Path, answer: Staggering) -> Measured:
 
 
 def _points(text: str) -> int:
-    if not text.isdigit() or not 2 <= int(text) <= MOST_POINTS:
+    if small_number(text) not in range(2, MOST_POINTS + 1):
         raise UsageError(f"flag --points is {text!r}; give a whole number from 2 to {MOST_POINTS}")
     return int(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from precision_time.checks import show
+from precision_time.checks import show, small_number
 from precision_time.errors import JobError
 from precision_time.field_types import COUNT
 from precision_time.job.importers.imported import Imported, Reader
@@ -120,7 +120,7 @@ def _layout(reader: Reader) -> tuple[dict[str, Any], int]:
         ),
     )
     known = str(shard).strip()
-    return layout, tp * pp * cp * replicate * (int(known) if known.isdigit() else 1)
+    return layout, tp * pp * cp * replicate * (small_number(known) or 1)
 
 
 def _batch(reader: Reader, fields: dict[str, Any], layout: Mapping[str, Any]) -> int | None:
@@ -201,7 +201,7 @@ def _recompute(reader: Reader, fields: dict[str, Any]) -> None:
     if mode not in ("none", "full", "selective"):
         reader.not_taken[f"activation_checkpoint.mode {show(mode)}"] = "taken as none"
         mode = "none"
-    if mode == "selective" and option.isdigit():
+    if mode == "selective" and small_number(option) is not None:
         mode = "full" if option == "1" else "none"
         if option != "1":
             reader.not_taken["activation_checkpoint.selective_ac_option"] = (

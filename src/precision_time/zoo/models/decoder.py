@@ -31,6 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from precision_time.checks import small_number
 from precision_time.zoo.models.decoder_parts import FeedForward, freeze_all_but_adapters, norm, projection, rotate
 from precision_time.zoo.models.mamba import Mamba
 from precision_time.zoo.models.mla import LatentAttention
@@ -105,7 +106,7 @@ def _sinks(config: Config) -> bool:
 def window_of(config: Config, layer: int) -> int:
     """Keys a query of this layer sees; 0: all before it. GPT-OSS begins with a layer that has the window."""
     width, _, which = str(config["sliding_window"]).partition("_")
-    if not width.isdigit() or which not in ("", "every_second_layer"):
+    if small_number(width) is None or which not in ("", "every_second_layer"):
         raise ValueError(
             f"sliding_window={config['sliding_window']!r} is not a width: use 128 or 128_every_second_layer"
         )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from precision_time.checks import small_number
 from precision_time.errors import JobError
 from precision_time.zoo.models.resnet import ResNet
 from precision_time.zoo.models.vision_common import image, spatial
@@ -95,7 +96,7 @@ def build(config: Config, sizes: Sizes) -> Workload:
     # `backbone` may be a description such as resnet50_to_conv4_stride1.
     backbone = str(config.get("backbone", "resnet50"))
     depth = backbone.removeprefix("resnet").split("_")[0]
-    if not depth.isdigit():
+    if small_number(depth) is None:
         raise JobError(f"backbone={backbone} is not a ResNet; write resnet34, resnet50 or resnet101")
     classes = int(config.get("classes", 81))
     height, width = spatial(sizes, default=300)
