@@ -57,7 +57,7 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
         notes.append(f"{workers} loader workers per rank")
     replicas = job.layout_spec.dp  # the ranks of one replica share its samples, and one of them loads
     nodes = min(cluster.nodes, replicas)
-    loaders = ceil(replicas / nodes)
+    loaders = ceil(replicas * cluster.gpus_per_node / cluster.gpus)  # on the fullest node
     cores, training = _cores(data, cluster, loaders, notes)
     capacity, policy = _cache(data, chosen, cluster, samples, nbytes, notes)
     return Loader(
@@ -81,6 +81,7 @@ def loader_of(job: Job, step: Sampled, cluster: Cluster) -> tuple[Loader, tuple[
         cached=data.cached or 0.0,
         prepare_spread=spread,
         keep_s=(data.keep_ms or 0.0) / 1e3,
+        ranks=replicas,
     ), tuple(notes)
 
 

@@ -42,7 +42,8 @@ class Loader:
     """Times are seconds, sizes bytes.
 
     samples_per_step  of all ranks; batches_per_step  micro-steps: batches of a rank in a step
-    nodes, loaders    nodes that load, and ranks with a loader on each
+    nodes, loaders    nodes that load, and ranks with a loader on the fullest
+    ranks             ranks with a loader on all nodes; 0: all nodes are full
     prepare_s         one core, to decode, augment and batch a sample
     batch_s           part of a batch's prepare_s at its end, when nothing is read: collating and handing over
     keep_s            one core, to write a missed sample to the cache and return to decoding
@@ -80,15 +81,16 @@ class Loader:
     keep_s: float = 0.0
     read_core_s: float = 0.0
     handoff_s: float = 0.0
-
-    @property
-    def samples_per_node(self) -> float:
-        """Samples of a step that a node loads."""
-        return self.samples_per_step / self.nodes
+    ranks: int = 0
 
     @property
     def samples_per_loader(self) -> float:
-        return self.samples_per_node / self.loaders
+        return self.samples_per_step / (self.ranks or self.nodes * self.loaders)
+
+    @property
+    def samples_per_node(self) -> float:
+        """Samples of a step that the fullest node loads."""
+        return self.samples_per_loader * self.loaders
 
     @property
     def request_s(self) -> float:
@@ -102,16 +104,15 @@ class Loader:
 
     @property
     def storage_sample_s(self) -> float:
-        """Seconds that the storage is busy with a sample that one node reads."""
+        """Seconds that the storage is busy with a sample of the fullest node and what others read meanwhile."""
         busy = self.bytes_per_sample / self.storage.bytes_per_s
         if self.storage.requests_per_s is not None:
             busy = max(busy, 1.0 / (self.storage.requests_per_s * self.samples_per_read))
-        return busy * (self.nodes if self.storage.shared else 1)
+        return busy * (self.samples_per_step / self.samples_per_node if self.storage.shared else 1.0)
 
     def parts(self, miss: float) -> dict[str, float]:
         """Seconds of a step by what could be the limit."""
-        others = self.nodes if self.storage.shared else 1
-        missed = miss * self.samples_per_node * others
+        missed = miss * (self.samples_per_step if self.storage.shared else self.samples_per_node)
         estimates = {BANDWIDTH: missed * self.bytes_per_sample / self.storage.bytes_per_s}
         if self.storage.requests_per_s is not None:
             estimates[REQUESTS] = missed / self.samples_per_read / self.storage.requests_per_s
