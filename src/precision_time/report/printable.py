@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but line feed and tab, line separators, marks that reorder text, and halves of characters."""
+_NOT_ASCII = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes (`\\u001b`), which are those of JSON, so that JSON stays JSON."""
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """The text with all that is not printable, but line feeds and tabs, as escapes (`\\u001b`).
+
+    These are control and format characters, separators and halves of characters. The escapes are those of JSON, so that
+    JSON stays JSON.
+    """
+    return _NOT_ASCII.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else json.dumps(character)[1:-1]
