@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +11,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small kernels on 
 
 import pytest
 from hypothesis import settings
+
+# A shell starts what it runs in the background, or under nohup, with these ignored, and children inherit that.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
