@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -197,6 +198,12 @@ class Calls(Sequence[Call]):
         names = ("kind", "phase", "module", "views", "reads", "writes")
         return cls(*([getattr(call, name) for call in calls] for name in names))
 
+    def with_kinds(self, numbers: Sequence[int]) -> Calls:
+        """The same calls, whose kinds are numbered otherwise."""
+        calls = copy(self)
+        calls.kind, calls._objects = _column(numbers), None
+        return calls
+
     def __len__(self) -> int:
         return len(self.kind)
 
@@ -321,7 +328,7 @@ class OpGraph:
     """One forward + loss + backward at concrete sizes, with the parameters an optimizer then updates."""
 
     name: str
-    kinds: tuple[OpSignature, ...]
+    kinds: Sequence[OpSignature]
     calls: Sequence[Call]
     modules: tuple[str, ...]
     storages: Sequence[Storage]
@@ -348,7 +355,7 @@ class OpGraph:
 
     def held_bytes(self) -> int:
         """Bytes of memory, without what it shares with the graphs of the same model at other sizes."""
-        own = 1000 * len(self.kinds) + 40 * len(self.storages)
+        own = 1000 * (len(self.kinds) if isinstance(self.kinds, tuple) else 0) + 40 * len(self.storages)
         if self.skeleton is self.base:
             return own
         return own + 280 * len(self.calls) + 200 * len(self.storages) + 200 * len(self.parameters)

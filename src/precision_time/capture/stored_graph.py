@@ -27,24 +27,31 @@ def stored_graph(
     renames = tuple(dtype_renames(precision).items())
     step = _step(file, variant, renames, merges_softmax(precision) and not as_traced)
     if precision.fp8_scaling and not as_traced:
-        kinds = step.signatures(step.polynomials.at(sizes))
+        kinds = step.form.at(step.polynomials.at(sizes))
         step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds, _weight_operands(step))))
     return step.at(sizes)
 
 
 @bounded()
 def _step(file: str, variant: str, renames: tuple[tuple[str, str], ...], merged: bool) -> StoredStep:
-    step = StoredStep.of(symbolic.load(shipped_file(file), variant), dict(renames))
+    step = _traced(file, variant)
+    step = step.renamed(dict(renames)) if renames else step
     return step.changed(merge_half_softmax) if merged else step
 
 
 @bounded()
+def _traced(file: str, variant: str) -> StoredStep:
+    """In the dtypes it was traced in; what it holds beside dtypes serves all precisions of its regime."""
+    return StoredStep.of(symbolic.load(shipped_file(file), variant), {})
+
+
+@bounded()
 def _weight_operands(step: StoredStep) -> list[tuple[int, ...]]:
-    return weight_operands(step.graph)
+    return weight_operands(step.unsized())
 
 
 @bounded()
 def _in_fp8(step: StoredStep, scaling: str, fitting: tuple[bool, ...]) -> StoredStep:
     """The step with those of its operators in fp8 whose dimensions fit, which is all that depends on sizes."""
-    chosen = {kind for kind, fit in zip(step.graph.kinds, fitting, strict=True) if fit}
+    chosen = {kind for kind, fit in zip(step.form.unsized(), fitting, strict=True) if fit}
     return step.changed(lambda graph: to_fp8(graph, scaling, chosen.__contains__))

@@ -7,7 +7,7 @@ dimensions are numbers of polynomials goes through the same functions as a trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import (
     BYTES_PER_ELEMENT,
-    AttrValue,
     Calls,
     OpGraph,
     OpSignature,
@@ -30,17 +29,11 @@ from precision_time.capture.graph import (
     TensorSpec,
     spans_of,
 )
+from precision_time.capture.kinds import Form, Number, SizedKinds
 from precision_time.errors import CaptureError
 
 _LARGEST = 2.0**62
 """Whole numbers below it are exact in arrays; larger ones are Python's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """In an attribute of a graph without sizes: the number of a polynomial. Tensors and storages hold plain numbers."""
-
-    polynomial: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +84,11 @@ class Polynomials:
             tuple(denominators),
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return 70 * len(self.coefficients) + 120 * len(self.denominators)
+
     def at(self, sizes: Mapping[str, int]) -> list[int]:
         """The value of every polynomial; number 0 is zero."""
         units = []
@@ -116,67 +114,63 @@ class Polynomials:
 class StoredStep:
     """A graph whose dimensions, bytes and attributes are numbers of `polynomials`.
 
+    graph    its own `kinds` are left out: `form` holds them
     factor   bytes of a stored float over those of the dtype that replaces it
-    specs    its distinct tensors; `kinds` refers to them: name, inputs, outputs, attributes
     """
 
     graph: OpGraph
+    form: Form
     polynomials: Polynomials
     factor: float
-    specs: tuple[TensorSpec, ...]
-    kinds: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[tuple[str, Any], ...]], ...]
     calls: Calls
     nbytes: NDArray[np.intp]
     spans: Spans
-    names: tuple[str, ...]
+    shares: bool = False
+    """Calls, lifetimes and polynomials are those of a step in other dtypes, which counts their memory."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], rename: Mapping[str, str]) -> StoredStep:
-        factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
-        return cls.around(_without_sizes(stored, rename), Polynomials.of(stored), factor)
+        step = cls.around(_without_sizes(stored), Polynomials.of(stored), 1.0)
+        return step.renamed(rename) if rename else step
 
     @classmethod
     def around(cls, graph: OpGraph, polynomials: Polynomials, factor: float) -> StoredStep:
-        numbers: dict[TensorSpec, int] = {}
-
-        def number(specs: tuple[TensorSpec, ...]) -> tuple[int, ...]:
-            return tuple(numbers.setdefault(spec, len(numbers)) for spec in specs)
-
-        kinds = tuple((k.name, number(k.inputs), number(k.outputs), k.attrs) for k in graph.kinds)
         nbytes, spans, calls = graph.storage_bytes, spans_of(graph.storages), Calls.of(graph.calls)
+        used, numbers = np.unique(calls.kind, return_inverse=True)
+        form = Form.of([graph.kinds[i] for i in used.tolist()])
+        calls = calls.with_kinds(numbers.tolist())
         return cls(
-            replace(graph, calls=calls, storages=Storages(nbytes, spans)),
+            replace(graph, kinds=(), calls=calls, storages=Storages(nbytes, spans)),
+            form,
             polynomials,
             factor,
-            tuple(numbers),
-            kinds,
             calls,
             np.array(nbytes, dtype=np.intp),
             spans,
-            tuple(kind.name for kind in graph.kinds),
         )
+
+    def renamed(self, rename: Mapping[str, str]) -> StoredStep:
+        """The step in other dtypes of the same regime."""
+        parameters = tuple(
+            replace(p, dtype=rename.get(p.dtype, p.dtype), grad_dtype=rename.get(p.grad_dtype, p.grad_dtype))
+            for p in self.graph.parameters
+        )
+        factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
+        graph = replace(self.graph, parameters=parameters)
+        return replace(self, graph=graph, form=self.form.renamed(rename), factor=factor, shares=True)
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        own = 1500 * len(self.kinds) + 60 * len(self.spans) + 200 * len(self.graph.parameters)
-        return own + self.calls.held_bytes()
+        own = self.form.held_bytes() + 200 * len(self.graph.parameters)
+        return own if self.shares else own + 40 * len(self.spans) + self.calls.held_bytes() + self.polynomials.nbytes
+
+    def unsized(self) -> OpGraph:
+        """The graph with the numbers of polynomials in place of dimensions and bytes."""
+        return replace(self.graph, kinds=self.form.unsized())
 
     def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
         """The step after a change that looks at no size."""
-        return StoredStep.around(change(self.graph), self.polynomials, self.factor)
-
-    def signatures(self, values: Sequence[int]) -> tuple[OpSignature, ...]:
-        """The operators; `values`: of the polynomials."""
-        specs = [TensorSpec(tuple([values[d] for d in spec.shape]), spec.dtype) for spec in self.specs]
-        return tuple(
-            OpSignature(
-                name,
-                tuple([specs[i] for i in inputs]),
-                tuple([specs[o] for o in outputs]),
-                tuple([(key, _attr(value, values)) for key, value in attrs]) if attrs else (),
-            )
-            for name, inputs, outputs, attrs in self.kinds
-        )
+        return StoredStep.around(change(self.unsized()), self.polynomials, self.factor)
 
     def at(self, sizes: Mapping[str, int]) -> OpGraph:
         """The graph at concrete sizes."""
@@ -191,7 +185,7 @@ class StoredStep:
             nbytes = [int(size * self.factor) for size in nbytes]
         return OpGraph(
             name=graph.name,
-            kinds=self.signatures(values),
+            kinds=SizedKinds(self.form, values),
             calls=skeleton.calls,
             modules=skeleton.modules,
             storages=Storages(nbytes, skeleton.spans),
@@ -212,25 +206,19 @@ def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
         shape = shapes[place : place + len(p.shape)]
         place += len(p.shape)
         parameters.append(Parameter(p.name, shape, p.dtype, p.grad_dtype, p.ready, p.trainable))
-    return Skeleton(step.calls, step.graph.modules, step.spans, tuple(parameters), step.names)
-
-
-def _attr(value: Any, values: Sequence[int]) -> AttrValue:
-    if type(value) is _Number:
-        return values[value.polynomial]
-    return tuple(_attr(v, values) for v in value) if isinstance(value, tuple) else value
+    return Skeleton(step.calls, step.graph.modules, step.spans, tuple(parameters), step.form.names)
 
 
 def _numbered(value: Any) -> Any:
     """A stored attribute; a dimension in it becomes the number of its polynomial."""
     if isinstance(value, dict):
-        return _Number(value["polynomial"] + 1)
+        return Number(value["polynomial"] + 1)
     return tuple(_numbered(v) for v in value) if isinstance(value, list) else value
 
 
-def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGraph:
+def _without_sizes(stored: Mapping[str, Any]) -> OpGraph:
     """The stored graph with numbers of polynomials in place of dimensions and bytes."""
-    specs = [TensorSpec(tuple([d + 1 for d in dims]), rename.get(dtype, dtype)) for dtype, *dims in stored["specs"]]
+    specs = [TensorSpec(tuple([d + 1 for d in dims]), dtype) for dtype, *dims in stored["specs"]]
     calls, storages = stored["calls"], stored["storages"]
     lives = zip(storages["born"], storages["dies"], strict=True)
     spans = Spans.of(storages["born"], [born + life for born, life in lives], storages["category"])
@@ -250,14 +238,7 @@ def _without_sizes(stored: Mapping[str, Any], rename: Mapping[str, str]) -> OpGr
         modules=tuple(stored["modules"]),
         storages=Storages([size + 1 for size in storages["bytes"]], spans),
         parameters=tuple(
-            Parameter(
-                name,
-                tuple([d + 1 for d in shape]),
-                rename.get(dtype, dtype),
-                rename.get(grad, grad),
-                ready,
-                bool(trainable),
-            )
+            Parameter(name, tuple([d + 1 for d in shape]), dtype, grad, ready, bool(trainable))
             for name, shape, dtype, grad, ready, trainable in stored["parameters"]
         ),
         buffer_bytes=stored["buffer_bytes"] + 1,

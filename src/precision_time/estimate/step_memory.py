@@ -153,7 +153,7 @@ def _parts(step: TrainingStep, framework: str) -> _Parts:
         largest_trained=tuple(max((p.numel for p in u.parameters if p.trainable), default=0) for u in units),
         weight_bytes=weight,
         gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
-        tied=sum(p.numel for p in shared_weights(step) if p.trainable),
+        tied=sum(p.numel for p in shared_weights(graph.skeleton, units) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
         inputs=sum(
             graph.storage_bytes[i] for i in np.flatnonzero(graph.skeleton.spans.category == Category.INPUTS).tolist()

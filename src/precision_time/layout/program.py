@@ -133,6 +133,8 @@ class StepProgram:
     buckets: Buckets = Buckets()
     broadcast_bytes: int = 0
     length_spread: float = 0.0
+    unit_kinds: OpSignatures | None = None
+    """The first of `kinds`, to which all units refer; None: all of them."""
 
     @property
     def reductions(self) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.capture.graph import OpSignature, Phase
+from precision_time.capture.kinds import SizedKinds, names_of
 
 Indices = NDArray[np.intp]
 
@@ -30,22 +33,59 @@ class Segment:
     def __len__(self) -> int:
         return len(self.kind)
 
+    def then(self, kinds: Sequence[int], phase: Phase) -> Segment:
+        """The segment with further operators of one phase after it."""
+        if not kinds:
+            return self
+        none = np.zeros(len(kinds), dtype=np.intp)
+        more = (np.array(kinds, dtype=np.intp), none + phase, none, none)
+        columns = (self.kind, self.phase, self.views, self.module)
+        return Segment(*(np.concatenate(pair) for pair in zip(columns, more, strict=True)))
 
-class OpSignatures(tuple[OpSignature, ...]):
+
+class OpSignatures(Sequence[OpSignature]):
     """All distinct operators of a program, compared by identity so that caches keyed on them are cheap.
 
-    `parts`: the tuples that were joined, in order, where several programs share them.
+    `own`: the operators, which may be those of a graph at some sizes; `parts`: in place of them those that were joined,
+    in order, where several programs share them.
     """
 
-    parts: tuple[OpSignatures, ...] = ()
+    __slots__ = ("own", "parts")
+
+    def __init__(self, own: Iterable[OpSignature] = (), parts: tuple[OpSignatures, ...] = ()) -> None:
+        self.own: Sequence[OpSignature] = own if isinstance(own, SizedKinds) else tuple(own)
+        self.parts = parts
 
     @classmethod
     def joined(cls, *parts: OpSignatures) -> OpSignatures:
-        signatures = cls(kind for part in parts for kind in part)
-        signatures.parts = tuple(part for part in parts if len(part))
-        return signatures
+        """The operators of all parts; the part itself where the others are empty."""
+        kept = tuple(part for part in parts if len(part))
+        return kept[0] if len(kept) == 1 else cls(parts=kept)
 
-    __hash__ = object.__hash__
+    def held_bytes(self) -> int:
+        """Bytes of memory, without those of parts and graphs."""
+        return 1000 * len(self.own) if isinstance(self.own, tuple) else 100
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __len__(self) -> int:
+        return len(self.own) + sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[OpSignature]:
+        return chain(self.own, *self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> OpSignature: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[OpSignature, ...]: ...
+    def __getitem__(self, index: int | slice) -> OpSignature | tuple[OpSignature, ...]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        for part in self.parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        return self.own[index]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the operators."""
+        return names_of(self.own) + tuple(name for part in self.parts for name in part.names)

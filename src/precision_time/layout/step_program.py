@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpSignature, Parameter, Phase
+from precision_time.capture.graph import (
+    BYTES_PER_ELEMENT,
+    Category,
+    OpGraph,
+    OpSignature,
+    Parameter,
+    Phase,
+    Skeleton,
+)
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.job import Job
@@ -28,8 +36,8 @@ from precision_time.layout.program import (
 )
 from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.stages import chunks_of, cut_into_parts
-from precision_time.layout.sweeps import Cut, Held, sweeps
-from precision_time.layout.unit_program import SignatureTable, gradient_copies, unit_program
+from precision_time.layout.sweeps import Cut, Held, Updates, sweeps, updates_of
+from precision_time.layout.unit_program import SignatureTable, gradient_copies, plain_unit, unit_program
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
@@ -99,11 +107,11 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Units:
-    """Every unit of a step with their distinct operators."""
+    """Every unit of a step, and their distinct operators beside those of the step's graphs."""
 
     programs: tuple[UnitProgram, ...]
-    kinds: OpSignatures
-    table: Mapping[OpSignature, int]
+    more: OpSignatures
+    table: SignatureTable
 
 
 def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepProgram:
@@ -129,10 +137,12 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         buckets=ddp,
         wire=None if copied else wire,
     )
-    stages, kinds = _stages(step, units, cut)
+    stages, more = _stages(updates_of(step), step.layers.order, units, cut)
     weight, gradient = _wire(step, options)
+    unit_kinds = _of_graphs(step, units.more)
+    tied = shared_weights(step.layers.graph.skeleton, step.layers.units) if layout.pp > 1 else ()
     return StepProgram(
-        kinds=kinds,
+        kinds=_joined(unit_kinds, more),
         units=units.programs,
         stages=stages,
         layout=layout,
@@ -140,56 +150,84 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
         weight_bytes=weight,
         gradient_bytes=gradient,
         boundary_bytes=_boundary(step, layout.tp if layout.sp else 1) if layout.pp > 1 else 0,
-        tied_bytes=int(sum(p.numel for p in shared_weights(step)) * gradient) if layout.pp > 1 else 0,
+        tied_bytes=int(sum(p.numel for p in tied) * gradient),
         groups=groups(layout),
         framework=options.framework,
         reduces_always=not options.no_sync,
         buckets=stage_buckets(step.layers.units, stages[0].chunks, wire) if ddp and layout.pp == 1 else Buckets(),
         broadcast_bytes=step.layers.graph.buffer_bytes if ddp else 0,
         length_spread=step.length_spread,
+        unit_kinds=unit_kinds,
     )
 
 
-@bounded(OpSignatures)
 def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
     """The units of a step. `copied`: gradients are copied to dtype `wire` (None: their own) before they are reduced."""
-    kinds = SignatureTable()
+    layout, skeleton, units = inside.layout, step.layers.graph.skeleton, step.layers.units
+    if step.sharded is None and layout.expert_load == 1.0 and layout.tp == layout.cp == layout.ep == 1:
+        return _plain_units(skeleton, units, recompute, copied, wire)
+    return _divided_units(step, inside, recompute, copied, wire)
 
-    def copies(unit: Unit) -> tuple[OpSignature, ...]:
-        return gradient_copies(unit, wire) if copied else ()
 
+@bounded(UnitProgram, OpSignatures)
+def _plain_units(skeleton: Skeleton, units: tuple[Unit, ...], recompute: str, copied: bool, wire: str | None) -> _Units:
+    """Of ranks that exchange nothing within units: the same at all input sizes."""
+    kinds = SignatureTable(len(skeleton.names))
+    copies = [gradient_copies(unit, wire) if copied else () for unit in units]
     programs = tuple(
-        unit_program(step, unit, inside.layout, recompute, copies(unit), kinds) for unit in step.layers.units
+        plain_unit(skeleton, unit, recompute, tuple(map(kinds, more))) for unit, more in zip(units, copies, strict=True)
     )
-    return _Units(programs, _remembered(tuple(kinds.index)), kinds.index)  # what recomputes has no other kinds
+    return _Units(programs, _remembered(tuple(kinds.index)), kinds)
 
 
 @bounded(OpSignatures)
-def _stages(step: TrainingStep, units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
-    """All stages, equal ones as one object, and the distinct operators of the whole program."""
-    kinds = SignatureTable(dict(units.table))
+def _divided_units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wire: str | None) -> _Units:
+    sharded = 0 if step.sharded is None else len(step.sharded.graph.kinds)
+    kinds = SignatureTable(len(step.layers.graph.kinds) + sharded)
+    programs = tuple(
+        unit_program(step, unit, inside.layout, recompute, gradient_copies(unit, wire) if copied else (), kinds)
+        for unit in step.layers.units
+    )
+    return _Units(programs, _remembered(tuple(kinds.index)), kinds)
+
+
+@bounded(OpSignatures)
+def _stages(step: Updates, order: tuple[int, ...], units: _Units, cut: Cut) -> tuple[tuple[Stage, ...], OpSignatures]:
+    """All stages, equal ones as one object, and the distinct operators that they add to those of the units."""
+    kinds = SignatureTable(units.table.before, units.table.index)
     by_parts: dict[tuple[tuple[int, ...], ...], Stage] = {}
     stages = []
-    every = _parts(step, cut.pp, cut.vpp)
+    every = _parts(step.units, order, cut.pp, cut.vpp)
     swept = replace(cut, pp=1, vpp=1, recompute="none", recompute_layers=None)  # not what sweeps depend on
-    tied = shared_weights(step) if cut.pp > 1 else ()
+    tied = shared_weights(step.skeleton, step.units) if cut.pp > 1 else ()
     for parts in every:
         if parts not in by_parts:
             split = chunks_of(units.programs, parts, cut.recompute, cut.recompute_layers)
             by_parts[parts] = _stage(step, units.programs, *split, tied if parts is every[-1] else (), swept, kinds)
         stages.append(by_parts[parts])
-    more = _remembered(tuple(kinds.index)[len(units.kinds) :])
-    return tuple(stages), _together(units.kinds, more)
+    return tuple(stages), _remembered(tuple(kinds.index)[len(units.more) :])
 
 
 @bounded()
-def _parts(step: TrainingStep, pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
-    return cut_into_parts(step.layers.order, step.layers.units, pp, vpp)
+def _parts(units: tuple[Unit, ...], order: tuple[int, ...], pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
+    return cut_into_parts(order, units, pp, vpp)
 
 
-@bounded(OpSignature)
-def _together(first: OpSignatures, more: OpSignatures) -> OpSignatures:
-    return OpSignatures.joined(first, more)
+@bounded(OpSignatures)
+def _of_graphs(step: TrainingStep, more: OpSignatures) -> OpSignatures:
+    """The operators of the units: of the rank's graph, of that on its part of the sequence, and `more`."""
+    graphs = [step.layers.graph, *([] if step.sharded is None else [step.sharded.graph])]
+    return _joined(*map(_of_graph, graphs), more)
+
+
+@bounded()
+def _of_graph(graph: OpGraph) -> OpSignatures:
+    return OpSignatures(graph.kinds)
+
+
+@bounded(OpSignatures)
+def _joined(*parts: OpSignatures) -> OpSignatures:
+    return OpSignatures.joined(*parts)
 
 
 @bounded()
@@ -199,7 +237,7 @@ def _remembered(kinds: tuple[OpSignature, ...]) -> OpSignatures:
 
 
 def _stage(
-    step: TrainingStep,
+    step: Updates,
     units: tuple[UnitProgram, ...],
     chunks: tuple[Chunk, ...],
     held: Held,
@@ -234,26 +272,31 @@ def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
 
 
 @bounded(Parameter)
-def shared_weights(step: TrainingStep) -> tuple[Parameter, ...]:
+def shared_weights(skeleton: Skeleton, units: tuple[Unit, ...]) -> tuple[Parameter, ...]:
     """Weights of the unit before the blocks that the unit after them also reads: tied embeddings.
 
     The last stage of a pipeline holds a copy, and both stages sum their gradients.
     """
-    graph = step.layers.graph
-    units = step.layers.units
     before = {p.name for u in units if u.name == BEFORE for p in u.parameters}
     after = [i for u in units if u.name == AFTER for i in u.forward]
-    read = set(graph.skeleton.calls.read_by(after).tolist())
-    return tuple(p for storage, p in enumerate(graph.parameters) if p.name in before and storage in read)
+    read = set(skeleton.calls.read_by(after).tolist())
+    return tuple(p for storage, p in enumerate(skeleton.parameters) if p.name in before and storage in read)
 
 
 def _wire(step: TrainingStep, options: Options) -> tuple[float, float]:
     """Bytes per element of gathered weights and of reduced gradients."""
-    trainable = next((p for u in step.layers.units for p in u.parameters if p.trainable), None)
-    weight = max((p.dtype for u in step.layers.units for p in u.parameters), key=lambda d: BYTES_PER_ELEMENT[d])
-    gradient = options.communication_dtype or (trainable.grad_dtype if trainable else weight)
+    weight, trained = _widest(step.layers.units)
+    gradient = options.communication_dtype or trained or weight
     fp8_weights = step.precision.fp8_scaling and options.framework == "megatron-bridge"
     return (1.0 if fp8_weights else float(BYTES_PER_ELEMENT[weight])), float(BYTES_PER_ELEMENT[gradient])
+
+
+@bounded()
+def _widest(units: tuple[Unit, ...]) -> tuple[str, str | None]:
+    """The widest dtype of a weight, and the dtype of the first gradient."""
+    parameters = [p for unit in units for p in unit.parameters]
+    gradients = (p.grad_dtype for p in parameters if p.trainable)
+    return max((p.dtype for p in parameters), key=lambda dtype: BYTES_PER_ELEMENT[dtype]), next(gradients, None)
 
 
 @bounded()

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import OpSignature, Parameter, Phase
+from precision_time.capture.graph import OpSignature, Parameter, Phase, Skeleton
 from precision_time.capture.layers import Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
 from precision_time.capture.training_step import TrainingStep
+from precision_time.job.precision import Precision
 
 EXPERTS = ".experts."
 """Part of the name of every parameter that one expert of many holds."""
@@ -43,6 +44,24 @@ class Cut:
     """Gradients are copied into buckets and back, as PyTorch's DDP does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What the passes over parameters depend on of a training step: not its input sizes."""
+
+    skeleton: Skeleton
+    units: tuple[Unit, ...]
+    precision: Precision
+    optimizer: str
+    implementation: str | None
+    clip_norm: float | None
+
+
+def updates_of(step: TrainingStep) -> Updates:
+    """Of a step."""
+    skeleton, units = step.layers.graph.skeleton, step.layers.units
+    return Updates(skeleton, units, step.precision, step.optimizer, step.implementation, step.clip_norm)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweeps:
     """Passes over all parameters of a stage: after the last backward, before and after every reduction, and for every
@@ -55,7 +74,7 @@ class Sweeps:
 
 
 @bounded()
-def sweeps(step: TrainingStep, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
+def sweeps(step: Updates, held: Held, copies: tuple[Parameter, ...], cut: Cut) -> Sweeps:
     """The sweeps of a stage. `held`: units and how many times; `copies`: weights of another stage that it also
     holds."""
     after = _tail(step, held, copies, cut)
@@ -72,11 +91,11 @@ def sweeps(step: TrainingStep, held: Held, copies: tuple[Parameter, ...], cut: C
     )
 
 
-def _average(step: TrainingStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
+def _average(step: Updates, held: Held, cut: Cut) -> tuple[tuple[Phase, OpSignature], ...]:
     """The division of all gradients by the number of replicas, where they are reduced once in one buffer."""
     if not cut.averages:
         return ()
-    known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
+    known = [(sizes_of(step.units[index]), repeat) for index, repeat in held]
     first = next((sizes.first for sizes, _ in known if sizes.first), None)
     if first is None:
         return ()
@@ -85,13 +104,11 @@ def _average(step: TrainingStep, held: Held, cut: Cut) -> tuple[tuple[Phase, OpS
     return ((Phase.BACKWARD, sweep_kind("average", Sweep((total,)), [wire], [wire], "fused")),)
 
 
-def _bucket_copies(
-    step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut
-) -> tuple[Operators, Operators]:
+def _bucket_copies(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> tuple[Operators, Operators]:
     """PyTorch's DDP copies every gradient into its bucket and back; frameworks with one gradient buffer do not."""
     if not cut.buckets:
         return (), ()
-    known = [(sizes_of(step.layers.units[index]), repeat) for index, repeat in held]
+    known = [(sizes_of(step.units[index]), repeat) for index, repeat in held]
     first = next((sizes.first for sizes, _ in known if sizes.first), None)
     if first is None:
         return (), ()
@@ -111,11 +128,11 @@ def _bucket_copies(
     )
 
 
-def _tail(step: TrainingStep, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
+def _tail(step: Updates, held: Held, copies: Sequence[Parameter], cut: Cut) -> Tail:
     """The optimizer over this rank's shard of the parameters of `held` units and of `copies`."""
     sizes: dict[int, int] = {}
     first = None
-    for known, repeat in (*((sizes_of(step.layers.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
+    for known, repeat in (*((sizes_of(step.units[i]), n) for i, n in held), (_sizes_among(copies), 1)):
         first = first or known.first
         for numel, expert, times in known.sizes:
             own = ceil(numel / (cut.expert_over if expert else cut.over))

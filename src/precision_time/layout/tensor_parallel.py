@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, OpSignature, Phase, TensorSpec
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Call, OpGraph, Phase, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.job.layout import Layout
 from precision_time.layout.program import CONTEXT, EXPERT, TENSOR, CollectiveOp
@@ -230,11 +230,11 @@ def _context(
             backward.append(CollectiveOp(CONTEXT, "send_recv", 2 * moved, times=steps, behind="attention"))
 
 
-def attention_parts(kind: OpSignature, layout: Layout) -> int:
+def attention_parts(operator: str, layout: Layout) -> int:
     """How many times a rank runs an attention call of its part of the sequence: once per part of the keys.
 
     In a ring each rank holds two parts, one from each end of the sequence, so that a causal mask leaves every rank half
     of each step (arXiv:2310.01889, Megatron-LM's load balancing): cp causal calls. With all keys gathered, or the whole
     sequence for some of the heads (all-to-all), one call does the work of these cp.
     """
-    return layout.cp if layout.cp > 1 and kind.name in _ATTENTION else 1
+    return layout.cp if layout.cp > 1 and operator in _ATTENTION else 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -20,46 +20,69 @@ from precision_time.layout.segment import Segment
 from precision_time.layout.sweeps import EXPERTS, sizes_of
 
 
-@dataclass(slots=True)
 class SignatureTable:
-    index: dict[OpSignature, int] = field(default_factory=dict)
+    """Numbers of a program's operators: those of its graphs by their place, further ones (`index`) after them."""
+
+    def __init__(self, before: int, index: Mapping[OpSignature, int] | None = None) -> None:
+        self.before, self.index = before, dict(index or {})
 
     def __call__(self, kind: OpSignature) -> int:
-        return self.index.setdefault(kind, len(self.index))
+        return self.index.setdefault(kind, self.before + len(self.index))
 
 
 def unit_program(
-    step: TrainingStep,
-    unit: Unit,
-    layout: Layout,
-    recompute: str,
-    copies: Sequence[OpSignature],
-    kinds: SignatureTable,
+    step: TrainingStep, unit: Unit, layout: Layout, recompute: str, copies: Sequence[OpSignature], kinds: SignatureTable
 ) -> UnitProgram:
+    """The unit on one rank of a layout. `copies`: operators on its gradients after its backward pass."""
     graph = step.layers.graph
     collectives = tensor_parallel.exchanges(graph, unit, step.split, layout, int(step.config.get("topk") or 0))
-    block = unit.name not in (BEFORE, AFTER)
-    again = _recomputed(graph, unit, recompute) if block else ()
+    plain = plain_unit(graph.skeleton, unit, recompute, ())
+    sorting = tuple(map(kinds, _sorting(graph, unit, layout))) if step.split is not None else ()
+    copied = tuple(map(kinds, copies))
+    forward, backward, again, attention = plain.forward, plain.backward, plain.recompute, plain.attention
+    if step.sharded is not None or layout.expert_load != 1.0 or layout.cp > 1:
+        rows = (unit.forward, unit.backward, _recomputed(graph.skeleton, unit, recompute))
+        forward, backward, again = (_segment(step, unit, calls, layout, kinds) for calls in rows)
+        calls = _attention_calls(graph.skeleton, unit)
+        attention = tuple(sorted({_number(step, unit, call, layout, kinds) for call in calls}))
+    return replace(
+        plain,
+        forward=forward.then(sorting, Phase.FORWARD),
+        backward=backward.then((*copied, *sorting), Phase.BACKWARD),
+        recompute=again,
+        forward_collectives=collectives.forward,
+        backward_collectives=collectives.backward,
+        recompute_collectives=_exchanged_again(collectives.forward, recompute) if _is_block(unit) else (),
+        attention=attention,
+    )
+
+
+@bounded(Unit)
+def plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, ...]) -> UnitProgram:
+    """The unit on a rank that runs the graph's own operators and exchanges nothing within units: the same at all input
+    sizes. `copies`: numbers of the operators on its gradients after its backward pass."""
     experts = sum(p.numel for p in unit.parameters if EXPERTS in f".{p.name}.")
     trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
     expert_trainable = sum(p.numel for p in trainable if EXPERTS in f".{p.name}.")
-    total = sum(p.numel for p in unit.parameters)
-    sorting = _sorting(graph, unit, layout) if step.split is not None else ()
-    attention = {_local_kind(step, unit, i, layout) for i in _attention_calls(graph, unit)}
+    attention = {int(graph.calls.kind[call]) for call in _attention_calls(graph, unit)}
     return UnitProgram(
         name=unit.name,
-        forward=_segment(step, unit, unit.forward, layout, kinds, sorting, Phase.FORWARD),
-        backward=_segment(step, unit, unit.backward, layout, kinds, (*copies, *sorting)),
-        recompute=_segment(step, unit, again, layout, kinds),
-        forward_collectives=collectives.forward,
-        backward_collectives=collectives.backward,
-        recompute_collectives=_exchanged_again(collectives.forward, recompute) if block else (),
-        dense_elements=total - experts,
+        forward=_traced_segment(graph, unit.forward),
+        backward=_traced_segment(graph, unit.backward).then(copies, Phase.BACKWARD),
+        recompute=_traced_segment(graph, _recomputed(graph, unit, recompute)),
+        forward_collectives=(),
+        backward_collectives=(),
+        recompute_collectives=(),
+        dense_elements=sum(p.numel for p in unit.parameters) - experts,
         expert_elements=experts,
         dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
         expert_trainable=expert_trainable,
-        attention=tuple(sorted(map(kinds, attention))),
+        attention=tuple(sorted(attention)),
     )
+
+
+def _is_block(unit: Unit) -> bool:
+    return unit.name not in (BEFORE, AFTER)
 
 
 def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, ...]:
@@ -74,17 +97,15 @@ def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, .
     return (kind, kind)
 
 
-def _recomputed(graph: OpGraph, unit: Unit, mode: str) -> tuple[int, ...]:
+def _recomputed(graph: Skeleton, unit: Unit, mode: str) -> tuple[int, ...]:
     """Forward calls that run again in the backward pass.
 
     Selective recomputation runs what lies between the projections of attention again: scores, softmax, dropout and
     their product with the values (arXiv:2205.05198), or the fused kernel that replaces them.
     """
-    if mode == "full":
-        return unit.forward
-    if mode == "selective":
-        return core_attention(graph, unit)
-    return ()
+    if not _is_block(unit) or mode == "none":
+        return ()
+    return unit.forward if mode == "full" else _core_attention(graph, unit)
 
 
 def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
@@ -113,26 +134,27 @@ def _core_attention(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
     return tuple(calls)
 
 
-def _attention_calls(graph: OpGraph, unit: Unit) -> list[int]:
+def _attention_calls(graph: Skeleton, unit: Unit) -> list[int]:
     """One forward call of each distinct fused attention of the unit's modules."""
-    fused = {kind for kind, signature in enumerate(graph.kinds) if signature.name.startswith("pt.attention")}
+    fused = {kind for kind, name in enumerate(graph.names) if name.startswith("pt.attention")}
     if not fused:
         return []
-    calls, at = graph.skeleton.calls, np.array(unit.forward, dtype=np.intp)
+    calls, at = graph.calls, np.array(unit.forward, dtype=np.intp)
     distinct = zip(calls.kind[at].tolist(), calls.module[at].tolist(), unit.forward, strict=True)
     return list({(kind, module): i for kind, module, i in distinct if kind in fused}.values())
 
 
-def _local_kind(step: TrainingStep, unit: Unit, index: int, layout: Layout) -> OpSignature:
-    graph = step.layers.graph
-    if step.sharded is None:
-        kind: OpSignature = graph.kinds[graph.skeleton.calls.kind[index]]
-    else:
-        call, graph = tensor_parallel.local_call(graph, step.sharded.graph, unit, index, step.split)
-        kind = graph.kinds[call.kind]
-    if layout.expert_load != 1.0 and kind.name.startswith("pt.grouped"):
-        return _busiest(kind, layout.expert_load)
-    return kind
+def _number(step: TrainingStep, unit: Unit, index: int, layout: Layout, kinds: SignatureTable) -> int:
+    """Number of the operator that a call runs on this rank."""
+    graph, before = step.layers.graph, 0
+    number = int(graph.skeleton.calls.kind[index])
+    if step.sharded is not None:
+        call, local = tensor_parallel.local_call(graph, step.sharded.graph, unit, index, step.split)
+        number, before = call.kind, 0 if local is graph else len(graph.kinds)
+        graph = local
+    if layout.expert_load != 1.0 and graph.skeleton.names[number].startswith("pt.grouped"):
+        return kinds(_busiest(graph.kinds[number], layout.expert_load))
+    return before + number
 
 
 def _busiest(kind: OpSignature, imbalance: float) -> OpSignature:
@@ -159,39 +181,19 @@ def gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
     return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))
 
 
-def _segment(
-    step: TrainingStep,
-    unit: Unit,
-    calls: Sequence[int],
-    layout: Layout,
-    kinds: SignatureTable,
-    more: Sequence[OpSignature] = (),
-    phase: Phase = Phase.BACKWARD,
-) -> Segment:
-    if step.sharded is None and layout.expert_load == 1.0 and layout.cp == 1:
-        return _traced_segment(step.layers.graph, calls, kinds, more, phase)
+def _segment(step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: SignatureTable) -> Segment:
     rows: list[tuple[int, Phase, int, int]] = []
+    names = step.layers.graph.skeleton.names
     for index in calls:
         call = step.layers.graph.calls[index]
-        kind = _local_kind(step, unit, index, layout)
-        row = (kinds(kind), call.phase, call.views, call.module)
-        rows += [row] * tensor_parallel.attention_parts(kind, layout)
-    rows += [(kinds(kind), phase, 0, 0) for kind in more]
+        row = (_number(step, unit, index, layout, kinds), call.phase, call.views, call.module)
+        rows += [row] * tensor_parallel.attention_parts(names[call.kind], layout)
     return Segment.of(rows)
 
 
-def _traced_segment(
-    graph: OpGraph, calls: Sequence[int], kinds: SignatureTable, more: Sequence[OpSignature], phase: Phase
-) -> Segment:
-    """`_segment` of a rank that runs the graph's own operators: all calls of an operator are numbered at once."""
-    columns, at = graph.skeleton.calls, np.array(calls, dtype=np.intp)
-    own = columns.kind[at]
-    distinct, first = np.unique(own, return_index=True)
-    numbers = np.zeros(len(graph.kinds), dtype=np.intp)
-    for kind in distinct[np.argsort(first)].tolist():
-        numbers[kind] = kinds(graph.kinds[kind])
-    rows = np.zeros((4, len(at) + len(more)), dtype=np.intp)
-    rows[:, : len(at)] = numbers[own], columns.phase[at], columns.views[at], columns.module[at]
-    for place, added in enumerate(more, len(at)):
-        rows[:2, place] = kinds(added), phase
-    return Segment(*rows)
+def _traced_segment(graph: Skeleton, calls: Sequence[int]) -> Segment:
+    """Calls of a graph as they are."""
+    columns, at = graph.calls, np.array(calls, dtype=np.intp)
+    return Segment(
+        *(column[at].astype(np.intp) for column in (columns.kind, columns.phase, columns.views, columns.module))
+    )

@@ -246,7 +246,7 @@ class Additive:
             local, timed, options = self._timed(job, cluster)
             runs = np.sum(local.calls, axis=0) > 0
             for index in np.flatnonzero(runs & (timed.source_s[:, _MEASURED] > 0.0)):
-                seconds_of[device_key(cluster.gpu), local.kinds[index], options] = float(timed.kind_s[index])
+                seconds_of[device_key(cluster.gpu), local.kinds[int(index)], options] = float(timed.kind_s[index])
         return len(seconds_of), _spent(seconds_of.values())
 
 

@@ -122,7 +122,7 @@ def time_program(
     joined = Communicators.of(program, cluster, costs)
     within = tuple((name, joined.groups[name]) for name in WITHIN_UNITS if name in joined.groups)
     # The units' operators come first and have the same times in every program.
-    first = program.kinds.parts[0] if program.kinds.parts else program.kinds
+    first = program.kinds if program.unit_kinds is None else program.unit_kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
     data = {

@@ -270,12 +270,7 @@ def time_signatures(
     Parts that several programs share are timed once.
     """
     constants = constants or shipped()
-    if program_kinds.parts:
-        parts = program_kinds.parts
-        where = machine(cluster)
-        timed_parts = tuple(time_signature_part(part, where, options, execution, constants, overhead) for part in parts)
-        return _joined(program_kinds, timed_parts)
-    return _time_signatures(program_kinds, machine(cluster), options, execution, constants, overhead)
+    return time_signature_part(program_kinds, machine(cluster), options, execution, constants, overhead)
 
 
 @bounded(OpSignatures, KindWorks)
@@ -288,6 +283,9 @@ def time_signature_part(
     overhead: FrameworkOverhead | None,
 ) -> TimedSignatures:
     """Seconds of operators that several programs may share."""
+    if part.parts:
+        timed = tuple(time_signature_part(p, cluster, options, execution, constants, overhead) for p in part.parts)
+        return _joined(part, timed)
     return _time_signatures(part, cluster, options, execution, constants, overhead)
 
 

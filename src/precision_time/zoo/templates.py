@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_time.capture.graph import OpGraph, OpSignature
+from precision_time.capture.graph import OpGraph
+from precision_time.capture.kinds import with_attribute
 from precision_time.zoo.shallow import Shallow
 from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, NEMOTRON
 from precision_time.zoo.workload import Symbol
@@ -90,11 +91,7 @@ class Template:
         if stored == wanted:
             return graph
 
-        def changed(kind: OpSignature) -> OpSignature:
-            attrs = tuple((k, wanted if k in _PROBABILITIES and v == stored else v) for k, v in kind.attrs)
-            return replace(kind, attrs=attrs)
-
-        return replace(graph, kinds=tuple(changed(kind) for kind in graph.kinds))
+        return replace(graph, kinds=with_attribute(graph.kinds, _PROBABILITIES, stored, wanted))
 
     def config_at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The `model_config` to capture at these sizes."""
