@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from precision_time.capture import symbolic, symbolic_fit  # noqa: E402
 from precision_time.capture.graph import OpGraph  # noqa: E402
+from precision_time.capture.stored_apart import member_at  # noqa: E402
 from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.zoo.catalog import ENTRIES  # noqa: E402
 from precision_time.zoo.ship import DATA, REGIMES  # noqa: E402
@@ -25,16 +25,21 @@ BUILDER = "models.decoder:build"
 
 
 @cache
-def stored(template: str, variant: str) -> dict[str, Any]:
-    return symbolic.load(DATA / f"template-{template}.zip", variant)
+def stored(template: str, member: str) -> dict[str, Any]:
+    return symbolic.load(DATA / f"template-{template}.zip", member)
+
+
+def evaluated_at(template: str, variant: str, sizes: dict[str, int]) -> OpGraph:
+    member = member_at(f"zoo/data/template-{template}.zip", variant, sizes)
+    return symbolic.evaluate(stored(template, member), sizes)
 
 
 @st.composite
-def sizes(draw: Any, fewest: int) -> dict[str, int]:
+def sizes(draw: Any) -> dict[str, int]:
     """Of a whole model or of a rank's part of it."""
-    kv_heads = draw(st.integers(fewest, 6))
+    kv_heads = draw(st.integers(1, 6))
     return {
-        "batch_size": draw(st.integers(fewest, 4)),
+        "batch_size": draw(st.integers(1, 4)),
         "seq_len": 16 * draw(st.integers(1, 12)),
         "hidden": 8 * draw(st.integers(2, 24)),
         "heads": kv_heads * draw(st.integers(1, 3)),
@@ -45,7 +50,7 @@ def sizes(draw: Any, fewest: int) -> dict[str, int]:
         "max_positions": 192 + 8 * draw(st.integers(0, 40)),
         "moe_ffn": 8 * draw(st.integers(1, 20)),
         "experts": draw(st.integers(8, 40)),
-        "local_experts": draw(st.integers(fewest, 8)),
+        "local_experts": draw(st.integers(1, 8)),
         "shared_ffn": 8 * draw(st.integers(1, 20)),
     }
 
@@ -53,7 +58,7 @@ def sizes(draw: Any, fewest: int) -> dict[str, int]:
 def both(template: Template, regime: str, attention: str, at: dict[str, int]) -> tuple[OpGraph, OpGraph]:
     at = at if template.grouped else {**at, "kv_heads": at["heads"]}
     wanted = {s.name: at[s.name] for s in template.symbols}
-    evaluated = symbolic.evaluate(stored(template.name, regime if attention == "flash" else f"{regime}.math"), wanted)
+    evaluated = evaluated_at(template.name, regime if attention == "flash" else f"{regime}.math", wanted)
     inputs = {"batch_size": at["batch_size"], "seq_len": at["seq_len"]}
     entry = next(e for e in ENTRIES.values() if e.builder == template.builder)
     return evaluated, trace_entry(entry, template.config_at(wanted), inputs, regime, attention)
@@ -64,28 +69,25 @@ def both(template: Template, regime: str, attention: str, at: dict[str, int]) ->
 )
 def test_a_template_is_the_model_at_that_shape(template: Template, regime: str, attention: str) -> None:
     @settings(max_examples=3)
-    @given(sizes(2))
+    @given(sizes())
     def at(chosen: dict[str, int]) -> None:
         assert symbolic_fit.same_step(*both(template, regime, attention, chosen))
 
     at()
 
 
+ONES = ({"batch_size": 1}, {"kv_heads": 1}, {"heads": 1, "kv_heads": 1}, {"batch_size": 1, "heads": 1, "kv_heads": 1})
+
+
 @pytest.mark.parametrize("template", TEMPLATES, ids=[t.name for t in TEMPLATES])
-def test_sizes_of_one_differ_by_copies_only(template: Template) -> None:
-    """A single head or sample lets torch view where it copies otherwise: the stored step has those copies too many."""
-    one = {"batch_size": 1, "seq_len": 32, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 16, "ffn": 80,
-           "vocab": 320, "max_positions": 48, "moe_ffn": 24, "experts": 16, "local_experts": 4,
-           "shared_ffn": 40}  # fmt: skip
-    evaluated, traced = both(template, "half", template.attentions[0], one)
-
-    def counted(graph: OpGraph) -> Counter[str]:
-        return Counter(graph.kinds[c.kind].name for c in graph.calls)
-
-    extra = counted(evaluated)
-    extra.subtract(counted(traced))
-    assert {name for name, count in extra.items() if count} <= {"aten.clone", "aten.sum"}
-    assert all(count >= 0 for count in extra.values())
+def test_a_template_with_one_head_or_sample(template: Template) -> None:
+    """There torch views what it copies otherwise; see `stored_apart`."""
+    usual = {"batch_size": 2, "seq_len": 32, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 80,
+             "vocab": 320, "max_positions": 48, "moe_ffn": 24, "experts": 16, "local_experts": 4,
+             "shared_ffn": 40}  # fmt: skip
+    for number, ones in enumerate(ONES):
+        regime = REGIMES[(number + len(template.name)) % len(REGIMES)]
+        assert symbolic_fit.same_step(*both(template, regime, template.attentions[0], {**usual, **ones}))
 
 
 def test_named_decoders_have_a_template() -> None:
@@ -129,6 +131,6 @@ def test_a_template_serves_other_words_for_its_operators(changes: dict[str, Any]
     template = template_for(BUILDER, config, "flash")
     assert template is not None
     sizes = template.sizes_of(config, {"batch_size": 2, "seq_len": 128})
-    found = template.with_dropout(symbolic.evaluate(stored(template.name, "half"), sizes), config)
+    found = template.with_dropout(evaluated_at(template.name, "half", sizes), config)
     traced = trace_entry(ENTRIES["gpt"], config, {"batch_size": 2, "seq_len": 128}, "half", "flash")
     assert symbolic_fit.same_step(found, traced)

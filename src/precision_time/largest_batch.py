@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from precision_time.capture.training_step import training_step
+from precision_time.errors import JobError
 from precision_time.estimate.assemble import process_bytes
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.memory import Memory
@@ -35,14 +36,22 @@ def _memory(job: Job, precision: Precision, cluster: Cluster) -> Memory:
 
 
 def largest_micro_batch(job: Job, *, catalog: Catalog | None = None) -> int:
-    """The largest batch_size at which the job fits its GPU, all other fields unchanged; 0 where 1 does not fit."""
+    """The largest batch_size at which the job fits its GPU, all other fields unchanged; 0 where the smallest, which is
+    1 or, for a model that cannot be trained with one sample, 2, does not fit.
+    """
 
     def fits(batch: int) -> bool:
         return memory_of(job.replace(batch_size=batch), catalog=catalog).fits
 
-    if not fits(1):
+    good = 1
+    try:
+        smallest_fits = fits(good)
+    except JobError:  # of batch normalisation over one value; any other is raised again
+        good = 2
+        smallest_fits = fits(good)
+    if not smallest_fits:
         return 0
-    good, bad = 1, 2
+    bad = 2 * good
     while bad <= LIMIT and fits(bad):
         good, bad = bad, 2 * bad
     while bad - good > 1:

@@ -10,6 +10,7 @@ from precision_time.capture.fp8 import fits, to_fp8, weight_operands
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.half_softmax import merge_half_softmax
 from precision_time.capture.regimes import dtype_renames, merges_softmax, regime_of
+from precision_time.capture.stored_apart import member_at
 from precision_time.capture.stored_step import StoredStep
 from precision_time.job.precision import Precision
 from precision_time.shipped import shipped_file
@@ -21,11 +22,11 @@ def stored_graph(
     """The graph of a stored step at `sizes` (values of its symbols), on a GPU in `precision`.
 
     `file`: its path in the package. `as_traced`: without what `regimes.transform` changes. Raises `DataError` for a
-    damaged file.
+    damaged file, `JobError` for sizes at which the model cannot be trained.
     """
     variant = regime_of(precision) if attention == "flash" else f"{regime_of(precision)}.math"
     renames = tuple(dtype_renames(precision).items())
-    step = _step(file, variant, renames, merges_softmax(precision) and not as_traced)
+    step = _step(file, member_at(file, variant, sizes), renames, merges_softmax(precision) and not as_traced)
     if precision.fp8_scaling and not as_traced:
         kinds = step.form.at(step.polynomials.at(sizes))
         step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds, _weight_operands(step))))

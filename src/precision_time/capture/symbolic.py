@@ -20,7 +20,7 @@ from precision_time.capture.graph import (
     TensorSpec,
 )
 from precision_time.capture.stored_step import StoredStep
-from precision_time.errors import DataError
+from precision_time.errors import DataError, JobError
 from precision_time.shipped import write_shipped
 
 FORMAT = 2
@@ -68,7 +68,11 @@ def save(path: Path, variants: Mapping[str, Mapping[str, Any]], provenance: Mapp
 
 
 def load(path: Path, variant: str) -> dict[str, Any]:
-    """One variant of a stored model; `DataError` when the file is damaged or of another format."""
+    """One variant of a stored model.
+
+    Raises `DataError` when the file is damaged or of another format, `JobError` where the model cannot be trained at
+    the sizes of this variant.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             stored: dict[str, Any] = json.loads(archive.read(f"{variant}.json"))
@@ -82,4 +86,6 @@ def load(path: Path, variant: str) -> dict[str, Any]:
         ) from error
     if stored.get("format") != FORMAT:
         raise DataError(f"{path.name} has format {stored.get('format')}, this version reads {FORMAT}: regenerate it")
+    if "refused" in stored:
+        raise JobError(stored["refused"])
     return stored

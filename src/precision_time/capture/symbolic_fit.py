@@ -8,14 +8,15 @@ Floating point is not used: a dimension that is not such a polynomial raises `Ca
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from precision_time.capture.graph import AttrValue, OpGraph, OpSignature, TensorSpec
+from precision_time.capture.stored_apart import Pins, closest
 from precision_time.capture.symbolic import FORMAT, evaluate
-from precision_time.errors import CaptureError
+from precision_time.errors import CaptureError, JobError
 from precision_time.zoo.workload import Symbol
 
 
@@ -50,6 +51,60 @@ def fit(
             f"{name}: the fitted graph differs from a capture at {check}: its dimensions are no polynomials"
         )
     return stored
+
+
+def fit_apart(
+    stored: dict[str, Any],
+    symbols: Sequence[Symbol],
+    capture_at: Callable[[dict[str, int]], OpGraph],
+    degree: int | None = None,
+    products: Sequence[Sequence[str]] = (),
+) -> dict[Pins, dict[str, Any]]:
+    """The steps at the sizes `apart` of symbols, where they are not what `stored` gives there; see `fit`.
+
+    Where the model cannot be captured at such a size, that is stored: `refused`, the reason.
+    """
+    forms: dict[Pins, dict[str, Any]] = {}
+    for pins in _pins(symbols):
+        fixed = dict(pins)
+        sizes = {s.name: s.samples[0] for s in symbols} | fixed
+        nearest = forms.get(closest(forms, sizes), stored)
+        try:
+            traced = capture_at(sizes)
+        except (CaptureError, JobError) as error:
+            if "refused" not in nearest:
+                at, larger = " and ".join(f"{name}={value}" for name, value in pins), " or ".join(fixed)
+                why = f"{stored['name']} cannot be trained with {at}: {_cause(error)}; raise {larger}"
+                forms[pins] = {"format": FORMAT, "refused": why}
+            continue
+        if "refused" not in nearest and same_step(evaluate(nearest, sizes), traced):
+            continue
+        forms[pins] = fit(
+            stored["name"],
+            [s for s in symbols if s.name not in fixed],
+            lambda free, fixed=fixed: capture_at({**free, **fixed}),  # type: ignore[misc]
+            degree,
+            [[name for name in product if name not in fixed] for product in products],
+        )
+    return forms
+
+
+def _pins(symbols: Sequence[Symbol]) -> Iterator[Pins]:
+    """The sets of sizes that may be stored apart, the smallest first."""
+    names = {s.name for s in symbols}
+    ones = [s for s in symbols if s.apart is not None]
+    for count in range(1, len(ones) + 1):
+        for chosen in itertools.combinations(ones, count):
+            pinned = {s.name: s.apart for s in chosen if s.apart is not None}
+            if all(names.isdisjoint(set(s.apart_with) - set(pinned)) for s in chosen):
+                yield tuple(sorted(pinned.items()))
+
+
+def _cause(error: BaseException) -> str:
+    """What the library said that could not run the step."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
 
 
 def same_step(a: OpGraph, b: OpGraph) -> bool:

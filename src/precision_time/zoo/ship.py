@@ -2,6 +2,7 @@
 
 Each named model is captured at a few sizes in every dtype regime (and, where it has attention, with the unfused path),
 fitted over its symbols and checked at another size; so is every template (`template-gpt`), over its shape as well.
+Sizes at which a dimension is one are captured, too, and stored apart where other operators run there.
 Needs torch (and torchvision for the models built from it).
 """
 
@@ -10,24 +11,44 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from precision_time.capture import symbolic, symbolic_fit
 from precision_time.capture.graph import OpGraph
+from precision_time.capture.stored_apart import member_of
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import PrecisionTimeError
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.templates import TEMPLATES, Template
-from precision_time.zoo.workload import ZooEntry
+from precision_time.zoo.workload import Symbol, ZooEntry
 
 DATA = Path(__file__).parent / "data"
 REGIMES = ("full", "autocast", "half")
+Steps = dict[str, dict[str, Any]]
+"""Stored steps by their names in the archive."""
 
 
 def variants_of(entry: ZooEntry) -> list[tuple[str, str, str]]:
     """(variant, regime, attention) of every graph that ships for a model; `variant` is its name in the archive."""
     attentions = ("flash", "math") if entry.attention and entry.ships_math else ("flash",)
     return [(r if a == "flash" else f"{r}.math", r, a) for a in attentions for r in REGIMES]
+
+
+def _fitted(
+    name: str,
+    variant: str,
+    symbols: Sequence[Symbol],
+    at: Callable[[dict[str, int]], OpGraph],
+    degree: int | None = None,
+    products: Sequence[Sequence[str]] = (),
+) -> Steps:
+    """The step of a variant, and those that are stored apart, by their names in the archive."""
+    stored = symbolic_fit.fit(name, symbols, at, degree, products)
+    apart = symbolic_fit.fit_apart(stored, symbols, at, degree, products)
+    return {variant: stored, **{member_of(variant, pins): each for pins, each in apart.items()}}
 
 
 def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
@@ -37,10 +58,9 @@ def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
     def at(regime: str, attention: str, sizes: dict[str, int]) -> OpGraph:
         return trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)
 
-    fitted = {
-        variant: symbolic_fit.fit(entry.name, entry.symbols, lambda s, r=regime, a=attention: at(r, a, s))  # type: ignore[misc]
-        for variant, regime, attention in variants_of(entry)
-    }
+    fitted: Steps = {}
+    for variant, regime, attention in variants_of(entry):
+        fitted |= _fitted(entry.name, variant, entry.symbols, partial(at, regime, attention))
     folder.mkdir(exist_ok=True)
     path = folder / f"{entry.name}.zip"
     symbolic.save(path, fitted, {"torch": torch.__version__.split("+")[0]})
@@ -57,17 +77,17 @@ def ship_template(template: Template, folder: Path = DATA) -> Path:
         inputs = {"batch_size": sizes["batch_size"], "seq_len": sizes["seq_len"]}
         return trace_entry(entry, template.config_at(sizes), inputs, regime, attention)
 
-    fitted = {
-        r if a == "flash" else f"{r}.math": symbolic_fit.fit(
-            f"template-{template.name}",
-            template.symbols,
-            lambda s, r=r, a=a: at(r, a, s),  # type: ignore[misc]
-            template.degree,
-            template.products,
-        )
-        for a in template.attentions
-        for r in REGIMES
-    }
+    fitted: Steps = {}
+    for attention in template.attentions:
+        for regime in REGIMES:
+            fitted |= _fitted(
+                f"template-{template.name}",
+                regime if attention == "flash" else f"{regime}.math",
+                template.symbols,
+                partial(at, regime, attention),
+                template.degree,
+                template.products,
+            )
     path = folder / f"template-{template.name}.zip"
     symbolic.save(path, fitted, {"torch": torch.__version__.split("+")[0]})
     return path

@@ -20,21 +20,21 @@ from precision_time.zoo.tables.decoders import GPT, GPT_OSS, LLAMA, LORA, MLA, N
 from precision_time.zoo.workload import Symbol
 
 _SIZES = (
-    Symbol("batch_size", (2, 3), 5),
+    Symbol("batch_size", (2, 3), 5, apart=1),
     Symbol("seq_len", (64, 96, 128), 160, degree=2),
     Symbol("hidden", (64, 96), 160),
-    Symbol("heads", (4, 8), 16),
+    Symbol("heads", (4, 8), 16, apart=1, apart_with=("kv_heads",)),
     Symbol("head_dim", (16, 32), 48),
     Symbol("ffn", (80, 112), 208),
     Symbol("vocab", (320, 448), 640),
 )
-_KV_HEADS = Symbol("kv_heads", (2, 4), 8)
+_KV_HEADS = Symbol("kv_heads", (2, 4), 8, apart=1)
 _POSITIONS = Symbol("max_positions", (176, 272), 336)
 _ROUTED = (
-    Symbol("batch_size", (2, 3), 5),
+    Symbol("batch_size", (2, 3), 5, apart=1),
     Symbol("seq_len", (192, 256), 320),
     Symbol("hidden", (64, 96), 160),
-    Symbol("heads", (4, 8), 16),
+    Symbol("heads", (4, 8), 16, apart=1, apart_with=("kv_heads",)),
     Symbol("vocab", (320, 448), 640),
     Symbol("moe_ffn", (48, 72), 104),
     Symbol("experts", (12, 16), 24),

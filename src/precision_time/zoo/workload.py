@@ -42,6 +42,8 @@ class Symbol:
     """An input size that may vary without a new capture: every tensor dimension is a polynomial of it.
 
     `samples` are the sizes captured, one more than `degree`; `multiple_of` is the grid on which the polynomial holds.
+    `apart`: a size at which a dimension is one, where torch may run other operators, so that the step is stored apart;
+    `apart_with`: other symbols that have such a size wherever this one has.
     """
 
     name: str
@@ -49,9 +51,11 @@ class Symbol:
     check: int
     degree: int = 1
     multiple_of: int = 1
+    apart: int | None = None
+    apart_with: tuple[str, ...] = ()
 
 
-BATCH = Symbol("batch_size", (4, 6), 10)
+BATCH = Symbol("batch_size", (4, 6), 10, apart=1)
 SEQ = Symbol("seq_len", (64, 96), 160)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from precision_time.zoo.tables.language import BATCH_SEQ
+from precision_time.zoo.tables.language import SEQ as LENGTH
 from precision_time.zoo.workload import BATCH, SEQ, ZooEntry
 
+_SAMPLES = replace(BATCH, apart=None)
+"""Steps of one sample are those of the templates, which serve these models (zoo/templates.py)."""
 PLAIN: Mapping[str, Any] = {
     "attn": "heads",
     "q_lora": 0,
@@ -98,7 +100,7 @@ def decoder_entry(
         dataset="text",
         batch_size=batch_size,
         config=config,
-        symbols=BATCH_SEQ,
+        symbols=(_SAMPLES, LENGTH),
         clip_norm=1.0,
         attention=True,
         parameters=parameters,
@@ -122,7 +124,7 @@ def _experts(experts: int, topk: int, width: int, shared: int = 0, dense_layers:
 
 def _large(name: str, family: str, config: Mapping[str, Any], seq_len: int, parameters: int, source: str) -> ZooEntry:
     entry = decoder_entry(name, family, {**LLAMA, **config}, seq_len, parameters, source)
-    return replace(entry, symbols=(BATCH, SEQ), ships_math=False)
+    return replace(entry, symbols=(_SAMPLES, SEQ), ships_math=False)
 
 
 def _mixtral(name: str, shape: dict[str, Any], parameters: int) -> ZooEntry:

@@ -11,7 +11,7 @@ from typing import Any
 
 from precision_time.zoo.workload import BATCH, Symbol, ZooEntry
 
-IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32)
+IMAGE = Symbol("image_size", (128, 160, 224), 288, degree=2, multiple_of=32, apart=32)
 
 TORCHVISION = "torchvision model documentation"
 PADDED_COCO = {"image_size": (832, 1344)}
