@@ -497,12 +497,14 @@ def test_a_synchronous_device_does_one_thing_after_another(case: Case) -> None:
 @settings(max_examples=60)
 @given(cases(most=6), st.booleans())
 def test_waits_for_the_slowest_rank_come_with_every_reduction(case: Case, always: bool) -> None:
-    """What differs between ranks averages out over the micro-batches between two reductions."""
+    """What differs between ranks averages out over the micro-batches between two reductions, but not what runs once."""
     case = replace(case, reduces_always=always)
     alone, waiting = step_of(case), step_of(replace(case, wait_share=0.08))
     between = 1 if always or case.layout.zero >= 2 else case.micro_batches
     assert alone.straggler_wait_s == 0.0
-    assert waiting.straggler_wait_s == near(0.08 / between**0.5 * alone.step_s)
+    least, most = 0.08 / between**0.5 * alone.step_s, 0.08 * alone.step_s
+    assert least * (1 - 1e-9) <= waiting.straggler_wait_s <= most * (1 + 1e-9)
+    assert between > 1 or waiting.straggler_wait_s == near(most)
     assert waiting.step_s == near(alone.step_s + waiting.straggler_wait_s)
 
 
