@@ -88,7 +88,7 @@ def test_accumulation_waits_once_a_step() -> None:
 
 
 def test_one_more_micro_step_never_shortens_a_step_that_reduces_for_long() -> None:
-    """Gradients of 1,000 billion parameters over the network of 512 nodes: waits within micro-steps average out, but the
+    """Gradients of 1,000 billion parameters over the network of 512 nodes: waits of micro-steps average out, but the
     reduction stays as long."""
     job = Job("kimi-k2", precision="amp-fp16", batch_size=1, gpu="l40", gpus=4096, layout="tp=8,dp=512")
     steps = [predict(job.replace(grad_accum=n)).step.p50 for n in (1, 2, 3, 4, 8)]

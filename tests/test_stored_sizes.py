@@ -27,7 +27,7 @@ SMALLEST = {entry.builder: name for name, entry in sorted(SHIPPED.items(), key=l
 
 
 def sizes_of(entry: ZooEntry) -> Iterator[dict[str, int]]:
-    """The usual sizes, the smallest of each symbol, both with a batch of one as well, and others, the same in every run.
+    """The usual sizes, the smallest of each symbol, both with a batch of one too, and others; always the same.
 
     Decoders with a batch of one are those of the templates (tests/test_templates.py).
     """
