@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from precision_time import predict
 from precision_time.anchoring import Anchoring
 from precision_time.anchors.anchor import OWN, Anchor, JobDescriptor, environment_of, shares_of
 from precision_time.anchors.base import published, read_base, row_of_anchor, shipped_covariance
-from precision_time.anchors.covariance import EFFECTS, Covariance, JobColumns, self_variance, step_covariance
+from precision_time.anchors.covariance import EFFECTS, FADING, Covariance, JobColumns, self_variance, step_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.cli.main import main
 from precision_time.errors import DataError, JobError
@@ -25,15 +27,18 @@ from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.evaluation import evaluate
 from precision_time.fit.anchors import LEFT_OUT, ONE, fit_covariance, judge_anchored, judge_one
+from precision_time.fit.folds import HeldOut
 from precision_time.job import Job
+from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.timing.parameters import read_data
+from precision_time.timing.scaled import Factors
 
 TABLE = Path(__file__).parent.parent / "data" / "published" / "measurements.csv"
 NO_ANCHORS = Anchoring(use=False)
 DESCRIPTOR = JobDescriptor(
-    family="bert", model="bert 1 seq=2", gpu="g", arch="a", maths="fp32", precision="fp32", framework="pytorch",
-    setting="nchw", environment="lab", batch_size=8, gpus=1, shares=(1.0, 0.0, 0.0, 0.0), key="one",
+    family="bert", model="bert", gpu="g", arch="a", maths="fp32", precision="fp32", framework="pytorch",
+    setting="nchw", environment="lab", batch_size=8, gpus=1, shares=(1.0, 0.0, 0.0), key="one",
 )  # fmt: skip
 RESNET = Job("resnet50", gpu="a100-80gb-sxm", gpus=8, precision="amp-fp16", batch_size=256, memory_format="nhwc")
 
@@ -48,29 +53,48 @@ def anchor(ratio: float, job: JobDescriptor = DESCRIPTOR, name: str = "x") -> An
     return Anchor(job, name, "lab@1", "A", ratio, 1.0)
 
 
+def at_once(factors: Factors) -> float:
+    """Seconds of a step of kernels alone."""
+    return factors.kernels
+
+
+def held_out(known: Anchor) -> HeldOut:
+    """A row that its anchor tells of; its step is kernels alone."""
+    job = known.job
+    row = Row(
+        known.id, known.source, 1, known.trust, job.framework, job.model, job.family, job.gpu, job.precision, job.gpus,
+        known.measured_s, None, "", (), (), "",
+    )  # fmt: skip
+
+    def scaled(factors: Factors) -> dict[str, float]:
+        return {"forward": known.predicted_s * factors.kernels}
+
+    return HeldOut(row, job.family, known.predicted_s, 0.0, {}, True, job, scaled)
+
+
 # --- the arithmetic
 
 
 def test_one_anchor_by_hand() -> None:
     """Shrunk by effect^2 / (effect^2 + noise^2): 0.1^2 / (0.1^2 + 0.05^2) = 0.8."""
     known = Anchors([anchor(1.2)], covariance(0.05, family_maths=0.1))
-    correction = known.correction(replace(DESCRIPTOR, key="two"))
-    assert correction.factors["compute"] == pytest.approx(1.2**0.8)
-    assert correction.factors["host"] == 1.0
+    correction = known.correction(replace(DESCRIPTOR, key="two"), at_once)
+    assert correction.factors.kernels == pytest.approx(1.2**0.8)
+    assert correction.factors.host == 1.0
     assert correction.log_spread == pytest.approx(math.hypot(math.sqrt(0.01 * 0.2), 0.05))
     assert correction.informed == pytest.approx(0.8)
     assert correction.nearest[0].likeness == pytest.approx(0.01 / math.sqrt(0.01 * 0.0125), abs=1e-3)
 
 
-def test_a_term_is_corrected_by_what_it_moved_in_the_anchor() -> None:
-    """Half of the anchor's step is compute, so a step 10 % longer says 2 x as much of compute, before shrinkage."""
-    half = replace(DESCRIPTOR, shares=(0.5, 0.0, 0.5, 0.0))
+def test_a_factor_acts_on_what_it_moved_in_the_anchor() -> None:
+    """Half of the anchor's step is kernels, so a step 10 % longer says 2 x as much of kernels, before shrinkage."""
+    half = replace(DESCRIPTOR, shares=(0.5, 0.5, 0.0))
     known = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1))
-    correction = known.correction(replace(DESCRIPTOR, key="two"))
-    assert math.log(correction.factors["compute"]) == pytest.approx(2 * math.log(1.1), rel=1e-6)
-    both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half)
-    assert both.factors["compute"] == pytest.approx(both.factors["host"])
-    assert math.log(both.factors["host"]) == pytest.approx(math.log(1.1))
+    correction = known.correction(replace(DESCRIPTOR, key="two"), at_once)
+    assert math.log(correction.factors.kernels) == pytest.approx(2 * math.log(1.1), rel=1e-6)
+    both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half, at_once)
+    assert both.factors.kernels == pytest.approx(both.factors.host)
+    assert math.log(both.factors.host) == pytest.approx(math.log(1.1))
 
 
 def test_low_trust_rows_of_another_framework_do_not_correct() -> None:
@@ -78,45 +102,68 @@ def test_low_trust_rows_of_another_framework_do_not_correct() -> None:
     loose = replace(anchor(2.0, replace(DESCRIPTOR, framework="tensorflow1")), trust="C")
     for trust, framework, moves in (("C", "tensorflow1", True), ("C", "pytorch", False), ("A", "pytorch", True)):
         known = Anchors([replace(loose, trust=trust)], covariance(0.05, family_maths=0.1))
-        correction = known.correction(replace(DESCRIPTOR, key="two", framework=framework))
-        assert (correction.factors.get("compute", 1.0) > 1.1) == moves
+        correction = known.correction(replace(DESCRIPTOR, key="two", framework=framework), at_once)
+        assert (correction.factors.kernels > 1.1) == moves
 
 
-def test_effects_fade_with_batch_and_count() -> None:
-    jobs = JobColumns([DESCRIPTOR, replace(DESCRIPTOR, batch_size=32), replace(DESCRIPTOR, gpus=16)])
-    batch = covariance(model_framework_architecture_maths_setting_batch=1.0)
-    assert step_covariance(batch, jobs, jobs)[0] == pytest.approx([1.0, math.exp(-1.0), 1.0])
-    assert step_covariance(covariance(gpus=1.0), jobs, jobs)[0] == pytest.approx([1.0, 1.0, math.exp(-2.0)])
+def columns(jobs: Sequence[JobDescriptor], seconds: Sequence[float] | None = None) -> JobColumns:
+    return JobColumns(jobs, seconds or [1.0] * len(jobs))
+
+
+def test_errors_agree_less_where_steps_or_counts_differ() -> None:
+    jobs = columns([DESCRIPTOR, DESCRIPTOR, replace(DESCRIPTOR, gpus=16)], [1.0, 4.0, 1.0])
+    length, gpus = (step_covariance(covariance(**{name: 1.0}), jobs, jobs)[0] for name in ("length", "gpus"))
+    assert length == pytest.approx([1.0, math.exp(-2.0 / FADING), 1.0])
+    assert gpus == pytest.approx([1.0, 1.0, math.exp(-4.0 / FADING)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 10.0), st.floats(0.6, 1.6)), min_size=1, max_size=12),
+    st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)).filter(lambda shares: sum(shares) <= 1.0),
+)
+def test_a_longer_step_is_longer_once_corrected(rows: list[tuple[float, float]], shares: tuple[float, float]) -> None:
+    """Whatever the anchors say: all factors are the same, but for one that changes slowly with the step's length."""
+    job = replace(DESCRIPTOR, shares=(*shares, 1.0 - sum(shares)))
+    anchors = [Anchor(job, "x", "lab@1", "A", seconds, seconds / ratio) for seconds, ratio in rows]
+    known, lengths = Anchors(anchors, shipped_covariance()), np.geomspace(0.001, 100.0, 60)
+    found = [known.correction(job, lambda f, s=s: s * f.kernels).factors for s in lengths]  # type: ignore[misc]
+    ratios = {(round(f.host / f.kernels, 9), round(f.communication / f.kernels, 9)) for f in found}
+    assert len(ratios) == 1
+    steps = [seconds * f.kernels for seconds, f in zip(lengths, found, strict=True)]
+    assert all(after > before for before, after in pairwise(steps))
 
 
 def test_a_job_shares_everything_with_itself() -> None:
-    job, known = replace(DESCRIPTOR, shares=(0.6, 0.1, 0.2, 0.1)), shipped_covariance()
-    whole = step_covariance(known, JobColumns([job]), JobColumns([job]))[0, 0]
+    job, known = replace(DESCRIPTOR, shares=(0.6, 0.3, 0.1)), shipped_covariance()
+    whole = step_covariance(known, columns([job]), columns([job]))[0, 0]
     assert self_variance(known, job.shares) == pytest.approx(whole)
 
 
 def test_others_say_nothing() -> None:
     known = Anchors([anchor(2.0)], covariance(0.02, family_maths=0.1))
-    assert known.correction(replace(DESCRIPTOR, family="resnet")) == NONE
-    assert known.correction(DESCRIPTOR, without=("key",)) == NONE
-    assert known.correction(replace(DESCRIPTOR, maths="fp16")).factors["compute"] == 1.0
+    assert known.correction(replace(DESCRIPTOR, family="resnet"), at_once) == NONE
+    assert known.correction(DESCRIPTOR, at_once, without=("key",)) == NONE
+    assert known.correction(replace(DESCRIPTOR, maths="fp16"), at_once).factors.kernels == 1.0
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6), st.integers(1, 64), st.sampled_from(["fp32", "fp16"]))
 def test_more_anchors_never_make_less_sure(ratios: list[float], batch: int, maths: str) -> None:
-    cov = shipped_covariance()
+    shipped = shipped_covariance()  # without what agrees and yet corrects nothing, or not all
+    cov = replace(shipped, effects={**shipped.effects, "gpus": 0.0, "length": 0.0})
     jobs = [
         replace(DESCRIPTOR, key=f"{i}", batch_size=1 + i * batch, environment=f"{i % 2}") for i in range(len(ratios))
     ]
     anchors = [anchor(ratio, job, job.key) for ratio, job in zip(ratios, jobs, strict=True)]
     target = replace(DESCRIPTOR, key="target", maths=maths, environment=OWN)
-    spreads = [Anchors(anchors[:n], cov).correction(target).log_spread or 9.0 for n in range(1, len(anchors) + 1)]
+    numbers = range(1, len(anchors) + 1)
+    spreads = [Anchors(anchors[:n], cov).correction(target, at_once).log_spread or 9.0 for n in numbers]
     assert all(b <= a + 1e-9 for a, b in zip([9.0, *spreads], spreads, strict=False))
-    last = Anchors(anchors, cov).correction(target)
+    last = Anchors(anchors, cov).correction(target, at_once)
     assert 0.0 <= last.informed <= 1.0
     limit = max(abs(math.log(r)) for r in ratios) * len(ratios)
-    assert all(abs(math.log(f)) <= limit for f in last.factors.values())
+    assert all(abs(math.log(f)) <= limit for f in last.factors)
 
 
 def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
@@ -131,7 +178,7 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
             )
             for m in range(3) for p in ("fp32", "fp16") for b in (1, 8)
         ]  # fmt: skip
-        block = step_covariance(true, JobColumns(jobs), JobColumns(jobs)) + 0.02**2 * np.eye(len(jobs))
+        block = step_covariance(true, columns(jobs), columns(jobs)) + 0.02**2 * np.eye(len(jobs))
         logs = draw.multivariate_normal(np.zeros(len(jobs)), block)
         anchors += [anchor(math.exp(log), job) for log, job in zip(logs, jobs, strict=True)]
     fitted = fit_covariance(anchors)
@@ -140,8 +187,7 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
     same = ("family, maths", "family, architecture, maths", "family, framework, maths")
     maths = math.hypot(*(fitted.effects[effect] for effect in same))
     assert maths == pytest.approx(0.1, rel=0.25)
-    faded = fitted.effects["model, framework, architecture, maths, setting, batch"]  # a factor of 8 apart: nearly noise
-    assert math.hypot(fitted.noise["A"], faded) == pytest.approx(0.02, rel=0.3)
+    assert fitted.noise["A"] == pytest.approx(0.02, rel=0.3)
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT)
@@ -155,10 +201,11 @@ def test_what_is_left_out_moves_nothing(rule: str) -> None:
     known = {"unet": shipped_covariance()}
     usual = [0.2] * len(anchors)
     before, after = (
-        dict(zip([a.id for a in s], judge_anchored(s, usual, known, without), strict=True)) for s in (anchors, lied)
+        {row.held_out.row.id: row for row in judge_anchored(list(map(held_out, s)), usual, known, without)}
+        for s in (anchors, lied)
     )
-    assert after[judged.id][0] - before[judged.id][0] == pytest.approx(-math.log(3))  # the measurement alone moved
-    assert after[judged.id][1] == before[judged.id][1]
+    assert after[judged.id].seconds == before[judged.id].seconds
+    assert after[judged.id].spread == before[judged.id].spread
 
 
 def test_one_row_corrects_what_differs_from_it_in_one_way_by_hand() -> None:
@@ -176,17 +223,18 @@ def test_one_row_corrects_what_differs_from_it_in_one_way_by_hand() -> None:
     ]
     anchors = [anchor(ratio, job, job.key) for ratio, job in zip((1.3, 1.3, 1.0, 2.0), jobs, strict=True)]
     known, usual = {DESCRIPTOR.family: cov}, [0.2] * 4
-    same = judge_one(anchors, usual, known, ONE["another count or batch"])
+    rows = list(map(held_out, anchors))
+    same = judge_one(rows, usual, known, ONE["another size, batch or count"])
     assert len(same) == 2, "c differs in precision and d in its GPU"
-    assert all(mean < 0.01 and abs(log) < 0.01 for mean, log, _ in same)
-    other = judge_one(anchors, usual, known, ONE["another precision"])
-    assert [round(mean, 2) for mean, _, _ in other] == [0.23, 0.23, 0.0], "nothing is shared, so nothing moves"
-    assert all(spread < 0.2 for _, _, spread in same)
+    assert all(mean < 0.01 and abs(row.log_error) < 0.01 for mean, row in same)
+    other = judge_one(rows, usual, known, ONE["another precision"])
+    assert [round(mean, 2) for mean, _ in other] == [0.23, 0.23, 0.0], "nothing is shared, so nothing moves"
+    assert all(row.spread < 0.2 for _, row in same)
 
 
 def test_a_repository_is_one_environment() -> None:
     assert environment_of("NVIDIA/X@729963d:README.md#L8") == environment_of("NVIDIA/X@0a:other.md") == "NVIDIA/X"
-    assert shares_of({"forward": 1.0, "backward": 2.0, "host_gaps": 1.0}) == (0.75, 0.0, 0.25, 0.0)
+    assert shares_of({"forward": 1.0, "backward": 2.0, "host_gaps": 1.0}) == (0.75, 0.25, 0.0)
 
 
 # --- in an estimate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -24,9 +25,11 @@ from precision_time.timeline.rank import Rank
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Timeline
 from precision_time.timeline.trace import trace_events
+from precision_time.timing import scaled as scaling
 from precision_time.timing.host import HostCosts
-from precision_time.timing.passes import LAUNCH_LATENCY_S, UnitTimes, bucket_ready, pass_of
+from precision_time.timing.passes import FREE, LAUNCH_LATENCY_S, UnitTimes, bucket_ready, pass_of
 from precision_time.timing.program_times import DataTimes, SweepTimes
+from precision_time.timing.scaled import Factors, scaled
 
 US = 1e-6
 NONE = Segment.of([])
@@ -115,6 +118,9 @@ class Timed:
         self.synchronous, self.slowdown, self.wait_share = case.synchronous, case.slowdown, case.wait_share
         self.host = HostCosts(0, 0, 0, 0, 0, 0, case.step_us * US, 0.2, 1.0)
         self.unit_kinds = self.all_kinds = None
+        self.kernel_factor = self.host_factor = 1.0
+        self.overhead = FREE
+        self.send_s = self.tied_s = 0.0
         units = tuple(self._unit(f"blocks.{i}", unit) for i, unit in enumerate(case.units))
         tails = tuple(self._segment(rows, Phase.OPTIMIZER) for rows in case.tails)
         sweeps = [
@@ -633,6 +639,79 @@ def repeating(layout: Layout, host: int, device: int, wire: int, micro_batches: 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_cost_does_not_grow_with_accumulation(layout: Layout) -> None:
     assert fixed_cost(10**9, layout) == fixed_cost(10**4, layout) <= 15 * fixed_cost(2, layout)
+
+
+# --- corrected times --------------------------------------------------------------------------------------------------
+
+
+def corrected(case: Case, factors: Factors) -> Timeline:
+    """The step of the program with its times multiplied."""
+
+    def changed(one: Any, **fields: Any) -> Any:
+        if not isinstance(one, Timed):
+            return replace(one, **fields)
+        other = copy(one)
+        vars(other).update(fields)
+        return other
+
+    with patch.object(scaling, "replace", changed):
+        return simulate(scaled(timed(case), factors))
+
+
+def multiplied(case: Case, host: float, device: float, wire: float) -> Case:
+    """The case with the microseconds of every operator and collective multiplied."""
+
+    def rows_of(rows: Rows) -> Any:
+        return tuple((launch * host, kernel * device) for launch, kernel in rows)
+
+    units = (
+        Unit(*(rows_of(r) for r in (u.forward, u.backward, u.recompute)), u.gather_us * wire, u.reduce_us * wire)  # type: ignore[arg-type]
+        for u in case.units
+    )
+    return replace(
+        case, units=tuple(units), tails=tuple(map(rows_of, case.tails)), accumulate=rows_of(case.accumulate),
+        into_buckets=rows_of(case.into_buckets), out_of_buckets=rows_of(case.out_of_buckets),
+        step_us=case.step_us * host, broadcast_us=case.broadcast_us * wire,
+        buckets=tuple(replace(b, us=b.us * wire) for b in case.buckets),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+some_factors = st.builds(Factors, *[st.sampled_from([0.5, 0.8, 1.0, 1.25, 2.0])] * 3)
+
+
+@settings(max_examples=60)
+@given(cases(), st.sampled_from([0.5, 1.0, 2.0]), st.booleans())
+def test_one_factor_on_everything_is_that_factor_on_the_step(case: Case, factor: float, synchronous: bool) -> None:
+    case = replace(case, synchronous=synchronous)
+    timeline, plain = corrected(case, Factors(factor, factor, factor)), step_of(case)
+    assert timeline.step_s == pytest.approx(factor * plain.step_s, rel=1e-9)
+    assert timeline.communication_exposed_s == pytest.approx(factor * plain.communication_exposed_s, abs=1e-12)
+    assert sum(timeline.busy.values()) == pytest.approx(factor * sum(plain.busy.values()))
+
+
+@settings(max_examples=100)
+@given(cases(), some_factors)
+def test_corrected_steps_are_near_steps_of_corrected_operators(case: Case, factors: Factors) -> None:
+    """Where a pass waits for its own launches a bound stands for its operators."""
+    found = corrected(case, factors).step_s
+    exact = step_of(multiplied(case, factors.host, factors.kernels, factors.communication)).step_s
+    passes = len(case.order) * 3 * case.micro_batches + 8
+    assert found >= exact - passes * LAUNCH_LATENCY_S
+    assert found <= max(factors) * step_of(case).step_s + 1e-12
+    device_bound = step_of(case).host_gap_s < 1e-12 and factors.host <= min(factors.kernels, factors.communication)
+    if device_bound:
+        assert found <= exact + 1e-9 * exact + passes * LAUNCH_LATENCY_S * max(factors)
+
+
+@settings(max_examples=150)
+@given(cases(), some_factors, st.sampled_from([(1, 1, 2), (1, 3, 1), (2, 1, 1)]), st.booleans())
+def test_more_work_never_takes_less_corrected_time(
+    case: Case, factors: Factors, more: tuple[int, int, int], synchronous: bool
+) -> None:
+    case = replace(case, synchronous=synchronous)
+    assert corrected(multiplied(case, *more), factors).step_s >= corrected(case, factors).step_s - 1e-12
+    one_more = replace(case, runs=(*case.runs, (0, 1, 0))) if not case.buckets else case
+    assert corrected(one_more, factors).step_s >= corrected(case, factors).step_s - 1e-12
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------

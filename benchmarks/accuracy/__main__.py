@@ -3,7 +3,6 @@
     python -m benchmarks.accuracy                          all parts
     python -m benchmarks.accuracy steps layouts            some of: steps, layouts, kernels, collectives
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
-    python -m benchmarks.accuracy steps --from FILE        write the page again from FILE, without judging
 
 Run it from the root of the repository. On one core, steps take fifteen minutes, layouts eight, kernels seven,
 collectives three.
@@ -30,7 +29,7 @@ from benchmarks.accuracy import (
     step_page,
 )
 from benchmarks.accuracy.facts import Facts
-from benchmarks.accuracy.step_cache import read_runs, write_runs
+from benchmarks.accuracy.step_rows import write_runs
 from benchmarks.accuracy.steps import AWARE, board, judge_all
 from precision_time.errors import PrecisionTimeError
 from precision_time.fit.layouts import judge
@@ -53,7 +52,6 @@ class Options:
     results: Path
     readme: Path | None
     keep: Path | None = None
-    kept: Path | None = None
 
     def fill_readme(self, name: str, text: str) -> None:
         """Put `text` between the markers `name` of README."""
@@ -67,11 +65,8 @@ def steps(options: Options) -> None:
     path = options.tables / STEPS
     tables = [read_table(path), read_table(options.tables / LARGE_STEPS)]
     facts = Facts.of(path, tables[0])
-    if options.kept:
-        facts, runs = read_runs(options.kept, facts, tables[0].rows)
-    else:
-        runs = judge_all(tables[0].rows, _progress)
-        print(file=sys.stderr)
+    runs = judge_all(tables[0].rows, _progress)
+    print(file=sys.stderr)
     if options.keep:
         write_runs(options.keep, facts, runs)
     judged = board(facts, runs, tables)
@@ -133,13 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write (default benchmarks/results)")
     parser.add_argument("--readme", type=Path, help="README to fill (default: the repository's, with --results none)")
     parser.add_argument("--json", type=Path, dest="keep", help="keep every judged row of the steps in this file")
-    parser.add_argument("--from", type=Path, dest="kept", help="read the judged rows of the steps from this file")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.part if name not in PARTS]:
         parser.error(f"part {unknown[0]!r} is unknown; use {', '.join(PARTS)}")
     readme = given.readme or (README if given.results == RESULTS else None)
     try:
-        options = Options(required_data_folder(given.tables), given.results, readme, given.keep, given.kept)
+        options = Options(required_data_folder(given.tables), given.results, readme, given.keep)
         for name in given.part or PARTS:
             print(f"{name} ...", file=sys.stderr)
             PARTS[name](options)

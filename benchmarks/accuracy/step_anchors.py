@@ -9,27 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from precision_time.anchors.posterior import Anchors
-from precision_time.estimate.correction import Correction
 from precision_time.estimate.interval import Interval
 from precision_time.evaluation.rows import JudgedRow
-from precision_time.fit.anchors import covariances_without
-from precision_time.fit.folds import TRUSTED, HeldOut, spread_for
+from precision_time.fit.anchors import CorrectedRow, covariances_without, judge_anchored, judge_one
+from precision_time.fit.folds import HeldOut, spread_for
 
 SAME_JOB = ("key",)
-SAME_MODEL = ("model", "gpu", "framework")
 
 
 def anchored(judged: Sequence[HeldOut]) -> list[JudgedRow]:
     """The rows in the order of the table, corrected by all others, with the interval that is left."""
-    anchors = [held_out.anchor for held_out in judged]
-    by_family = {family: Anchors(anchors, covariance) for family, covariance in covariances_without(anchors).items()}
-    spreads = _usual_spreads(judged)
-    result = [
-        _corrected(each, by_family[each.descriptor.family].correction(each.descriptor, SAME_JOB), spreads[each.fold])
-        for each in judged
-    ]
-    return sorted(result, key=lambda j: j.row.line)
+    covariances = covariances_without([each.anchor for each in judged])
+    return _in_order(judge_anchored(judged, _usual_spreads(judged), covariances, SAME_JOB))
 
 
 def anchored_by_one(judged: Sequence[HeldOut]) -> list[JudgedRow]:
@@ -37,29 +28,21 @@ def anchored_by_one(judged: Sequence[HeldOut]) -> list[JudgedRow]:
 
     Of several such rows the one that leaves the narrowest interval is taken; rows without any are left out.
     """
-    by_family, spreads = covariances_without([held_out.anchor for held_out in judged]), _usual_spreads(judged)
-    result = []
-    trusted = [each for each in judged if each.row.trust in TRUSTED]
-    for each in trusted:
-        corrections = [
-            Anchors([other.anchor], by_family[each.descriptor.family]).correction(each.descriptor)
-            for other in trusted
-            if all(getattr(other.descriptor, name) == getattr(each.descriptor, name) for name in SAME_MODEL)
-            and other.descriptor.key != each.descriptor.key
-        ]
-        if corrections:
-            bare = math.hypot(spreads[each.fold], each.widening)
-            nearest = min(corrections, key=lambda correction: correction.narrowed(bare))
-            result.append(_corrected(each, nearest, spreads[each.fold]))
+    covariances = covariances_without([each.anchor for each in judged])
+    return _in_order([nearest for _, nearest in judge_one(judged, _usual_spreads(judged), covariances)])
+
+
+def _usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
+    """The spread of every row without anchors, with the base spread that the other folds give."""
+    bases = {fold: spread_for([j for j in judged if j.fold != fold] or judged) for fold in {j.fold for j in judged}}
+    return [math.hypot(bases[each.fold], each.widening) for each in judged]
+
+
+def _in_order(rows: Sequence[CorrectedRow]) -> list[JudgedRow]:
+    result = [
+        JudgedRow(
+            each.held_out.row, Interval.around(each.seconds, each.spread), each.terms, each.held_out.fits, seen=False
+        )
+        for each in rows
+    ]
     return sorted(result, key=lambda j: j.row.line)
-
-
-def _usual_spreads(judged: Sequence[HeldOut]) -> dict[str, float]:
-    """For every fold the base spread that the others give."""
-    return {fold: spread_for([j for j in judged if j.fold != fold] or judged) for fold in {j.fold for j in judged}}
-
-
-def _corrected(each: HeldOut, correction: Correction, base: float) -> JudgedRow:
-    breakdown = {term: seconds * correction.of(term) for term, seconds in each.breakdown.items()}
-    spread = correction.narrowed(math.hypot(base, each.widening))
-    return JudgedRow(each.row, Interval.around(sum(breakdown.values()), spread), breakdown, each.fits, seen=False)

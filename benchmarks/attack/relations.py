@@ -75,9 +75,11 @@ def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
 def one_more_gpu(job: Job, estimate: Estimate) -> str:
     if job.layout_spec.zero or job.layout_spec.pp * job.layout_spec.tp > 1 or job.nodes is not None:
         return ""
-    cluster = cluster_of(job.replace(gpus=job.gpus + 1))
+    here, cluster = cluster_of(job), cluster_of(job.replace(gpus=job.gpus + 1))
     if cluster.intra.widens_with_gpus and job.gpus < cluster.node.gpus_per_node:
         return ""  # every GPU of a mesh brings links of its own
+    if here.node != cluster.node:
+        return ""  # 9 V100 stand in a DGX-2, 8 in a DGX-1
     more = predict(job.replace(gpus=job.gpus + 1))
     return _not_less(f"{job.gpus + 1} GPUs against {job.gpus}", more.step.p50, estimate.step.p50)
 
@@ -181,8 +183,7 @@ def recompute_saves_memory(job: Job, estimate: Estimate) -> str:
     kept, again = job.replace(recompute="none", recompute_layers=None), job.replace(recompute="full")
     if memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):
         return f"recompute full needs {memory_of(again).peak_bytes:,} bytes, none {memory_of(kept).peak_bytes:,}"
-    # Corrections by measured steps scale compute and what hides behind it apart, so times are compared without.
-    kept_s, again_s = (predict(each.replace(anchors="none")).step.p50 for each in (kept, again))
+    kept_s, again_s = (predict(each).step.p50 for each in (kept, again))
     return _not_less("recompute full against none", again_s, kept_s)
 
 
@@ -216,8 +217,12 @@ def more_layers(job: Job, estimate: Estimate) -> str:
     layers = {**ENTRIES[job.model].config, **job.model_config}.get("layers")
     if not isinstance(layers, int):
         return ""
-    more = predict(job.replace(model_config={**job.model_config, "layers": 2 * layers}))
-    return _not_less("twice the layers", more.step.p50, estimate.step.p50)
+    for number in (layers + 1, 2 * layers):
+        more = predict(job.replace(model_config={**job.model_config, "layers": number}))
+        wrong = _not_less(f"{number} layers against {layers}", more.step.p50, estimate.step.p50)
+        if wrong:
+            return wrong
+    return ""
 
 
 RELATIONS: tuple[Relation, ...] = (

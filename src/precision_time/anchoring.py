@@ -10,6 +10,7 @@ from precision_time.anchors.base import published, shipped_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
 from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.assemble import SimulatedStep, step_terms
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
@@ -38,14 +39,13 @@ UNUSED_ANCHORS = "no given anchor is of this model's family, so none corrects th
 
 def correction_of(
     job: Job,
-    step: TrainingStep,
+    run: SimulatedStep,
     gpu: Gpu,
-    terms: Mapping[str, float],
     anchoring: Anchoring,
     base: bool,
     uncorrected: Callable[[Measured], tuple[TrainingStep, Gpu, Mapping[str, float], float]],
 ) -> tuple[Correction, tuple[str, ...]]:
-    """The correction of a step with these terms (seconds by name), and a note where given anchors go unused.
+    """The correction of a simulated step, and a note where given anchors go unused.
 
     `base`: whether the published rows may correct. They do not where the estimate rests on other constants than those
     that ship, on a calibrated device, or where the job excludes them. `uncorrected` predicts a measured job without
@@ -61,8 +61,9 @@ def correction_of(
         anchors = Anchors([*(published() if base else ()), *own], shipped_covariance())
     correction = NONE
     if anchors is not None:
-        descriptor = describe_job(job, step, gpu, terms, anchoring.framework, anchoring.source)
-        correction = anchors.correction(descriptor, anchoring.without)
+        terms = step_terms(run.timeline)
+        descriptor = describe_job(job, run.step, gpu, terms, anchoring.framework, anchoring.source)
+        correction = anchors.correction(descriptor, lambda f: run.scaled(f).timeline.step_s, anchoring.without)
     unused = set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (UNUSED_ANCHORS,) if unused else ()
 

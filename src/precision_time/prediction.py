@@ -11,7 +11,7 @@ from precision_time.anchoring import USUAL, Anchoring, correction_of
 from precision_time.anchors.sources import Measured
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import JobError
-from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, process_bytes, step_terms
+from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, process_bytes
 from precision_time.estimate.assumptions import assumptions
 from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
@@ -26,7 +26,6 @@ from precision_time.job.job import Job
 from precision_time.job.precision import Precision, parse_precision
 from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import catalog_of, cluster_of
-from precision_time.timeline.simulate import simulate
 from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import compute_peak
@@ -77,13 +76,14 @@ def _predict_one(
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
     if precision.tf32 and correction.count and cluster.gpu.has("fp32"):
         full = simulate_step(job, parse_precision("fp32"), cluster, constants)
-        limit_s = _correction(job, full, cluster, catalog, constants, anchoring)[0].seconds(step_terms(full.timeline))
-        correction = correction.at_most(step_terms(run.timeline), limit_s)  # TF32 is allowed, not ordered
+        full = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors)
+        limit = full.timeline.step_s / run.scaled(correction.factors).timeline.step_s
+        correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate: intervals, breakdown, memory, run.
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
-    events = partial(trace_events, run.timed, run.step.graph.modules, job.signature())
+    events = partial(trace_events, modules=run.step.graph.modules, title=job.signature())
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
 
 
@@ -97,8 +97,7 @@ def _correction(
 ) -> tuple[Correction, tuple[str, ...]]:
     """The correction of a simulated step, and a note where given anchors go unused."""
     uncorrected = partial(_uncorrected, catalog, constants)
-    terms = step_terms(run.timeline)
-    return correction_of(job, run.step, cluster.gpu, terms, anchoring, constants is None, uncorrected)
+    return correction_of(job, run, cluster.gpu, anchoring, constants is None, uncorrected)
 
 
 def simulate_step(
@@ -113,7 +112,7 @@ def simulate_step(
     works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
     timed = time_program(program, cluster, works, job.execution, constants)
     # The steady step: streams, stages and waits.
-    return SimulatedStep(step, timed, simulate(timed))
+    return SimulatedStep.of(step, timed)
 
 
 def _uncorrected(

@@ -25,7 +25,7 @@ DIGITS = 12
 class JobDescriptor:
     """What is known of a job when its errors are compared with those of others.
 
-    model        name, number of parameters and input sizes, with defaults filled in
+    model        name, whatever its sizes
     maths        arithmetic of its matrix products: fp64, fp32, tf32 or half
     setting      memory format, attention and execution, which decide the kernels
     environment  repository or document of a measurement; `OWN` for the user's jobs and measurements
@@ -85,10 +85,11 @@ def describe_job(
     source: str = OWN,
 ) -> JobDescriptor:
     """The descriptor of a job; `breakdown` (seconds by term) is that of the uncorrected prediction."""
-    sizes = " ".join(f"{k}={v}" for k, v in sorted(step.sizes.items()) if k != "batch_size")
-    model = f"{job.model.lower()} {step.parameter_count} {sizes}"
+    sizes = {name: value for name, value in sorted(step.sizes.items()) if name != "batch_size"}
     identity = (
-        model,
+        job.model.lower(),
+        step.parameter_count,
+        *sizes.items(),
         framework,
         step.batch_size,
         job.grad_accum,
@@ -100,7 +101,7 @@ def describe_job(
     )
     return JobDescriptor(
         family=family_of(job),
-        model=model,
+        model=job.model.lower(),
         gpu=job.gpu,
         arch=gpu.arch,
         maths="half" if step.precision.math in _HALF else step.precision.math,

@@ -1,31 +1,36 @@
 """From measured jobs to the correction of another job: the conditional mean and variance of its log errors.
 
 The logs of measured / predicted are normal with the covariance of `covariance.py`. Given the anchors' errors, the
-conditional mean of each term's log factor corrects that term, and the conditional variance narrows the interval.
+conditional means of the log factors correct the program's times, and the conditional variance narrows the interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.covariance import (
+    FADING,
     TRUSTS,
     Array,
     Covariance,
     JobColumns,
+    factor_covariances,
+    fading,
     self_variance,
     step_covariance,
-    term_covariances,
 )
 from precision_time.estimate.correction import INFORMED, NONE, AnchorUse, Correction
+from precision_time.timing.scaled import Factors
 
 NEAREST = 3
 """Anchors that a correction names."""
+STEEPEST = 0.9
+"""Largest fall of a log factor against the log of the step's length. Below one a longer step stays the longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Anchors:
         key = (job.family, job.framework)
         if key not in self._solved:
             anchors = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
-            jobs = JobColumns([a.job for a in anchors])
+            jobs = JobColumns.of(anchors)
             noise = self.covariance.noise_of([a.trust for a in anchors])
             between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
             residuals = np.array([a.residual for a in anchors])
@@ -69,10 +74,13 @@ class Anchors:
             self._solved[key] = _Solved(anchors, jobs, between, inverse, residuals)
         return self._solved[key]
 
-    def correction(self, job: JobDescriptor, without: Sequence[str] = ()) -> Correction:
+    def correction(
+        self, job: JobDescriptor, step_s: Callable[[Factors], float], without: Sequence[str] = ()
+    ) -> Correction:
         """The correction of a job by the anchors of its family.
 
-        Anchors that agree with it in all fields of `without` are left out; ("key",) leaves out those of the same job.
+        `step_s`: seconds of its step with the times of its program multiplied. Anchors that agree with the job in all
+        fields of `without` are left out; ("key",) leaves out those of the same job.
         """
         if job.family not in self._by_family:
             return NONE
@@ -83,22 +91,23 @@ class Anchors:
             use = use[[not _agree(a.job, job, without) for a in known]]
         if not len(use):
             return NONE
-        target = JobColumns([job])
+        target = JobColumns([job], [1.0])
         inverse = solved.inverse if len(use) == len(known) else np.linalg.inv(solved.between[np.ix_(use, use)])
-        of_terms = term_covariances(self.covariance, target, solved.jobs)
-        terms = {name: each[0, use] for name, each in of_terms.items()}
-        shares = solved.jobs.shares[use]
-        across = terms["whole"] + terms["gpus"]
-        for index, name in enumerate(INFORMED):
-            across += terms[name] * target.shares[0, index] * shares[:, index]
+        shared = {n: c[0, use] for n, c in factor_covariances(self.covariance, target, solved.jobs).items()}
+        of_factor = [shared[name] * solved.jobs.shares[use, at] for at, name in enumerate(INFORMED)]
         prior = self_variance(self.covariance, job.shares)
         weights = inverse @ solved.residuals[use]
-        whole = float(terms["whole"] @ weights)
-        factors = {
-            name: math.exp(whole + float((terms[name] * shares[:, index]) @ weights))
-            for index, name in enumerate(INFORMED)
-        }
-        remaining = max(prior - float(across @ inverse @ across), 0.0)
+        factors = Factors(*(math.exp(float((shared["environment"] + each) @ weights)) for each in of_factor))
+        # The last factor depends on the length of the step alone, and so slowly that it keeps the order of steps.
+        length = np.log2([step_s(factors) / factors.kernels])
+        of_length = shared["length"] * fading(length, solved.jobs.length[use])[0]
+        fall = steepest_fall(shared["length"] * weights, solved.jobs.length[use])
+        of_length *= min(1.0, STEEPEST / max(-fall, STEEPEST))
+        factors = factors.times(math.exp(float(of_length @ weights)))
+        corrects = shared["environment"] + of_length + np.asarray(job.shares) @ of_factor
+        across = corrects + shared["gpus"]
+        # the variance of log(true / corrected), where the correction leaves out what `across` says by number of GPUs
+        remaining = max(prior - float(corrects @ inverse @ (2.0 * across - corrects)), 0.0)
         own_spread = self.covariance.noise["B"]  # of the same job, measured again
         correlation = across / np.sqrt(prior * np.diag(solved.between)[use])
         nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
@@ -113,6 +122,18 @@ class Anchors:
                 for i, anchor in ((i, known[use[i]]) for i in nearest)
             ),
         )
+
+
+def steepest_fall(weights: Array, length: Array) -> float:
+    """The least slope, over ln(length), of the sum of `weights` that fade from their lengths (log2) on.
+
+    It is at one of these, on either side: in between, the sum bends away from zero.
+    """
+    apart = length[:, None] - length[None, :]
+    faded = np.exp(-np.abs(apart) / FADING) * weights / (FADING * math.log(2.0))
+    slopes = -(np.sign(apart) * faded).sum(axis=1)
+    at_once = (faded * (apart == 0.0)).sum(axis=1)
+    return float(np.min(slopes - np.abs(at_once)))
 
 
 def _loose(anchor: Anchor, job: JobDescriptor) -> bool:

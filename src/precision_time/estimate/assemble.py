@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,12 @@ from precision_time.hardware.prices import Rental
 from precision_time.ingest.pipeline.loader import Loader
 from precision_time.job.datasets import DATASETS
 from precision_time.job.job import Job
+from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import Timeline
 from precision_time.timeline.trace import with_loader
 from precision_time.timing.kernels import SOURCES
 from precision_time.timing.program_times import TimedProgram
+from precision_time.timing.scaled import UNCHANGED, Factors, scaled
 from precision_time.timing.signature_times import TimedSignatures
 from precision_time.timing.step_factors import Openness, group_seconds, shipped_openness
 
@@ -43,11 +45,19 @@ IDLE_POWER_SHARE = 0.35
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """One optimizer step of a job, from capture to timeline, uncorrected."""
+    """One optimizer step of a job, from capture to timeline."""
 
     step: TrainingStep
     timed: TimedProgram
     timeline: Timeline
+
+    @classmethod
+    def of(cls, step: TrainingStep, timed: TimedProgram) -> SimulatedStep:
+        return cls(step, timed, simulate(timed))
+
+    def scaled(self, factors: Factors) -> SimulatedStep:
+        """The step simulated again with the times of its program multiplied."""
+        return self if factors == UNCHANGED else SimulatedStep.of(self.step, scaled(self.timed, factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +68,35 @@ class Supplements:
     correction  by measured jobs
     rental      the price of the cluster, where the job names a provider
     loader      data loading beside training
-    events      the step as a trace in the Chrome format
+    events      the trace of a program in the Chrome format
     """
 
     notes: tuple[str, ...] = ()
     correction: Correction = NONE
     rental: Rental | None = None
     loader: Loader | None = None
-    events: Callable[[], dict[str, Any]] = dict
+    events: Callable[[TimedProgram], dict[str, Any]] = lambda timed: {}
 
 
 def assemble(
     job: Job, simulated: SimulatedStep, memory: Memory, cluster: Cluster, supplements: Supplements = Supplements()
 ) -> Estimate:
-    """The estimate of a job whose precision does not change during the run."""
-    step, timed, timeline = simulated.step, simulated.timed, simulated.timeline
+    """The estimate of a job whose precision does not change during the run. `simulated`: without the correction."""
     correction, rental = supplements.correction, supplements.rental
+    corrected = simulated.scaled(correction.factors)
+    step, timed, timeline = corrected.step, corrected.timed, corrected.timeline
     per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
-    breakdown = _corrected(step_terms(timeline), correction, floor_s)
+    uncorrected_s = simulated.timeline.step_s
+    breakdown = _above(min(floor_s, uncorrected_s), step_terms(timeline))
     train_s = sum(breakdown.values())
     bytes_total = float((per_kind * timed.works.nbytes).sum()) or 1.0
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
-    spread = correction.narrowed(_spread(spread_terms(timed, timeline, cluster.gpu.arch), cluster, step.family))
+    terms = spread_terms(simulated.timed, simulated.timeline, cluster.gpu.arch)
+    spread = correction.narrowed(_spread(terms, cluster, step.family))
     train = Interval.around(train_s, spread, floor_s)
-    forward_s = step_forward_seconds(timeline, job) * correction.of("forward")
+    forward_s = step_forward_seconds(timeline, job)
     times = run_times(job, step, train, supplements.loader, forward_s)
     loading, seconds, run = times.loading, times.step.p50, times.run
     breakdown["loader_stall"] = loading.stall_s if loading else 0.0
@@ -116,9 +129,9 @@ def assemble(
             cost_usd=run.scaled(usd_per_hour / 3600.0) if run and usd_per_hour is not None else None,
             energy_j=run.scaled(watts * cluster.gpus) if run and watts else None,
             assumptions=supplements.notes,
-            anchors=correction,
+            anchors=replace(correction, uncorrected_s=uncorrected_s) if correction.count else correction,
             loading=loading,
-            events=_drawn(supplements.events, train_s / timeline.step_s if correction.count else 1.0, train_s, loading),
+            events=_drawn(partial(supplements.events, timed), train_s, loading),
             rental=rental if price is None else None,
         )
     )
@@ -136,26 +149,11 @@ def _communication(timeline: Timeline) -> dict[str, dict[str, float]]:
     }
 
 
-def _stretched(events: Callable[[], dict[str, Any]], ratio: float) -> dict[str, Any]:
-    """The trace of the simulated step, scaled to the step that anchors corrected."""
-    trace = events()
-    return {
-        **trace,
-        "traceEvents": [
-            {**event, **{key: event[key] * ratio for key in ("ts", "dur") if key in event}}
-            for event in trace["traceEvents"]
-        ],
-    }
-
-
 def _drawn(
-    events: Callable[[], dict[str, Any]], ratio: float, train_s: float, loading: Loading | None
+    events: Callable[[], dict[str, Any]], train_s: float, loading: Loading | None
 ) -> Callable[[], dict[str, Any]]:
-    """The trace scaled by anchors, with the loader on a track of its own."""
-    drawn = events if ratio == 1.0 else partial(_stretched, events, ratio)
-    if loading is None:
-        return drawn
-    return partial(_beside_loader, drawn, train_s, loading)
+    """The trace, with the loader on a track of its own."""
+    return events if loading is None else partial(_beside_loader, events, train_s, loading)
 
 
 def _beside_loader(events: Callable[[], dict[str, Any]], train_s: float, loading: Loading) -> dict[str, Any]:
@@ -215,16 +213,15 @@ def step_terms(timeline: Timeline) -> dict[str, float]:
     }
 
 
-def _corrected(terms: dict[str, float], correction: Correction, floor_s: float) -> dict[str, float]:
-    """The terms times the anchors' factors; the step is never below the floor of its kernels."""
-    corrected = {term: seconds * correction.of(term) for term, seconds in terms.items()}
-    low = min(floor_s, sum(terms.values())) / (sum(corrected.values()) or 1.0)
-    return {term: seconds * max(low, 1.0) for term, seconds in corrected.items()}
+def _above(floor_s: float, terms: dict[str, float]) -> dict[str, float]:
+    """The terms, raised alike where anchors lower the step below the floor of its kernels."""
+    raised = max(floor_s / (sum(terms.values()) or 1.0), 1.0)
+    return {term: seconds * raised for term, seconds in terms.items()}
 
 
-def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+def _sources(timed: TimedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
     """Shares of the step by source; the share that anchors explain counts as measured."""
-    by_source = per_kind @ timed.source_s
+    by_source = per_kind @ timed.source_s * timed.kernel_factor
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[timed.host_source] += timeline.host_gap_s
     seconds[timed.communication_source] += timeline.communication_exposed_s

@@ -203,8 +203,8 @@ def _wrapped(sentence: str) -> list[str]:
 def _anchors(estimate: Estimate) -> list[str]:
     """By how much measured jobs (anchors) changed the step, and the most similar of them with their sources."""
     anchors = estimate.anchors
-    step = sum(estimate.breakdown.values())
-    before = sum(seconds / anchors.of(term) for term, seconds in estimate.breakdown.items())
+    stall_s = estimate.breakdown.get("loader_stall", 0.0)
+    step, before = sum(estimate.breakdown.values()) - stall_s, anchors.uncorrected_s or 1.0
     jobs = "1 measured job" if anchors.count == 1 else f"{anchors.count} measured jobs"
     lines = [f"corrected by {jobs} of this family (anchors), step {step / before - 1:+.1%}; most similar:"]
     for use in anchors.nearest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.base import COLUMNS, row_of_anchor
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, JobColumns, effect_matrices
 from precision_time.anchors.posterior import Anchors
-from precision_time.estimate.correction import INFORMED, Correction
 from precision_time.fit.cases import cases
 from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
 from precision_time.fit.provenance import parameters_digest, provenance
@@ -32,15 +32,16 @@ from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
+from precision_time.timing.scaled import Factors
 
 OUTPUT = Path(__file__).parent.parent / "anchors" / "data" / "published.json"
 LIKELY_EFFECT = 0.05
 LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
 """Medians of the log-normal priors: with ten effects and nine families, data alone would put some at zero."""
-PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.5
-_LARGEST = {"host": 0.1}
-"""Upper bound of an effect's standard deviation, 0.6 for any other: host costs are known that well, and anchors that
-wait for their host must not slow the kernels of a job that does not."""
+PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.1
+_LARGEST = {"host": 0.1, "communication": 0.2}
+"""Upper bound of an effect's standard deviation, 0.6 for any other: host and collective costs are known that well, and
+anchors that wait must not slow the kernels of a job that does not."""
 
 
 def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
@@ -48,7 +49,7 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
     blocks = []
     for family in sorted({a.job.family for a in anchors}):
         members = [a for a in anchors if a.job.family == family]
-        jobs = JobColumns([a.job for a in members])
+        jobs = JobColumns.of(members)
         matrices = effect_matrices(jobs, jobs)
         trusts = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
         blocks.append((np.array([matrices[e] for e in EFFECTS]), trusts, np.array([a.residual for a in members])))
@@ -94,24 +95,42 @@ def usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
     return [math.hypot(base, j.widening) for j in judged]
 
 
-def judge_anchored(
-    anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance], without: Sequence[str]
-) -> list[tuple[float, float]]:
-    """Log error and spread of every anchor once the others have corrected it.
+@dataclass(frozen=True, slots=True)
+class CorrectedRow:
+    """A held-out row that measured rows correct: seconds of its step by term, and the spread of log(step time)."""
 
-    `spreads` are those without anchors, `covariances` those fitted without each family; no anchor that agrees with the
-    row in all fields of `without` corrects it.
+    held_out: HeldOut
+    terms: Mapping[str, float]
+    spread: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def log_error(self) -> float:
+        """log(predicted / measured)."""
+        return math.log(self.seconds / self.held_out.row.measured_s)
+
+
+def judge_anchored(
+    judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance], without: Sequence[str]
+) -> list[CorrectedRow]:
+    """Every row once the others have corrected it.
+
+    `spreads` are those without anchors, `covariances` those fitted without each family; no row that agrees with the
+    judged one in all fields of `without` corrects it.
     """
+    anchors = [each.anchor for each in judged]
     by_family = {family: Anchors(anchors, covariance) for family, covariance in covariances.items()}
-    judged = []
-    for anchor, spread in zip(anchors, spreads, strict=True):
-        correction = by_family[anchor.job.family].correction(anchor.job, without)
-        judged.append((corrected(anchor.job, correction) - anchor.residual, correction.narrowed(spread)))
-    return judged
+    return [
+        _corrected(each, by_family[each.descriptor.family], spread, without)
+        for each, spread in zip(judged, spreads, strict=True)
+    ]
 
 
 ONE: dict[str, Callable[[JobDescriptor, JobDescriptor], bool]] = {
-    "another count or batch": lambda one, other: one.precision == other.precision,
+    "another size, batch or count": lambda one, other: one.precision == other.precision,
     "another precision": lambda one, other: one.precision != other.precision,
     "any of these": lambda one, other: True,
 }
@@ -119,65 +138,71 @@ ONE: dict[str, Callable[[JobDescriptor, JobDescriptor], bool]] = {
 
 
 def judge_one(
-    anchors: Sequence[Anchor],
+    judged: Sequence[HeldOut],
     spreads: Sequence[float],
     covariances: Mapping[str, Covariance],
-    differs: Callable[[JobDescriptor, JobDescriptor], bool],
-) -> list[tuple[float, float, float]]:
-    """Errors of the rows of trust A and B when one other row of their model on their GPU corrects them.
+    differs: Callable[[JobDescriptor, JobDescriptor], bool] = ONE["any of these"],
+) -> list[tuple[float, CorrectedRow]]:
+    """The rows of trust A and B when one other row of their model on their GPU corrects them.
 
-    For each row: the mean absolute error over all such other rows, and the log error and spread with the one that
-    leaves the narrowest interval. Rows without any such other row are left out.
+    For each row: the mean absolute error over all such other rows, and the row with the one that leaves the narrowest
+    interval. Rows without any such other row are left out.
     """
-    judged = []
-    trusted = [(anchor, spread) for anchor, spread in zip(anchors, spreads, strict=True) if anchor.trust in TRUSTED]
-    for anchor, spread in trusted:
-        job = anchor.job
-        by_one = []
-        for other, _ in trusted:
-            same_model = (other.job.model, other.job.gpu, other.job.framework) == (job.model, job.gpu, job.framework)
-            if same_model and other.job.key != job.key and differs(job, other.job):
-                correction = Anchors([other], covariances[job.family]).correction(job)
-                by_one.append((correction.narrowed(spread), corrected(job, correction) - anchor.residual))
-        if by_one:
-            narrowest, log_error = min(by_one)
-            judged.append((float(np.mean([abs(math.expm1(each)) for _, each in by_one])), log_error, narrowest))
-    return judged
+    result = []
+    trusted = [(j, spread) for j, spread in zip(judged, spreads, strict=True) if j.row.trust in TRUSTED]
+    for each, spread in trusted:
+        job = each.descriptor
+        rows = [
+            _corrected(each, Anchors([other.anchor], covariances[job.family]), spread)
+            for other, _ in trusted
+            if _of_one_model(other.descriptor, job) and differs(job, other.descriptor)
+        ]
+        if rows:
+            mean = float(np.mean([abs(math.expm1(row.log_error)) for row in rows]))
+            result.append((mean, min(rows, key=lambda row: row.spread)))
+    return result
+
+
+def _of_one_model(one: JobDescriptor, other: JobDescriptor) -> bool:
+    """Whether two jobs are of one model on one GPU, and not the same."""
+    return all(getattr(one, n) == getattr(other, n) for n in ("model", "gpu", "framework")) and one.key != other.key
+
+
+def _corrected(held_out: HeldOut, anchors: Anchors, spread: float, without: Sequence[str] = ()) -> CorrectedRow:
+    def step_s(factors: Factors) -> float:
+        return sum(held_out.scaled(factors).values())
+
+    correction = anchors.correction(held_out.descriptor, step_s, without)
+    return CorrectedRow(held_out, held_out.scaled(correction.factors), correction.narrowed(spread))
 
 
 FIELDS = ("n", "mape", "median_ape", "p90_ape", "signed_mean", "coverage_p10_p90")
 
 
-def statistics(judged: Sequence[tuple[float, float]]) -> ErrorStatistics:
-    """Statistics of (log error, spread) pairs."""
+def statistics(rows: Sequence[CorrectedRow]) -> ErrorStatistics:
+    """Statistics of corrected rows."""
     return ErrorStatistics.of(
-        [math.expm1(log_error) for log_error, _ in judged], [abs(error) <= Z90 * spread for error, spread in judged]
+        [math.expm1(row.log_error) for row in rows], [abs(row.log_error) <= Z90 * row.spread for row in rows]
     )
 
 
-def table_of_one(anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
+def table_of_one(judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
     """Errors where one measured row is all that is known of a family: over all such rows, and with the nearest."""
     rows = []
     for name, differs in ONE.items():
-        judged = judge_one(anchors, spreads, covariances, differs)
-        nearest = statistics([(log_error, spread) for _, log_error, spread in judged])
-        mean = float(np.mean([error for error, _, _ in judged])) if judged else None
+        corrected = judge_one(judged, spreads, covariances, differs)
+        nearest = statistics([row for _, row in corrected])
+        mean = float(np.mean([error for error, _ in corrected])) if corrected else None
         rows.append([name, percent(mean), *nearest.cells(FIELDS)])
     return Table(["one row, differing in", "MAPE, mean of all", *labels(FIELDS)], rows)
 
 
-def corrected(job: JobDescriptor, correction: Correction) -> float:
-    """Log factor on the whole step."""
-    factors = [correction.factors.get(name, 1.0) for name in INFORMED]
-    return math.log(sum(share * factor for share, factor in zip(job.shares, factors, strict=True)))
-
-
-def table(anchors: Sequence[Anchor], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
+def table(judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
     """Errors on the rows of trust A and B, by the fields that no anchor may share with them."""
     rows = []
     for name, without in LEFT_OUT.items():
-        judged = judge_anchored(anchors, spreads, covariances, without)
-        trusted = [pair for anchor, pair in zip(anchors, judged, strict=True) if anchor.trust in TRUSTED]
+        corrected = judge_anchored(judged, spreads, covariances, without)
+        trusted = [row for row in corrected if row.held_out.row.trust in TRUSTED]
         rows.append([name, *statistics(trusted).cells(FIELDS)])
     return Table(["no anchor shares with the row", *labels(FIELDS)], rows)
 
@@ -194,9 +219,8 @@ def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) ->
 
 def worth(judged: Sequence[HeldOut]) -> tuple[Table, Table]:
     """Errors of the rows held out by model family once other rows correct them: all other rows, and one row alone."""
-    anchors, spreads = [j.anchor for j in judged], usual_spreads(judged)
-    covariances = covariances_without(anchors)
-    return table(anchors, spreads, covariances), table_of_one(anchors, spreads, covariances)
+    spreads, covariances = usual_spreads(judged), covariances_without([j.anchor for j in judged])
+    return table(judged, spreads, covariances), table_of_one(judged, spreads, covariances)
 
 
 def run(tables: Path, judge_only: bool = False) -> None:

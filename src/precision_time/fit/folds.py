@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
-from precision_time.estimate.assemble import SimulatedStep, assemble, process_bytes, spread_terms
+from precision_time.estimate.assemble import SimulatedStep, assemble, process_bytes, spread_terms, step_terms
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.spread import widening
 from precision_time.estimate.step_memory import step_memory
@@ -22,6 +23,7 @@ from precision_time.fit.factors import fit
 from precision_time.layout.step_program import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.scaled import Factors
 from precision_time.timing.step_factors import Openness
 
 TRUSTED = ("A", "B")
@@ -57,6 +59,8 @@ class HeldOut:
     fits: bool
     descriptor: JobDescriptor
     """The job as anchors see it."""
+    scaled: Callable[[Factors], dict[str, float]]
+    """Seconds by term of the step with the times of its program multiplied."""
 
     @property
     def anchor(self) -> Anchor:
@@ -87,15 +91,21 @@ def judge(
         timed, timeline = case.run(constants)
         options, capacity = Options.of(case.job), case.cluster.gpu.memory_bytes
         memory_use = step_memory(case.step, case.program, options, capacity, process_bytes(case.cluster))
-        estimate = assemble(case.job, SimulatedStep(case.step, timed, timeline), memory_use, case.cluster)
+        simulated = SimulatedStep(case.step, timed, timeline)
+        estimate = assemble(case.job, simulated, memory_use, case.cluster)
         known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
         added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
         descriptor = describe_job(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
-        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, descriptor))
+        scaled = partial(_scaled_terms, simulated)
+        judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, descriptor, scaled))
     return judged
+
+
+def _scaled_terms(simulated: SimulatedStep, factors: Factors) -> dict[str, float]:
+    return step_terms(simulated.scaled(factors).timeline)
 
 
 def cross_validate(

@@ -100,7 +100,8 @@ def _times(timed: TimedProgram, span: Span) -> tuple[Array, Array]:
     """Start and duration of every operator: each starts when the one before has ended and the host has launched it."""
     segment = span.segment
     assert segment is not None
-    host, durations = timed.host_seconds(segment), timed.device_seconds(segment)
+    host = timed.host_seconds(segment) * timed.host_factor
+    durations = timed.device_seconds(segment) * timed.kernel_factor
     if timed.synchronous:
         return span.start_s + np.cumsum(host + durations) - durations, durations
     before = np.cumsum(durations) - durations

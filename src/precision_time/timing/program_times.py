@@ -28,7 +28,7 @@ from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.passes import BucketReady, Pass, UnitTimes, bucket_ready, pass_of, unit_times
+from precision_time.timing.passes import FREE, BucketReady, Pass, UnitTimes, bucket_ready, pass_of, unit_times
 from precision_time.timing.signature_times import (
     TimedSignatures,
     fields_of,
@@ -100,6 +100,11 @@ class TimedProgram(TimedSignatures):
     wait_share: float = 0.0
     slowdown: float = 1.0
     """Compute beside a collective of the data-parallel ranks, over compute alone."""
+    overhead: FrameworkOverhead = FREE
+    """Of the framework, on the passes of units and the update."""
+    kernel_factor: float = 1.0
+    host_factor: float = 1.0
+    """Factors that passes contain and the times of single operators do not (see `scaled`)."""
 
     @property
     def calls_per_kind(self) -> Array:
@@ -148,6 +153,7 @@ def time_program(
         all_kinds=kinds,
         wait_share=constants.rank_costs.wait_share(program.layout.gpus, program.length_spread),
         slowdown=_slowdown(program, joined),
+        overhead=overhead,
         communication_source="measured" if joined.measured else "learned",
     )
 
@@ -297,7 +303,9 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
                 again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
     for totals, times in runs:
         busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
-    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s
+    factor = timed.kernel_factor
+    busy = [seconds * factor for seconds in busy]
+    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s * factor
 
 
 _PHASES = tuple(Phase)

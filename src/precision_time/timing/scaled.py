@@ -1,0 +1,84 @@
+"""A timed program whose kernels, launches and collectives take other times than its models say.
+
+Measured jobs correct a prediction this way: their factors act on what the simulation takes in, not on what it gives.
+Time that hides behind other time then stays hidden until it is the longer, so that a job with more work is never the
+faster one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from precision_time.timing.layout_costs import FrameworkOverhead
+from precision_time.timing.passes import NOTHING, Pass, UnitTimes
+from precision_time.timing.program_times import DataTimes, SweepTimes, TimedProgram
+
+
+class Factors(NamedTuple):
+    """Factors on the seconds of kernels, of the host's launches, and of collectives."""
+
+    kernels: float = 1.0
+    host: float = 1.0
+    communication: float = 1.0
+
+    def times(self, factor: float) -> Factors:
+        """All factors multiplied, and so the step."""
+        return Factors(*(each * factor for each in self))
+
+
+UNCHANGED = Factors()
+
+
+def scaled(timed: TimedProgram, factors: Factors) -> TimedProgram:
+    """The program with its times multiplied. Where a pass's own model is not kept (what launching alone allows, room
+    for collectives) the result is an upper bound that grows with every time of the program."""
+    each = partial(_pass, factors=factors, overhead=timed.overhead, synchronous=timed.synchronous)
+    wire = factors.communication
+    late = max(factors.kernels, factors.host)
+    return replace(
+        timed,
+        units=tuple(UnitTimes(each(u.forward), each(u.backward), each(u.recompute)) for u in timed.units),
+        unit_data=tuple(_data(each_data, wire) for each_data in timed.unit_data),
+        stage_data=tuple(_data(each_data, wire) for each_data in timed.stage_data),
+        sweeps=tuple(
+            SweepTimes(tuple(map(each, s.tails)), each(s.accumulate), each(s.into_buckets), each(s.out_of_buckets))
+            for s in timed.sweeps
+        ),
+        bucket_s=tuple(seconds * wire for seconds in timed.bucket_s),
+        bucket_ready=tuple(b._replace(launch_bound_s=b.launch_bound_s * late) for b in timed.bucket_ready),
+        broadcast_s=timed.broadcast_s * wire,
+        send_s=timed.send_s * wire,
+        tied_s=timed.tied_s * wire,
+        host=replace(timed.host, step_s=timed.host.step_s * factors.host),
+        kernel_factor=timed.kernel_factor * factors.kernels,
+        host_factor=timed.host_factor * factors.host,
+    )
+
+
+def _data(times: DataTimes, factor: float) -> DataTimes:
+    return DataTimes(times.gather_s * factor, times.reduce_s * factor)
+
+
+def _pass(step: Pass, factors: Factors, overhead: FrameworkOverhead, synchronous: bool) -> Pass:
+    """A pass with its times multiplied. What is hidden may come out where the collective grows more than compute."""
+    if step is NOTHING:
+        return NOTHING
+    kernels, host, wire = factors
+    before_s = sum(step.exposed.values())
+    apart = wire - min(kernels, wire)
+    exposed = {g: (wire - apart) * e + apart * (e + step.hidden[g]) for g, e in step.exposed.items()}
+    hidden = {g: wire * (e + step.hidden[g]) - exposed[g] for g, e in step.exposed.items()}
+    waiting = sum(exposed.values())
+    kernel_s = step.device_s - before_s - step.gap_s
+    if synchronous:
+        kernel_s *= kernels
+        gap_s = step.gap_s * host
+        return Pass(kernel_s + gap_s + waiting, kernel_s, kernel_s, exposed, hidden, gap_s)
+    least = min(kernels, host)
+    launched = least * (step.launch_bound_s - before_s)
+    launched += (kernels - least) * kernel_s + (host - least) * step.host_s
+    device_s, host_s = kernel_s * kernels + waiting, step.host_s * host
+    seconds = overhead.pass_seconds(device_s, host_s) if step.gap_s else device_s
+    return Pass(seconds, host_s, launched + waiting, exposed, hidden, seconds - device_s)
