@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,16 @@ def test_a_valid_command_is_answered_and_a_wrong_one_refused() -> None:
     assert judged(Input("", ("predict", "resnet50", "--json"))).outcome == ANSWERED
     verdict = judged(Input("", ("predict", "resnet50", "--gpus", "-1")))
     assert (verdict.outcome, "gpus" in verdict.reason) == (REFUSED, True)
+
+
+def test_a_device_may_be_called_nan_and_a_number_may_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    far_down = {"based_on": "a100-80gb-sxm", "notes": "x " * 2000}
+    gpus = {"acme": far_down, "nan": {"based_on": "a100-80gb-sxm"}}
+    (tmp_path / "device.json").write_text(json.dumps({"gpus": gpus}), encoding="utf-8")
+    assert judged(Input("", ("gpus", "--device=device.json", "nan"))).outcome == ANSWERED
+    assert judge._answer("step nan ms", False, {"infiniband"}).outcome == DEFECT
+    assert judge._answer("step inf ms", False, {"infiniband"}).outcome == DEFECT
 
 
 def _raises() -> object:

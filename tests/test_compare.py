@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeEstimate, FakeInterval, FakeMemory, fake
-from precision_time.comparison import Comparison, Row, compare, cross
+from precision_time.comparison import Comparison, Row, compare, cross, crossed
 from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.text import interval_text
 from precision_time.job import Job
@@ -37,6 +37,17 @@ def test_cross_varies_the_last_axis_fastest_and_drops_repeats() -> None:
         (8, "fp32"),
         (8, "amp-fp16"),
     ]
+
+
+def test_more_jobs_than_anyone_compares_are_refused_before_they_are_made() -> None:
+    """360,000 jobs took more than a minute and 760 MB before the first was predicted."""
+    with pytest.raises(
+        JobError, match=r"^1,000,000 gpus x 4 precision make 4,000,000 jobs; give at most 20,000 at once$"
+    ):
+        cross(BASE, gpus=range(1, 1_000_001), precision=["fp32", "tf32", "bf16", "amp-bf16"])
+    several = [BASE, BASE.replace(model="gpt2")]
+    with pytest.raises(JobError, match=r"^2 models x 20,000 batch_size make 40,000 jobs"):
+        crossed(several, {"batch_size": range(20_000)})
 
 
 def test_a_job_that_fails_keeps_its_row() -> None:

@@ -29,9 +29,11 @@ _NAMES = {"inf": float("inf"), "nan": float("nan")}
 
 
 def input_entry(given: Input, folder: Path) -> Entry:
-    """An input as an entry; empty where it is too large to keep."""
+    """An input as an entry; empty where it is too large to keep, or has folders."""
     if given.call is not None:
         return {"kind": given.kind, "call": given.description} if given.description.endswith(")") else {}
+    if any(path.is_dir() for path in folder.iterdir()):
+        return {}
     files = {path.name: path.read_bytes().decode("utf-8", "replace") for path in folder.iterdir() if path.is_file()}
     return {"kind": given.kind, "arguments": list(given.arguments), "files": files}
 

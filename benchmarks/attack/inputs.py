@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.attack import samples
+from benchmarks.attack import samples, settings
 from benchmarks.attack.jobs import Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
 from precision_time.cli.flags import FLAGS
@@ -33,6 +34,12 @@ class Input:
     arguments: tuple[str, ...] = ()
     call: Call | None = None
     description: str = ""
+
+    def words(self, folder: Path) -> set[str]:
+        """All that the input calls something, also within its files: a device may be called "nan"."""
+        files = [path for path in folder.iterdir() if path.is_file()]
+        texts = [*self.arguments, *(path.read_bytes().decode("utf-8", "replace") for path in files)]
+        return {word for text in texts for word in re.findall(r"[\w.+-]+", text)}
 
     def show(self, folder: Path) -> str:
         """The input as text, with the contents of the files that it names."""
@@ -275,9 +282,37 @@ def stagger_file(source: random.Random, folder: Path) -> Input:
 
 def model_file(source: random.Random, folder: Path) -> Input:
     """A Hugging Face configuration, damaged; without torch this is refused, with it small models are traced."""
-    document = mutated(source, samples.HF_CONFIG, True)
+    document = mutated(source, source.choice((samples.HF_CONFIG, *samples.HF_CONFIGS)), True)
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     return Input("job file", ("predict", "hf:config.json", "--batch-size=1", *_json(source)))
+
+
+def sections(source: random.Random, folder: Path) -> Input:
+    """A job with sections that few jobs have, some of them wrong."""
+    fields = settings.wide_job(source)
+    if source.random() < 0.7:
+        return Input("sections", ("predict", _job_file(source, folder, fields), *_json(source)))
+    return _python("sections", "predict_time", fields)
+
+
+def comparison(source: random.Random, folder: Path) -> Input:
+    """Several values of several fields."""
+    return Input("comparison", (*settings.comparison(source, folder), *_json(source)))
+
+
+def evaluation(source: random.Random, folder: Path) -> Input:
+    """A table of all columns, with filters and outputs."""
+    return Input("evaluation", (*settings.evaluation(source, folder), *_json(source)))
+
+
+def gpu_catalog(source: random.Random, folder: Path) -> Input:
+    """The catalog with a device file."""
+    return Input("gpus", (*settings.catalog(source, folder), *_json(source)))
+
+
+def trained_predictor(source: random.Random, folder: Path) -> Input:
+    """A saved predictor, damaged."""
+    return Input("trained predictor", (*settings.trained(source, folder), *_json(source)))
 
 
 def _is_refused_before_running(document: Any) -> bool:
@@ -348,7 +383,8 @@ GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
     (20, job_file), (8, job_scalars), (10, job_text), (12, flags), (6, other_commands), (14, shapes), (20, limits),
     (8, python_arguments),
     (8, imports), (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line),
-    (2, cluster_file), (2, stagger_file), (1, model_file),
+    (2, cluster_file), (2, stagger_file), (2, model_file), (12, sections), (6, comparison), (4, evaluation),
+    (2, gpu_catalog), (1, trained_predictor),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
 

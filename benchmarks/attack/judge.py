@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def _command(given: Input) -> Verdict:
     if "Traceback" in error or "Traceback" in text:
         return Verdict(DEFECT, f"traceback: {error[-300:]}")
     if code == 0:
-        return _answer(text, "--json" in given.arguments, given.show(Path.cwd()).split())
+        return _answer(text, "--json" in given.arguments, given.words(Path.cwd()))
     if code != 2:
         return Verdict(DEFECT, f"exit code {code}: {error[:200]}")
     if text.strip():
@@ -87,7 +87,7 @@ def _refusal(lines: list[str]) -> Verdict:
     return Verdict(REFUSED, message)
 
 
-def _answer(text: str, as_json: bool, given: Sequence[str] = ()) -> Verdict:
+def _answer(text: str, as_json: bool, given: Collection[str] = ()) -> Verdict:
     if as_json:
         try:
             parsed = json.loads(text, parse_constant=_no_constant)
@@ -96,8 +96,7 @@ def _answer(text: str, as_json: bool, given: Sequence[str] = ()) -> Verdict:
         return _numbers(parsed)
     if any(not (c.isprintable() or c in "\n\t") for c in text):
         return Verdict(DEFECT, "control characters on standard output")
-    named = " ".join(given)  # a name in a table may be "nan"
-    if any(word in text.split() and word not in named for word in ("nan", "inf", "-inf")):
+    if any(word in text.split() and word not in given for word in ("nan", "inf", "-inf")):
         return Verdict(DEFECT, "nan or inf in the answer")
     return Verdict(ANSWERED)
 

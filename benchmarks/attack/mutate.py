@@ -77,7 +77,7 @@ def mutated(source: random.Random, value: Any, plain: bool = False) -> Any:
         elif kind < 0.8:
             result = _without(result, path)
         elif kind < 0.9:
-            result = replaced(result, path, _near(source, _at(result, path)))
+            result = replaced(result, path, near_value(source, _at(result, path)))
         else:
             result = _with_key(source, result, path)
     return result
@@ -112,7 +112,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
     return value
 
 
-def _near(source: random.Random, value: Any) -> Any:
+def near_value(source: random.Random, value: Any) -> Any:
     """A value a little different from a valid one."""
     if isinstance(value, bool) or value is None:
         return not value

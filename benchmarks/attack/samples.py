@@ -88,6 +88,12 @@ resnet50-amp,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,amp-fp16,sgd,
 bert-fp32,A,pytorch,bert-base,seq_len=128,32,1,v100-16gb-sxm,fp32,adamw,,0.21,invented
 bert-amp,B,pytorch,bert-base,seq_len=128,64,1,v100-16gb-sxm,amp-fp16,adamw,,0.14,invented
 """
+WIDE_TABLE = """id,source,trust,framework,execution,model,model_config,input,batch_size,grad_accum,gpus,nodes,gpu,system,precision,parallelism,optimizer,memory_format,attention,recompute,step_time_s,notes
+one,x,A,pytorch,eager,resnet50,,image_size=224,128,1,8,1,a100-80gb-sxm,,tf32,dp,sgd,nchw,,none,0.14,invented
+two,x,A,pytorch,compile,gpt2,,seq_len=1024,8,2,8,1,h100-80gb-sxm,,amp-bf16,dp,adamw,,flash,none,0.21,fused
+three,x,B,megatron,eager,gpt3-5b,layers=24;hidden=4096;heads=32,seq_len=2048,1,16,64,8,a100-80gb-sxm,selene,bf16-master,tp=4;pp=2,adam,,flash,selective,2.5,
+four,x,C,tensorflow2,,bert-large,,seq_len=128,32,1,16,2,v100-32gb-sxm,dgx2h,amp-fp16,dp,lamb,,,,0.3,no no_sync
+"""  # noqa: E501
 ANCHOR = (("step_time_s", 0.31), ("gpus", 1), ("precision", "fp32"), ("batch_size", 64), ("gpu", "a100-80gb-sxm"))
 NODES = (
     """NodeName=node1 Arch=x86_64 CoresPerSocket=32
@@ -120,6 +126,19 @@ STAGGER: dict[str, Any] = {
     ],
     "calibration": {"samples": 60, "patience_s": 0.5},
 }
+HF_CONFIGS: tuple[dict[str, Any], ...] = (
+    {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64, "intermediate_size": 128,
+     "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "max_position_embeddings": 128},
+    {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 64, "d_ff": 128, "d_kv": 16,
+     "num_heads": 4, "num_layers": 2, "vocab_size": 1000},
+    {"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 64, "intermediate_size": 128,
+     "num_attention_heads": 4, "num_hidden_layers": 2, "image_size": 64, "patch_size": 16, "num_channels": 3},
+    {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
+     "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 1000,
+     "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128},
+    {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2,
+     "n_positions": 128, "vocab_size": 1000},
+)  # fmt: skip
 HF_CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
     "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 1000,

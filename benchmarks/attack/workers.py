@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.attack.corpus import Entry, input_entry
 from benchmarks.attack.inputs import random_input
 from benchmarks.attack.jobs import models, random_job
-from benchmarks.attack.judge import DEFECT, judged, limit_memory
+from benchmarks.attack.judge import ANSWERED, DEFECT, judged, limit_memory
 from benchmarks.attack.relations import RELATIONS
 from precision_time.errors import PrecisionTimeError
 
@@ -142,7 +142,10 @@ def _inputs(seed: int, count: int) -> Findings:
                 before = set(os.listdir(folder))
                 entry = input_entry(given, folder)
                 verdict = judged(given)
-                left = set(os.listdir(folder)) - before - {"out"}
+                named = given.arguments if verdict.outcome == ANSWERED else ()
+                left = {
+                    name for name in set(os.listdir(folder)) - before - {"out"} if not any(name in a for a in named)
+                }
                 shown = f"seed {seed} {number}: {given.show(folder)}"
             finally:
                 os.chdir(home)

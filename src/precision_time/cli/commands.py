@@ -63,7 +63,7 @@ def _by_predictor(options: Namespace, job: Job) -> str:
 def compare(options: Namespace) -> str:
     from precision_time.cli.progress import Progress
     from precision_time.comparison import compare as run
-    from precision_time.comparison import cross, distinct
+    from precision_time.comparison import crossed
 
     if options.plot:
         from precision_time.report.figure import image_kind, require_matplotlib
@@ -79,7 +79,7 @@ def compare(options: Namespace) -> str:
     bases = [
         job_of(source, {**fields, **first}, options.imported, options.allow_code) for source in options.source or [None]
     ]
-    jobs = distinct(job for base in bases for job in cross(base, **axes))
+    jobs = crossed(bases, axes)
     check_outputs(options, bases)
     with Progress("jobs") as progress:
         comparison = run(jobs, progress=progress, workers=None)

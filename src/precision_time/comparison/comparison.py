@@ -8,13 +8,14 @@ A job that cannot be predicted keeps its row, with the sentence that says why.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precision_time.errors import PrecisionTimeError
+from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job import Job
 from precision_time.processes import cores, map_chunks
 
@@ -100,10 +101,30 @@ class Comparison:
         return render(self)
 
 
+MOST_JOBS = 20_000
+"""Most jobs of one comparison; as many take about a minute."""
+
+
 def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:
-    """The base job with every combination of the fields' values, the first field varying slowest, none twice."""
-    combinations = itertools.product(*axes.values())
-    return distinct(base.replace(**dict(zip(axes, values, strict=True))) for values in combinations)
+    """The base job with every combination of the fields' values, the first field varying slowest, none twice.
+
+    Raises `JobError` for more than `MOST_JOBS`.
+    """
+    return crossed([base], axes)
+
+
+def crossed(bases: Sequence[Job], axes: Mapping[str, Sequence[Any]]) -> list[Job]:
+    """Every base job with every combination, as `cross` makes them."""
+    counts = {"models": len(bases), **{name: len(values) for name, values in axes.items()}}
+    total = math.prod(counts.values())
+    if total > MOST_JOBS:
+        made = " x ".join(f"{count:,} {name}" for name, count in counts.items() if count > 1)
+        raise JobError(f"{made} make {total:,} jobs; give at most {MOST_JOBS:,} at once")
+    return distinct(
+        base.replace(**dict(zip(axes, values, strict=True)))
+        for base in bases
+        for values in itertools.product(*axes.values())
+    )
 
 
 def distinct(jobs: Iterable[Job]) -> list[Job]:

@@ -1,0 +1,205 @@
+"""Random settings of commands that take several values, filters, outputs and folders: compare, evaluate, gpus, predict.
+
+As in `inputs`, an input is an answer or one sentence. What is written goes to `out` and names beside it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import io
+import json
+import random
+import shutil
+import tempfile
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attack import samples
+from benchmarks.attack.jobs import LAYOUTS, Fields, gpus, models, random_fields
+from benchmarks.attack.mutate import bad_value, mutated, mutated_text, near_value
+from precision_time.job.precision import PRECISIONS
+
+COUNTS = ("1", "2", "7", "8", "16", "1024", "1048576", "0", "-1", "8.0", "1e3", "1_0", "１６", "", " ", "8 ", "1048577")
+BATCHES = ("1", "3", "16", "16777216", "0", "1.5", "nan", "16777217")
+OUTPUTS = ("out.svg", "out.html", "out.csv", "out.json", "out", "", ".", "/dev/null", "missing/out.svg", "job.yaml",
+           "a\nb.svg", "$x^2$.svg", "out.svg/", "\u202eout.svg", "x" * 300 + ".svg")  # fmt: skip
+_DATA = Path(__file__).parents[2] / "data"
+
+
+def comparison(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """Arguments of `compare`: models and job files, lists of values, good and bad, and sometimes a picture."""
+    arguments = ["compare"]
+    for number in range(source.choice((1, 1, 1, 2, 3, 0))):
+        if source.random() < 0.25:
+            (folder / f"job{number}.json").write_text(json.dumps(random_fields(source)), encoding="utf-8")
+            arguments.append(f"job{number}.json")
+        else:
+            arguments.append(source.choice(models()) if source.random() < 0.9 else text_of(bad_value(source)))
+    for flag, known in (("gpus", COUNTS), ("batch-size", BATCHES), ("gpu", gpus()), ("precision", tuple(PRECISIONS))):
+        if source.random() < 0.45:
+            arguments += _lists(source, flag, known)
+    for _ in range(source.choice((0, 0, 1, 2))):
+        arguments.append(f"--layout={source.choice((*LAYOUTS, 'tp=0', 'dp=2,dp=2', 'pp=2,vpp=0', ''))}")
+    if source.random() < 0.04:  # drawing takes a second
+        arguments.append(f"--plot={source.choice(OUTPUTS)}")
+    if source.random() < 0.02:  # far more than anyone can read
+        many = ",".join(str(n) for n in range(1, source.choice((200, 2000))))
+        arguments += [f"--gpus={many}", f"--batch-size={many}", "--precision=fp32,tf32,bf16,amp-bf16"]
+    return tuple(arguments)
+
+
+def _lists(source: random.Random, flag: str, known: tuple[str, ...]) -> list[str]:
+    """A flag with one to four values, in one list or by repeating it."""
+    values = [source.choice(known) for _ in range(source.choice((1, 2, 2, 3, 4)))]
+    if source.random() < 0.15:
+        values.append(text_of(bad_value(source)))
+    if source.random() < 0.3:
+        return [f"--{flag}={value}" for value in values]
+    return [f"--{flag}={source.choice((',', ',', ', ', ',,')).join(values)}"]
+
+
+def text_of(value: Any) -> str:
+    """A value as an argument, without the byte that no argument can hold."""
+    text = "9" * 5000 if isinstance(value, int) and abs(value) > 10**300 else str(value)
+    return text.replace("\x00", "")[:100_000]
+
+
+def wide_job(source: random.Random) -> Fields:
+    """A job with the sections that few jobs have: a schedule, anchors, degrees, ranges, a loader, prices, systems."""
+    fields = random_fields(source)
+    sections: Fields = {
+        "schedule": [{"from_step": 0, "precision": "amp-bf16"}, {"from_step": 100, "precision": "fp32"}],
+        "anchors": [
+            "published",
+            {"step_time_s": 0.31, "gpus": 1, "precision": "fp32", "batch_size": 64},
+            "step_time_s=0.2,gpus=8",
+        ],
+        "layout": {"tp": 2, "pp": 2, "vpp": 2, "sp": True, "zero": 1, "schedule": "interleaved", "cp_comm": "ring"},
+        "input": source.choice(({"seq_len": "96..128"}, {"image_size": "128..224"}, {"seq_len": 4096})),
+        "data": {
+            "storage": "nfs-10gbe", "workers": 8, "format": "jpeg", "bytes_per_sample": 110_000, "samples": 1_281_167,
+            "cache": "explicit", "cache_gib": 100, "cache_policy": "lru", "cached": 0.5, "decode_ms": 4, "keep_ms": 0.1,
+            "prefetch_factor": 2, "cores": 64, "shared": True, "samples_per_read": 1, "prepared_bytes": 602_112,
+        },
+        "run": {
+            "epochs": 2, "dataset": "imagenet", "evaluation_samples": 50_000, "evaluation_every_epochs": 1,
+            "checkpoint_every_steps": 1000, "checkpoint_s": 20, "start_up_s": 60, "price": "any",
+        },
+        "model_config": {"layers": 4, "hidden": 256, "heads": 4, "head_dim": 64, "ffn": 512, "vocab": 1000},
+        "node": "dgx-a100", "nodes": 2, "system": "dgx2h", "clip_norm": 1.0, "no_sync": False, "loss_scale": "static",
+        "communication_dtype": "bfloat16", "recompute_layers": 2, "optimizer_impl": "fused",
+    }  # fmt: skip
+    for name in source.sample(sorted(sections), source.choice((1, 1, 2, 3))):
+        given = sections[name]
+        fields[name] = given if source.random() < 0.5 else changed(source, given)
+    if isinstance(fields.get("schedule"), list):
+        del fields["precision"]
+    if isinstance(fields.get("layout"), dict):
+        fields["gpus"] = source.choice((8, 16, 64))
+    return fields
+
+
+def changed(source: random.Random, value: Any) -> Any:
+    """A section with one to three changes, of which most stay near to what was valid."""
+    if not isinstance(value, (dict, list)) or source.random() < 0.3:
+        return bad_value(source, True) if source.random() < 0.5 else mutated(source, value, True)
+    result = json.loads(json.dumps(value))
+    for _ in range(source.choice((1, 1, 2, 3))):
+        key = source.choice(sorted(result)) if isinstance(result, dict) else source.randrange(len(result))
+        result[key] = near_value(source, result[key])
+    return result
+
+
+def evaluation(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """Arguments of `evaluate`: a table of all columns with some wrong cells, filters and outputs."""
+    header = samples.WIDE_TABLE.splitlines()[0].split(",")
+    rows = [line.split(",") for line in samples.WIDE_TABLE.strip().splitlines()[1:]]
+    for _ in range(source.choice((0, 1, 2, 4))):
+        row = source.choice(rows)
+        at = source.randrange(len(row))
+        row[at] = (
+            text_of(bad_value(source))[:500] if source.random() < 0.5 else text_of(near_value(source, row[at]))[:500]
+        )
+    if source.random() < 0.2:
+        header[source.randrange(len(header))] = source.choice((*header, "", "unknown", "=1+1", "STEP_TIME_S"))
+    rows = [[cell.replace("\n", " ").replace(",", ";") for cell in row] for row in rows]
+    text = "\n".join(",".join(row) for row in [header, *rows * source.choice((1, 1, 2, 50))])
+    (folder / "table.csv").write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+    arguments = ["evaluate", "table.csv"]
+    filters = {
+        "trust": "AB",
+        "precision": [*PRECISIONS],
+        "gpu": gpus(),
+        "model": models(),
+        "framework": ["pytorch", "megatron"],
+    }
+    for flag, known in filters.items():
+        if source.random() < 0.15:
+            arguments += _lists(source, flag, tuple(known))
+    if source.random() < 0.2:
+        arguments.append(f"--blind={source.choice((*PRECISIONS, 'x', ''))}")
+    if source.random() < 0.3:
+        arguments.append(f"--anchors={source.choice(('all', 'other-families', 'none', 'x', 'table.csv'))}")
+    if source.random() < 0.2:
+        arguments.append(f"--worst={source.choice(('0', '1', '1000000', '-1', 'x', '1e9'))}")
+    if source.random() < 0.2:
+        arguments.append(f"--csv={source.choice(('out', 'out.csv', 'table.csv', '/dev/null', 'missing/out.csv', ''))}")
+    return tuple(arguments)
+
+
+def catalog(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """Arguments of `gpus`: a device file, and what its entries are called."""
+    document = mutated(source, dict(samples.DEVICE), True)
+    (folder / "device.json").write_text(json.dumps(document), encoding="utf-8")
+    arguments = ["gpus", "--device=device.json"]
+    if source.random() < 0.5:
+        arguments.append("--prices")
+    if source.random() < 0.3:
+        arguments.append(source.choice(("acme", "rack", "a100", "x", "")))
+    return tuple(arguments)
+
+
+def trained(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """Arguments of `predict --predictor` with a damaged folder of trained predictors."""
+    shutil.copytree(_trained(), folder / "trained", dirs_exist_ok=True)
+    name = source.choice(("trained.json", "ernest.json"))
+    path = folder / "trained" / "ernest" / name
+    text = path.read_text(encoding="utf-8")
+    if source.random() < 0.5:
+        text = json.dumps(mutated(source, json.loads(text), True))
+    elif source.random() < 0.9:
+        text = mutated_text(source, text)
+    path.write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+    if name == "ernest.json" and source.random() < 0.8:  # damaged before it was saved
+        card = path.with_name("trained.json")
+        content = json.loads(card.read_text(encoding="utf-8"))
+        content["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        card.write_text(json.dumps(content), encoding="utf-8")
+    model = source.choice(("small-resnet", "small-vgg", "resnet50", "small-mlp"))
+    device = ("--gpu=this-cpu",) if source.random() < 0.5 else ()
+    return (
+        "predict",
+        model,
+        "--predictor=ernest",
+        "--trained=trained",
+        f"--batch-size={source.choice((1, 16, 64))}",
+        *device,
+    )
+
+
+@cache
+def _trained() -> Path:
+    """A folder with the predictor `ernest`, trained once in this process."""
+    from precision_time.cli.main import main
+
+    folder = Path(tempfile.mkdtemp(prefix="attack-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    arguments = ["train", "ernest", "--tables", str(_DATA), "--real-runs", str(_DATA / "small_networks")]
+    with redirect_stdout(io.StringIO()):
+        code = main([*arguments, "--output", str(folder / "trained")])
+    if code:
+        raise RuntimeError("the predictor for the attack cannot be trained")
+    return folder / "trained"
