@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from precision_time.bounded_cache import BUDGET
+from precision_time.bounded_cache import BUDGET, STRUCTURES
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
 from precision_time.job.job import OPTIMIZERS, Job
@@ -103,7 +103,13 @@ def soak(count: int, between: int, seed: int) -> Iterator[Point]:
         done += 1
         if len(spent) == between or done == count:
             ordered = sorted(spent)
-            yield Point(done, rss_mib(), BUDGET.held_bytes / 2**20, sum(spent) / len(spent), ordered[len(spent) // 2])
+            yield Point(
+                done,
+                rss_mib(),
+                (BUDGET.held_bytes + STRUCTURES.held_bytes) / 2**20,
+                sum(spent) / len(spent),
+                ordered[len(spent) // 2],
+            )
             spent = []
         if done == count:
             return

@@ -14,8 +14,8 @@ from precision_time.layout.segment import OpSignatures
 from precision_time.timing.calibrated import apply_calibration
 from precision_time.timing.interpolation import MonotoneCurve, SmoothSurface
 from precision_time.timing.kernels import SOURCES, KernelModel, KernelTimes, WorkTable
+from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions, operator_key
-from precision_time.timing.signature_times import kind_works
 from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, memory_work
 
 MODEL = KernelModel(scales={})

@@ -21,7 +21,7 @@ from precision_time.hardware import cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.job import Job
 from precision_time.job.precision import PRECISIONS
-from precision_time.layout.segment import Segment
+from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.step_program import Options, step_program
 from precision_time.prediction import predict
 from precision_time.timeline.simulate import simulate
@@ -265,7 +265,7 @@ def host_of_update(how: str, tensors: int, elements: int) -> tuple[float, float,
     kinds = [kind for _, kind in tail(parameters, PRECISIONS["fp32"], "adam", how).operators]
     found = [(works(kind, WorkOptions()) or [])[0] for kind in kinds]
     launches = np.array([work.launches for work in found])
-    host = float(host_costs("eager").per_kind(kinds, launches).sum())
+    host = float(host_costs("eager").per_kind(OpSignatures(kinds), launches).sum())
     return host, float(launches.sum()), sum(work.bytes for work in found)
 
 

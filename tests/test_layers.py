@@ -16,8 +16,8 @@ from precision_time.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.layout.segment import OpSignatures
 from precision_time.prediction import predict
+from precision_time.timing.kind_works import kind_works
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.signature_times import kind_works
 from precision_time.zoo.shallow import Shallow
 
 MODELS = ("resnet50", "bert-large", "t5-base", "gpt2", "llama3-8b", "vit-b-16", "jasper-10x5dr", "unet3d", "gpunet-0",

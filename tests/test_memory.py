@@ -51,7 +51,7 @@ def kept_by_a_layer(job: Job) -> tuple[int, int]:
     step = training_step(job)
     unit = step.layers.units[step.layers.blocks[1]]
     graph = step.layers.graph
-    found = lifetimes(graph, unit, local_bytes(step, job.framework), core_attention(graph, unit))
+    (found,) = lifetimes(graph, (unit,), local_bytes(step, job.framework), (core_attention(graph, unit),))
     return found.kept, found.kept - found.core
 
 
@@ -100,7 +100,7 @@ def test_peak_of_a_chain_of_linears() -> None:
     by_category = {c: sum(s.nbytes for s in graph.storages if s.category is c) for c in Category}
     assert by_category[Category.WEIGHTS] == by_category[Category.GRADIENTS] == layers * weight
     assert by_category[Category.INPUTS] == activation
-    found = lifetimes(graph, unit, [s.nbytes for s in graph.storages])
+    (found,) = lifetimes(graph, (unit,), graph.storage_bytes, ((),))
     assert found.kept == 2 * activation + 4  # inputs of the second and third layer, and the loss
     # Fullest while the middle layer's input gradient is made: beside the samples stand its own input, the gradient of
     # its output and the one being written, and the weight gradients of the last two layers. The loss is a scalar, and

@@ -1,9 +1,11 @@
 """Caches of results of functions, bounded together by bytes.
 
-Every cache whose number of keys grows with what is asked is made by `bounded`. All of them share one budget: when their
-entries hold more than `LIMIT_BYTES`, those that were used longest ago are dropped, from whichever cache they are. One
-order of age for all is what frees memory: an entry's key holds the objects it was derived from (a step, its graph), so
-these go only when everything derived from them goes, and all of it was last used by the same job.
+Every cache whose number of keys grows with what is asked is made by `bounded`. They share two budgets: results of one
+job (`BUDGET`), and what the jobs of one model and precision have in common (`STRUCTURES`), which takes longer to make
+and serves far more jobs than a result, so that results never displace it. When the entries of a budget hold more than
+its limit, those that were used longest ago are dropped, from whichever cache they are. One order of age for all is what
+frees memory: an entry's key holds the objects it was derived from (a step, its graph), so these go only when everything
+derived from them goes, and all of it was last used by the same job.
 
 A function whose arguments are few and fixed (a catalog, a data file of the package) keeps `functools.cache`.
 """
@@ -20,9 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-LIMIT_BYTES = 176 << 20
-"""Of all entries together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB with it
-(benchmarks/results/soak.md)."""
+LIMIT_BYTES, STRUCTURE_BYTES = 48 << 20, 208 << 20
+"""Of all entries of a budget together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB
+with them (benchmarks/results/soak.md)."""
 _KEEP = 0.75
 """Share of the limit that is kept when it is reached, so that entries are sorted by age only now and then."""
 _ENTRY_BYTES = 400
@@ -83,6 +85,7 @@ class Budget:
 
 
 BUDGET = Budget(LIMIT_BYTES)
+STRUCTURES = Budget(STRUCTURE_BYTES)
 
 
 class Cache(NamedTuple):

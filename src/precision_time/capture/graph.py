@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import overload
+from typing import Any, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +55,15 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str
+    _numel: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def numel(self) -> int:
-        return math.prod(self.shape)
+        known = self._numel
+        if known is None:  # asked for many times of a tensor that operators share
+            known = math.prod(self.shape)
+            object.__setattr__(self, "_numel", known)
+        return known
 
     @property
     def nbytes(self) -> int:
@@ -82,14 +87,19 @@ class OpSignature:
 
     def int_attr(self, name: str, default: int) -> int:
         value = self.attr(name, default)
-        return int(value) if isinstance(value, (int, float)) else default
+        return value if _is_number(value) else default
 
     def ints_attr(self, name: str) -> tuple[int, ...]:
         """A list of integers (stride, dilation ...); empty where the operator has none."""
         value = self.attr(name)
         if isinstance(value, tuple):
-            return tuple(int(v) for v in value if isinstance(v, (int, float)))
-        return (int(value),) if isinstance(value, int) else ()
+            return tuple([v for v in value if _is_number(v)])
+        return (value,) if _is_number(value) else ()
+
+
+def _is_number(value: AttrValue) -> TypeGuard[int]:
+    """Whether an attribute is a number, or one that follows from sizes (`timing.recording`)."""
+    return value is not None and not isinstance(value, (str, tuple))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +276,22 @@ def _by_call(values: Indices, call: Indices, count: int) -> list[tuple[int, ...]
     return [tuple(flat[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def exact_array(sizes: Sequence[int] | NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers whose sum is exact: Python's, where 64 bits may not hold it."""
+    if not len(sizes):
+        return np.zeros(0, dtype=np.int64)
+    largest = sizes.max() if isinstance(sizes, np.ndarray) else max(sizes)
+    kind: Any = np.int64 if float(largest) * len(sizes) < 2.0**61 else object
+    return np.asarray(sizes, dtype=kind)
+
+
 class Storages(Sequence[Storage]):
     """Storages as columns: their bytes, and what they share with those of the same model at other sizes."""
 
     __slots__ = ("nbytes", "spans")
 
-    def __init__(self, nbytes: Sequence[int], spans: Spans) -> None:
-        self.nbytes, self.spans = nbytes, spans
+    def __init__(self, nbytes: Sequence[int] | NDArray[Any], spans: Spans) -> None:
+        self.nbytes, self.spans = exact_array(nbytes), spans
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -286,10 +305,10 @@ class Storages(Sequence[Storage]):
             return tuple(self)[index]
         spans = self.spans
         category = _CATEGORIES[spans.category[index]]
-        return Storage(self.nbytes[index], int(spans.born[index]), int(spans.dies[index]), category)
+        return Storage(int(self.nbytes[index]), int(spans.born[index]), int(spans.dies[index]), category)
 
     def __iter__(self) -> Iterator[Storage]:
-        return (Storage(size, *span) for size, span in zip(self.nbytes, self.spans.rows(), strict=True))
+        return (Storage(size, *span) for size, span in zip(self.nbytes.tolist(), self.spans.rows(), strict=True))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -355,16 +374,16 @@ class OpGraph:
 
     def held_bytes(self) -> int:
         """Bytes of memory, without what it shares with the graphs of the same model at other sizes."""
-        own = 1000 * (len(self.kinds) if isinstance(self.kinds, tuple) else 0) + 40 * len(self.storages)
+        own = 1000 * (len(self.kinds) if isinstance(self.kinds, tuple) else 0) + 8 * len(self.storages)
         if self.skeleton is self.base:
             return own
         return own + 280 * len(self.calls) + 200 * len(self.storages) + 200 * len(self.parameters)
 
     @cached_property
-    def storage_bytes(self) -> Sequence[int]:
-        """Bytes of every storage."""
+    def storage_bytes(self) -> NDArray[Any]:
+        """Bytes of every storage, by `exact_array`."""
         storages = self.storages
-        return storages.nbytes if isinstance(storages, Storages) else [s.nbytes for s in storages]
+        return storages.nbytes if isinstance(storages, Storages) else exact_array([s.nbytes for s in storages])
 
     @cached_property
     def parameter_count(self) -> int:

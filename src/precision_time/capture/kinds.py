@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import AttrValue, OpSignature, TensorSpec
 
 
@@ -27,9 +27,11 @@ class Form:
     specs: tuple[TensorSpec, ...]
     kinds: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[tuple[str, Any], ...]], ...]
     names: tuple[str, ...]
+    fixed: Sequence[bool]
+    """Of every polynomial, whether its value is the same at all sizes."""
 
     @classmethod
-    def of(cls, kinds: Sequence[OpSignature]) -> Form:
+    def of(cls, kinds: Sequence[OpSignature], fixed: Sequence[bool]) -> Form:
         """Of operators that hold numbers of polynomials in place of dimensions."""
         numbers: dict[TensorSpec, int] = {}
 
@@ -37,7 +39,7 @@ class Form:
             return tuple([numbers.setdefault(spec, len(numbers)) for spec in specs])
 
         rows = tuple([(k.name, number(k.inputs), number(k.outputs), k.attrs) for k in kinds])
-        return cls(tuple(numbers), rows, tuple([kind.name for kind in kinds]))
+        return cls(tuple(numbers), rows, tuple([kind.name for kind in kinds]), fixed)
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -45,7 +47,7 @@ class Form:
     def renamed(self, rename: Mapping[str, str]) -> Form:
         """With other dtypes."""
         specs = tuple([TensorSpec(s.shape, rename.get(s.dtype, s.dtype)) for s in self.specs])
-        return Form(specs, self.kinds, self.names)
+        return replace(self, specs=specs)
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
@@ -124,11 +126,11 @@ def with_attribute(
     return tuple([OpSignature(k.name, k.inputs, k.outputs, _attrs_with(k.attrs, names, old, new)) for k in kinds])
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _form_with(form: Form, names: tuple[str, ...], old: float, new: float) -> Form:
     """The same form for all sizes."""
     kinds = [(name, ins, outs, _attrs_with(attrs, names, old, new)) for name, ins, outs, attrs in form.kinds]
-    return Form(form.specs, tuple(kinds), form.names)
+    return replace(form, kinds=tuple(kinds))
 
 
 def _attrs_with(

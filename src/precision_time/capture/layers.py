@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpGraph, Parameter, Phase, Skeleton
 
 BEFORE, AFTER = "before", "after"
@@ -75,7 +75,7 @@ def layered(graph: OpGraph) -> LayeredGraph:
     return LayeredGraph(graph, *_units(graph.skeleton))
 
 
-@bounded(Parameter)
+@bounded(Parameter, budget=STRUCTURES)
 def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
     """The units and their order, which do not depend on the input sizes."""
     owner = _owners(graph)
@@ -86,7 +86,7 @@ def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
     parameters = _parameters(graph, owner, order_of_names)
     forward: dict[str, list[int]] = defaultdict(list)
     backward: dict[str, list[int]] = defaultdict(list)
-    for i, phase in enumerate(phases):
+    for i, phase in zip(numbers_to(len(phases)), phases, strict=True):
         (forward if phase < Phase.BACKWARD else backward)[owner[i]].append(i)
     units: list[Unit] = []
     order: list[int] = []
@@ -102,6 +102,15 @@ def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
             units.append(Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name])))
         order.append(known[signature])
     return tuple(units), tuple(order)
+
+
+_NUMBERS: list[int] = []
+
+
+def numbers_to(count: int) -> list[int]:
+    """0, 1, 2 ... as the same objects each time: the units of all models hold a few numbers over and over."""
+    _NUMBERS.extend(range(len(_NUMBERS), count))
+    return _NUMBERS[:count]
 
 
 def _owners(graph: Skeleton) -> list[str]:

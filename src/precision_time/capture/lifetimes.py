@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import Category, OpGraph, Phase, Skeleton
 from precision_time.capture.layers import Unit
 
@@ -48,11 +48,12 @@ class Lifetimes:
     gradients: int
 
 
-def lifetimes(graph: OpGraph, unit: Unit, nbytes: Sequence[int], core: Collection[int] = ()) -> Lifetimes:
-    """The lifetimes of a unit's storages. `core`: its forward calls that selective recomputation runs again."""
-    # Sums of more bytes than an array holds exactly are Python's.
-    kind: Any = np.int64 if float(max(nbytes, default=0)) * max(len(nbytes), 1) < 2.0**62 else object
-    return _plan(graph.skeleton, unit, tuple(core)).at(np.array(nbytes, dtype=kind))
+def lifetimes(
+    graph: OpGraph, units: tuple[Unit, ...], nbytes: NDArray[Any], cores: tuple[tuple[int, ...], ...]
+) -> tuple[Lifetimes, ...]:
+    """The lifetimes of every unit's storages, which have `nbytes`. `cores`: the forward calls of each that selective
+    recomputation runs again."""
+    return _plan(graph.skeleton, units, cores).at(nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +61,10 @@ class _Level:
     """The bytes alive at some calls. Of the storages in the order of events, `sign` is 1 where one is born and -1 after
     it died; the first `passed[i]` events precede the end of `calls[i]`."""
 
-    storages: NDArray[np.intp]
+    storages: Indices
     sign: NDArray[np.int64]
-    passed: NDArray[np.intp]
-    calls: NDArray[np.intp]
+    passed: Indices
+    calls: Indices
 
     @classmethod
     def of(cls, born: Indices, dies: Indices, storages: Indices, calls: Sequence[int]) -> _Level:
@@ -74,58 +75,86 @@ class _Level:
         times = np.concatenate((np.maximum(born[here], first), dies[here] + 1))
         sign = np.repeat(np.array((1, -1), dtype=np.int64), np.count_nonzero(here))
         events = np.argsort(times, kind="stable")
+        passed = np.searchsorted(times[events], order, side="right")
+        # Bytes change only with an event, so of calls between two events the first stands for all.
+        changed = np.flatnonzero(np.diff(passed, prepend=0))
+        return cls(np.tile(storages[here], 2)[events], sign[events], passed[changed], order[changed])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Levels:
+    """Levels one after another. `starts`, `calls_before`: where the events and the calls of each begin, then the ends.
+    A level without calls has one at which nothing is alive."""
+
+    storages: NDArray[np.int32]
+    sign: NDArray[np.int8]
+    passed: NDArray[np.int32]
+    calls: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    calls_before: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, levels: Sequence[_Level]) -> _Levels:
+        starts = np.cumsum([0, *(len(level.storages) for level in levels)])
+        calls = [level.calls if len(level.calls) else np.array([-1]) for level in levels]
+        passed = [level.passed if len(level.calls) else np.array([0]) for level in levels]
         return cls(
-            np.tile(storages[here], 2)[events],
-            sign[events],
-            np.searchsorted(times[events], order, side="right").astype(np.intp),
-            order,
+            np.concatenate([level.storages for level in levels]).astype(np.int32),
+            np.concatenate([level.sign for level in levels]).astype(np.int8),
+            np.concatenate([each + start for each, start in zip(passed, starts, strict=False)]).astype(np.int32),
+            np.concatenate(calls).astype(np.int32),
+            starts.astype(np.int32),
+            np.cumsum([0, *map(len, calls)]).astype(np.int32),
         )
 
-    def fullest(self, nbytes: NDArray[Any]) -> tuple[int, int]:
-        """The most bytes alive at one of the calls, and the first such call (-1: none); both ends of a span count."""
-        if not len(self.calls) or not len(self.storages):
-            return 0, -1
-        level = np.concatenate(([0], np.cumsum(self.sign * nbytes[self.storages])))[self.passed]
-        place = int(np.argmax(level))
-        peak = int(level[place])
-        return (peak, int(self.calls[place])) if peak > 0 else (0, -1)
+    def fullest(self, nbytes: NDArray[Any]) -> tuple[list[int], list[int]]:
+        """Of each level the most bytes alive at one of the calls, and the first such call (-1: nothing is alive)."""
+        alive = _sums(self.sign * nbytes[self.storages])
+        first, last = self.calls_before[:-1], self.calls_before[1:]
+        level = alive[self.passed] - np.repeat(alive[self.starts[:-1]], last - first)
+        peaks = np.maximum.reduceat(level, first)
+        hits = np.flatnonzero(level == np.repeat(peaks, last - first))
+        calls = self.calls[hits[np.searchsorted(hits, first)]]
+        return np.maximum(peaks, 0).tolist(), np.where(peaks > 0, calls, -1).tolist()
+
+
+def _sums(values: NDArray[Any]) -> NDArray[Any]:
+    """Sums of the first 0, 1, 2 ... values."""
+    return np.concatenate((np.zeros(1, dtype=values.dtype), np.cumsum(values)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Which storages each figure of `Lifetimes` counts: the same at all input sizes."""
+    """Which storages each figure of the `Lifetimes` of some units counts: the same at all input sizes.
 
-    kept: Indices
-    handed: Indices
-    core: Indices
-    copies: Indices
-    taken: Indices
-    forward: _Level
-    blind: _Level
-    backward: _Level
-    graded: _Level
-    gradients: Indices
-    born: Indices
+    Figures are in the order kept, output, core, copies, taken of one unit after another; levels in the order forward,
+    blind, backward, graded of one unit after another.
+    """
+
+    counted: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    levels: _Levels
+    gradients: NDArray[np.int32]
+    born: NDArray[np.int32]
     """Of `gradients`."""
+    gradient_ends: NDArray[np.int32]
 
-    def at(self, nbytes: NDArray[Any]) -> Lifetimes:
-        graded, fullest = self.graded.fullest(nbytes)
-        return Lifetimes(
-            kept=_total(nbytes, self.kept),
-            output=_total(nbytes, self.handed),
-            core=_total(nbytes, self.core),
-            copies=_total(nbytes, self.copies),
-            taken=_total(nbytes, self.taken),
-            forward=self.forward.fullest(nbytes)[0],
-            blind=self.blind.fullest(nbytes)[0],
-            backward=self.backward.fullest(nbytes)[0],
-            graded=graded,
-            gradients=_total(nbytes, self.gradients[self.born <= fullest]),
+    def held_bytes(self) -> int:
+        """Bytes of memory."""
+        arrays = (self.counted, self.ends, self.gradients, self.born, self.levels.storages, self.levels.calls)
+        return 1500 + sum(a.nbytes for a in arrays) + self.levels.passed.nbytes + self.levels.sign.nbytes
+
+    def at(self, nbytes: NDArray[Any]) -> tuple[Lifetimes, ...]:
+        totals = np.diff(_sums(nbytes[self.counted])[self.ends]).tolist()
+        peaks, calls = self.levels.fullest(nbytes)
+        before = np.repeat(calls[3::4], np.diff(self.gradient_ends)) >= self.born
+        gradients = np.diff(_sums(nbytes[self.gradients] * before)[self.gradient_ends]).tolist()
+        return tuple(
+            [
+                Lifetimes(*(totals[5 * unit : 5 * unit + 5] + peaks[4 * unit : 4 * unit + 4] + [gradients[unit]]))
+                for unit in range(len(gradients))
+            ]
         )
-
-
-def _total(nbytes: NDArray[Any], storages: Indices) -> int:
-    return int(nbytes[storages].sum()) if len(storages) else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +175,6 @@ class _Traced:
     calls: int
 
 
-@bounded()
 def _traced(graph: Skeleton) -> _Traced:
     calls, category = graph.calls, graph.spans.category
     turn = calls.first(Phase.BACKWARD)
@@ -167,9 +195,33 @@ def _traced(graph: Skeleton) -> _Traced:
     )
 
 
-@bounded()
-def _plan(graph: Skeleton, unit: Unit, core: tuple[int, ...]) -> _Plan:
+@bounded(budget=STRUCTURES)
+def _plan(graph: Skeleton, units: tuple[Unit, ...], cores: tuple[tuple[int, ...], ...]) -> _Plan:
     traced = _traced(graph)
+    parts = [_of_unit(graph, traced, unit, core) for unit, core in zip(units, cores, strict=True)]
+    counted = [storages for part in parts for storages in part.counted]
+    gradients = [part.gradients for part in parts]
+    return _Plan(
+        np.concatenate(counted).astype(np.int32),
+        np.cumsum([0, *map(len, counted)]).astype(np.int32),
+        _Levels.of([level for part in parts for level in part.levels]),
+        np.concatenate(gradients).astype(np.int32),
+        np.concatenate([part.born for part in parts]).astype(np.int32),
+        np.cumsum([0, *map(len, gradients)]).astype(np.int32),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OfUnit:
+    """What `_Plan` holds, of one unit."""
+
+    counted: tuple[Indices, ...]
+    levels: tuple[_Level, ...]
+    gradients: Indices
+    born: Indices
+
+
+def _of_unit(graph: Skeleton, traced: _Traced, unit: Unit, core: tuple[int, ...]) -> _OfUnit:
     born, dies, turn, active = traced.born, traced.dies, traced.turn, traced.active
     forward, backward = (_within(calls, traced.calls) for calls in (unit.forward, unit.backward))
     own = np.flatnonzero(active & forward[born])
@@ -188,18 +240,17 @@ def _plan(graph: Skeleton, unit: Unit, core: tuple[int, ...]) -> _Plan:
     alive = np.concatenate((own, passing))
     weighted = np.concatenate((after, gradients))
     lasting = np.concatenate((dies[after], np.full(len(gradients), traced.calls)))
-    return _Plan(
-        kept=kept,
-        handed=own[leaves],
-        core=np.array(_inner(graph, kept.tolist(), core, traced.last_read), dtype=np.intp),
-        copies=kept[traced.casts[born[kept]]],
-        taken=taken[dies[taken] >= turn],
-        forward=_Level.of(born[alive], dies[alive], alive, unit.forward),
-        blind=_Level.of(born[alive], np.concatenate((unsaved, dies[passing])), alive, unit.forward),
-        backward=_Level.of(born[after], dies[after], after, unit.backward),
-        graded=_Level.of(born[weighted], lasting, weighted, unit.backward),
-        gradients=gradients,
-        born=born[gradients],
+    inner = np.array(_inner(graph, kept.tolist(), core, traced.last_read), dtype=np.intp)
+    return _OfUnit(
+        (kept, own[leaves], inner, kept[traced.casts[born[kept]]], taken[dies[taken] >= turn]),
+        (
+            _Level.of(born[alive], dies[alive], alive, unit.forward),
+            _Level.of(born[alive], np.concatenate((unsaved, dies[passing])), alive, unit.forward),
+            _Level.of(born[after], dies[after], after, unit.backward),
+            _Level.of(born[weighted], lasting, weighted, unit.backward),
+        ),
+        gradients,
+        born[gradients],
     )
 
 

@@ -23,7 +23,7 @@ def check_size(graph: OpGraph, parameters: int) -> None:
             f"model {graph.name} has {parameters:.3g} parameters at this model_config; the most are "
             f"{MOST_PARAMETERS:.0e}, so lower its sizes"
         )
-    largest = max(graph.storage_bytes, default=0)
+    largest = int(graph.storage_bytes.max(initial=0))
     if largest > MOST_TENSOR_BYTES:
         raise JobError(
             f"model {graph.name} has a tensor of {largest:.3g} bytes at this model_config, input and batch_size; the "

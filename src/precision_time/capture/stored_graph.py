@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.fp8 import fits, to_fp8, weight_operands
 from precision_time.capture.graph import OpGraph
@@ -26,32 +26,34 @@ def stored_graph(
     """
     variant = regime_of(precision) if attention == "flash" else f"{regime_of(precision)}.math"
     renames = tuple(dtype_renames(precision).items())
-    step = _step(file, member_at(file, variant, sizes), renames, merges_softmax(precision) and not as_traced)
+    member = member_at(file, variant, sizes)
+    merged = merges_softmax(precision) and not as_traced
+    step = _step(file, member, renames, merged) if renames or merged else _traced(file, member)
     if precision.fp8_scaling and not as_traced:
         kinds = step.form.at(step.polynomials.at(sizes))
         step = _in_fp8(step, precision.fp8_scaling, tuple(map(fits, kinds, _weight_operands(step))))
     return step.at(sizes)
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _step(file: str, variant: str, renames: tuple[tuple[str, str], ...], merged: bool) -> StoredStep:
     step = _traced(file, variant)
     step = step.renamed(dict(renames)) if renames else step
     return step.changed(merge_half_softmax) if merged else step
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _traced(file: str, variant: str) -> StoredStep:
     """In the dtypes it was traced in; what it holds beside dtypes serves all precisions of its regime."""
     return StoredStep.of(symbolic.load(shipped_file(file), variant), {})
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _weight_operands(step: StoredStep) -> list[tuple[int, ...]]:
     return weight_operands(step.unsized())
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _in_fp8(step: StoredStep, scaling: str, fitting: tuple[bool, ...]) -> StoredStep:
     """The step with those of its operators in fp8 whose dimensions fit, which is all that depends on sizes."""
     chosen = {kind for kind, fit in zip(step.form.unsized(), fitting, strict=True) if fit}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import (
     BYTES_PER_ELEMENT,
     Calls,
@@ -32,7 +32,7 @@ from precision_time.capture.graph import (
 from precision_time.capture.kinds import Form, Number, SizedKinds
 from precision_time.errors import CaptureError
 
-_LARGEST = 2.0**62
+_LARGEST = 2.0**61
 """Whole numbers below it are exact in arrays; larger ones are Python's."""
 
 
@@ -51,6 +51,8 @@ class Polynomials:
     coefficients: tuple[int, ...]
     starts: NDArray[np.intp]
     denominators: tuple[int, ...]
+    fixed: tuple[bool, ...]
+    """Whether the value of each is the same at all sizes."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Polynomials:
@@ -74,6 +76,7 @@ class Polynomials:
                 left, power = divmod(left, degree + 1)
                 powers.append(power)
             monomials.append(tuple(reversed(powers)))
+        varies = np.array([any(powers) for powers in monomials])[terms] & (np.array(coefficients, dtype=object) != 0)
         return cls(
             stored["name"],
             symbols,
@@ -82,6 +85,7 @@ class Polynomials:
             tuple(coefficients),
             np.array(starts, dtype=np.intp),
             tuple(denominators),
+            tuple((~np.logical_or.reduceat(varies, starts)).tolist()),
         )
 
     @property
@@ -121,7 +125,7 @@ class StoredStep:
     graph: OpGraph
     form: Form
     polynomials: Polynomials
-    factor: float
+    factor: int
     calls: Calls
     nbytes: NDArray[np.intp]
     spans: Spans
@@ -130,14 +134,14 @@ class StoredStep:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], rename: Mapping[str, str]) -> StoredStep:
-        step = cls.around(_without_sizes(stored), Polynomials.of(stored), 1.0)
+        step = cls.around(_without_sizes(stored), Polynomials.of(stored), 1)
         return step.renamed(rename) if rename else step
 
     @classmethod
-    def around(cls, graph: OpGraph, polynomials: Polynomials, factor: float) -> StoredStep:
+    def around(cls, graph: OpGraph, polynomials: Polynomials, factor: int) -> StoredStep:
         nbytes, spans, calls = graph.storage_bytes, spans_of(graph.storages), Calls.of(graph.calls)
         used, numbers = np.unique(calls.kind, return_inverse=True)
-        form = Form.of([graph.kinds[i] for i in used.tolist()])
+        form = Form.of([graph.kinds[i] for i in used.tolist()], polynomials.fixed)
         calls = calls.with_kinds(numbers.tolist())
         return cls(
             replace(graph, kinds=(), calls=calls, storages=Storages(nbytes, spans)),
@@ -145,7 +149,7 @@ class StoredStep:
             polynomials,
             factor,
             calls,
-            np.array(nbytes, dtype=np.intp),
+            nbytes.astype(np.intp),
             spans,
         )
 
@@ -155,7 +159,7 @@ class StoredStep:
             replace(p, dtype=rename.get(p.dtype, p.dtype), grad_dtype=rename.get(p.grad_dtype, p.grad_dtype))
             for p in self.graph.parameters
         )
-        factor = {old: _width(new) / _width(old) for old, new in rename.items()}.get("float32", 1.0)
+        factor = {old: _width(new) // _width(old) for old, new in rename.items()}.get("float32", 1)
         graph = replace(self.graph, parameters=parameters)
         return replace(self, graph=graph, form=self.form.renamed(rename), factor=factor, shares=True)
 
@@ -170,7 +174,9 @@ class StoredStep:
 
     def changed(self, change: Callable[[OpGraph], OpGraph]) -> StoredStep:
         """The step after a change that looks at no size."""
-        return StoredStep.around(change(self.unsized()), self.polynomials, self.factor)
+        graph = self.unsized()
+        after = change(graph)
+        return self if after is graph else StoredStep.around(after, self.polynomials, self.factor)
 
     def at(self, sizes: Mapping[str, int]) -> OpGraph:
         """The graph at concrete sizes."""
@@ -178,11 +184,7 @@ class StoredStep:
         graph = self.graph
         shapes = tuple([values[d] for p in graph.parameters for d in p.shape])
         skeleton = _skeleton(self, shapes)
-        largest = max(values)
-        taken = np.array(values, dtype=np.int64 if largest < _LARGEST else object)[self.nbytes]
-        nbytes: list[int] = taken.tolist()
-        if self.factor != 1.0:
-            nbytes = [int(size * self.factor) for size in nbytes]
+        nbytes = np.array(values, dtype=np.int64 if max(values) < _LARGEST else object)[self.nbytes] * self.factor
         return OpGraph(
             name=graph.name,
             kinds=SizedKinds(self.form, values),
@@ -190,14 +192,14 @@ class StoredStep:
             modules=skeleton.modules,
             storages=Storages(nbytes, skeleton.spans),
             parameters=skeleton.parameters,
-            buffer_bytes=int(values[graph.buffer_bytes] * self.factor),
+            buffer_bytes=values[graph.buffer_bytes] * self.factor,
             sizes=dict(sizes),
             assumptions=graph.assumptions,
             base=skeleton,
         )
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
     """The skeleton of a step; `shapes`: all dimensions of its parameters in order."""
     parameters = []

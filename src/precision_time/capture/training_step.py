@@ -278,7 +278,7 @@ class _Key:
 def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])
-    template = _template(key, config)
+    template = _template(key)
     if template is None:
         shallow = Shallow.of(config, key.depth)
         graph = _run_by(key, _traced(key, {**config, **shallow.changes}, sizes))
@@ -304,11 +304,16 @@ def _run_by(key: _Key, graph: OpGraph) -> OpGraph:
     return transform(graph, key.precision, key.execution, key.device_type)
 
 
-def _template(key: _Key, config: Mapping[str, Any]) -> Template | None:
+def _template(key: _Key) -> Template | None:
     """The stored step of this model, if any; a CPU's autocast casts other operators than the stored ones."""
     if key.device_type != "cuda" and key.precision.autocast:
         return None
-    template = template_for(key.builder, config, _attention(key))
+    return _shipped_template(key.builder, key.config, _attention(key))
+
+
+@bounded()
+def _shipped_template(builder: str, config: tuple[tuple[str, Any], ...], attention: str) -> Template | None:
+    template = template_for(builder, dict(config), attention)
     return template if template is not None and is_shipped(_name(template)) else None
 
 

@@ -68,7 +68,7 @@ def _execution(job: Job) -> str:
 def _precision(step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
     precision = step.precision
     notes = []
-    if precision.fp8_scaling and not any("scaled" in signature.name for signature in step.graph.kinds):
+    if precision.fp8_scaling and not any("scaled" in name for name in step.graph.skeleton.names):
         notes.append("fp8: no matrix multiply of this model qualifies (sizes in multiples of 16), so it runs in bf16")
     if precision.name == "fp32" and gpu.device_type != "cpu":
         notes.append(

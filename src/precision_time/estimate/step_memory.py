@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-import numpy as np
-
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
-from precision_time.capture.layers import AFTER, BEFORE
+from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.lifetimes import Lifetimes, lifetimes
 from precision_time.capture.optimizer import rule
 from precision_time.capture.training_step import TrainingStep
@@ -144,20 +142,32 @@ class _Parts:
 def _parts(step: TrainingStep, framework: str) -> _Parts:
     units, graph = step.layers.units, step.layers.graph
     sizes = local_bytes(step, framework)
-    lives = tuple(lifetimes(graph, unit, sizes, core_attention(graph, unit)) for unit in units)
-    parameters = [p for unit in units for p in unit.parameters]
-    weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
+    lives = lifetimes(graph, units, sizes, tuple(core_attention(graph, unit) for unit in units))
+    largest, largest_trained, weight, gradient = _widths(units)
+    inputs = graph.skeleton.spans.category == Category.INPUTS
     return _Parts(
         lives=lives,
-        largest=tuple(max((p.numel for p in u.parameters), default=0) for u in units),
-        largest_trained=tuple(max((p.numel for p in u.parameters if p.trainable), default=0) for u in units),
+        largest=largest,
+        largest_trained=largest_trained,
         weight_bytes=weight,
-        gradient_bytes=max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
+        gradient_bytes=gradient,
         tied=sum(p.numel for p in shared_weights(graph.skeleton, units) if p.trainable),
         boundary=next((life.taken for unit, life in zip(units, lives, strict=True) if unit.name == AFTER), 0),
-        inputs=sum(
-            graph.storage_bytes[i] for i in np.flatnonzero(graph.skeleton.spans.category == Category.INPUTS).tolist()
-        ),
+        inputs=int(graph.storage_bytes[inputs].sum()),
+    )
+
+
+@bounded(budget=STRUCTURES)
+def _widths(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+    """By unit the elements of the largest tensor of all and of the trainable; bytes of an element of weights and of
+    gradients."""
+    parameters = [p for unit in units for p in unit.parameters]
+    weight = max((BYTES_PER_ELEMENT[p.dtype] for p in parameters), default=4)
+    return (
+        tuple(max((p.numel for p in u.parameters), default=0) for u in units),
+        tuple(max((p.numel for p in u.parameters if p.trainable), default=0) for u in units),
+        weight,
+        max((BYTES_PER_ELEMENT[p.grad_dtype] for p in parameters), default=weight),
     )
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT
 from precision_time.capture.layers import Unit
 from precision_time.layout.program import Bucket, Buckets, Chunk
@@ -31,7 +31,7 @@ class Gradient:
     nbytes: int
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def stage_buckets(units: tuple[Unit, ...], chunks: tuple[Chunk, ...], wire_dtype: str | None) -> Buckets:
     """DDP's buckets of a rank that holds `chunks`, in the order they are reduced.
 
@@ -72,7 +72,7 @@ def _gradients(units: tuple[Unit, ...], chunks: tuple[Chunk, ...]) -> Iterator[G
                 use += 1
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _of_unit(unit: Unit) -> tuple[tuple[int, int, int], ...]:
     """Position in the unit's backward pass, elements and bytes of each gradient, as they arrive."""
     trained = sorted((p for p in unit.parameters if p.trainable and p.ready >= 0), key=lambda p: p.ready)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase
 from precision_time.capture.layers import BEFORE
@@ -16,12 +20,12 @@ _PRODUCTS = ("pt.quantize", "pt.scaled_mm")
 
 
 @bounded()
-def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
+def local_bytes(step: TrainingStep, framework: str) -> NDArray[Any]:
     """Bytes of each storage of the step's graph: of the rank's own tokens outside divided modules (sequence
     parallelism), in fp8 where only fp8 products read it in the backward pass, in fp32 where the framework's loss keeps
-    fp32."""
+    fp32. Whole numbers whose sums are exact."""
     graph = step.layers.graph
-    sizes = list(graph.storage_bytes)
+    sizes = graph.storage_bytes.copy()
     if step.sharded is not None:
         sharded = step.sharded.graph
         for unit in step.layers.units:
@@ -38,7 +42,7 @@ def local_bytes(step: TrainingStep, framework: str) -> tuple[int, ...]:
     if framework in FLOAT_LOSS:
         for index in _half_losses(graph):
             sizes[index] *= 2
-    return tuple(sizes)
+    return sizes
 
 
 def _leaving(step: TrainingStep) -> list[int]:

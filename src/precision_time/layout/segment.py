@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.kinds import SizedKinds, names_of
 
-Indices = NDArray[np.intp]
+Indices = NDArray[np.int32] | NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """Operators in order: for each its index into the program's `kinds`, its phase, the views before it, its module."""
 
-    kind: Indices
+    kind: NDArray[np.intp]
     phase: Indices
     views: Indices
     module: Indices
@@ -37,10 +37,10 @@ class Segment:
         """The segment with further operators of one phase after it."""
         if not kinds:
             return self
-        none = np.zeros(len(kinds), dtype=np.intp)
+        none = np.zeros(len(kinds), dtype=np.int32)
         more = (np.array(kinds, dtype=np.intp), none + phase, none, none)
-        columns = (self.kind, self.phase, self.views, self.module)
-        return Segment(*(np.concatenate(pair) for pair in zip(columns, more, strict=True)))
+        columns: Any = zip((self.kind, self.phase, self.views, self.module), more, strict=True)
+        return Segment(*map(np.concatenate, columns))
 
 
 class OpSignatures(Sequence[OpSignature]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import (
     BYTES_PER_ELEMENT,
     Category,
@@ -169,7 +169,7 @@ def _units(step: TrainingStep, inside: _Inside, recompute: str, copied: bool, wi
     return _divided_units(step, inside, recompute, copied, wire)
 
 
-@bounded(UnitProgram, OpSignatures)
+@bounded(UnitProgram, OpSignatures, budget=STRUCTURES)
 def _plain_units(skeleton: Skeleton, units: tuple[Unit, ...], recompute: str, copied: bool, wire: str | None) -> _Units:
     """Of ranks that exchange nothing within units: the same at all input sizes."""
     kinds = SignatureTable(len(skeleton.names))
@@ -208,7 +208,7 @@ def _stages(step: Updates, order: tuple[int, ...], units: _Units, cut: Cut) -> t
     return tuple(stages), _remembered(tuple(kinds.index)[len(units.more) :])
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _parts(units: tuple[Unit, ...], order: tuple[int, ...], pp: int, vpp: int) -> list[tuple[tuple[int, ...], ...]]:
     return cut_into_parts(order, units, pp, vpp)
 
@@ -271,7 +271,7 @@ def _swept(rows: tuple[tuple[int, Phase], ...]) -> Segment:
     return Segment.of([(kind, phase, 0, 0) for kind, phase in rows])
 
 
-@bounded(Parameter)
+@bounded(Parameter, budget=STRUCTURES)
 def shared_weights(skeleton: Skeleton, units: tuple[Unit, ...]) -> tuple[Parameter, ...]:
     """Weights of the unit before the blocks that the unit after them also reads: tied embeddings.
 
@@ -291,7 +291,7 @@ def _wire(step: TrainingStep, options: Options) -> tuple[float, float]:
     return (1.0 if fp8_weights else float(BYTES_PER_ELEMENT[weight])), float(BYTES_PER_ELEMENT[gradient])
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _widest(units: tuple[Unit, ...]) -> tuple[str, str | None]:
     """The widest dtype of a weight, and the dtype of the first gradient."""
     parameters = [p for unit in units for p in unit.parameters]

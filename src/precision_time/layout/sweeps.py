@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpSignature, Parameter, Phase, Skeleton
 from precision_time.capture.layers import Unit
 from precision_time.capture.optimizer import Sweep, Tail, sweep_kind, sweep_tail, tail
@@ -165,7 +165,7 @@ class Sizes:
     first: Parameter | None
 
 
-@bounded(Parameter)
+@bounded(Parameter, budget=STRUCTURES)
 def sizes_of(unit: Unit) -> Sizes:
     return _sizes_among(unit.parameters)
 

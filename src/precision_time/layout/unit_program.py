@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpGraph, OpSignature, Phase, Skeleton, TensorSpec
 from precision_time.capture.layers import AFTER, BEFORE, Unit
 from precision_time.capture.optimizer import Sweep, sweep_kind
@@ -57,7 +57,7 @@ def unit_program(
     )
 
 
-@bounded(Unit)
+@bounded(Segment, budget=STRUCTURES)
 def plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, ...]) -> UnitProgram:
     """The unit on a rank that runs the graph's own operators and exchanges nothing within units: the same at all input
     sizes. `copies`: numbers of the operators on its gradients after its backward pass."""
@@ -67,9 +67,9 @@ def plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, .
     attention = {int(graph.calls.kind[call]) for call in _attention_calls(graph, unit)}
     return UnitProgram(
         name=unit.name,
-        forward=_traced_segment(graph, unit.forward),
-        backward=_traced_segment(graph, unit.backward).then(copies, Phase.BACKWARD),
-        recompute=_traced_segment(graph, _recomputed(graph, unit, recompute)),
+        forward=_own_segment(graph, unit, "forward"),
+        backward=_own_segment(graph, unit, "backward").then(copies, Phase.BACKWARD),
+        recompute=_own_segment(graph, unit, "forward" if recompute == "full" and _is_block(unit) else recompute),
         forward_collectives=(),
         backward_collectives=(),
         recompute_collectives=(),
@@ -120,7 +120,7 @@ def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     return _core_attention(graph.skeleton, unit)
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _core_attention(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
     calls: list[int] = []
     inside = False
@@ -191,9 +191,9 @@ def _segment(step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layou
     return Segment.of(rows)
 
 
-def _traced_segment(graph: Skeleton, calls: Sequence[int]) -> Segment:
-    """Calls of a graph as they are."""
-    columns, at = graph.calls, np.array(calls, dtype=np.intp)
-    return Segment(
-        *(column[at].astype(np.intp) for column in (columns.kind, columns.phase, columns.views, columns.module))
-    )
+@bounded(budget=STRUCTURES)
+def _own_segment(graph: Skeleton, unit: Unit, name: str) -> Segment:
+    """Calls of the graph as they are: "forward" or "backward" ones, or those that a mode of recomputation repeats."""
+    calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else _recomputed(graph, unit, name)
+    of, at = graph.calls, np.array(calls, dtype=np.intp)
+    return Segment(of.kind[at].astype(np.intp), of.phase[at], of.views[at], of.module[at])

@@ -28,9 +28,10 @@ from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
+from precision_time.timing.kind_works import KindWorks, kind_works
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import busiest_stage, time_program
-from precision_time.timing.signature_times import KindWorks, host_of, kind_works, machine
+from precision_time.timing.signature_times import host_of, machine
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from precision_time.bounded_cache import bounded
 from precision_time.errors import JobError
 from precision_time.hardware.fabric import Cluster, Fabric, Group
 from precision_time.shipped import shipped_file
@@ -118,16 +119,15 @@ def collective_seconds(
     group = where.world if isinstance(where, Cluster) else where
     if group.ranks == 1:
         return CollectiveTime(np.zeros_like(size), np.full(size.shape, "none"), "learned", 0.0)
-    options = _options(collective, group, fit_used.constants)
+    options, nearer = _weighed(collective, group) if fit is None else _weigh(collective, group, fit.constants)
     if hierarchical and collective in _PHASES and group.domains > 1 and group.ranks_per_domain > 1:
-        options["hierarchical"] = _hierarchical(collective, group, fit_used.constants)
+        options = {**options, "hierarchical": _hierarchical(collective, group, fit_used.constants)}
     times = np.stack([option(size) for option in options.values()])
     best = np.argmin(times, axis=0)
     nothing = size == 0
     seconds = np.take_along_axis(times, best[None], axis=0)[0]
-    if group.domains > 1:  # a network between the ranks makes nothing faster
-        together = _options(collective, replace(group, domains=1, fullest=0), fit_used.constants)
-        seconds = np.maximum(seconds, np.min([option(size) for option in together.values()], axis=0))
+    if nearer:  # a network between the ranks makes nothing faster
+        seconds = np.maximum(seconds, np.min([option(size) for option in nearer.values()], axis=0))
     seconds = np.where(nothing, 0.0, seconds * 1e-6)
     choice = np.where(nothing, "none", np.array(list(options))[best])
     learned = fit_used.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
@@ -169,11 +169,25 @@ _NVLS_RANKS = 3
 (data/kernels/aic_nccl.parquet), as it keeps the ring there; it is modelled as no slower, so that ranks never help."""
 
 
-def _options(collective: str, group: Group, constants: Constants) -> dict[str, Callable[[Array], Array]]:
+Options = dict[str, Callable[[Array], Array]]
+
+
+def _weigh(collective: str, group: Group, constants: Constants) -> tuple[Options, Options]:
+    """What NCCL would weigh, and what it would if all ranks of several domains were in one."""
+    nearer = _options(collective, replace(group, domains=1, fullest=0), constants) if group.domains > 1 else {}
+    return _options(collective, group, constants), nearer
+
+
+@bounded()
+def _weighed(collective: str, group: Group) -> tuple[Options, Options]:
+    return _weigh(collective, group, fitted().constants)
+
+
+def _options(collective: str, group: Group, constants: Constants) -> Options:
     """Every algorithm/protocol that NCCL would weigh, as bytes -> microseconds."""
     if collective in ("all_to_all", "send_recv"):
         return {"p2p/Simple": _peer_to_peer(collective, group, constants)}
-    options: dict[str, Callable[[Array], Array]] = {}
+    options: Options = {}
     for protocol in PROTOCOLS:
         if protocol == "LL128" and not _ll128(group):
             continue

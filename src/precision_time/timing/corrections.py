@@ -111,14 +111,14 @@ TERMS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """The two axes of each table of g."""
 
 
-def covers(family: str, variant: str, features: Mapping[str, float | str]) -> bool:
+def covers(family: str, variant: str, features: Mapping[str, float]) -> bool:
     """Whether the kernel tables contain rows like this work: forward passes, 3x3 stride-1 convolutions, softmax and
     norms with a known row length, all products.
     """
     if family == CONV:
         return variant.startswith("fwd") and features.get("taps") == 9.0 and features.get("stride") == 1.0
     if family in ("softmax", "layer_norm"):
-        return variant == "fwd" and float(features.get("cols", 0.0)) >= 1.0
+        return variant == "fwd" and features.get("cols", 0.0) >= 1.0
     return family == MATMUL or (family == ATTENTION and variant.partition(".")[0] == "fwd")
 
 

@@ -46,7 +46,7 @@ def waves(fill: Array, strength: Array) -> Array:
     return result
 
 
-def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float, bytes_per_s: float) -> Array:
+def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float | Array, bytes_per_s: float | Array) -> Array:
     """Compute time of products; shape rows are batch, m, n, k; p is (len(PARAMETERS), count)."""
     batch, m, n, k = shape
     blocks = np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N) * batch
@@ -61,7 +61,7 @@ def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float, bytes_p
     return best
 
 
-def attention_seconds(shape: Array, flops: Array, p: Array, peak: Array, sm_count: float) -> Array:
+def attention_seconds(shape: Array, flops: Array, p: Array, peak: Array, sm_count: float | Array) -> Array:
     """Compute time of fused attention; shape rows are batch x heads, queries, keys, head size."""
     heads, queries, _, head_dim = shape
     blocks = heads * np.ceil(queries / _QUERY_BLOCK)

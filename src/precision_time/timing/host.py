@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import OpSignature, Phase
+from precision_time.capture.graph import Phase
 from precision_time.hardware.calibration import HostFigures
-from precision_time.layout.segment import Segment
+from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.timing.parameters import read_data
 
 Array = NDArray[np.float64]
@@ -38,11 +37,12 @@ class HostCosts:
     log_spread: float
     backward_share: float
 
-    def per_kind(self, kinds: Sequence[OpSignature], launches: NDArray[np.intp]) -> Array:
+    def per_kind(self, kinds: OpSignatures, launches: NDArray[np.intp]) -> Array:
         """Host seconds of one call of each operator, without views."""
         seconds = self.operator_s + self.kernel_s * np.maximum(launches - 1, 0)
-        for i, kind in enumerate(kinds):
-            if kind.name == "pt.sweep":
+        for i, name in enumerate(kinds.names):
+            if name == "pt.sweep":
+                kind = kinds[i]
                 calls = kind.int_attr("host_calls", 1)
                 listed = self.sweep_s + kind.int_attr("tensors", 1) * self.list_s
                 seconds[i] = listed if calls == 1 else calls * self.tensor_s

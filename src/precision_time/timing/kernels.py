@@ -6,7 +6,7 @@ What is learned is the utilisation, which lies in (0, 1]; no kernel is ever time
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from precision_time.timing.corrections import covers
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
-from precision_time.timing.parameters import SOURCES, ParameterBook
+from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import (
     ATTENTION,
     CONV_DEPTHWISE,
@@ -132,50 +132,25 @@ class WorkTable:
 
     @classmethod
     def from_works(cls, works: Sequence[Work], operators: Sequence[str] = ()) -> WorkTable:
-        keys: dict[tuple[str, str, str, str], int] = {}
-        class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
-        rivals = [i for i, w in enumerate(works) if w.alternative is not None]
-        features = [dict(w.features) for w in works]
+        draft, numbers = TableDraft.of(works, operators)
+        return draft.table(np.array(numbers, dtype=np.float64))
 
-        def column(values: Iterable[float]) -> Array:
-            return np.fromiter(values, dtype=np.float64)
+    def repeated(self, times: int) -> WorkTable:
+        """The works so many times in a row, each time in classes of their own."""
+        if times == 1:
+            return self
+        turn = np.arange(times)[:, None]
 
-        def shapes(rows: Sequence[Sequence[float] | None]) -> Array:
-            return np.array(rows, dtype=np.float64).reshape(len(rows), 4).T.copy()
+        def positions(values: NDArray[np.intp], count: int) -> Any:
+            return (values + turn * count).ravel()
 
-        def positions(families: frozenset[str]) -> NDArray[np.intp]:
-            return np.array([i for i, w in enumerate(works) if w.family in families], dtype=np.intp)
+        columns: dict[str, Any] = {name: np.tile(getattr(self, name), times) for name in _COLUMNS}
 
-        return cls(
-            classes=tuple(keys),
-            class_of=class_of,
-            shape=shapes([w.shape for w in works]),
-            flops=column(w.flops for w in works),
-            floor_flops=column(w.floor_flops for w in works),
-            bytes=column(w.bytes_read + w.bytes_written for w in works),
-            serial_bytes=column(w.serial_bytes for w in works),
-            launches=column(w.launches for w in works),
-            repeats=column(w.repeats for w in works),
-            tiled=positions(TILE_FAMILIES),
-            attention=positions(frozenset({ATTENTION})),
-            rivals=np.array(rivals, dtype=np.intp),
-            rival_shape=shapes([works[i].alternative for i in rivals]),
-            rival_bytes=column(works[i].alternative_bytes for i in rivals),
-            convolution=np.array(
-                [[feature_values.get(name, 1.0) for feature_values in features] for name in CONVOLUTION_FEATURES],
-                dtype=np.float64,
-            ),
-            details=np.array(
-                [[feature_values.get(name, 0.0) for feature_values in features] for name in DETAILS], dtype=np.float64
-            ),
-            covered=np.array(
-                [
-                    covers(w.family, w.variant, feature_values)
-                    for w, feature_values in zip(works, features, strict=True)
-                ],
-                dtype=np.bool_,
-            ),
-            operators=tuple(operators),
+        return WorkTable(
+            classes=self.classes * times,
+            class_of=positions(self.class_of, len(self.classes)),
+            **{name: positions(getattr(self, name), len(self)) for name in ("tiled", "attention", "rivals")},
+            **columns,
         )
 
     @classmethod
@@ -213,6 +188,81 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TableDraft:
+    """A `WorkTable` apart from its numbers, which may follow from sizes that are not known yet."""
+
+    classes: tuple[tuple[str, str, str, str], ...]
+    class_of: NDArray[np.intp]
+    tiled: NDArray[np.intp]
+    attention: NDArray[np.intp]
+    rivals: NDArray[np.intp]
+    covered: NDArray[np.bool_]
+    operators: tuple[str, ...]
+
+    @classmethod
+    def of(cls, works: Sequence[Work], operators: Sequence[str] = ()) -> tuple[TableDraft, list[float]]:
+        """The draft, and the numbers column by column: those of all works, then shapes and bytes of their rivals."""
+        keys: dict[tuple[str, str, str, str], int] = {}
+        class_of = np.array([keys.setdefault(w.key, len(keys)) for w in works], dtype=np.intp)
+        features = [dict(w.features) for w in works]
+        rivals = [i for i, w in enumerate(works) if w.alternative is not None]
+        columns: list[list[float]] = [
+            *([w.shape[i] for w in works] for i in range(4)),
+            *([getattr(w, name) for w in works] for name in _NUMBERS),
+            *([of.get(name, 1.0) for of in features] for name in CONVOLUTION_FEATURES),
+            *([of.get(name, 0.0) for of in features] for name in DETAILS),
+            *([works[i].alternative[axis] for i in rivals] for axis in range(4)),  # type: ignore[index]
+            [works[i].alternative_bytes for i in rivals],
+        ]
+
+        def positions(families: frozenset[str]) -> NDArray[np.intp]:
+            return np.array([i for i, w in enumerate(works) if w.family in families], dtype=np.intp)
+
+        draft = cls(
+            classes=tuple(keys),
+            class_of=class_of,
+            tiled=positions(TILE_FAMILIES),
+            attention=positions(frozenset({ATTENTION})),
+            rivals=np.array(rivals, dtype=np.intp),
+            covered=np.array([covers(w.family, w.variant, f) for w, f in zip(works, features, strict=True)], np.bool_),
+            operators=tuple(operators),
+        )
+        return draft, [number for column in columns for number in column]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return _ROWS * len(self.class_of) + 5 * len(self.rivals)
+
+    def table(self, numbers: Array) -> WorkTable:
+        """The table with these numbers."""
+        count, rivals = len(self.class_of), len(self.rivals)
+        of_work = numbers[: _ROWS * count].reshape(_ROWS, count)
+        of_rival = numbers[_ROWS * count :].reshape(5, rivals)
+        details = _ROWS - len(DETAILS)
+        return WorkTable(
+            classes=self.classes,
+            class_of=self.class_of,
+            shape=of_work[:4],
+            **dict(zip(_NUMBERS, of_work[4:], strict=False)),
+            tiled=self.tiled,
+            attention=self.attention,
+            rivals=self.rivals,
+            rival_shape=of_rival[:4],
+            rival_bytes=of_rival[4],
+            convolution=of_work[4 + len(_NUMBERS) : details],
+            details=of_work[details:],
+            covered=self.covered,
+            operators=self.operators,
+        )
+
+
+_NUMBERS = ("flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats")
+"""Columns of a table that are numbers of a `Work`."""
+_ROWS = 4 + len(_NUMBERS) + len(CONVOLUTION_FEATURES) + len(DETAILS)
+
+
 class KernelModel:
     """Seconds of works on a device.
 
@@ -226,71 +276,84 @@ class KernelModel:
         self._book = ParameterBook(fitted=fitted, scales=scales)
 
     def seconds(self, works: Sequence[Work] | WorkTable, gpu: Device) -> KernelTimes:
+        """Seconds of works on one device."""
         table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)
-        if not len(table):
+        return self.seconds_on(table, (gpu,))[0]
+
+    def seconds_on(self, works: WorkTable, gpus: Sequence[Device]) -> list[KernelTimes]:
+        """Seconds of works on each of several devices, found together: arrays hold the works device by device."""
+        count = len(works)
+        if not count:
             none = np.zeros(0)
-            return KernelTimes(none, none, none, np.zeros(0, np.int8), none, none, np.zeros(0, np.bool_))
-        bandwidth = float(gpu.memory_bytes_per_s)
-        sms = float(gpu.sm_count or DEFAULT_SM_COUNT)
-        tops = [compute_peak(gpu, math, kind) for _, _, math, kind in table.classes]
-        dense = [top / gpu.tdp_w if gpu.tdp_w else 0.0 for top in tops]
-        classes = [
-            self._book.resolve(f, v, kind, gpu.kernel_name, gpu.arch, d)
-            for (f, v, _, kind), d in zip(table.classes, dense, strict=True)
-        ]
+            return [KernelTimes(none, none, none, np.zeros(0, np.int8), none, none, np.zeros(0, np.bool_))] * len(gpus)
+        table = works.repeated(len(gpus))
+        bandwidth = np.repeat([float(gpu.memory_bytes_per_s) for gpu in gpus], count)
+        sms = np.repeat([float(gpu.sm_count or DEFAULT_SM_COUNT) for gpu in gpus], count)
+        asked = [(gpu, key, compute_peak(gpu, key[2], key[3])) for gpu in gpus for key in works.classes]
+        classes = [self._resolve(gpu, family, kind, top) for gpu, (family, *kind), top in asked]
         at = table.class_of
-        peaks = np.array(tops)[at]
+        peaks = np.array([top for *_, top in asked])[at]
         p = np.array([r.values for r in classes]).T[:, at]
 
-        direct = np.array([family == CONV_DEPTHWISE for family, *_ in table.classes])[at]
-        compute = table.flops / np.where(direct, _direct_peak(gpu, peaks) * p[0], peaks)
+        direct = np.array([family == CONV_DEPTHWISE for _, (family, *_), _ in asked])[at]
+        compute = table.flops / np.where(direct, np.minimum(peaks, _vector_peaks(gpus, count)) * p[0], peaks)
         if len(i := table.tiled):
-            compute[i] = table.repeats[i] * matmul_seconds(table.shape[:, i], p[:, i], peaks[i], sms, bandwidth)
+            products = matmul_seconds(table.shape[:, i], p[:, i], peaks[i], sms[i], bandwidth[i])
+            compute[i] = table.repeats[i] * products
         if len(i := table.attention):
-            compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms)
+            compute[i] = attention_seconds(table.shape[:, i], table.flops[i], p[:, i], peaks[i], sms[i])
         busy = combine(compute, table.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
         helpers = table.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
         if len(i := table.rivals):
-            rival = [
-                self._book.resolve(WINOGRAD, v, c, gpu.kernel_name, gpu.arch, d)
-                for (_, v, _, c), d in zip(table.classes, dense, strict=True)
-            ]
+            rival = [self._resolve(gpu, WINOGRAD, kind, top) for gpu, (_, *kind), top in asked]
             q = np.array([r.values for r in rival]).T[:, at[i]]
-            products = matmul_seconds(table.rival_shape, q, peaks[i], sms, bandwidth)
-            busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth * q[_MEMORY]))
-
-        for number, resolved in enumerate(classes):
-            if resolved.correction is not None and len(i := np.flatnonzero((at == number) & table.covered)):
-                busy[i] *= np.exp2(resolved.correction.log2_factor(busy[i], table, i))
+            products = matmul_seconds(table.rival_shape, q, peaks[i], sms[i], bandwidth[i])
+            busy[i] = np.minimum(busy[i], products + table.rival_bytes / (bandwidth[i] * q[_MEMORY]))
+        _correct(busy, table, classes)
         floor = np.maximum(table.floor_flops / peaks, table.bytes / bandwidth)
         busy *= np.array([r.scale for r in classes])[at]
         helpers *= np.array([r.helper_scale for r in classes])[at]
-        return KernelTimes(
+        columns = (
             np.maximum(busy + helpers, floor) + table.launches * p[_START],
             floor,
-            least_seconds(table, gpu, peaks),
+            least_seconds(table, gpus, peaks, bandwidth),
             np.array([r.source for r in classes], dtype=np.int8)[at],
             np.array([r.log_spread for r in classes])[at],
             helpers,
             np.array([r.of_device for r in classes])[at],
         )
+        return [KernelTimes(*rows) for rows in zip(*(c.reshape(len(gpus), count) for c in columns), strict=True)]
+
+    def _resolve(self, gpu: Device, family: str, kind: Sequence[str], top: float) -> Resolved:
+        """Parameters of a class of work. `kind`: its variant, arithmetic and dtype class; `top`: FLOP/s of its unit."""
+        variant, _, dtype_class = kind
+        dense = top / gpu.tdp_w if gpu.tdp_w else 0.0
+        return self._book.resolve(family, variant, dtype_class, gpu.kernel_name, gpu.arch, dense)
 
 
-def least_seconds(table: WorkTable, gpu: Device, peaks: Array) -> Array:
-    """Seconds that each work adds to a step at least, in any implementation; `peaks`: FLOP/s of each work.
+def _correct(busy: Array, table: WorkTable, classes: Sequence[Resolved]) -> None:
+    """Multiplies busy seconds by the measured deviations from their curves; classes with one correction at a time."""
+    corrections = {id(r.correction): r.correction for r in classes if r.correction is not None}
+    of_class = np.array([id(r.correction) for r in classes], dtype=np.int64)[table.class_of]
+    for number, correction in corrections.items():
+        if len(i := np.flatnonzero((of_class == number) & table.covered)):
+            busy[i] *= np.exp2(correction.log2_factor(busy[i], table, i))
+
+
+def least_seconds(table: WorkTable, gpus: Sequence[Device], peaks: Array, bandwidth: Array) -> Array:
+    """Seconds that each work adds to a step at least, in any implementation; `peaks`, `bandwidth`: FLOP/s and bytes/s
+    of each work.
 
     A kernel of FUSABLE_FAMILIES can be the epilogue of its producer or the prologue of its consumer, so only its
     operations count. Of the others' traffic, what the cache holds of the operands before the kernel and of the results
     after it need not pass through memory.
     """
-    cached = 2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)
+    cached = np.repeat([2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES) for gpu in gpus], len(table) // len(gpus))
     apart = np.array([family not in FUSABLE_FAMILIES for family, *_ in table.classes])[table.class_of]
     traffic = np.where(apart, np.maximum(table.bytes - cached, 0.0), 0.0)
-    return np.maximum(table.floor_flops / peaks, traffic / gpu.memory_bytes_per_s)
+    return np.maximum(table.floor_flops / peaks, traffic / bandwidth)
 
 
-def _direct_peak(gpu: Device, peaks: Array) -> Array:
+def _vector_peaks(gpus: Sequence[Device], count: int) -> Array:
     """Depthwise kernels run on the vector units, whatever the dtype of their operands."""
-    vector = gpu.peaks.get("fp32")
-    result: Array = np.minimum(peaks, vector) if vector else peaks
-    return result
+    return np.repeat([gpu.peaks.get("fp32") or np.inf for gpu in gpus], count)

@@ -78,7 +78,7 @@ def _matmul(kind: OpSignature, options: WorkOptions) -> list[Work]:
     batch = a.shape[0] if len(a.shape) == 3 else 1
     m, k = a.shape[-2:]
     n = b.shape[-1]
-    extra = float(kind.inputs[0].nbytes) if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0.0
+    extra = kind.inputs[0].nbytes if kind.name.startswith(("aten.addmm", "aten.badd", "aten.addb")) else 0
     out = _width(kind.outputs[0])
     if kind.name == "pt.scaled_mm":  # rows of samples are padded to the units' grid
         m, k = (-(-side // _FP8_GRID) * _FP8_GRID for side in (m, k))
@@ -91,7 +91,7 @@ def _grouped(kind: OpSignature, options: WorkOptions) -> list[Work]:
     """Rows of several groups (experts), as many of each, by a matrix of the group's own."""
     x, weight = kind.inputs[:2]
     groups = min(weight.shape[0], x.shape[0])  # fewer rows than groups leave weights unread
-    bias = float(kind.inputs[2].nbytes) if len(kind.inputs) > 2 else 0.0
+    bias = kind.inputs[2].nbytes if len(kind.inputs) > 2 else 0
     work = matmul_work(
         (groups, x.shape[0] / groups, weight.shape[2], weight.shape[1]),
         _math(x.dtype, options),

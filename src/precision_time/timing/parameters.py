@@ -146,6 +146,7 @@ class ParameterBook:
         self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
         self._scales = shipped_scales() if scales is None else scales
         self._cache: dict[tuple[str, str, str, str, str, float], Resolved] = {}
+        self._found: dict[tuple[str, str], Correction | None] = {}
 
     def resolve(
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0
@@ -170,9 +171,7 @@ class ParameterBook:
                 break
         else:
             if curve == family and f"{curve}|{dtype_class}" in self._sets:
-                base = replace(
-                    base, correction=Correction.find(self._corrections, f"{curve}|{dtype_class}", kernel_name)
-                )
+                base = replace(base, correction=self._correction(f"{curve}|{dtype_class}", kernel_name))
             if family not in _CURVES:
                 base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
         own = self._measured(base, family, variant, dtype_class, kernel_name, arch)
@@ -182,6 +181,14 @@ class ParameterBook:
         base = replace(own or base, scale=scale, helper_scale=helpers)
         # a factor of this very architecture was learned from whole steps; a "*" one is carried over
         return replace(base, source=LEARNED) if f"|{arch}|" in pattern else base
+
+    def _correction(self, key: str, kernel_name: str) -> Correction | None:
+        """The correction of a device, or the one that all devices without their own share."""
+        own = kernel_name in self._corrections.get(key, {}).get("devices", {})
+        place = key, kernel_name if own else ""
+        if place not in self._found:
+            self._found[place] = Correction.find(self._corrections, key, kernel_name)
+        return self._found[place]
 
     def _scale(self, family: str, variant: str, arch: str, dtype_class: str, only: str = "") -> tuple[float, str]:
         """The whole-step factor of a class of work, and the key it has it from (empty: it has none).

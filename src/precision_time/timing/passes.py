@@ -189,8 +189,8 @@ def _all_s(kinds: TimedSignatures, segment: Segment) -> float:
 
 
 def _products_s(kinds: TimedSignatures, segment: Segment) -> float:
-    names = {i for i in set(segment.kind.tolist()) if kinds.kinds[i].name in _PRODUCTS}
-    return _kinds_s(kinds, segment, tuple(names))
+    names = kinds.kinds.names
+    return _kinds_s(kinds, segment, tuple([i for i in set(segment.kind.tolist()) if names[i] in _PRODUCTS]))
 
 
 _PRODUCTS = frozenset({

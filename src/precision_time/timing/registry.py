@@ -35,7 +35,7 @@ def register(*names: str) -> Callable[[Rule], Rule]:
 
 
 def nbytes(specs: tuple[TensorSpec, ...]) -> float:
-    return float(sum(s.nbytes for s in specs))
+    return sum([s.nbytes for s in specs])
 
 
 def float_dtype(kind: OpSignature) -> str:

@@ -7,7 +7,7 @@ micro-batches.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.catalog import stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
@@ -26,35 +25,15 @@ from precision_time.timing.calibrated import apply_calibration, contention_facto
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
 from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
+from precision_time.timing.kind_works import KindWorks, kind_works, sum_by
 from precision_time.timing.layout_costs import FrameworkOverhead
-from precision_time.timing.operators import WorkOptions, operator_key, touched, works
-from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, MEMORY_FAMILIES, TILE_FAMILIES, Work
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.work import MEMORY_FAMILIES
 
 Array = NDArray[np.float64]
 
 FUSING = frozenset({"compile", "torchscript", "xla"})
 """Execution modes that change the kernels, so that their factor also applies to measured kernels."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KindWorks:
-    """The works of all operators of a program in one table; `owner[i]` is the operator that work i belongs to.
-
-    `rivals` are the kernels of the next wider arithmetic (see `_WIDER`) that the library may choose instead, and does
-    where they are faster: float32 (Winograd) on devices whose TF32 peak is not higher, or for products too small for
-    matrix units. `rival_of[i]` is the work that rival i may replace. `launches` are those of the host: helper kernels
-    (layout transposes) are launched within the library's call.
-    """
-
-    table: WorkTable
-    owner: NDArray[np.intp]
-    launches: NDArray[np.intp]
-    nbytes: Array
-    family: tuple[str, ...]
-    unsupported: tuple[int, ...]
-    is_cast: NDArray[np.bool_]
-    rivals: WorkTable
-    rival_of: NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,134 +78,62 @@ class TimedSignatures:
 
 
 @bounded()
-def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
-    """The hardware-independent works of a program's distinct operators."""
-    works_of_all: list[Work] = []
-    operators: list[str] = []
-    owner: list[int] = []
-    unsupported: list[int] = []
-    rivals: list[Work] = []
-    rival_of: list[int] = []
-    for index, kind in enumerate(kinds):
-        rule = works(kind, options)
-        if rule is None:
-            unsupported.append(index)
-            rule = [touched(kind)]
-        wider = _wider(kind, rule, options)
-        for position, work in enumerate(rule):
-            if wider is not None and work.math in _WIDER and work.family in _ARITHMETIC:
-                rivals.append(wider[position])
-                rival_of.append(len(works_of_all) + position)
-        works_of_all += rule
-        operators += [operator_key(kind)] * len(rule)
-        owner += [index] * len(rule)
-    count = len(kinds)
-    owners = np.array(owner, dtype=np.intp)
-    table = WorkTable.from_works(works_of_all, operators)
-    nbytes = _sum_by(owners, table.bytes, count)
-    launches = _sum_by(owners, np.where(table.serial_bytes > 0.0, 1.0, table.launches), count)
-    return KindWorks(
-        table,
-        owners,
-        launches.astype(np.intp),
-        nbytes,
-        tuple(w.family for w in works_of_all),
-        tuple(unsupported),
-        np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
-        WorkTable.from_works(rivals),
-        np.array(rival_of, dtype=np.intp),
-    )
-
-
-_WIDER = {"tf32": "float32", "fp16": "float32", "bf16": "float32", "fp8": "bfloat16"}
-"""Arithmetic of a product -> dtype of the kernels that may replace it; float32 ones then do without TF32."""
-_NARROW = {"bfloat16": "float32", "float16": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16"}
-_ARITHMETIC = TILE_FAMILIES | {CONV_DEPTHWISE, ATTENTION}
-
-
-def _wider(kind: OpSignature, rule: Sequence[Work], options: WorkOptions) -> list[Work] | None:
-    """The works of an operator of products in the next wider arithmetic; None where there is none."""
-    maths = {work.math for work in rule if work.family in _ARITHMETIC and work.math in _WIDER}
-    if not maths:
-        return None
-    fp8 = "fp8" in maths
-
-    def widened(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            replace(spec, dtype=_NARROW.get(spec.dtype, spec.dtype))
-            if not fp8 or spec.dtype.startswith("float8")
-            else spec
-            for spec in specs
-        )
-
-    return works(
-        replace(kind, inputs=widened(kind.inputs), outputs=widened(kind.outputs)), replace(options, tf32=False)
-    )
-
-
-def _sum_by(owner: NDArray[np.intp], values: Array, count: int) -> Array:
-    if not len(owner):
-        return np.zeros(count)
-    return np.asarray(np.bincount(owner, weights=values, minlength=count), dtype=np.float64)
-
-
-def _is_cast(kind: OpSignature) -> bool:
-    return kind.name in ("aten._to_copy", "pt.quantize") or (
-        kind.name == "pt.sweep" and kind.attr("label") in ("master_gradients", "master_to_weights")
-    )
-
-
-@bounded()
 def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple[KernelTimes, NDArray[np.bool_] | None]:
     """Kernel times and, on a calibrated device, which works its measured points cover.
 
     They do not depend on the number of GPUs, so a comparison across counts computes them once.
     """
-    times = _uncalibrated_times(kinds, gpu, constants)
     if gpu.calibration is not None:
-        return apply_calibration(times, kinds.table, kinds.owner, gpu)
-    times = _not_above_weaker(kinds, gpu, constants)
-    for stronger in stronger_gpus(gpu):
-        other = _not_above_weaker(kinds, stronger, constants)
+        return apply_calibration(_uncalibrated_times(kinds, (gpu,), constants)[gpu], kinds.table, kinds.owner, gpu)
+    near = (gpu, *stronger_gpus(gpu))
+    related = dict.fromkeys((*near, *(weaker for each in near for weaker in weaker_gpus(each))))
+    known = _uncalibrated_times(kinds, tuple(related), constants)
+    times = _not_above_weaker(gpu, known)
+    for stronger in near[1:]:
+        other = _not_above_weaker(stronger, known)
         slower = (other.seconds > times.seconds) & other.of_device & ~times.of_device
         times = _replaced(times, np.flatnonzero(slower), other, times.floor_seconds)
     return times, None
 
 
-@bounded()
-def _not_above_weaker(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
+def _not_above_weaker(gpu: Gpu, known: Mapping[Gpu, KernelTimes]) -> KernelTimes:
     """Kernel times of which none is above that on a device that is nowhere better.
 
     Curves are fitted device by device and may contradict each other. Where only one of the two was measured, the other
     gives way: a lent curve lowers no measured time (`_kernel_times` raises it instead).
     """
-    times = _uncalibrated_times(kinds, gpu, constants)
+    times = known[gpu]
     for weaker in weaker_gpus(gpu):
-        other = _uncalibrated_times(kinds, weaker, constants)
+        other = known[weaker]
         faster = (other.seconds < times.seconds) & (other.of_device | ~times.of_device)
         times = _replaced(times, np.flatnonzero(faster), other, times.floor_seconds)
     return times
 
 
-@bounded()
-def _uncalibrated_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> KernelTimes:
-    times = constants.kernels.seconds(kinds.table, gpu)
+def _uncalibrated_times(kinds: KindWorks, gpus: tuple[Gpu, ...], constants: StepConstants) -> dict[Gpu, KernelTimes]:
+    """On each GPU as its curves give them, of products in the arithmetic that is faster there."""
+    known = dict(zip(gpus, constants.kernels.seconds_on(kinds.table, gpus), strict=True))
     names = {math for _, _, math, _ in kinds.rivals.classes}
-    if not len(kinds.rivals) or any(name not in gpu.peaks for name in names):
-        return times
-    other = constants.kernels.seconds(kinds.rivals, gpu)
-    chosen = np.flatnonzero(other.seconds < times.seconds[kinds.rival_of])
-    at = kinds.rival_of[chosen]
-    floor, least = times.floor_seconds.copy(), times.least_seconds.copy()
-    floor[at] = np.minimum(floor[at], other.floor_seconds[chosen])
-    least[at] = np.minimum(least[at], other.least_seconds[chosen])
-    return _replaced(replace(times, least_seconds=least), at, other, floor, chosen)
+    able = [gpu for gpu in gpus if names <= gpu.peaks.keys()]
+    if not len(kinds.rivals) or not able:
+        return known
+    for gpu, other in zip(able, constants.kernels.seconds_on(kinds.rivals, able), strict=True):
+        times = known[gpu]
+        chosen = np.flatnonzero(other.seconds < times.seconds[kinds.rival_of])
+        at = kinds.rival_of[chosen]
+        floor, least = times.floor_seconds.copy(), times.least_seconds.copy()
+        floor[at] = np.minimum(floor[at], other.floor_seconds[chosen])
+        least[at] = np.minimum(least[at], other.least_seconds[chosen])
+        known[gpu] = _replaced(replace(times, least_seconds=least), at, other, floor, chosen)
+    return known
 
 
 def _replaced(
     times: KernelTimes, at: NDArray[np.intp], other: KernelTimes, floor: Array, places: NDArray[np.intp] | None = None
 ) -> KernelTimes:
     """`times` with the works at positions `at` timed as those of `other` at the same positions, or at `places`."""
+    if not len(at):
+        return times
     places = at if places is None else places
     seconds, source = times.seconds.copy(), times.source.copy()
     spread, helpers, of_device = times.log_spread.copy(), times.helper_seconds.copy(), times.of_device.copy()
@@ -351,7 +258,7 @@ def _time_signatures(
     owner = kinds.owner
 
     def per_kind(values: Array) -> Array:
-        return _sum_by(owner, values, count)
+        return sum_by(owner, values, count)
 
     source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
     kind_s = per_kind(seconds)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from precision_time.capture.graph import OpSignature, TensorSpec
+from precision_time.timing.recording import log2
 from precision_time.timing.registry import Rule, WorkOptions, float_dtype, nbytes, register
 from precision_time.timing.work import Work, memory_work
 
@@ -318,7 +318,7 @@ def _no_kernel(_kind: OpSignature, _options: WorkOptions) -> list[Work]:
 def _fft(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     # cuFFT sweeps the data about twice for the lengths of audio frames; 5 n log2 n operations.
     size = max(s.numel for s in (*kind.inputs, *kind.outputs))
-    flops = 5.0 * size * math.log2(max(size, 2))
+    flops = 5.0 * size * log2(max(size, 2))
     read, written = 2.0 * nbytes(kind.inputs), 2.0 * nbytes(kind.outputs)
     return [memory_work("other", read, written, launches=2, dtype="float32", flops=flops)]
 
@@ -358,7 +358,7 @@ def _fused_pointwise(kind: OpSignature, _options: WorkOptions) -> list[Work]:
             nbytes(kind.outputs),
             launches=passes,
             dtype=float_dtype(kind),
-            flops=float(operators * elements),
+            flops=operators * elements,
             variant="bwd" if kind.attr("backward") else "fwd",
         )
     ]

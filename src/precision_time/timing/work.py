@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-Feature = tuple[str, float | str]
+Feature = tuple[str, float]
 
 MATMUL, CONV, CONV_GROUPED, CONV_DEPTHWISE = "matmul", "conv", "conv_grouped", "conv_depthwise"
 CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the taps are spread out
@@ -113,8 +113,8 @@ def matmul_work(
         flops,
         flops,
         operands * in_bytes + extra_bytes,
-        float(batch * m * n) * (in_bytes if out_bytes is None else out_bytes),
-        shape=(float(batch), float(m), float(n), float(k)),
+        batch * m * n * (in_bytes if out_bytes is None else out_bytes),
+        shape=(batch, m, n, k),
     )
 
 
@@ -170,9 +170,9 @@ def conv_work(
     per_in, per_out = c_in // groups, c_out // groups
     flops = 2.0 * positions * c_out * per_in * taps
     sizes = {
-        "x": float(pixels * c_in) * element_bytes,
-        "w": float(c_out * per_in * taps) * element_bytes,
-        "y": float(positions * c_out) * element_bytes,
+        "x": pixels * c_in * element_bytes,
+        "w": c_out * per_in * taps * element_bytes,
+        "y": positions * c_out * element_bytes,
     }
     reads, writes = {"fwd": ("xw", "y"), "dgrad": ("yw", "x"), "wgrad": ("xy", "w")}[direction]
     written = sizes[writes] * (1.0 if out_bytes is None else out_bytes / element_bytes)
@@ -197,16 +197,16 @@ def conv_work(
         written,
         launches=3 if transposes else 1,
         variant=f"{direction}.{layout}",
-        shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])),
+        shape=shape,
         alternative=alternative,
         alternative_bytes=0.0 if alternative is None else transforms + sizes["x"] + sizes["w"] + sizes["y"],
         serial_bytes=2.0 * (sizes["x"] + sizes["y"]) if transposes else 0.0,
         features=(
-            ("images", float(n)),
-            ("positions", float(prod(out_spatial))),
-            ("taps", float(taps)),
-            ("groups", float(groups)),
-            ("stride", float(prod(conv.stride))),
+            ("images", n),
+            ("positions", prod(out_spatial)),
+            ("taps", taps),
+            ("groups", groups),
+            ("stride", prod(conv.stride)),
         ),
     )
 
@@ -237,7 +237,7 @@ def _winograd(
         "wgrad": (c_out, c_in, tiles),
     }[direction]
     traffic = 4.0 * 2.0 * 36.0 * (tiles * (c_in + c_out) + c_in * c_out)
-    return (36.0, float(rows), float(columns), float(depth)), traffic
+    return (36.0, rows, columns, depth), traffic
 
 
 _FFT_TILE, _FFT_TAPS = 256, 32
@@ -260,7 +260,7 @@ def _fourier(
         "wgrad": (c_out, c_in, tiles),
     }[direction]
     traffic = 4.0 * 8.0 * frequencies * (tiles * (c_in + c_out) + c_in * c_out)
-    return (4.0 * frequencies, float(rows), float(columns), float(depth)), traffic
+    return (4.0 * frequencies, rows, columns, depth), traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,19 +285,19 @@ def attention_work(attention: Attention, math: str, element_bytes: float, direct
     """
     batch, heads, kv_heads = attention.batch, attention.heads, attention.kv_heads
     sq, sk, head_dim, causal = attention.queries, attention.keys, attention.head_dim, attention.causal
-    keys = float(sk)
+    keys: float = sk
     if causal:
         keys = sk - (sq - 1) / 2.0 if sk >= sq else (sk + 1) / 2.0
     if attention.window:
-        keys = min(keys, float(attention.window))
+        keys = min(keys, attention.window)
     v_dim = head_dim if attention.v_head_dim is None else attention.v_head_dim
     forward = 2.0 * batch * heads * sq * keys * (head_dim + v_dim)
-    q, o = float(batch * heads * sq * head_dim), float(batch * heads * sq * v_dim)
-    kv = float(batch * kv_heads * sk * (head_dim + v_dim))
+    q, o = batch * heads * sq * head_dim, batch * heads * sq * v_dim
+    kv = batch * kv_heads * sk * (head_dim + v_dim)
     if direction == "fwd":
         flops, read, written, launches = forward, q + kv, o, 1
     else:
-        flops, read, written, launches = 2.5 * forward, q + kv + 2.0 * o, q + kv, 3
+        flops, read, written, launches = 2.5 * forward, q + kv + 2 * o, q + kv, 3
     return Work(
         ATTENTION,
         math,
@@ -308,8 +308,8 @@ def attention_work(attention: Attention, math: str, element_bytes: float, direct
         written * element_bytes,
         launches=launches,
         variant=direction,
-        shape=(float(batch * heads), float(sq), float(sk), (head_dim + v_dim) / 2.0),
-        features=(("causal", float(causal)), ("kv_heads", float(kv_heads))),
+        shape=(batch * heads, sq, sk, (head_dim + v_dim) / 2.0),
+        features=(("causal", float(causal)), ("kv_heads", kv_heads)),
     )
 
 
@@ -377,7 +377,7 @@ def rnn_works(layer: Recurrent, math: str, element_bytes: float, direction: str 
         directions * rows * hidden * element_bytes,
         launches=timesteps,
         variant=direction,
-        shape=(float(directions), float(batch), float(n), float(k)),
+        shape=(directions, batch, n, k),
         repeats=timesteps,
     )
     if direction == "fwd":
