@@ -85,7 +85,9 @@ def flat(works: KindWorks) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in fields(works):
         value = getattr(works, item.name)
-        parts = {f.name: getattr(value, f.name) for f in fields(value)} if item.name in ("table", "rivals") else {"": value}
+        parts = (
+            {f.name: getattr(value, f.name) for f in fields(value)} if item.name in ("table", "rivals") else {"": value}
+        )
         for name, part in parts.items():
             found[f"{item.name}.{name}"] = part.tolist() if isinstance(part, np.ndarray) else part
     return found
