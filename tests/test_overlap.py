@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from precision_time.errors import JobError
 from precision_time.hardware import cluster
 from precision_time.timing import overlap
-from precision_time.timing.collectives import COLLECTIVES
+from precision_time.timing.collectives import COLLECTIVES, collective_seconds
 from precision_time.timing.overlap import NONE, Overlap, overlap_slowdown
 
 DATA = Path(overlap.__file__).parent / "data" / "overlap.json"
@@ -76,3 +76,15 @@ def test_every_number_has_a_source() -> None:
     found = leaves(json.loads(DATA.read_text()))
     assert len(found) > 10
     assert all(leaf["source"] for leaf in found)
+
+
+@pytest.mark.parametrize("gpu", ["l4", "a40", "v100", "a100", "h100"])
+def test_one_rank_on_a_second_node_never_takes_less_from_compute(gpu: str) -> None:
+    """What takes longer may slow compute beside it less, but not in all: its bytes pass through memory."""
+    node = cluster(gpu, 1).node.gpus_per_node
+    stolen_s = []
+    for ranks in (node, node + 1):
+        where = cluster(gpu, ranks)
+        seconds = float(collective_seconds("all_reduce", 1e9, where))
+        stolen_s.append(seconds * (overlap_slowdown(where, where.world).compute - 1.0))
+    assert stolen_s[1] >= stolen_s[0]

@@ -133,6 +133,22 @@ def test_a_size_off_the_grid_raises() -> None:
         symbolic.evaluate(stored, {"n": 42})
 
 
+def test_what_torch_cannot_train_at_a_size_of_one_is_stored_as_refused() -> None:
+    batch = Symbol("batch_size", (4, 6), 10, apart=1)
+
+    def at(sizes: dict[str, int], error: type[Exception] = ValueError) -> OpGraph:
+        if sizes["batch_size"] == 1:
+            raise CaptureError("cannot be traced") from error("more than 1 value per channel")
+        return trace(lambda: total(torch.nn.Linear(4, 4), torch.ones(sizes["batch_size"], 4)))
+
+    stored = symbolic_fit.fit("norm", (batch,), at)
+    (refused,) = symbolic_fit.fit_apart(stored, (batch,), at).values()
+    expected = "norm cannot be trained with batch_size=1: more than 1 value per channel; raise batch_size"
+    assert refused["refused"] == expected
+    with pytest.raises(CaptureError, match="cannot be traced"):  # a limit of ours says nothing about training
+        symbolic_fit.fit_apart(stored, (batch,), lambda sizes: at(sizes, CaptureError))
+
+
 def test_a_grid_without_its_far_corners_is_enough_for_few_factors() -> None:
     """Three symbols, products of two: four points of eight and three of them doubled decide all."""
     symbols = (BATCH, Symbol("width", (8, 16), 24), Symbol("classes", (3, 5), 9))

@@ -176,9 +176,12 @@ def _dominates(better: Gpu, worse: Gpu) -> bool:
 
 
 def recompute_saves_memory(job: Job, estimate: Estimate) -> str:
-    """Not where no block recurs: the second run of the largest holds most of what all would have kept."""
+    """Not where no block recurs: the second run of the largest holds most of what all would have kept, and the
+    gradient of its output besides. A pipeline's stage may hold such blocks alone where most blocks occur once.
+    """
     order = training_step(job).layers.order
-    if len(set(order)) == len(order):
+    most = max(order.count(unit) for unit in order)
+    if most == 1 or (job.layout_spec.pp > 1 and 2 * most < len(order)):
         return ""
     kept, again = job.replace(recompute="none", recompute_layers=None), job.replace(recompute="full")
     if memory_of(again).peak_bytes > memory_of(kept).peak_bytes * (1 + TOLERANCE):

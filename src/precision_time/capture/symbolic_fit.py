@@ -16,7 +16,7 @@ from typing import Any
 from precision_time.capture.graph import AttrValue, OpGraph, OpSignature, TensorSpec
 from precision_time.capture.stored_apart import Pins, closest
 from precision_time.capture.symbolic import FORMAT, evaluate
-from precision_time.errors import CaptureError, JobError
+from precision_time.errors import CaptureError, JobError, PrecisionTimeError
 from precision_time.zoo.workload import Symbol
 
 
@@ -72,9 +72,12 @@ def fit_apart(
         try:
             traced = capture_at(sizes)
         except (CaptureError, JobError) as error:
+            cause = _cause(error)
+            if isinstance(cause, PrecisionTimeError):
+                raise  # a limit of ours says nothing about training
             if "refused" not in nearest:
                 at, larger = " and ".join(f"{name}={value}" for name, value in pins), " or ".join(fixed)
-                why = f"{stored['name']} cannot be trained with {at}: {_cause(error)}; raise {larger}"
+                why = f"{stored['name']} cannot be trained with {at}: {cause}; raise {larger}"
                 forms[pins] = {"format": FORMAT, "refused": why}
             continue
         if "refused" not in nearest and same_step(evaluate(nearest, sizes), traced):
@@ -100,11 +103,11 @@ def _pins(symbols: Sequence[Symbol]) -> Iterator[Pins]:
                 yield tuple(sorted(pinned.items()))
 
 
-def _cause(error: BaseException) -> str:
-    """What the library said that could not run the step."""
+def _cause(error: BaseException) -> BaseException:
+    """The error of the library that could not run the step."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error)
+    return error
 
 
 def same_step(a: OpGraph, b: OpGraph) -> bool:

@@ -86,7 +86,9 @@ def _bytes_per_s(group: Group, in_switch: bool) -> float:
     if group.ranks_per_domain > 1:
         rates.append(group.intra.nvls_bytes_per_s if in_switch else group.bus_bytes_per_s)
     if group.domains > 1:
-        rates.append(group.neighbour_bytes_per_s)
+        # A rank moves its part of every rank's bytes while only the domains' parts cross the network.
+        parts = (1 - 1 / group.ranks) / (1 - 1 / group.domains)
+        rates.append(group.neighbour_bytes_per_s * parts)
     return min(rates)
 
 
