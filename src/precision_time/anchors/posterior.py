@@ -102,12 +102,12 @@ class Anchors:
         length = np.log2([step_s(factors) / factors.kernels])
         of_length = shared["length"] * fading(length, solved.jobs.length[use])[0]
         fall = steepest_fall(shared["length"] * weights, solved.jobs.length[use])
-        of_length *= min(1.0, STEEPEST / max(-fall, STEEPEST))
-        factors = factors.times(math.exp(float(of_length @ weights)))
-        corrects = shared["environment"] + of_length + np.asarray(job.shares) @ of_factor
-        across = corrects + shared["gpus"]
-        # the variance of log(true / corrected), where the correction leaves out what `across` says by number of GPUs
-        remaining = max(prior - float(corrects @ inverse @ (2.0 * across - corrects)), 0.0)
+        slowly = min(1.0, STEEPEST / max(-fall, STEEPEST))
+        factors = factors.times(math.exp(slowly * float(of_length @ weights)))
+        corrects = shared["environment"] + np.asarray(job.shares) @ of_factor + slowly * of_length
+        across = corrects + (1.0 - slowly) * of_length + shared["gpus"]
+        # the variance of log(true / corrected), where the correction leaves out some of what the anchors say
+        remaining = min(max(prior - float(corrects @ inverse @ (2.0 * across - corrects)), 0.0), prior)
         own_spread = self.covariance.noise["B"]  # of the same job, measured again
         correlation = across / np.sqrt(prior * np.diag(solved.between)[use])
         nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
