@@ -15,7 +15,7 @@ from benchmarks.papers import __main__ as papers
 from benchmarks.papers import reproduce
 from benchmarks.papers.report import Report, page
 from benchmarks.papers.study import Claim, Context, Figure, Section, Table, Verdict
-from precision_time.errors import PredictorError
+from precision_time.errors import DataError, PredictorError
 from precision_time.report.errors import ErrorStatistics
 
 
@@ -54,6 +54,22 @@ def test_a_study_that_fails_does_not_end_the_others(studies: None) -> None:
     assert data["claims"][0]["met"] is False
     assert "too few runs" in str(found)
     assert all(what[0] in ("ernest", "cherrypick") for what in heard)
+
+
+def test_a_report_that_was_interrupted_goes_on(studies: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished study is not run again, unless tables, versions or settings differ."""
+    journal, names = tmp_path / "studies.jsonl", ["ernest", "cherrypick"]
+    before = reproduce.reproduce(names, workers=1, journal=journal)
+
+    def runs_again(context: Context) -> Section:
+        raise AssertionError("ernest was finished")
+
+    monkeypatch.setattr(sys.modules["benchmarks.papers.ernest"], "study", runs_again)
+    again = reproduce.reproduce(names, workers=1, journal=journal)
+    assert again.sections == before.sections
+    assert again.failed == before.failed
+    with pytest.raises(DataError, match="was begun with made from"):
+        reproduce.reproduce(names, workers=1, journal=journal, seed=5)
 
 
 def test_all_stand_in_one_table(studies: None) -> None:

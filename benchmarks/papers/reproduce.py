@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib
 import json
 import platform
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from benchmarks.papers.report import Report
 from benchmarks.papers.study import Context, Section
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
+from precision_time.fit.provenance import parameters_digest
+from precision_time.journal import Journal
 from precision_time.measurements.repository import LARGE_STEPS, STEPS
 from precision_time.predictors.published import published_jobs
 from precision_time.predictors.runs import read_runs
@@ -54,6 +58,14 @@ class Result:
     seconds: float
     failure: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values of a study that has a section; `from_dict` reads them back."""
+        return {"seconds": self.seconds, "section": self.section.to_dict() if self.section else None}
+
+    @classmethod
+    def from_dict(cls, study: str, given: Mapping[str, Any]) -> Result:
+        return cls(study, Section.from_dict(given["section"]), given["seconds"])
+
 
 def known_studies(names: Sequence[str]) -> tuple[str, ...]:
     """The named studies, all of them where none is named. Raises a `PredictorError` for an unknown one."""
@@ -73,36 +85,46 @@ def reproduce(
     seed: int = 0,
     quick: bool = False,
     workers: int | None = None,
+    journal: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> Report:
     """Run the studies, one process each as far as there are cores, and gather their sections.
 
     `data` is the folder with `published/` and `cloud-configurations/`; without it the studies do what they can. `runs`
     is a folder that `precision-time runs` wrote, `data/small_networks` of the repository where None. A study that fails
-    is listed in the report with the reason and does not end the others.
+    is listed in the report with the reason and does not end the others. Studies that the file `journal` holds, made
+    from the same tables, parameters and settings, are not run again.
     """
     chosen = known_studies(names)
     read_runs(runs)  # a table that cannot be read is an error before the work
     count = min(cores(), len(chosen)) if workers is None else workers
-    results: dict[str, Result] = {}
+    about = _about(data, runs, seed, quick)
+    kept = Journal(journal, {"made from": _digest(data, runs, about)})
+    results = {name: Result.from_dict(name, record) for name in chosen if (record := kept.get(name)) is not None}
     with tempfile.TemporaryDirectory(prefix="precision-time-") as folder:
         orders = [
             Order(name, str(data) if data else None, str(runs) if runs else None, seed, quick, f"{folder}/{name}")
-            for name in sorted(chosen, key=_LONGEST_FIRST.index)
+            for name in sorted(set(chosen) - results.keys(), key=_LONGEST_FIRST.index)
         ]
+
+        def finished(result: Result) -> None:
+            results[result.study] = result
+            if result.section is not None:
+                kept.add(result.study, result.to_dict())
+
         with _Watcher(orders, progress):
-            if count > 1:
+            if count > 1 and orders:
                 for _, result in pooled(run_study, orders, count):
-                    results[result.study] = result
+                    finished(result)
             for order in orders:
                 if order.study not in results:  # one process, or a pool that broke
-                    results[order.study] = run_study(order)
+                    finished(run_study(order))
     sections = [results[name].section for name in chosen]
     return Report(
         tuple(s for s in sections if s is not None),
         {name: result.seconds for name, result in results.items()},
         {name: results[name].failure for name in chosen if results[name].section is None},
-        _about(data, runs, seed, quick),
+        about,
     )
 
 
@@ -164,6 +186,18 @@ class _Watcher:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+def _digest(data: Path | None, runs: Path | None, about: Mapping[str, str]) -> str:
+    """Of all that a study reads: tables, shipped parameters, versions and settings."""
+    folders = [data] if data else []
+    folders += [runs] if runs else []
+    files = sorted(path for folder in folders for path in folder.rglob("*.csv"))
+    digest = hashlib.sha256(parameters_digest().encode())
+    digest.update(repr([about[name] for name in ("versions", "rows", "seed")]).encode())
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _about(data: Path | None, runs: Path | None, seed: int, quick: bool) -> dict[str, str]:

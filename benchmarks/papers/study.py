@@ -6,7 +6,7 @@ It trains a predictor, judges it on rows that it was not fitted to, and returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,27 @@ class Section:
     figures: tuple[Figure, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Section:
+        def rows(table: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(row) for row in table["rows"])
+
+        def errors(verdict: Mapping[str, Any]) -> dict[str, ErrorStatistics]:
+            return {name: ErrorStatistics(**each) for name, each in verdict["errors"].items()}
+
+        return cls(
+            given["key"], given["title"], tuple(given["text"]),
+            tuple(Claim(**claim) for claim in given["claims"]),
+            tuple(Table(t["caption"], tuple(t["header"]), rows(t), t["left"]) for t in given["tables"]),
+            tuple(Figure(**figure) for figure in given["figures"]),
+            tuple(Verdict(**{**verdict, "errors": errors(verdict)}) for verdict in given["verdicts"]),
+            given["data"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
