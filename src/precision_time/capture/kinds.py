@@ -50,8 +50,8 @@ class Form:
         return replace(self, specs=specs)
 
     def held_bytes(self) -> int:
-        """Bytes of memory."""
-        return 200 * len(self.specs) + 300 * len(self.kinds)
+        """Bytes of memory of a form made from another."""
+        return 200 * len(self.kinds)
 
     def unsized(self) -> tuple[OpSignature, ...]:
         """The operators that `of` takes."""

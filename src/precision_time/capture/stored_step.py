@@ -7,10 +7,12 @@ dimensions are numbers of polynomials goes through the same functions as a trace
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -165,8 +167,10 @@ class StoredStep:
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        own = self.form.held_bytes() + 200 * len(self.graph.parameters)
-        return own if self.shares else own + 40 * len(self.spans) + self.calls.held_bytes() + self.polynomials.nbytes
+        dtypes = 200 * (len(self.form.specs) + len(self.graph.parameters))
+        if self.shares:
+            return dtypes
+        return dtypes + 250 * len(self.form) + 40 * len(self.spans) + self.calls.held_bytes() + self.polynomials.nbytes
 
     def unsized(self) -> OpGraph:
         """The graph with the numbers of polynomials in place of dimensions and bytes."""
@@ -220,27 +224,38 @@ def _numbered(value: Any) -> Any:
 
 def _without_sizes(stored: Mapping[str, Any]) -> OpGraph:
     """The stored graph with numbers of polynomials in place of dimensions and bytes."""
-    specs = [TensorSpec(tuple([d + 1 for d in dims]), dtype) for dtype, *dims in stored["specs"]]
+    specs = [TensorSpec(tuple([d + 1 for d in dims]), intern(dtype)) for dtype, *dims in stored["specs"]]
     calls, storages = stored["calls"], stored["storages"]
     lives = zip(storages["born"], storages["dies"], strict=True)
     spans = Spans.of(storages["born"], [born + life for born, life in lives], storages["category"])
     columns = (calls[name] for name in ("kind", "phase", "module", "views", "reads", "writes"))
+    attributes: dict[bytes, tuple[tuple[str, Any], ...]] = {}
+
+    def attrs_of(pairs: list[list[Any]]) -> tuple[tuple[str, Any], ...]:
+        """Attributes, of which operators have few distinct ones, as the same object; 1, 1.0 and true are distinct."""
+        key = marshal.dumps(pairs, 2)
+        if key not in attributes:
+            attributes[key] = tuple([(intern(name), _numbered(value)) for name, value in pairs])
+        return attributes[key]
+
     return OpGraph(
         name=stored["name"],
         kinds=tuple(
-            OpSignature(
-                name,
-                tuple(specs[i] for i in inputs),
-                tuple(specs[o] for o in outputs),
-                tuple((key, _numbered(value)) for key, value in attrs),
-            )
-            for name, inputs, outputs, attrs in stored["kinds"]
+            [
+                OpSignature(
+                    intern(name),
+                    tuple([specs[i] for i in inputs]),
+                    tuple([specs[o] for o in outputs]),
+                    attrs_of(attrs),
+                )
+                for name, inputs, outputs, attrs in stored["kinds"]
+            ]
         ),
         calls=Calls(*columns),
-        modules=tuple(stored["modules"]),
+        modules=tuple(map(intern, stored["modules"])),
         storages=Storages([size + 1 for size in storages["bytes"]], spans),
         parameters=tuple(
-            Parameter(name, tuple([d + 1 for d in shape]), dtype, grad, ready, bool(trainable))
+            Parameter(intern(name), tuple([d + 1 for d in shape]), intern(dtype), intern(grad), ready, bool(trainable))
             for name, shape, dtype, grad, ready, trainable in stored["parameters"]
         ),
         buffer_bytes=stored["buffer_bytes"] + 1,

@@ -130,7 +130,7 @@ class _FormWorks:
 
     def held_bytes(self) -> int:
         """Bytes of memory, once there is a recording."""
-        return 700 * len(self._form)
+        return 330 * len(self._form)
 
     def at(self, values: Sequence[int]) -> KindWorks:
         """The works; `values`: of the form's polynomials."""
