@@ -6,6 +6,7 @@ import dataclasses
 import gc
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from precision_time.anchoring import USUAL, Anchoring, correction_of
 from precision_time.anchors.sources import Measured
@@ -30,7 +31,8 @@ from precision_time.timeline.trace import trace_events
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.kernels import compute_peak
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.program_times import time_program
+from precision_time.timing.program_times import TimedProgram, time_program
+from precision_time.timing.scaled import Factors, scaled
 
 
 def predict(
@@ -76,15 +78,19 @@ def _predict_one(
     correction, unused = _correction(job, run, cluster, catalog, constants, anchoring)
     if precision.tf32 and correction.count and cluster.gpu.has("fp32"):
         full = simulate_step(job, parse_precision("fp32"), cluster, constants)
-        full = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors)
-        limit = full.timeline.step_s / run.scaled(correction.factors).timeline.step_s
+        full_s = full.scaled(_correction(job, full, cluster, catalog, constants, anchoring)[0].factors).step_s
+        limit = full_s / run.scaled(correction.factors).step_s
         correction = correction.lowered(min(limit, 1.0))  # TF32 is allowed, not ordered
     # 8. The loader beside training, where the job has a `data` section.
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate: intervals, breakdown, memory, run.
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
-    events = partial(trace_events, modules=run.step.graph.modules, title=job.signature())
+    events = partial(_trace, run.step.graph.modules, job.signature())
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
+
+
+def _trace(modules: tuple[str, ...], title: str, timed: TimedProgram, factors: Factors) -> dict[str, Any]:
+    return trace_events(scaled(timed, factors), modules, title)
 
 
 def _correction(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -50,14 +50,24 @@ class SimulatedStep:
     step: TrainingStep
     timed: TimedProgram
     timeline: Timeline
+    known: dict[Factors, Timeline] = field(default_factory=dict, compare=False)
+    """The step with other times, by their factors."""
 
     @classmethod
     def of(cls, step: TrainingStep, timed: TimedProgram) -> SimulatedStep:
         return cls(step, timed, simulate(timed))
 
-    def scaled(self, factors: Factors) -> SimulatedStep:
-        """The step simulated again with the times of its program multiplied."""
-        return self if factors == UNCHANGED else SimulatedStep.of(self.step, scaled(self.timed, factors))
+    def scaled(self, factors: Factors) -> Timeline:
+        """The step simulated again with the times of its program multiplied, without its spans.
+
+        A factor on all of them is one on the step, so factors of equal ratios are simulated once.
+        """
+        if factors == UNCHANGED:
+            return self.timeline
+        ratios = Factors(1.0, *(round(each / factors.kernels, 12) for each in factors[1:]))
+        if ratios not in self.known:
+            self.known[ratios] = simulate(scaled(self.timed, ratios))
+        return self.known[ratios].times(factors.kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +78,14 @@ class Supplements:
     correction  by measured jobs
     rental      the price of the cluster, where the job names a provider
     loader      data loading beside training
-    events      the trace of a program in the Chrome format
+    events      the trace of a program with its times multiplied, in the Chrome format
     """
 
     notes: tuple[str, ...] = ()
     correction: Correction = NONE
     rental: Rental | None = None
     loader: Loader | None = None
-    events: Callable[[TimedProgram], dict[str, Any]] = lambda timed: {}
+    events: Callable[[TimedProgram, Factors], dict[str, Any]] = lambda timed, factors: {}
 
 
 def assemble(
@@ -83,8 +93,7 @@ def assemble(
 ) -> Estimate:
     """The estimate of a job whose precision does not change during the run. `simulated`: without the correction."""
     correction, rental = supplements.correction, supplements.rental
-    corrected = simulated.scaled(correction.factors)
-    step, timed, timeline = corrected.step, corrected.timed, corrected.timeline
+    step, timed, timeline = simulated.step, simulated.timed, simulated.scaled(correction.factors)
     per_kind = timed.calls_per_kind
     floor_s = float((per_kind * timed.floor_s).sum())
     uncorrected_s = simulated.timeline.step_s
@@ -93,7 +102,7 @@ def assemble(
     bytes_total = float((per_kind * timed.works.nbytes).sum()) or 1.0
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
-    terms = spread_terms(simulated.timed, simulated.timeline, cluster.gpu.arch)
+    terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
     spread = correction.narrowed(_spread(terms, cluster, step.family))
     train = Interval.around(train_s, spread, floor_s)
     forward_s = step_forward_seconds(timeline, job)
@@ -131,7 +140,7 @@ def assemble(
             assumptions=supplements.notes,
             anchors=replace(correction, uncorrected_s=uncorrected_s) if correction.count else correction,
             loading=loading,
-            events=_drawn(partial(supplements.events, timed), train_s, loading),
+            events=_drawn(partial(supplements.events, timed, correction.factors), train_s, loading),
             rental=rental if price is None else None,
         )
     )
@@ -219,9 +228,9 @@ def _above(floor_s: float, terms: dict[str, float]) -> dict[str, float]:
     return {term: seconds * raised for term, seconds in terms.items()}
 
 
-def _sources(timed: TimedProgram, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
+def _sources(timed: TimedSignatures, per_kind: Any, timeline: Timeline, correction: Correction) -> dict[str, float]:
     """Shares of the step by source; the share that anchors explain counts as measured."""
-    by_source = per_kind @ timed.source_s * timed.kernel_factor
+    by_source = per_kind @ timed.source_s * correction.factors.kernels
     seconds = {name: float(value) for name, value in zip(SOURCES, by_source, strict=True)}
     seconds[timed.host_source] += timeline.host_gap_s
     seconds[timed.communication_source] += timeline.communication_exposed_s

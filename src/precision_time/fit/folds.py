@@ -105,7 +105,7 @@ def judge(
 
 
 def _scaled_terms(simulated: SimulatedStep, factors: Factors) -> dict[str, float]:
-    return step_terms(simulated.scaled(factors).timeline)
+    return step_terms(simulated.scaled(factors))
 
 
 def cross_validate(

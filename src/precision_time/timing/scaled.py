@@ -66,11 +66,12 @@ def _pass(step: Pass, factors: Factors, overhead: FrameworkOverhead, synchronous
     if step is NOTHING:
         return NOTHING
     kernels, host, wire = factors
-    before_s = sum(step.exposed.values())
-    apart = wire - min(kernels, wire)
-    exposed = {g: (wire - apart) * e + apart * (e + step.hidden[g]) for g, e in step.exposed.items()}
-    hidden = {g: wire * (e + step.hidden[g]) - exposed[g] for g, e in step.exposed.items()}
-    waiting = sum(exposed.values())
+    exposed, hidden, before_s, waiting = step.exposed, step.hidden, 0.0, 0.0
+    if exposed:
+        apart = wire - min(kernels, wire)
+        exposed = {g: wire * e + apart * step.hidden[g] for g, e in step.exposed.items()}
+        hidden = {g: (wire - apart) * h for g, h in step.hidden.items()}
+        before_s, waiting = sum(step.exposed.values()), sum(exposed.values())
     kernel_s = step.device_s - before_s - step.gap_s
     if synchronous:
         kernel_s *= kernels
