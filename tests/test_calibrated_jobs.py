@@ -170,6 +170,8 @@ def row(**changes: Any) -> Row:
         ({"rows": [row(bytes=-4.0)]}, "row 1: bytes must be 0 or a number from 1e-12 to 1e24, not -4.0"),
         ({"rows": [row(flops="many")]}, "row 1: flops must be .* not 'many'"),
         ({"rows": [row(m=None)]}, "row 1: m must be .* not None"),
+        ({"rows": [row(k=1e24)]}, "row 1: k must be 0 or a number from 1e-12 to 1e15, not 1e"),
+        ({"rows": [row(spread=1000.0)]}, "row 1: spread must be 0 or a number from 1e-12 to 10, not 1000"),
         ({"rows": [GOOD, row(math="fp33")]}, "row 2: math is 'fp33'; use one of vector, fp64"),
         ({"rows": [row(dtype="fp32")]}, "row 1: dtype is 'fp32'; use one of float32"),
         ({"rows": [row(operator=3)]}, "row 1: operator is 3; use a name"),

@@ -141,6 +141,13 @@ def test_a_model_that_cannot_train_with_one_sample_is_refused() -> None:
     assert memory_of(job.replace(batch_size=largest)).fits
 
 
+def test_a_step_without_free_sizes_is_predicted_again_and_again() -> None:
+    """U-Net has no other symbol than its batch, so a batch of one leaves nothing that varies."""
+    job = Job("unet3d-medical", precision="fp32", batch_size=1)
+    seconds = [predict(job.replace(gpu=gpu)).step.p50 for gpu in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
+    assert seconds == sorted(seconds)
+
+
 def test_the_step_with_most_of_the_sizes_is_taken() -> None:
     known = [(("a", 1),), (("b", 1),), (("a", 1), ("b", 1))]
     assert stored_apart.closest(known, {"a": 1, "b": 1}) == (("a", 1), ("b", 1))

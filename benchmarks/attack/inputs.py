@@ -229,11 +229,13 @@ def storage_file(source: random.Random, folder: Path) -> Input:
 
 
 def calibration_file(source: random.Random, folder: Path) -> Input:
-    """A calibration with wrong points."""
-    name = _document(source, folder, "machine", samples.CALIBRATION, formats=("json", "json", "yaml"))
-    return Input(
-        "calibration", ("predict", "resnet18", "--device", name, "--gpu", "this-cpu", "--batch-size=4", *_json(source))
-    )
+    """A measured machine with wrong or extreme points, and a job on it."""
+    document = settings.calibration(source)
+    name = _dumped(source, folder, "machine", document, ("json", "json", "yaml"))
+    model = source.choice(("resnet50", "gpt2", "bert-base", "ncf"))
+    where = ("--gpu=this-cpu", f"--gpus={source.choice((1, 1, 2, 8))}", f"--batch-size={source.choice((1, 4))}")
+    precision = source.choice(("fp32", "fp32", "amp-bf16", "bf16"))
+    return Input("calibration", ("predict", model, "--device", name, *where, "--precision", precision, *_json(source)))
 
 
 def table(source: random.Random, folder: Path) -> Input:

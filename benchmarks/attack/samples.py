@@ -70,18 +70,6 @@ STORAGE: dict[str, Any] = {
     "name": "scratch", "bandwidth_gb_per_s": 2.5, "stream_mb_per_s": 400, "latency_ms": 0.3, "requests_per_s": 20000,
     "reader_efficiency": 0.9, "shared": True, "page_cache": True, "source": "measured here",
 }  # fmt: skip
-CALIBRATION: dict[str, Any] = {
-    "gpus": {
-        "this-cpu": {
-            "device_type": "cpu", "mem_gb": 16, "mem_bw_gbs": 20, "fp32_tflops": 0.1,
-            "calibration": {
-                "made": "2026-11-01", "command": "calibrate", "machine": "test", "versions": {}, "threads": 1,
-                "noise": 0.05,
-                "kernels": {"columns": ["operator"], "rows": []},
-            },
-        }
-    }
-}  # fmt: skip
 TABLE = """id,trust,framework,model,input,batch_size,gpus,gpu,precision,optimizer,memory_format,step_time_s,notes
 resnet50-tf32,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,tf32,sgd,nchw,0.14,invented
 resnet50-amp,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,amp-fp16,sgd,nhwc,0.06,invented
@@ -97,8 +85,8 @@ four,x,C,tensorflow2,,bert-large,,seq_len=128,32,1,16,2,v100-32gb-sxm,dgx2h,amp-
 ANCHOR = (("step_time_s", 0.31), ("gpus", 1), ("precision", "fp32"), ("batch_size", 64), ("gpu", "a100-80gb-sxm"))
 NODES = (
     """NodeName=node1 Arch=x86_64 CoresPerSocket=32
-   CPUAlloc=0 CPUTot=128 Gres=gpu:a100:8(S:0-1) RealMemory=1031000 State=IDLE
-NodeName=node2 Arch=x86_64 CPUTot=128 Gres=gpu:a100:8(S:0-1) RealMemory=1031000 State=ALLOCATED
+   CPUAlloc=0 CPUTot=128 Gres=gpu:h200:8(S:0-1) RealMemory=1031000 State=IDLE
+NodeName=node2 Arch=x86_64 CPUTot=128 Gres=gpu:h200:8(S:0-1) RealMemory=1031000 State=ALLOCATED
 """,
     json.dumps(
         {

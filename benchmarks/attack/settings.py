@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.attack import samples
 from benchmarks.attack.jobs import LAYOUTS, Fields, gpus, models, random_fields
 from benchmarks.attack.mutate import bad_value, mutated, mutated_text, near_value
+from precision_time.hardware.calibration import TEXT_COLUMNS
 from precision_time.job.precision import PRECISIONS
 
 COUNTS = ("1", "2", "7", "8", "16", "1024", "1048576", "0", "-1", "8.0", "1e3", "1_0", "１６", "", " ", "8 ", "1048577")
@@ -188,6 +189,33 @@ def trained(source: random.Random, folder: Path) -> tuple[str, ...]:
         f"--batch-size={source.choice((1, 16, 64))}",
         *device,
     )
+
+
+EXTREMES = (1e-9, 1e-6, 1e-3, 0.5, 1, 2, 1e3, 1e6, 1e9, 1e12, 1e15)
+
+
+def calibration(source: random.Random) -> Any:
+    """A device file of `runs` with few of its points, of which some are extreme or wrong."""
+    document = json.loads(_device_text())
+    found = next(iter(document["gpus"].values()))["calibration"]
+    rows = found["kernels"]["rows"]
+    found["kernels"]["rows"] = rows = source.sample(rows, source.choice((1, 5, 40, 200, len(rows))))
+    first = len([name for name in found["kernels"]["columns"] if name in TEXT_COLUMNS])
+    for _ in range(source.choice((0, 1, 5, 40))):
+        row = source.choice(rows)
+        at = source.randrange(first, len(row))
+        row[at] = source.choice(EXTREMES) * source.choice((1, 1, row[at]))
+    if source.random() < 0.4:
+        section = source.choice(("host", "crowding", "collectives", "noise", "kernels", "versions", "threads"))
+        found[section] = changed(source, found.get(section))
+    if source.random() < 0.15:
+        return mutated(source, document, True)
+    return document
+
+
+@cache
+def _device_text() -> str:
+    return (_DATA / "small_networks" / "device.json").read_text(encoding="utf-8")
 
 
 @cache

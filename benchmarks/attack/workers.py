@@ -181,6 +181,9 @@ def _relations(source: random.Random, names: Sequence[str]) -> Iterator[tuple[st
             break
         except PrecisionTimeError:
             continue
+        except Exception as error:
+            yield "consistent", f"{type(error).__name__}: {str(error)[:200]}", job.to_dict()
+            return
     for relation in (RELATIONS[0], *source.sample(RELATIONS[1:], _RELATIONS_OF_A_JOB)):
         try:
             reason = relation(job, estimate)

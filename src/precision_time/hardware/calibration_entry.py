@@ -25,6 +25,8 @@ from precision_time.hardware.fields import (
     MESSAGE_SECONDS,
     POINT,
     POINT_SECONDS,
+    POINT_SIZE,
+    POINT_SPREAD,
     RANKS,
     SLOWDOWN,
     values_of,
@@ -100,7 +102,7 @@ def _text(name: str, values: Sequence[Any], where: str) -> tuple[Any, ...]:
 
 
 def _figures(name: str, values: Sequence[Any], where: str) -> tuple[float, ...]:
-    of = POINT_SECONDS if name == "seconds" else POINT
+    of = {"seconds": POINT_SECONDS, "spread": POINT_SPREAD, "flops": POINT, "bytes": POINT}.get(name, POINT_SIZE)
     if values and {int, float}.issuperset(set(map(type, values))):  # the usual case, checked a column at a time
         low, high = min(values), max(values)
         if of.least <= low and high <= of.most:

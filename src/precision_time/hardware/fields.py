@@ -236,6 +236,10 @@ MESSAGE = number(1, 1e15, "bytes")
 MESSAGE_SECONDS = number(1e-9, 1e6, "seconds")
 POINT = number(1e-12, 1e24, zero=True)
 POINT_SECONDS = number(1e-9, 1e6, "seconds")
+POINT_SIZE = number(1e-12, 1e15, zero=True)
+"""A dimension of an operator."""
+POINT_SPREAD = number(1e-12, 10, zero=True)
+"""Standard deviation of repeats over their median."""
 
 
 WIDER, WIDER_STORAGE = 1e6, 1e30

@@ -10,6 +10,7 @@ guards come out as recorded. Values are 64-bit floats, which hold the whole numb
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -169,9 +170,9 @@ class Recording:
         new[[*given, *(row[2] for row in rows)]] = np.arange(self._count)
         table = np.array(rows, dtype=np.intp).reshape(len(rows), 5)
         starts = np.flatnonzero(np.any(np.diff(table[:, :2], axis=0, prepend=-1) != 0, axis=1)).tolist()
-        groups = [
+        groups = [  # none where nothing depends on an input
             (_FUNCTIONS[rows[a][1]][1], len(given) + a, len(given) + b, new[table[a:b, 3]], new[table[a:b, 4]])
-            for a, b in zip(starts, [*starts[1:], len(rows)], strict=True)
+            for a, b in itertools.pairwise([*starts, len(rows)])
         ]
         guards = []
         for code in sorted({code for code, _, _ in self._guards}):
