@@ -5,7 +5,6 @@ As in `inputs`, an input is an answer or one sentence. What is written goes to `
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import io
 import json
@@ -14,6 +13,7 @@ import shutil
 import tempfile
 from contextlib import redirect_stdout
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,7 @@ def _trained() -> Path:
     from precision_time.cli.main import main
 
     folder = Path(tempfile.mkdtemp(prefix="attack-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)  # in a worker of a pool, too, unlike atexit
     arguments = ["train", "ernest", "--tables", str(_DATA), "--real-runs", str(_DATA / "small_networks")]
     with redirect_stdout(io.StringIO()):
         code = main([*arguments, "--output", str(folder / "trained")])
