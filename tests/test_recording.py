@@ -60,6 +60,13 @@ def test_sizes_on_the_same_side_of_every_comparison_need_no_other_recording() ->
     assert repeatable.at(np.array([10.0, 20.0, 1.0, 4.0])) is None  # a side is no longer above 1
 
 
+def test_a_branch_that_is_not_taken_may_divide_by_nothing() -> None:
+    recording = Recording()
+    amount = recording.input(0, 6)
+    repeatable = recording.finish([7 / (amount - 3) if amount > 3 else 0])
+    assert repeatable.at(np.array([3.0])) is None
+
+
 @pytest.mark.parametrize("taken", [int, float, hash, range], ids=lambda taken: taken.__name__)
 def test_an_amount_taken_as_a_plain_number_holds_for_that_number_alone(taken: Any) -> None:
     recording = Recording()

@@ -223,8 +223,9 @@ class Repeatable:
         first = len(self._inputs)
         values[:first] = inputs[self._inputs]
         values[first : first + len(self._constants)] = self._constants
-        for function, start, end, one, other in self._groups:
-            values[start:end] = function(values[one], values[other])
+        with np.errstate(all="ignore"):  # a branch that is not taken here may divide by nothing
+            for function, start, end, one, other in self._groups:
+                values[start:end] = function(values[one], values[other])
         for function, one, other, outcomes in self._guards:
             if not np.array_equal(function(values[one], values[other]), outcomes):
                 return None
