@@ -52,18 +52,16 @@ class _Step:
         self.stage = self.program.stages[0]
         self.uses: Uses = tuple(_uses(self.stage))
         self.sweeps = timed.sweeps[0]
-        self.recurring_s = 0.0
-        """Of the micro-batches of the last step that ran, if all are as long as those before the last."""
 
     def timeline(self) -> Timeline:
         rank, program = self.rank, self.program
         start, skipped = self._steady_step()
         taken = rank.position().since(start)
         between = program.micro_batches // program.reductions if self.layout.zero < 2 else 1
-        recurring_s = min(self.recurring_s, taken.device)
         # What runs once a step does not average out.
-        once_s = taken.device - recurring_s
-        straggler_wait = averaged(self.timed.wait_share, between) * recurring_s + self.timed.wait_share * once_s
+        once_s = min(taken.sent + self.sweeps.tail_s, taken.device)
+        averaging = averaged(self.timed.wait_share, between)
+        straggler_wait = averaging * taken.device + (self.timed.wait_share - averaging) * once_s
         exposed_by, hidden_by = communication_within_units(self.timed, self.stage)
         exposed_by[DATA] = exposed_by.get(DATA, 0.0) + taken.exposed
         hidden_by[DATA] = hidden_by.get(DATA, 0.0) + max(taken.sent - taken.exposed, 0.0)
@@ -111,12 +109,11 @@ class _Step:
         if rank.synchronous:
             rank.device += self.timed.host.step_s
             rank.host = rank.device
-        began, skipped = rank.device, 0
         self._micro_batch(first=True, last=micro_batches == 1)
+        skipped = 0
         if micro_batches > 2:
             skipped = accumulate(rank, partial(self._micro_batch, first=False, last=False), micro_batches - 2)
         if micro_batches > 1:
-            self.recurring_s = (rank.device - began) * micro_batches / (micro_batches - 1)
             self._micro_batch(first=False, last=True)
         self._update()
         return skipped
