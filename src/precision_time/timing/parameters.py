@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.shipped import shipped_file
 from precision_time.timing.corrections import Correction
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
@@ -90,6 +91,10 @@ class Resolved:
     of_device: bool = False
     """Whether they were fitted on the very device, and not on another one."""
 
+    def held_bytes(self) -> int:
+        """Bytes of memory, without the correction, which others share."""
+        return 400
+
 
 @cache
 def read_data(name: str) -> dict[str, Any]:
@@ -129,6 +134,13 @@ def _kinds(curve: str, dtype_class: str) -> tuple[str, ...]:
     return (dtype_class, "fp32")
 
 
+@bounded()
+def _resolved(
+    book: ParameterBook, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
+) -> Resolved:
+    return book.find(family, variant, dtype_class, kernel_name, arch, flops_per_w)
+
+
 class ParameterBook:
     """Answers: which parameters for this (family, variant, dtype class) on this (device, architecture)?"""
 
@@ -145,22 +157,18 @@ class ParameterBook:
         self._own: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("own", {})
         self._priors: Mapping[str, Any] = read_data("kernel_priors.json") if priors is None else priors
         self._scales = shipped_scales() if scales is None else scales
-        self._cache: dict[tuple[str, str, str, str, str, float], Resolved] = {}
         self._found: dict[tuple[str, str], Correction | None] = {}
 
     def resolve(
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0
     ) -> Resolved:
         """`flops_per_w`: the device's dense peak over its power limit; 0 where unknown."""
-        key = (family, variant, dtype_class, kernel_name, arch, flops_per_w)
-        resolved = self._cache.get(key)
-        if resolved is None:
-            resolved = self._cache[key] = self._resolve(*key)
-        return resolved
+        return _resolved(self, family, variant, dtype_class, kernel_name, arch, flops_per_w)
 
-    def _resolve(
+    def find(
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
     ) -> Resolved:
+        """As `resolve`, without looking for what was found before."""
         curves = _CURVES.get(family, ("pointwise",))
         curve = next((c for c in curves if any(f"{c}|{k}" in self._sets for k in _kinds(c, dtype_class))), curves[-1])
         base = self._curve(curve, dtype_class, kernel_name, arch, flops_per_w)
