@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,11 @@ def anchor(ratio: float, job: JobDescriptor = DESCRIPTOR, name: str = "x") -> An
     return Anchor(job, name, "lab@1", "A", ratio, 1.0)
 
 
+def at_once(factors: Factors) -> float:
+    """Seconds of a step of kernels alone."""
+    return factors.kernels
+
+
 def held_out(known: Anchor) -> HeldOut:
     """A row that its anchor tells of; its step is kernels alone."""
     job = known.job
@@ -72,7 +78,7 @@ def held_out(known: Anchor) -> HeldOut:
 def test_one_anchor_by_hand() -> None:
     """Shrunk by effect^2 / (effect^2 + noise^2): 0.1^2 / (0.1^2 + 0.05^2) = 0.8."""
     known = Anchors([anchor(1.2)], covariance(0.05, family_maths=0.1))
-    correction = known.correction(replace(DESCRIPTOR, key="two"))
+    correction = known.correction(replace(DESCRIPTOR, key="two"), at_once)
     assert correction.factors.kernels == pytest.approx(1.2**0.8)
     assert correction.factors.host == 1.0
     assert correction.log_spread == pytest.approx(math.hypot(math.sqrt(0.01 * 0.2), 0.05))
@@ -84,9 +90,9 @@ def test_a_factor_acts_on_what_it_moved_in_the_anchor() -> None:
     """Half of the anchor's step is kernels, so a step 10 % longer says 2 x as much of kernels, before shrinkage."""
     half = replace(DESCRIPTOR, shares=(0.5, 0.5, 0.0))
     known = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1))
-    correction = known.correction(replace(DESCRIPTOR, key="two"))
+    correction = known.correction(replace(DESCRIPTOR, key="two"), at_once)
     assert math.log(correction.factors.kernels) == pytest.approx(2 * math.log(1.1), rel=1e-6)
-    both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half)
+    both = Anchors([anchor(1.1, half)], covariance(1e-6, family_maths=0.1, host=0.1)).correction(half, at_once)
     assert both.factors.kernels == pytest.approx(both.factors.host)
     assert math.log(both.factors.host) == pytest.approx(math.log(1.1))
 
@@ -96,50 +102,65 @@ def test_low_trust_rows_of_another_framework_do_not_correct() -> None:
     loose = replace(anchor(2.0, replace(DESCRIPTOR, framework="tensorflow1")), trust="C")
     for trust, framework, moves in (("C", "tensorflow1", True), ("C", "pytorch", False), ("A", "pytorch", True)):
         known = Anchors([replace(loose, trust=trust)], covariance(0.05, family_maths=0.1))
-        correction = known.correction(replace(DESCRIPTOR, key="two", framework=framework))
+        correction = known.correction(replace(DESCRIPTOR, key="two", framework=framework), at_once)
         assert (correction.factors.kernels > 1.1) == moves
 
 
-def test_errors_agree_less_where_counts_differ() -> None:
-    jobs = JobColumns([DESCRIPTOR, replace(DESCRIPTOR, gpus=16), replace(DESCRIPTOR, batch_size=32)])
-    assert step_covariance(covariance(gpus=1.0), jobs, jobs)[0] == pytest.approx([1.0, math.exp(-4.0 / FADING), 1.0])
+def columns(jobs: Sequence[JobDescriptor], seconds: Sequence[float] | None = None) -> JobColumns:
+    return JobColumns(jobs, seconds or [1.0] * len(jobs))
 
 
-@pytest.mark.parametrize("amount", [{"batch_size": 32}, {"gpus": 16}, {"key": "two"}])
-def test_factors_do_not_depend_on_the_amount_of_work(amount: dict[str, Any]) -> None:
-    """So that no correction makes a larger job the faster one."""
-    job = replace(DESCRIPTOR, shares=(0.6, 0.3, 0.1))
-    known = Anchors([anchor(1.3, job)], shipped_covariance())
-    assert known.correction(replace(job, **amount)).factors == known.correction(job).factors != NONE.factors
+def test_errors_agree_less_where_steps_or_counts_differ() -> None:
+    jobs = columns([DESCRIPTOR, DESCRIPTOR, replace(DESCRIPTOR, gpus=16)], [1.0, 4.0, 1.0])
+    length, gpus = (step_covariance(covariance(**{name: 1.0}), jobs, jobs)[0] for name in ("length", "gpus"))
+    assert length == pytest.approx([1.0, math.exp(-2.0 / FADING), 1.0])
+    assert gpus == pytest.approx([1.0, 1.0, math.exp(-4.0 / FADING)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 10.0), st.floats(0.6, 1.6)), min_size=1, max_size=12),
+    st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)).filter(lambda shares: sum(shares) <= 1.0),
+)
+def test_a_longer_step_is_longer_once_corrected(rows: list[tuple[float, float]], shares: tuple[float, float]) -> None:
+    """Whatever the anchors say: all factors are the same, but for one that changes slowly with the step's length."""
+    job = replace(DESCRIPTOR, shares=(*shares, 1.0 - sum(shares)))
+    anchors = [Anchor(job, "x", "lab@1", "A", seconds, seconds / ratio) for seconds, ratio in rows]
+    known, lengths = Anchors(anchors, shipped_covariance()), np.geomspace(0.001, 100.0, 60)
+    found = [known.correction(job, lambda f, s=s: s * f.kernels).factors for s in lengths]  # type: ignore[misc]
+    ratios = {(round(f.host / f.kernels, 9), round(f.communication / f.kernels, 9)) for f in found}
+    assert len(ratios) == 1
+    steps = [seconds * f.kernels for seconds, f in zip(lengths, found, strict=True)]
+    assert all(after > before for before, after in pairwise(steps))
 
 
 def test_a_job_shares_everything_with_itself() -> None:
     job, known = replace(DESCRIPTOR, shares=(0.6, 0.3, 0.1)), shipped_covariance()
-    whole = step_covariance(known, JobColumns([job]), JobColumns([job]))[0, 0]
+    whole = step_covariance(known, columns([job]), columns([job]))[0, 0]
     assert self_variance(known, job.shares) == pytest.approx(whole)
 
 
 def test_others_say_nothing() -> None:
     known = Anchors([anchor(2.0)], covariance(0.02, family_maths=0.1))
-    assert known.correction(replace(DESCRIPTOR, family="resnet")) == NONE
-    assert known.correction(DESCRIPTOR, without=("key",)) == NONE
-    assert known.correction(replace(DESCRIPTOR, maths="fp16")).factors.kernels == 1.0
+    assert known.correction(replace(DESCRIPTOR, family="resnet"), at_once) == NONE
+    assert known.correction(DESCRIPTOR, at_once, without=("key",)) == NONE
+    assert known.correction(replace(DESCRIPTOR, maths="fp16"), at_once).factors.kernels == 1.0
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(0.3, 3.0), min_size=1, max_size=6), st.integers(1, 64), st.sampled_from(["fp32", "fp16"]))
 def test_more_anchors_never_make_less_sure(ratios: list[float], batch: int, maths: str) -> None:
-    shipped = shipped_covariance()  # without what agrees and yet corrects nothing
-    cov = replace(shipped, effects={**shipped.effects, "gpus": 0.0})
+    shipped = shipped_covariance()  # without what agrees and yet corrects nothing, or not all
+    cov = replace(shipped, effects={**shipped.effects, "gpus": 0.0, "length": 0.0})
     jobs = [
         replace(DESCRIPTOR, key=f"{i}", batch_size=1 + i * batch, environment=f"{i % 2}") for i in range(len(ratios))
     ]
     anchors = [anchor(ratio, job, job.key) for ratio, job in zip(ratios, jobs, strict=True)]
     target = replace(DESCRIPTOR, key="target", maths=maths, environment=OWN)
     numbers = range(1, len(anchors) + 1)
-    spreads = [Anchors(anchors[:n], cov).correction(target).log_spread or 9.0 for n in numbers]
+    spreads = [Anchors(anchors[:n], cov).correction(target, at_once).log_spread or 9.0 for n in numbers]
     assert all(b <= a + 1e-9 for a, b in zip([9.0, *spreads], spreads, strict=False))
-    last = Anchors(anchors, cov).correction(target)
+    last = Anchors(anchors, cov).correction(target, at_once)
     assert 0.0 <= last.informed <= 1.0
     limit = max(abs(math.log(r)) for r in ratios) * len(ratios)
     assert all(abs(math.log(f)) <= limit for f in last.factors)
@@ -157,7 +178,7 @@ def test_the_covariance_is_found_again_in_what_was_drawn_from_it() -> None:
             )
             for m in range(3) for p in ("fp32", "fp16") for b in (1, 8)
         ]  # fmt: skip
-        block = step_covariance(true, JobColumns(jobs), JobColumns(jobs)) + 0.02**2 * np.eye(len(jobs))
+        block = step_covariance(true, columns(jobs), columns(jobs)) + 0.02**2 * np.eye(len(jobs))
         logs = draw.multivariate_normal(np.zeros(len(jobs)), block)
         anchors += [anchor(math.exp(log), job) for log, job in zip(logs, jobs, strict=True)]
     fitted = fit_covariance(anchors)

@@ -63,7 +63,7 @@ def correction_of(
     if anchors is not None:
         terms = step_terms(run.timeline)
         descriptor = describe_job(job, run.step, gpu, terms, anchoring.framework, anchoring.source)
-        correction = anchors.correction(descriptor, anchoring.without)
+        correction = anchors.correction(descriptor, lambda f: run.scaled(f).step_s, anchoring.without)
     unused = set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (UNUSED_ANCHORS,) if unused else ()
 

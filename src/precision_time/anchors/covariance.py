@@ -1,8 +1,8 @@
 """Covariance between the log errors of two jobs: a sum of shared effects, each weighted by the terms it acts on.
 
 An effect on kernels is weighted by the product of both jobs' shares of kernels, since slower kernels do not slow a step
-that waits for the host. Only `gpus` depends on an amount of work, and corrects nothing: a factor that changed with
-batch size, accumulation or number of GPUs would let more work take less time.
+that waits for the host. No effect depends on batch, sizes or number of GPUs, except through the seconds of the step: a
+factor that changed with these would let more work take less time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.anchors.anchor import JobDescriptor
+from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.estimate.correction import INFORMED
 
 Array = NDArray[np.float64]
@@ -36,15 +36,16 @@ OTHER_EFFECTS: dict[str, tuple[str, ...]] = {
     "host": ("family", "framework"),
     "communication": ("family",),
     "environment": ("family", "environment"),
+    "length": ("model", "framework", "arch", "maths", "setting"),
     "gpus": ("family", "framework"),
 }
-"""The same for effects on the term of that name; the last two act on the whole step. `gpus` decays with the ratio of
-the numbers of GPUs; it tells how far errors agree and corrects none."""
+"""The same for effects on the term of that name; the last three act on the whole step. `length` decays with the ratio
+of the steps' lengths. `gpus` decays with that of the numbers of GPUs; it tells how errors agree and corrects none."""
 EFFECTS = (*KERNEL_EFFECTS, *OTHER_EFFECTS)
-WHOLE = ("environment", "gpus")
+WHOLE = ("environment", "length", "gpus")
 TRUSTS = ("A", "B", "C")
-FADING = 2.0
-"""Factors of two in number of GPUs over which an effect decays to 1/e: chosen."""
+FADING = 4.0
+"""Factors of two over which an effect decays to 1/e: chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +61,42 @@ class Covariance:
 
 
 class JobColumns:
-    """The descriptors of several jobs as arrays."""
+    """The descriptors of several jobs as arrays, with the seconds of their steps as predicted without correction."""
 
-    def __init__(self, jobs: Sequence[JobDescriptor]) -> None:
+    def __init__(self, jobs: Sequence[JobDescriptor], seconds: Sequence[float]) -> None:
         # hashes instead of texts: compared a hundred at a time in every prediction
         self.ids = {
             name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64)
             for name in ("family", "model", "arch", "maths", "framework", "setting", "environment")
         }
         self.shares = np.array([job.shares for job in jobs], dtype=np.float64).reshape(len(jobs), len(INFORMED))
+        self.length = np.log2(np.asarray(seconds, dtype=np.float64))
         self.gpus = np.log2([max(job.gpus, 1) for job in jobs])
+
+    @classmethod
+    def of(cls, anchors: Sequence[Anchor]) -> JobColumns:
+        return cls([anchor.job for anchor in anchors], [anchor.predicted_s for anchor in anchors])
+
+
+def fading(one: Array, other: Array) -> Array:
+    """Correlation between effects at distances in factors of two: e^(-distance / FADING)."""
+    return np.asarray(np.exp(-np.abs(one[:, None] - other[None, :]) / FADING))
 
 
 def shared_effects(one: JobColumns, other: JobColumns) -> dict[str, Array]:
-    """Of every effect: correlation between each job of `one` (rows) and of `other` (columns), not weighted by terms."""
+    """Of every effect: correlation between each job of `one` (rows) and of `other` (columns), not weighted by terms;
+    `length` as between steps of one length."""
     same = {name: one.ids[name][:, None] == other.ids[name][None, :] for name in one.ids}
-    fading = np.exp(-np.abs(one.gpus[:, None] - other.gpus[None, :]) / FADING)
     shared = {}
     for effect, names in {**KERNEL_EFFECTS, **OTHER_EFFECTS}.items():
         equal = functools.reduce(np.logical_and, [same[name] for name in names])
-        shared[effect] = equal * (fading if effect == "gpus" else 1.0)
+        shared[effect] = equal * (fading(one.gpus, other.gpus) if effect == "gpus" else 1.0)
     return shared
 
 
 def factor_covariances(covariance: Covariance, one: JobColumns, other: JobColumns) -> dict[str, Array]:
     """Covariance between the log factors of the jobs of `one` and of `other`: of each field of `Factors`, and of the
-    whole step by effect."""
+    whole step by effect (`length` as between steps of one length)."""
     shared = shared_effects(one, other)
     covariances = {effect: covariance.effects[effect] ** 2 * shared[effect] for effect in EFFECTS}
     kernels = functools.reduce(np.add, [covariances[effect] for effect in KERNEL_EFFECTS])
@@ -101,6 +112,7 @@ def effect_matrices(one: JobColumns, other: JobColumns) -> dict[str, Array]:
             at = INFORMED.index(term)
             shared = shared * np.outer(one.shares[:, at], other.shares[:, at])
         matrices[effect] = shared
+    matrices["length"] = matrices["length"] * fading(one.length, other.length)
     return matrices
 
 

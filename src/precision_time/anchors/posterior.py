@@ -7,18 +7,20 @@ conditional means of the log factors correct the program's times, and the condit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.covariance import (
+    FADING,
     TRUSTS,
     Array,
     Covariance,
     JobColumns,
     factor_covariances,
+    fading,
     self_variance,
     step_covariance,
 )
@@ -27,6 +29,8 @@ from precision_time.timing.scaled import Factors
 
 NEAREST = 3
 """Anchors that a correction names."""
+STEEPEST = 0.9
+"""Largest fall of a log factor against the log of the step's length. Below one a longer step stays the longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Anchors:
         key = (job.family, job.framework)
         if key not in self._solved:
             anchors = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
-            jobs = JobColumns([anchor.job for anchor in anchors])
+            jobs = JobColumns.of(anchors)
             noise = self.covariance.noise_of([a.trust for a in anchors])
             between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
             residuals = np.array([a.residual for a in anchors])
@@ -70,10 +74,13 @@ class Anchors:
             self._solved[key] = _Solved(anchors, jobs, between, inverse, residuals)
         return self._solved[key]
 
-    def correction(self, job: JobDescriptor, without: Sequence[str] = ()) -> Correction:
+    def correction(
+        self, job: JobDescriptor, step_s: Callable[[Factors], float], without: Sequence[str] = ()
+    ) -> Correction:
         """The correction of a job by the anchors of its family.
 
-        Anchors that agree with it in all fields of `without` are left out; ("key",) leaves out those of the same job.
+        `step_s`: seconds of its step with the times of its program multiplied. Anchors that agree with the job in all
+        fields of `without` are left out; ("key",) leaves out those of the same job.
         """
         if job.family not in self._by_family:
             return NONE
@@ -84,15 +91,25 @@ class Anchors:
             use = use[[not _agree(a.job, job, without) for a in known]]
         if not len(use):
             return NONE
-        target = JobColumns([job])
+        target = JobColumns([job], [1.0])
         inverse = solved.inverse if len(use) == len(known) else np.linalg.inv(solved.between[np.ix_(use, use)])
         shared = {n: c[0, use] for n, c in factor_covariances(self.covariance, target, solved.jobs).items()}
         of_factor = [shared[name] * solved.jobs.shares[use, at] for at, name in enumerate(INFORMED)]
         prior = self_variance(self.covariance, job.shares)
         weights = inverse @ solved.residuals[use]
         factors = Factors(*(math.exp(float((shared["environment"] + each) @ weights)) for each in of_factor))
-        corrects = shared["environment"] + np.asarray(job.shares) @ of_factor
-        across = corrects + shared["gpus"]
+        # The last factor depends on the length of the step alone, and so slowly that it keeps the order of steps. It is
+        # constant outside the anchors' lengths, so that micro-steps of a long accumulation cost the same.
+        known_lengths = solved.jobs.length[use]
+        length = np.log2([step_s(factors) / factors.kernels])
+        ends = known_lengths[shared["length"] > 0.0]
+        within = np.clip(length, ends.min(), ends.max()) if len(ends) else length
+        fall = steepest_fall(shared["length"] * weights, known_lengths)
+        slowly = min(1.0, STEEPEST / max(-fall, STEEPEST))
+        of_length = slowly * shared["length"] * fading(within, known_lengths)[0]
+        factors = factors.times(math.exp(float(of_length @ weights)))
+        corrects = shared["environment"] + np.asarray(job.shares) @ of_factor + of_length
+        across = corrects - of_length + shared["length"] * fading(length, known_lengths)[0] + shared["gpus"]
         # the variance of log(true / corrected), where the correction leaves out some of what the anchors say
         remaining = min(max(prior - float(corrects @ inverse @ (2.0 * across - corrects)), 0.0), prior)
         own_spread = self.covariance.noise["B"]  # of the same job, measured again
@@ -109,6 +126,18 @@ class Anchors:
                 for i, anchor in ((i, known[use[i]]) for i in nearest)
             ),
         )
+
+
+def steepest_fall(weights: Array, length: Array) -> float:
+    """The least slope, over ln(length), of the sum of `weights` that fade from their lengths (log2) on.
+
+    It is at one of these, on either side: in between, the sum bends away from zero.
+    """
+    apart = length[:, None] - length[None, :]
+    faded = np.exp(-np.abs(apart) / FADING) * weights / (FADING * math.log(2.0))
+    slopes = -(np.sign(apart) * faded).sum(axis=1)
+    at_once = (faded * (apart == 0.0)).sum(axis=1)
+    return float(np.min(slopes - np.abs(at_once)))
 
 
 def _loose(anchor: Anchor, job: JobDescriptor) -> bool:

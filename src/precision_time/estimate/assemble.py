@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -50,14 +50,24 @@ class SimulatedStep:
     step: TrainingStep
     timed: TimedProgram
     timeline: Timeline
+    known: dict[Factors, Timeline] = field(default_factory=dict, compare=False)
+    """The step with other times, by their factors."""
 
     @classmethod
     def of(cls, step: TrainingStep, timed: TimedProgram) -> SimulatedStep:
         return cls(step, timed, simulate(timed))
 
     def scaled(self, factors: Factors) -> Timeline:
-        """The step simulated again with the times of its program multiplied."""
-        return self.timeline if factors == UNCHANGED else simulate(scaled(self.timed, factors))
+        """The step simulated again with the times of its program multiplied, without its spans.
+
+        A factor on all of them is one on the step, so factors of equal ratios are simulated once.
+        """
+        if factors == UNCHANGED:
+            return self.timeline
+        ratios = Factors(1.0, *(round(each / factors.kernels, 12) for each in factors[1:]))
+        if ratios not in self.known:
+            self.known[ratios] = simulate(scaled(self.timed, ratios))
+        return self.known[ratios].times(factors.kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
 from precision_time.timing.constants import shipped
 from precision_time.timing.parameters import read_data
+from precision_time.timing.scaled import Factors
 
 OUTPUT = Path(__file__).parent.parent / "anchors" / "data" / "published.json"
 LIKELY_EFFECT = 0.05
@@ -48,7 +49,7 @@ def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
     blocks = []
     for family in sorted({a.job.family for a in anchors}):
         members = [a for a in anchors if a.job.family == family]
-        jobs = JobColumns([a.job for a in members])
+        jobs = JobColumns.of(members)
         matrices = effect_matrices(jobs, jobs)
         trusts = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
         blocks.append((np.array([matrices[e] for e in EFFECTS]), trusts, np.array([a.residual for a in members])))
@@ -168,7 +169,10 @@ def _of_one_model(one: JobDescriptor, other: JobDescriptor) -> bool:
 
 
 def _corrected(held_out: HeldOut, anchors: Anchors, spread: float, without: Sequence[str] = ()) -> CorrectedRow:
-    correction = anchors.correction(held_out.descriptor, without)
+    def step_s(factors: Factors) -> float:
+        return sum(held_out.scaled(factors).values())
+
+    correction = anchors.correction(held_out.descriptor, step_s, without)
     return CorrectedRow(held_out, held_out.scaled(correction.factors), correction.narrowed(spread))
 
 

@@ -63,3 +63,22 @@ class Timeline:
     pipeline: PipelineTimeline | None = None
     stage_tail_s: tuple[float, ...] = ()
     spans: tuple[Span, ...] = ()
+
+    def times(self, factor: float) -> Timeline:
+        """The step where everything takes `factor` times as long, without spans and pipeline."""
+        return Timeline(
+            self.step_s * factor,
+            {phase: seconds * factor for phase, seconds in self.busy.items()},
+            self.casts_s * factor,
+            self.recompute_s * factor,
+            self.host_gap_s * factor,
+            self.communication_exposed_s * factor,
+            self.communication_hidden_s * factor,
+            self.straggler_wait_s * factor,
+            self.bubble_s * factor,
+            self.host_s * factor,
+            {group: seconds * factor for group, seconds in self.exposed_by_group.items()},
+            {group: seconds * factor for group, seconds in self.hidden_by_group.items()},
+            self.repeated_micro_steps,
+            stage_tail_s=tuple(seconds * factor for seconds in self.stage_tail_s),
+        )
