@@ -130,6 +130,7 @@ def test_a_longer_step_is_longer_once_corrected(rows: list[tuple[float, float]],
     found = [known.correction(job, lambda f, s=s: s * f.kernels).factors for s in lengths]  # type: ignore[misc]
     ratios = {(round(f.host / f.kernels, 9), round(f.communication / f.kernels, 9)) for f in found}
     assert len(ratios) == 1
+    assert found[-1] == found[-2], "longer than any anchor"
     steps = [seconds * f.kernels for seconds, f in zip(lengths, found, strict=True)]
     assert all(after > before for before, after in pairwise(steps))
 

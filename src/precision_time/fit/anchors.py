@@ -39,6 +39,8 @@ LIKELY_EFFECT = 0.05
 LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
 """Medians of the log-normal priors: with ten effects and nine families, data alone would put some at zero."""
 PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.1
+"""Standard deviations of the logs of effects and of rows' own errors in these priors. A wider prior of the latter gives
+way to effects until intervals are too narrow (benchmarks/accuracy/README.md)."""
 _LARGEST = {"host": 0.1, "communication": 0.2}
 """Upper bound of an effect's standard deviation, 0.6 for any other: host and collective costs are known that well, and
 anchors that wait must not slow the kernels of a job that does not."""
