@@ -29,6 +29,8 @@ class Form:
     names: tuple[str, ...]
     fixed: Sequence[bool]
     """Of every polynomial, whether its value is the same at all sizes."""
+    in_bfloat16: Form | None = None
+    """Of a form in float16: the same one in bfloat16, whose works differ in the name of the arithmetic alone."""
 
     @classmethod
     def of(cls, kinds: Sequence[OpSignature], fixed: Sequence[bool]) -> Form:
@@ -47,7 +49,7 @@ class Form:
     def renamed(self, rename: Mapping[str, str]) -> Form:
         """With other dtypes."""
         specs = tuple([TensorSpec(s.shape, rename.get(s.dtype, s.dtype)) for s in self.specs])
-        return replace(self, specs=specs)
+        return replace(self, specs=specs, in_bfloat16=self if rename == {"bfloat16": "float16"} else None)
 
     def held_bytes(self) -> int:
         """Bytes of memory of a form made from another."""
@@ -130,7 +132,8 @@ def with_attribute(
 def _form_with(form: Form, names: tuple[str, ...], old: float, new: float) -> Form:
     """The same form for all sizes."""
     kinds = [(name, ins, outs, _attrs_with(attrs, names, old, new)) for name, ins, outs, attrs in form.kinds]
-    return replace(form, kinds=tuple(kinds))
+    other = form.in_bfloat16
+    return replace(form, kinds=tuple(kinds), in_bfloat16=other and _form_with(other, names, old, new))
 
 
 def _attrs_with(

@@ -56,11 +56,17 @@ class LayeredGraph:
     @property
     def parameter_count(self) -> int:
         """Of the whole model."""
-        of_unit = [sum(p.numel for p in unit.parameters) for unit in self.units]
-        return sum(of_unit[i] for i in self.order)
+        of_unit = _elements(self.units)
+        return sum([of_unit[i] for i in self.order])
 
     def with_order(self, order: Sequence[int]) -> LayeredGraph:
         return replace(self, order=tuple(order))
+
+
+@bounded(budget=STRUCTURES)
+def _elements(units: tuple[Unit, ...]) -> tuple[int, ...]:
+    """Elements of the parameters of each unit."""
+    return tuple([sum([p.numel for p in unit.parameters]) for unit in units])
 
 
 def block_of(path: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
@@ -311,7 +311,7 @@ def _template(key: _Key) -> Template | None:
     return _shipped_template(key.builder, key.config, _attention(key))
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _shipped_template(builder: str, config: tuple[tuple[str, Any], ...], attention: str) -> Template | None:
     template = template_for(builder, dict(config), attention)
     return template if template is not None and is_shipped(_name(template)) else None

@@ -119,17 +119,14 @@ def collective_seconds(
     group = where.world if isinstance(where, Cluster) else where
     if group.ranks == 1:
         return CollectiveTime(np.zeros_like(size), np.full(size.shape, "none"), "learned", 0.0)
-    options, nearer = _weighed(collective, group) if fit is None else _weigh(collective, group, fit.constants)
+    weighed, nearer = _weighed(collective, group) if fit is None else _weigh(collective, group, fit.constants)
+    options: Mapping[str, Callable[[Array], Array]] = weighed
     if hierarchical and collective in _PHASES and group.domains > 1 and group.ranks_per_domain > 1:
         options = {**options, "hierarchical": _hierarchical(collective, group, fit_used.constants)}
     times = np.stack([option(size) for option in options.values()])
-    best = np.argmin(times, axis=0)
-    nothing = size == 0
-    seconds = np.take_along_axis(times, best[None], axis=0)[0]
-    if nearer:  # a network between the ranks makes nothing faster
-        seconds = np.maximum(seconds, np.min([option(size) for option in nearer.values()], axis=0))
-    seconds = np.where(nothing, 0.0, seconds * 1e-6)
-    choice = np.where(nothing, "none", np.array(list(options))[best])
+    behind = np.stack([option(size) for option in nearer.values()]) if nearer else None
+    seconds = _least_seconds(size, times, behind)
+    choice = np.where(size == 0, "none", np.array(list(options))[np.argmin(times, axis=0)])
     learned = fit_used.learned_gpus.get(group.intra.name, 0) >= group.ranks_per_domain
     if group.domains > 1 and group.inter is not None:
         learned = learned and fit_used.learned_gpus.get(group.inter.name, 0) >= group.ranks
@@ -139,6 +136,27 @@ def collective_seconds(
         "learned" if learned else "assumed",
         fit_used.log_std_learned if learned else fit_used.log_std_assumed,
     )
+
+
+@bounded()
+def shipped_seconds(collective: str, sizes: tuple[float, ...], group: Group) -> tuple[float, ...]:
+    """The seconds of `collective_seconds` for each of some sizes, all at once."""
+    if group.ranks == 1:
+        return (0.0,) * len(sizes)
+    costs, nearer = _cost_columns(collective, group)
+    size = np.array(sizes)
+    behind = None if nearer is None else _cost_us(size, *nearer)
+    found: list[float] = _least_seconds(size, _cost_us(size, *costs), behind).tolist()
+    return tuple(found)
+
+
+def _least_seconds(size: Array, times: Array, nearer: Array | None) -> Array:
+    """Seconds of the fastest of all options (rows of `times`, in microseconds). A network between the ranks makes
+    nothing faster than the fastest of `nearer`, the options without one."""
+    least: Array = times.min(axis=0)
+    if nearer is not None:
+        least = np.maximum(least, nearer.min(axis=0))
+    return np.where(size == 0, 0.0, least * 1e-6)
 
 
 def floor_seconds(collective: str, nbytes: ArrayLike, where: Cluster | Group) -> Array:
@@ -169,7 +187,26 @@ _NVLS_RANKS = 3
 (data/kernels/aic_nccl.parquet), as it keeps the ring there; it is modelled as no slower, so that ranks never help."""
 
 
-Options = dict[str, Callable[[Array], Array]]
+def _cost_us(size: Array, latency_us: Any, us_per_byte: Any, pipelining: Any) -> Array:
+    """Microseconds of collectives of `size` bytes."""
+    wire = size * us_per_byte
+    total: Array = latency_us + wire + 2 * pipelining * np.sqrt(latency_us * wire)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What an algorithm and protocol costs in microseconds: before the first byte and for each, and k above."""
+
+    latency_us: float
+    us_per_byte: float
+    pipelining: float
+
+    def __call__(self, size: Array) -> Array:
+        return _cost_us(size, self.latency_us, self.us_per_byte, self.pipelining)
+
+
+Options = dict[str, _Cost]
 
 
 def _weigh(collective: str, group: Group, constants: Constants) -> tuple[Options, Options]:
@@ -181,6 +218,16 @@ def _weigh(collective: str, group: Group, constants: Constants) -> tuple[Options
 @bounded()
 def _weighed(collective: str, group: Group) -> tuple[Options, Options]:
     return _weigh(collective, group, fitted().constants)
+
+
+@bounded()
+def _cost_columns(collective: str, group: Group) -> tuple[Array, Array | None]:
+    """The costs of all options, and of the nearer ones: a row for each field of `_Cost`."""
+    options, nearer = (
+        np.array([(cost.latency_us, cost.us_per_byte, cost.pipelining) for cost in each.values()], dtype=np.float64)
+        for each in _weighed(collective, group)
+    )
+    return options.T[..., None], nearer.T[..., None] if len(nearer) else None
 
 
 def _options(collective: str, group: Group, constants: Constants) -> Options:
@@ -230,15 +277,7 @@ def _hierarchical(collective: str, group: Group, constants: Constants) -> Callab
     return microseconds
 
 
-def _cost(latency_us: float, us_per_byte: float, constants: Constants) -> Callable[[Array], Array]:
-    def microseconds(size: Array) -> Array:
-        wire = size * us_per_byte
-        return latency_us + wire + 2 * constants.pipelining * np.sqrt(latency_us * wire)
-
-    return microseconds
-
-
-def _ring(collective: str, group: Group, constants: Constants, protocol: str) -> Callable[[Array], Array]:
+def _ring(collective: str, group: Group, constants: Constants, protocol: str) -> _Cost:
     n = group.ranks
     rounds = 2 if collective == "all_reduce" else 1
     across = min(rounds * group.domains, rounds * (n - 1)) if group.domains > 1 else 0
@@ -256,10 +295,10 @@ def _ring(collective: str, group: Group, constants: Constants, protocol: str) ->
     wire = traffic / (_bus_bytes_per_s(group) * share * efficiency) * 1e6
     # Between nodes k = 0, as a fit to the p5.48xlarge rows finds (all-gather: median error 5 %, not 15 with the k of
     # NVLink); probably because proxy threads send slice after slice while the next are on their way.
-    return _cost(latency, wire, constants if group.domains == 1 else replace(constants, pipelining=0.0))
+    return _Cost(latency, wire, constants.pipelining if group.domains == 1 else 0.0)
 
 
-def _tree(group: Group, constants: Constants, protocol: str) -> Callable[[Array], Array]:
+def _tree(group: Group, constants: Constants, protocol: str) -> _Cost:
     local = group.ranks_per_domain
     inside = min(local, 8) - 1 + max(0.0, log2(local / 8))
     latency = constants.base_us[protocol] * group.intra.latency_scale + 2 * (
@@ -271,31 +310,31 @@ def _tree(group: Group, constants: Constants, protocol: str) -> Callable[[Array]
         rates.append(group.bus_bytes_per_s * 0.92 / 2)  # NCCL: trees reach 92 % of the bus
     if group.domains > 1:
         rates.append(group.neighbour_bytes_per_s * _tree_share(group))
-    return _cost(latency, 1e6 / (min(rates) * _efficiency(group, constants, protocol)), constants)
+    return _Cost(latency, 1e6 / (min(rates) * _efficiency(group, constants, protocol)), constants.pipelining)
 
 
-def _nvls(group: Group, constants: Constants) -> Callable[[Array], Array]:
+def _nvls(group: Group, constants: Constants) -> _Cost:
     latency = constants.nvls_us * group.intra.latency_scale
     rate = group.intra.nvls_bytes_per_s
     if group.domains > 1:
         latency += 2 * ceil(log2(group.domains)) * _network_hop(group, constants, "Simple")
         rate = min(rate, group.neighbour_bytes_per_s * _tree_share(group))
-    return _cost(latency, 1e6 / rate, constants)
+    return _Cost(latency, 1e6 / rate, constants.pipelining)
 
 
-def _pat(group: Group, constants: Constants) -> Callable[[Array], Array]:
+def _pat(group: Group, constants: Constants) -> _Cost:
     """Parallel aggregated trees (NCCL 2.23, one rank per node): few network hops, yet a little for every rank."""
     hops = ceil(log2(group.ranks)) * _network_hop(group, constants, "Simple") / _PAT_OVERLAP
     latency = constants.base_us["Simple"] * group.intra.latency_scale + hops + group.ranks * _PAT_RANK_US
     rate = group.neighbour_bytes_per_s * _PAT_SHARE
-    return _cost(latency, (group.ranks - 1) / group.ranks / rate * 1e6, constants)
+    return _Cost(latency, (group.ranks - 1) / group.ranks / rate * 1e6, constants.pipelining)
 
 
 # NCCL src/graph/tuning.cc (2.23 and later): latency log2(nodes) x hop / 3.5 + 2.8 us x ranks; 0.75 of the bandwidth.
 _PAT_OVERLAP, _PAT_RANK_US, _PAT_SHARE = 3.5, 2.8, 0.75
 
 
-def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callable[[Array], Array]:
+def _peer_to_peer(collective: str, group: Group, constants: Constants) -> _Cost:
     scale = group.intra.latency_scale
     first = constants.peer_base_us * scale
     far_hop = _network_hop(group, constants, "Simple")
@@ -303,9 +342,9 @@ def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callab
     if collective == "send_recv":
         if group.domains > 1:
             rate = group.neighbour_bytes_per_s / group.ranks_per_domain  # the ports of one rank
-            return _cost(first + far_hop, 1e6 / rate, constants)
+            return _Cost(first + far_hop, 1e6 / rate, constants.pipelining)
         rate = group.intra.bus_bytes_per_s(2)
-        return _cost(first + constants.peer_hop_us * scale, 1e6 / (rate * share), constants)
+        return _Cost(first + constants.peer_hop_us * scale, 1e6 / (rate * share), constants.pipelining)
     local, n = group.ranks_per_domain, group.ranks
     latency = first + (local - 1) * constants.peer_hop_us * scale
     if group.domains > 1:
@@ -313,7 +352,7 @@ def _peer_to_peer(collective: str, group: Group, constants: Constants) -> Callab
     inside, across = _all_to_all_traffic(group)
     if not group.intra.is_through_host and local > 1:
         inside += constants.local_copy["all_to_all"] / n / group.bus_bytes_per_s
-    return _cost(latency, max(inside, across) / share * 1e6, constants)
+    return _Cost(latency, max(inside, across) / share * 1e6, constants.pipelining)
 
 
 def _all_to_all_traffic(group: Group) -> tuple[float, float]:

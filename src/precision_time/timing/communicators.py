@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from precision_time.bounded_cache import bounded
 from precision_time.hardware.fabric import Cluster, Group
 from precision_time.layout.program import StepProgram
-from precision_time.timing.collectives import collective_seconds
+from precision_time.timing.collectives import shipped_seconds
 from precision_time.timing.layout_costs import LayoutCosts
 from precision_time.timing.measured_collectives import measured_collective
 from precision_time.timing.overlap import overlap_slowdown
@@ -42,7 +42,16 @@ class Communicators:
             measured = measured_collective(collective, nbytes, self.cluster)
             if measured is not None:
                 return float(measured.seconds)
-        return _seconds(collective, float(nbytes), communicator)
+        return shipped_seconds(collective, (float(nbytes),), communicator)[0]
+
+    def seconds_of_each(self, group: str, collective: str, sizes: tuple[float, ...]) -> tuple[float, ...]:
+        """Seconds of a collective for each of some sizes in bytes."""
+        communicator = self.groups.get(group)
+        if communicator is None or not any(sizes):
+            return (0.0,) * len(sizes)
+        if self.cluster.gpu.calibration is not None:
+            return tuple([self.seconds(group, collective, nbytes) for nbytes in sizes])
+        return shipped_seconds(collective, sizes, communicator)
 
     @property
     def measured(self) -> bool:
@@ -71,8 +80,3 @@ def _sent_once(group: Group, copies: int) -> float:
 @bounded()
 def _slowed(cluster: Cluster, group: Group, collective: str, scale: float) -> float:
     return overlap_slowdown(cluster, group, collective, scale).compute
-
-
-@bounded()
-def _seconds(collective: str, nbytes: float, group: Group) -> float:
-    return float(collective_seconds(collective, nbytes, group).seconds)

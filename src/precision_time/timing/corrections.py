@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,37 +123,65 @@ def covers(family: str, variant: str, features: Mapping[str, float]) -> bool:
     return family == MATMUL or (family == ATTENTION and variant.partition(".")[0] == "fwd")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Correction:
-    """g of one class of kernels on one device: knots of every axis, and a table (knots x knots) for each of TERMS."""
+class Grid:
+    """The knots of one class of kernels, which the tables of all devices share."""
 
-    curve: str
-    knots: Mapping[str, Array]
+    __slots__ = ("_knots", "_offsets", "_one", "_other", "_wide", "curve")
+
+    def __init__(self, curve: str, knots: Mapping[str, Array]) -> None:
+        names = [CURVE, *AXES[curve]]
+        self.curve, self._knots = curve, [knots[name] for name in names]
+        self._one, self._other = ([names.index(term[axis]) for term in TERMS[curve]] for axis in (0, 1))
+        lengths = list(map(len, self._knots))
+        sizes = [lengths[one] * lengths[other] for one, other in zip(self._one, self._other, strict=True)]
+        self._wide = np.array([[lengths[other]] for other in self._other])
+        self._offsets = np.cumsum([0, *sizes[:-1]])[:, None]
+
+    def log2_factor(self, tables: Array, start: Any, busy: Array, columns: Columns, at: Any) -> Array:
+        """g of the works at positions `at`, whose curve takes `busy` seconds.
+
+        `tables`: the entries of the tables of one or more devices, one after another; `start`: where those of each
+        work's device begin.
+        """
+        axes = zip(coordinates(self.curve, busy, columns, at), self._knots, strict=True)
+        places = [place(values, knots) for (_, values), knots in axes]
+        below, share = np.array([at for at, _ in places]), np.array([share for _, share in places])
+        corner = below[self._one] * self._wide + below[self._other] + (self._offsets + start)
+        opposite = corner + self._wide
+        x, y = share[self._one], share[self._other]
+        rest = 1.0 - y
+        low = tables[corner] * rest + tables[corner + 1] * y
+        high = tables[opposite] * rest + tables[opposite + 1] * y
+        total: Array = np.add.reduce(low + (high - low) * x, axis=0)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """g of one class of kernels on one device: a table (knots x knots) for each of TERMS."""
+
+    grid: Grid
     tables: Sequence[Array]
 
     @classmethod
-    def find(cls, content: Mapping[str, Any], key: str, device: str) -> Correction | None:
+    def find(cls, content: Mapping[str, Any], key: str, device: str, grid: Grid | None = None) -> Correction | None:
         """The correction of `device`, else the shared one; `content`: `corrections` of kernels.json, keyed "curve|dtype
-        class"."""
+        class". `grid`: of the key, where known."""
         entry = content.get(key)
         if entry is None:
             return None
         knots = {name: np.array(at, dtype=np.float64) for name, at in entry["knots"].items()}
         tables = [np.array(table, dtype=np.float64) for table in entry["devices"].get(device, entry["shared"])]
-        return cls(key.partition("|")[0], knots, tables)
+        return cls(grid or Grid(key.partition("|")[0], knots), tables)
+
+    @cached_property
+    def flat(self) -> Array:
+        """The entries of all tables, one after another."""
+        return np.concatenate([table.ravel() for table in self.tables])
 
     def log2_factor(self, busy: Array, columns: Columns, at: Any) -> Array:
-        """g of the works at positions `at`, whose curve takes `busy` seconds."""
-        places = {name: place(values, self.knots[name]) for name, values in coordinates(self.curve, busy, columns, at)}
-        total: Array = np.zeros(len(busy))
-        for (one, other), table in zip(TERMS[self.curve], self.tables, strict=True):
-            (i, x), (j, y) = places[one], places[other]
-            flat, wide = table.ravel(), table.shape[1]
-            corner = i * wide + j
-            low = flat[corner] * (1.0 - y) + flat[corner + 1] * y
-            high = flat[corner + wide] * (1.0 - y) + flat[corner + wide + 1] * y
-            total += low + (high - low) * x
-        return total
+        """As that of the grid, of works on this device alone."""
+        return self.grid.log2_factor(self.flat, 0, busy, columns, at)
 
 
 def coordinates(curve: str, busy: Array, columns: Columns, at: Any) -> list[tuple[str, Array]]:
@@ -163,6 +192,7 @@ def coordinates(curve: str, busy: Array, columns: Columns, at: Any) -> list[tupl
 
 def place(values: Array, knots: Array) -> tuple[NDArray[np.intp], Array]:
     """The knot at or below each value, and how far on it is towards the next, 0..1; clipped to the knots."""
-    inside = np.clip(values, knots[0], knots[-1])
-    below = np.clip(np.searchsorted(knots, inside, side="right") - 1, 0, len(knots) - 2)
-    return below, (inside - knots[below]) / (knots[below + 1] - knots[below])
+    inside = np.minimum(np.maximum(values, knots[0]), knots[-1])
+    below = np.minimum(knots.searchsorted(inside, side="right") - 1, len(knots) - 2)
+    left = knots[below]
+    return below, (inside - left) / (knots[below + 1] - left)

@@ -33,8 +33,8 @@ _TILES = (
     (256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3),
     (64, 32, 4), (32, 64, 4),
 )  # fmt: skip
-_TILE_M = np.array([[t[0]] for t in _TILES], dtype=np.float64)
-_TILE_N = np.array([[t[1]] for t in _TILES], dtype=np.float64)
+_TILE_M = np.array([t[0] for t in _TILES], dtype=np.float64)
+_TILE_N = np.array([t[1] for t in _TILES], dtype=np.float64)
 _TILE_E = np.array([t[2] for t in _TILES])
 _MIN_SPLIT_K = 128.0
 _QUERY_BLOCK = 128.0
@@ -47,15 +47,18 @@ def waves(fill: Array, strength: Array) -> Array:
 
 
 def matmul_seconds(shape: Array, p: Array, peak: Array, sm_count: float | Array, bytes_per_s: float | Array) -> Array:
-    """Compute time of products; shape rows are batch, m, n, k; p is (len(PARAMETERS), count)."""
+    """Compute time of products; shape rows are batch, m, n, k; p is (len(PARAMETERS), count), or (len(PARAMETERS),
+    devices, count) with `peak`, `sm_count` and `bytes_per_s` by device."""
     batch, m, n, k = shape
-    blocks = np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N) * batch
+    tile_m, tile_n = (sizes.reshape(-1, *[1] * (p.ndim - 1)) for sizes in (_TILE_M, _TILE_N))
+    blocks = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch
     fill = blocks / sm_count
-    one_step = (2.0 * _TILE_M * _TILE_N * sm_count) / (peak * p[_TILE_E])
+    one_step = (2.0 * tile_m * tile_n * sm_count) / (peak * p[_TILE_E])
     k0 = p[5]
     whole = one_step * (k + k0) * waves(fill, p[6])
     steps = np.maximum(fill * k, np.minimum(k, _MIN_SPLIT_K)) + k0 * np.maximum(fill, 1.0)
-    partial = np.clip(sm_count, blocks, blocks * np.maximum(k / _MIN_SPLIT_K, 1.0)) * (_TILE_M * _TILE_N * 8.0)
+    parts = np.minimum(np.maximum(sm_count, blocks), blocks * np.maximum(k / _MIN_SPLIT_K, 1.0))
+    partial = parts * (tile_m * tile_n * 8.0)
     split = one_step * steps / p[7] + partial * (p[8] / bytes_per_s)
     best: Array = np.minimum(whole, split).min(axis=0)
     return best

@@ -51,8 +51,8 @@ class HostCosts:
 
     def of(self, segment: Segment, per_kind: Array) -> Array:
         """Host seconds of every call of a segment."""
-        seconds = per_kind[segment.kind] + self.view_s * segment.views
-        return np.asarray(np.where(segment.phase == _BACKWARD, seconds * self.backward_share, seconds))
+        seconds: Array = per_kind.take(segment.kind) + self.view_s * segment.views
+        return np.where(segment.phase == _BACKWARD, seconds * self.backward_share, seconds)
 
 
 @bounded()

@@ -14,10 +14,10 @@ from precision_time.capture.graph import OpSignature, TensorSpec
 from precision_time.capture.kinds import Form, SizedKinds
 from precision_time.errors import InternalError
 from precision_time.layout.segment import OpSignatures
-from precision_time.timing.kernels import TableDraft, WorkTable
 from precision_time.timing.operators import WorkOptions, operator_key, touched, works
 from precision_time.timing.recording import Recording, Repeatable
 from precision_time.timing.work import ATTENTION, CONV_DEPTHWISE, TILE_FAMILIES, Work
+from precision_time.timing.work_table import TableDraft, WorkTable
 
 Array = NDArray[np.float64]
 
@@ -26,10 +26,11 @@ Array = NDArray[np.float64]
 class KindWorks:
     """The works of all operators of a program in one table; `owner[i]` is the operator that work i belongs to.
 
-    `rivals` are the kernels of the next wider arithmetic (see `_WIDER`) that the library may choose instead, and does
+    Rivals are the kernels of the next wider arithmetic (see `_WIDER`) that the library may choose instead, and does
     where they are faster: float32 (Winograd) on devices whose TF32 peak is not higher, or for products too small for
-    matrix units. `rival_of[i]` is the work that rival i may replace. `launches` are those of the host: helper kernels
-    (layout transposes) are launched within the library's call.
+    matrix units. `with_rivals` has them after the works of `table`; `rival_of[i]` is the work that rival i may replace,
+    and `rival_maths` are their arithmetic. Parts that were joined after they were timed have none. `launches` are those
+    of the host: helper kernels (layout transposes) are launched within the library's call.
     """
 
     table: WorkTable
@@ -39,38 +40,52 @@ class KindWorks:
     family: tuple[str, ...]
     unsupported: tuple[int, ...]
     is_cast: NDArray[np.bool_]
-    rivals: WorkTable
+    with_rivals: WorkTable
     rival_of: NDArray[np.intp]
+    rival_maths: frozenset[str]
 
 
 @bounded()
 def kind_works(kinds: OpSignatures, options: WorkOptions) -> KindWorks:
     """The hardware-independent works of a program's distinct operators."""
     if isinstance(kinds.own, SizedKinds):
-        return _form_works(kinds.own.form, options).at(kinds.own.values)
-    return _works(kinds, options)
-
-
-def _works(kinds: Sequence[OpSignature], options: WorkOptions) -> KindWorks:
+        form, values = kinds.own.form, kinds.own.values
+        if form.in_bfloat16 is None:
+            return _form_works(form, options).at(values)
+        return _in_float16(_form_works(form.in_bfloat16, options).at(values))
     draft, numbers = _Draft.of(kinds, options)
     return draft.works(np.array(numbers, dtype=np.float64))
+
+
+def _in_float16(works: KindWorks) -> KindWorks:
+    """The works of the same operators in float16 in place of bfloat16: no rule tells the two apart."""
+
+    def renamed(table: WorkTable) -> WorkTable:
+        classes = [(family, variant, _FLOAT16.get(math, math), kind) for family, variant, math, kind in table.classes]
+        return replace(table, classes=tuple(classes))
+
+    maths = frozenset(_FLOAT16.get(math, math) for math in works.rival_maths)
+    return replace(works, table=renamed(works.table), with_rivals=renamed(works.with_rivals), rival_maths=maths)
+
+
+_FLOAT16 = {"bf16": "fp16"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draft:
     """`KindWorks` apart from their numbers."""
 
-    table: TableDraft
+    with_rivals: TableDraft
     owner: NDArray[np.intp]
     family: tuple[str, ...]
     unsupported: tuple[int, ...]
     is_cast: NDArray[np.bool_]
-    rivals: TableDraft
     rival_of: NDArray[np.intp]
+    rival_maths: frozenset[str]
 
     @classmethod
     def of(cls, kinds: Sequence[OpSignature], options: WorkOptions) -> tuple[_Draft, list[float]]:
-        """The draft, and the numbers of its table and its rivals."""
+        """The draft, and the numbers of its table."""
         works_of_all: list[Work] = []
         operators: list[str] = []
         owner: list[int] = []
@@ -90,23 +105,22 @@ class _Draft:
             works_of_all += rule
             operators += [operator_key(kind)] * len(rule)
             owner += [index] * len(rule)
-        table, numbers = TableDraft.of(works_of_all, operators)
-        rival_table, rival_numbers = TableDraft.of(rivals)
+        table, numbers = TableDraft.of(works_of_all + rivals, operators)
         draft = cls(
             table,
             np.array(owner, dtype=np.intp),
             tuple([w.family for w in works_of_all]),
             tuple(unsupported),
             np.array([_is_cast(kind) for kind in kinds], dtype=np.bool_),
-            rival_table,
             np.array(rival_of, dtype=np.intp),
+            frozenset(rival.math for rival in rivals),
         )
-        return draft, numbers + rival_numbers
+        return draft, numbers
 
     def works(self, numbers: Array) -> KindWorks:
         """The works with these numbers."""
-        own, count = self.table.size, len(self.is_cast)
-        table = self.table.table(numbers[:own])
+        count, with_rivals = len(self.is_cast), self.with_rivals.table(numbers)
+        table = with_rivals.first(len(self.owner))
         launches = np.where(table.serial_bytes > 0.0, 1.0, table.launches)
         return KindWorks(
             table=table,
@@ -116,8 +130,9 @@ class _Draft:
             family=self.family,
             unsupported=self.unsupported,
             is_cast=self.is_cast,
-            rivals=self.rivals.table(numbers[own:]),
+            with_rivals=with_rivals,
             rival_of=self.rival_of,
+            rival_maths=self.rival_maths,
         )
 
 
@@ -125,7 +140,7 @@ class _FormWorks:
     """Works of the operators of a form at any sizes, by the recordings made so far, the last used first."""
 
     def __init__(self, form: Form, options: WorkOptions) -> None:
-        self._form, self._options, self._asked = form, options, 0
+        self._form, self._options = form, options
         self._recorded: tuple[tuple[_Draft, Repeatable], ...] = ()
 
     def held_bytes(self) -> int:
@@ -142,9 +157,6 @@ class _FormWorks:
                     others = (*self._recorded[:place], *self._recorded[place + 1 :])
                     self._recorded = ((draft, repeatable), *others)
                 return draft.works(numbers)
-        self._asked += 1
-        if self._asked == 1:  # a recording takes as long as several evaluations
-            return _works(self._form.at(values), self._options)
         recording = Recording()
         draft, wanted = _Draft.of(self._form.at(_Inputs(recording, values, self._form.fixed)), self._options)
         repeatable = recording.finish(wanted)

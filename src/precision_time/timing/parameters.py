@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import shipped_file
 from precision_time.timing.corrections import Correction
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
@@ -134,7 +134,7 @@ def _kinds(curve: str, dtype_class: str) -> tuple[str, ...]:
     return (dtype_class, "fp32")
 
 
-@bounded()
+@bounded(budget=STRUCTURES)
 def _resolved(
     book: ParameterBook, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
 ) -> Resolved:
@@ -195,7 +195,9 @@ class ParameterBook:
         own = kernel_name in self._corrections.get(key, {}).get("devices", {})
         place = key, kernel_name if own else ""
         if place not in self._found:
-            self._found[place] = Correction.find(self._corrections, key, kernel_name)
+            known = next((c for (of, _), c in self._found.items() if of == key and c is not None), None)
+            grid = None if known is None else known.grid
+            self._found[place] = Correction.find(self._corrections, key, kernel_name, grid)
         return self._found[place]
 
     def _scale(self, family: str, variant: str, arch: str, dtype_class: str, only: str = "") -> tuple[float, str]:

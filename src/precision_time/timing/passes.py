@@ -108,11 +108,11 @@ def pass_of(
     waiting = sum(exposed.values())
     if not len(segment):
         return Pass(waiting, 0.0, float("-inf"), exposed, hidden) if exchanges else NOTHING
-    host = np.cumsum(kinds.host_seconds(segment))
+    host = kinds.host_seconds(segment).cumsum()
     duration = kinds.device_seconds(segment)
-    total = float(duration.sum())
-    left = total - np.cumsum(duration) + duration
-    launch_bound = float(np.max(host + LAUNCH_LATENCY_S + left))
+    total = float(np.add.reduce(duration))
+    left = total - duration.cumsum() + duration
+    launch_bound = float(np.maximum.reduce(host + LAUNCH_LATENCY_S + left))
     launching = float(host[-1])
     if kinds.synchronous:
         return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
@@ -133,12 +133,12 @@ def bucket_ready(kinds: TimedSignatures, segment: Segment, position: int) -> Buc
     if not len(segment):
         return BucketReady(1.0, float("-inf"))
     duration = kinds.device_seconds(segment)
-    passed = np.cumsum(duration)
+    passed = duration.cumsum()
     last = min(position, len(segment) - 1)
     share = float(passed[last] / passed[-1]) if passed[-1] > 0.0 else 1.0
     if kinds.synchronous:
         return BucketReady(share, float("-inf"))
-    launched = np.cumsum(kinds.host_seconds(segment)) + LAUNCH_LATENCY_S
+    launched = kinds.host_seconds(segment).cumsum() + LAUNCH_LATENCY_S
     left = passed[last] - passed + duration
     return BucketReady(share, float(np.max((launched + left)[: last + 1])))
 

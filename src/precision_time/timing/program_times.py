@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,18 +131,14 @@ def time_program(
     first = program.kinds if program.unit_kinds is None else program.unit_kinds
     shared = time_signature_part(first, machine(cluster), options, execution, constants, overhead)
     units = _all_unit_times(shared, program.units, within, cluster if within else None, costs.overlap, overhead)
-    data = {
-        id(stage): _data_times(
-            program, joined, stage.dense_elements, stage.expert_elements, stage.dense_trainable, stage.expert_trainable
-        )
-        for stage in dict.fromkeys(program.stages)
-    }
+    stages = tuple(dict.fromkeys(program.stages))
+    data = dict(zip(stages, _data_times(program, joined, stages), strict=True))
     return TimedProgram(
         **fields_of(kinds),
         program=program,
         units=units,
         unit_data=_unit_data(program, joined),
-        stage_data=tuple(data[id(stage)] for stage in program.stages),
+        stage_data=tuple([data[stage] for stage in program.stages]),
         sweeps=tuple(_sweeps(kinds, stage, overhead) for stage in program.stages),
         bucket_s=_bucket_seconds(program.buckets, joined) if program.buckets.buckets else (),
         bucket_ready=_bucket_ready(shared, program.units, program.stages[0].chunks, program.buckets),
@@ -169,7 +166,7 @@ def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -
 
 
 def _bucket_seconds(buckets: Buckets, joined: Communicators) -> tuple[float, ...]:
-    return tuple(joined.seconds(DATA, "all_reduce", bucket.nbytes) for bucket in buckets.buckets)
+    return joined.seconds_of_each(DATA, "all_reduce", tuple([float(bucket.nbytes) for bucket in buckets.buckets]))
 
 
 @bounded()
@@ -208,30 +205,36 @@ def _unit_data(program: StepProgram, joined: Communicators) -> tuple[DataTimes, 
     """Of each unit, where its weights or gradients travel alone and not in buckets."""
     if program.buckets.buckets:
         return (DataTimes(0.0, 0.0),) * len(program.units)
-    return tuple(
-        _data_times(program, joined, u.dense_elements, u.expert_elements, u.dense_trainable, u.expert_trainable)
-        for u in program.units
-    )
+    return _data_times(program, joined, program.units)
 
 
 def _data_times(
-    program: StepProgram, joined: Communicators, dense: int, expert: int, dense_trained: int, expert_trained: int
-) -> DataTimes:
-    """Data-parallel collectives of this many parameters; experts have fewer replicas."""
+    program: StepProgram, joined: Communicators, parts: tuple[Stage, ...] | tuple[UnitProgram, ...]
+) -> tuple[DataTimes, ...]:
+    """Data-parallel collectives of the parameters of stages or units; experts have fewer replicas."""
     zero = program.layout.zero
-    gather = reduce = 0.0
-    for elements, trained, group in ((dense, dense_trained, DATA), (expert, expert_trained, EXPERT_DATA)):
-        weights, gradients = elements * program.weight_bytes, trained * program.gradient_bytes
-        updated = (elements if zero >= 3 else trained) * program.weight_bytes
+    gather = reduce = [0.0] * len(parts)
+
+    def seconds(group: str, collective: str, elements: list[int], width: float) -> tuple[float, ...]:
+        return joined.seconds_of_each(group, collective, tuple([count * width for count in elements]))
+
+    for group, elements, trained in (
+        (DATA, [p.dense_elements for p in parts], [p.dense_trainable for p in parts]),
+        (EXPERT_DATA, [p.expert_elements for p in parts], [p.expert_trainable for p in parts]),
+    ):
         if zero == 0:
-            reduce += joined.seconds(group, "all_reduce", gradients)
+            reduce = _added(reduce, seconds(group, "all_reduce", trained, program.gradient_bytes))
             continue
-        gather += joined.seconds(group, "all_gather", updated if zero < 3 else weights)
-        reduce += joined.seconds(group, "reduce_scatter", gradients)
+        gather = _added(gather, seconds(group, "all_gather", elements if zero >= 3 else trained, program.weight_bytes))
+        reduce = _added(reduce, seconds(group, "reduce_scatter", trained, program.gradient_bytes))
         if group == DATA:  # hybrid sharding: the shards of all replicas are summed
-            shards = program.groups[DATA][0]
-            reduce += joined.seconds(REPLICAS, "all_reduce", gradients / shards)
-    return DataTimes(gather, reduce)
+            shards = [count * program.gradient_bytes / program.groups[DATA][0] for count in trained]
+            reduce = _added(reduce, joined.seconds_of_each(REPLICAS, "all_reduce", tuple(shards)))
+    return tuple(map(DataTimes, gather, reduce))
+
+
+def _added(one: Iterable[float], other: Iterable[float]) -> list[float]:
+    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def _calls(program: StepProgram, units: tuple[UnitTimes, ...], count: int) -> Array:
@@ -289,20 +292,24 @@ def host_seconds(timed: TimedProgram, stage: Stage) -> float:
 
 def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float], float, float]:
     """Compute seconds of a stage in a step: by phase (without casts), of casts, and of recomputed forward passes."""
-    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
-    again_s = 0.0
-    micro = timed.program.micro_batches
-    sweeps = timed.program.sweeps(stage)
-    runs = [(_by_phase_once(timed.all_kinds or timed, s), n) for s, n in sweeps if len(s) and n]
-    shared = timed.unit_kinds or timed
+    program, shared = timed.program, timed.unit_kinds or timed
+    micro = program.micro_batches
+    sweeps = [(segment, times) for segment, times in program.sweeps(stage) if len(segment) and times]
+    runs: list[tuple[Segment, int]] = []
+    repeated: list[tuple[Segment, int]] = []
     for chunk in stage.chunks:
         for index, repeat, again in chunk.units:
-            unit = timed.program.units[index]
-            runs += [(_by_phase_once(shared, s), repeat * micro) for s in (unit.forward, unit.backward) if len(s)]
+            unit = program.units[index]
+            runs += [(segment, repeat * micro) for segment in (unit.forward, unit.backward) if len(segment)]
             if len(unit.recompute) and again:
-                again_s += sum(_by_phase_once(shared, unit.recompute)) * again * micro
-    for totals, times in runs:
-        busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
+                repeated.append((unit.recompute, again))
+    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
+    for kinds, segments in ((timed.all_kinds or timed, sweeps), (shared, runs)):
+        phases = _by_phase(kinds, tuple([segment for segment, _ in segments]))
+        for totals, (_, times) in zip(phases, segments, strict=True):
+            busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
+    phases = _by_phase(shared, tuple([segment for segment, _ in repeated]))
+    again_s = sum([sum(totals) * times * micro for totals, (_, times) in zip(phases, repeated, strict=True)])
     factor = timed.kernel_factor
     busy = [seconds * factor for seconds in busy]
     return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s * factor
@@ -311,13 +318,16 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
 _PHASES = tuple(Phase)
 
 
-def _by_phase(kinds: TimedSignatures, segment: Segment) -> tuple[float, ...]:
-    """Seconds of a segment by phase (without casts), and of its casts."""
-    seconds = kinds.device_seconds(segment)
-    cast = kinds.works.is_cast[segment.kind]
-    rest = ~cast
-    totals = np.bincount(segment.phase[rest], weights=seconds[rest], minlength=len(Phase))
-    return (*totals.tolist(), float(seconds[cast].sum()))
-
-
-_by_phase_once = bounded()(_by_phase)
+@bounded()
+def _by_phase(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> tuple[tuple[float, ...], ...]:
+    """Seconds of each segment by phase (without casts), and of its casts."""
+    found = []
+    for segment in segments:
+        seconds, cast, phase = kinds.device_seconds(segment), kinds.works.is_cast[segment.kind], segment.phase
+        cast_s = 0.0
+        if cast.any():
+            cast_s, rest = float(seconds[cast].sum()), ~cast
+            seconds, phase = seconds[rest], phase[rest]
+        totals = np.bincount(phase, weights=seconds, minlength=len(_PHASES))
+        found.append((*totals.tolist(), cast_s))
+    return tuple(found)

@@ -24,11 +24,12 @@ from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.timing.calibrated import apply_calibration, contention_factors
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
-from precision_time.timing.kernels import SOURCES, KernelTimes, WorkTable
+from precision_time.timing.kernels import SOURCES, KernelTimes
 from precision_time.timing.kind_works import KindWorks, kind_works, sum_by
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.work import MEMORY_FAMILIES
+from precision_time.timing.work_table import WorkTable
 
 Array = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ class TimedSignatures:
     """Source of the collective times: "measured" where `calibrate` timed them, else "learned"."""
 
     def device_seconds(self, segment: Segment) -> Array:
-        return np.asarray(self.kind_s[segment.kind], dtype=np.float64)
+        return self.kind_s.take(segment.kind)
 
     def host_seconds(self, segment: Segment) -> Array:
         return self.host.of(segment, self.host_kind_s)
@@ -92,8 +93,9 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     for stronger in near[1:]:
         other = _not_above_weaker(stronger, known)
         slower = (other.seconds > times.seconds) & other.of_device & ~times.of_device
-        times = _replaced(times, np.flatnonzero(slower), other, times.floor_seconds)
-    return times, None
+        times = _replaced(times, np.flatnonzero(slower), other)
+    # copies, since a view holds the arrays of all devices
+    return KernelTimes(*(getattr(times, name).copy() for name in KernelTimes.__slots__)), None
 
 
 def _not_above_weaker(gpu: Gpu, known: Mapping[Gpu, KernelTimes]) -> KernelTimes:
@@ -106,41 +108,50 @@ def _not_above_weaker(gpu: Gpu, known: Mapping[Gpu, KernelTimes]) -> KernelTimes
     for weaker in weaker_gpus(gpu):
         other = known[weaker]
         faster = (other.seconds < times.seconds) & (other.of_device | ~times.of_device)
-        times = _replaced(times, np.flatnonzero(faster), other, times.floor_seconds)
+        times = _replaced(times, np.flatnonzero(faster), other)
     return times
 
 
 def _uncalibrated_times(kinds: KindWorks, gpus: tuple[Gpu, ...], constants: StepConstants) -> dict[Gpu, KernelTimes]:
     """On each GPU as its curves give them, of products in the arithmetic that is faster there."""
-    known = dict(zip(gpus, constants.kernels.seconds_on(kinds.table, gpus), strict=True))
-    names = {math for _, _, math, _ in kinds.rivals.classes}
-    able = [gpu for gpu in gpus if names <= gpu.peaks.keys()]
-    if not len(kinds.rivals) or not able:
-        return known
-    for gpu, other in zip(able, constants.kernels.seconds_on(kinds.rivals, able), strict=True):
-        times = known[gpu]
-        chosen = np.flatnonzero(other.seconds < times.seconds[kinds.rival_of])
-        at = kinds.rival_of[chosen]
-        floor, least = times.floor_seconds.copy(), times.least_seconds.copy()
-        floor[at] = np.minimum(floor[at], other.floor_seconds[chosen])
-        least[at] = np.minimum(least[at], other.least_seconds[chosen])
-        known[gpu] = _replaced(replace(times, least_seconds=least), at, other, floor, chosen)
+    able = tuple([gpu for gpu in gpus if kinds.rival_maths <= gpu.peaks.keys()])
+    others = tuple([gpu for gpu in gpus if not kinds.rival_maths <= gpu.peaks.keys()])
+    known: dict[Gpu, KernelTimes] = {}
+    if able:
+        times = _fastest(constants.kernels.seconds_on(kinds.with_rivals, able), kinds.rival_of)
+        known |= {gpu: times.of(row) for row, gpu in enumerate(able)}
+    if others:
+        times = constants.kernels.seconds_on(kinds.table, others)
+        known |= {gpu: times.of(row) for row, gpu in enumerate(others)}
     return known
 
 
-def _replaced(
-    times: KernelTimes, at: NDArray[np.intp], other: KernelTimes, floor: Array, places: NDArray[np.intp] | None = None
-) -> KernelTimes:
-    """`times` with the works at positions `at` timed as those of `other` at the same positions, or at `places`."""
+def _fastest(times: KernelTimes, rival_of: NDArray[np.intp]) -> KernelTimes:
+    """Of works with their rivals after them, each in the time of its rival where that is faster; changes `times`."""
+    if not len(rival_of):
+        return times
+    count = times.seconds.shape[1] - len(rival_of)
+    own, rivals = times.of((slice(None), slice(count))), times.of((slice(None), slice(count, None)))
+    faster = rivals.seconds < own.seconds[:, rival_of]
+    for name in KernelTimes.__slots__:
+        column, other = getattr(own, name), getattr(rivals, name)
+        before = column[:, rival_of]
+        if name in ("floor_seconds", "least_seconds"):
+            other = np.minimum(before, other)
+        column[:, rival_of] = np.where(faster, other, before)
+    return own
+
+
+def _replaced(times: KernelTimes, at: NDArray[np.intp], other: KernelTimes) -> KernelTimes:
+    """`times` with the works at positions `at` timed as those of `other`, but for the floors."""
     if not len(at):
         return times
-    places = at if places is None else places
     seconds, source = times.seconds.copy(), times.source.copy()
     spread, helpers, of_device = times.log_spread.copy(), times.helper_seconds.copy(), times.of_device.copy()
-    seconds[at], source[at] = other.seconds[places], other.source[places]
-    spread[at], helpers[at] = other.log_spread[places], other.helper_seconds[places]
-    of_device[at] = other.of_device[places]
-    return KernelTimes(seconds, floor, times.least_seconds, source, spread, helpers, of_device)
+    seconds[at], source[at] = other.seconds[at], other.source[at]
+    spread[at], helpers[at] = other.log_spread[at], other.helper_seconds[at]
+    of_device[at] = other.of_device[at]
+    return KernelTimes(seconds, times.floor_seconds, times.least_seconds, source, spread, helpers, of_device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +212,24 @@ def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> 
     """The parts concatenated; host costs and sources are those of the first part, equal in all on one cluster."""
     works = [part.works for part in parts]
     kinds_before = _before([len(part.kinds) for part in parts])
-    works_before = _before([len(w.table) for w in works])
 
     def after(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    def shifted(name: str, by: Sequence[int]) -> NDArray[np.intp]:
-        return np.concatenate([getattr(w, name) + n for w, n in zip(works, by, strict=True)])
-
-    table = KindWorks(
-        table=WorkTable.joined([w.table for w in works]),
-        owner=shifted("owner", kinds_before),
+    table = WorkTable.joined([w.table for w in works])
+    joined = KindWorks(
+        table=table,
+        owner=np.concatenate([w.owner + n for w, n in zip(works, kinds_before, strict=True)]),
         launches=np.concatenate([w.launches for w in works]),
         nbytes=np.concatenate([w.nbytes for w in works]),
         family=tuple(family for w in works for family in w.family),
         unsupported=tuple(i + n for w, n in zip(works, kinds_before, strict=True) for i in w.unsupported),
         is_cast=np.concatenate([w.is_cast for w in works]),
-        rivals=WorkTable.joined([w.rivals for w in works]),
-        rival_of=shifted("rival_of", works_before),
+        with_rivals=table,
+        rival_of=np.zeros(0, dtype=np.intp),
+        rival_maths=frozenset(),
     )
-    return replace(parts[0], kinds=program_kinds, works=table, **{name: after(name) for name in _BY_KIND_OR_WORK})
+    return replace(parts[0], kinds=program_kinds, works=joined, **{name: after(name) for name in _BY_KIND_OR_WORK})
 
 
 _BY_KIND_OR_WORK = (
@@ -260,7 +269,7 @@ def _time_signatures(
     def per_kind(values: Array) -> Array:
         return sum_by(owner, values, count)
 
-    source_s = np.stack([per_kind(np.where(times.source == i, seconds, 0.0)) for i in range(len(SOURCES))], axis=1)
+    by_source = sum_by(owner * len(SOURCES) + times.source, seconds, count * len(SOURCES))
     kind_s = per_kind(seconds)
     host = host_of(execution, cluster, constants, None if overhead is None else overhead.host)
     memory_floor = kinds.table.bytes / gpu.memory_bytes_per_s
@@ -274,7 +283,7 @@ def _time_signatures(
         floor_s=per_kind(times.least_seconds) / max(cluster.node.clock_factor, 1.0),
         compute_bound_s=per_kind(np.where(times.floor_seconds > memory_floor * 1.0001, seconds, 0.0)),
         launch_s=per_kind(np.where(seconds < 8e-6 * np.maximum(kinds.table.launches, 1), seconds, 0.0)),
-        source_s=source_s,
+        source_s=by_source.reshape(count, len(SOURCES)),
         host=host,
         host_kind_s=host.per_kind(program_kinds, kinds.launches),
         synchronous=gpu.device_type == "cpu",
