@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +139,22 @@ def test_a_job_shares_everything_with_itself() -> None:
     job, known = replace(DESCRIPTOR, shares=(0.6, 0.3, 0.1)), shipped_covariance()
     whole = step_covariance(known, columns([job]), columns([job]))[0, 0]
     assert self_variance(known, job.shares) == pytest.approx(whole)
+
+
+def test_corrections_are_the_same_with_what_alike_jobs_share_remembered() -> None:
+    """Every field that a covariance reads keeps jobs apart; the rest of a job follows it anew."""
+    fields = {
+        "model": "bert-large", "arch": "b", "maths": "half", "framework": "other", "setting": "nhwc",
+        "environment": "office", "gpus": 64, "shares": (0.5, 0.3, 0.2), "batch_size": 99,
+    }  # fmt: skip
+    jobs = [DESCRIPTOR, *(replace(DESCRIPTOR, **{name: value}) for name, value in fields.items())]  # type: ignore[arg-type]
+    known = [Anchor(job, "x", "lab@1", "A", 1.0 + 0.1 * i, 1.0) for i, job in enumerate(jobs)]
+    kept, anew = (Anchors(known, shipped_covariance(), kept=kept) for kept in (True, False))
+    for _ in range(2):
+        for job, seconds in product(jobs, (0.1, 1.0, 30.0)):
+            found = [each.correction(job, lambda f, s=seconds: s * f.kernels) for each in (kept, anew)]  # type: ignore[misc]
+            assert found[0] == found[1]
+    assert len({anew.correction(job, at_once).factors for job in jobs[:7]}) == 7
 
 
 def test_others_say_nothing() -> None:

@@ -85,12 +85,12 @@ def _predict_one(
     loader, filled = loader_of(job, run.step, cluster) if job.data else (None, ())
     # 9. The estimate: intervals, breakdown, memory, run.
     notes = (*assumptions(job, run.step, cluster.gpu), *filled, *unused)
-    events = partial(_trace, run.step.graph.modules, job.signature())
+    events = partial(_trace, run.step.graph.modules, job)
     return assemble(job, run, memory, cluster, Supplements(notes, correction, rental, loader, events))
 
 
-def _trace(modules: tuple[str, ...], title: str, timed: TimedProgram, factors: Factors) -> dict[str, Any]:
-    return trace_events(scaled(timed, factors), modules, title)
+def _trace(modules: tuple[str, ...], job: Job, timed: TimedProgram, factors: Factors) -> dict[str, Any]:
+    return trace_events(scaled(timed, factors), modules, job.signature())
 
 
 def _correction(

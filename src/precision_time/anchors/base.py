@@ -26,7 +26,7 @@ COLUMNS = (
 def published() -> Anchors:
     """The published anchors."""
     content = read_base()
-    return Anchors(map(_anchor, content["rows"]), shipped_covariance())
+    return Anchors(map(_anchor, content["rows"]), shipped_covariance(), kept=True)
 
 
 @cache

@@ -60,15 +60,16 @@ class Covariance:
         return np.array([self.noise.get(trust, self.noise[TRUSTS[-1]]) for trust in trusts])
 
 
+COMPARED = ("family", "model", "arch", "maths", "framework", "setting", "environment")
+"""Fields of a descriptor that effects compare."""
+
+
 class JobColumns:
     """The descriptors of several jobs as arrays, with the seconds of their steps as predicted without correction."""
 
     def __init__(self, jobs: Sequence[JobDescriptor], seconds: Sequence[float]) -> None:
         # hashes instead of texts: compared a hundred at a time in every prediction
-        self.ids = {
-            name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64)
-            for name in ("family", "model", "arch", "maths", "framework", "setting", "environment")
-        }
+        self.ids = {name: np.array([hash(getattr(job, name)) for job in jobs], dtype=np.int64) for name in COMPARED}
         self.shares = np.array([job.shares for job in jobs], dtype=np.float64).reshape(len(jobs), len(INFORMED))
         self.length = np.log2(np.asarray(seconds, dtype=np.float64))
         self.gpus = np.log2([max(job.gpus, 1) for job in jobs])

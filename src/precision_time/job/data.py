@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from typing import Any
 
 from precision_time.checks import known_fields, show
@@ -113,7 +114,7 @@ class Data:
             raise JobError("data cache explicit has no size; add cache_gib, for example cache_gib: 200")
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) is not None for name in DATA_FIELDS)
+        return _values(self).count(None) < len(DATA_FIELDS)
 
     def __repr__(self) -> str:
         return f"Data({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
@@ -158,4 +159,5 @@ def parse_data(field: str, value: Any) -> Data:
 
 
 DATA_FIELDS = tuple(item.name for item in dataclasses.fields(Data))
+_values = attrgetter(*DATA_FIELDS)
 NO_DATA = Data()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from precision_time.layout.program import DATA, Stage
 from precision_time.timeline.accumulation import EQUAL, accumulate
@@ -135,14 +135,13 @@ class _Step:
             rank.wait(rank.send(timed.stage_data[0].reduce_s, rank.device, "reduce"))
 
     def _forward(self, first: bool) -> None:
-        rank, timed = self.rank, self.timed
+        rank = self.rank
         gathers_each = self.layout.zero >= 3
         gathers_first = self.layout.zero in (1, 2) and first and self.layout.overlap_param_gather
         # Without collectives, equal units in a row are one pass; a trace needs every unit.
         if not (rank.recording or gathers_each or gathers_first) and rank.is_undisturbed():
-            for chunk in self.stage.chunks:
-                for unit, repeat, _ in chunk.units:
-                    rank.run(timed.units[unit].forward.times(repeat))
+            for step in self.forward_rows:
+                rank.run(step)
             return
         updated = rank.device  # no weight is gathered before
         for place, (unit, _) in enumerate(self.uses):
@@ -158,7 +157,8 @@ class _Step:
         gathers_each = self.layout.zero >= 3
         behind = reduces and self.layout.overlap_grad_reduce
         if not (rank.recording or gathers_each or behind) and rank.is_undisturbed():
-            self._backward_in_rows()
+            for step in self.backward_rows:
+                rank.run(step)
             return
         backward = self.uses[::-1]
         ready = 0.0
@@ -172,13 +172,23 @@ class _Step:
             if behind:
                 rank.send(timed.unit_data[unit].reduce_s, rank.device, f"reduce {self.program.units[unit].name}")
 
-    def _backward_in_rows(self) -> None:
+    @cached_property
+    def forward_rows(self) -> list[Pass]:
+        """A forward pass without collectives: equal units in a row as one pass."""
+        rows = [row for chunk in self.stage.chunks for row in chunk.units]
+        return [self.timed.units[unit].forward.times(repeat) for unit, repeat, _ in rows]
+
+    @cached_property
+    def backward_rows(self) -> list[Pass]:
         """A backward pass without collectives; the first units of a row recompute."""
+        rows: list[Pass] = []
         for chunk in reversed(self.stage.chunks):
             for unit, repeat, again in reversed(chunk.units):
                 times = self.timed.units[unit]
-                self.rank.run(times.backward.times(repeat - again))
-                self.rank.run(times.recompute.then(times.backward).times(again))
+                rows.append(times.backward.times(repeat - again))
+                if again:
+                    rows.append(times.recompute.then(times.backward).times(again))
+        return rows
 
     def _backward_in_buckets(self, first: bool) -> None:
         """A backward pass with DDP's reductions, up to the copies out of the buckets.

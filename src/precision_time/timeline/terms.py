@@ -18,6 +18,8 @@ def communication_within_units(timed: TimedProgram, stage: Stage) -> tuple[dict[
         for unit, repeat, again in chunk.units:
             times: UnitTimes = timed.units[unit]
             for step, count in ((times.forward, repeat), (times.backward, repeat), (times.recompute, again)):
+                if not step.exposed:
+                    continue
                 for into, seconds in ((exposed, step.exposed), (hidden, step.hidden)):
                     for group, value in seconds.items():
                         into[group] = into.get(group, 0.0) + value * count * timed.program.micro_batches

@@ -52,8 +52,8 @@ class Pass:
 
     def times(self, count: int) -> Pass:
         """The pass `count` times in a row."""
-        if count == 0:
-            return NOTHING
+        if count < 2:
+            return self if count else NOTHING
         rest = count - 1
         return Pass(
             count * self.device_s,

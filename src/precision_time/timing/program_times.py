@@ -303,31 +303,32 @@ def phase_seconds(timed: TimedProgram, stage: Stage) -> tuple[dict[Phase, float]
             runs += [(segment, repeat * micro) for segment in (unit.forward, unit.backward) if len(segment)]
             if len(unit.recompute) and again:
                 repeated.append((unit.recompute, again))
-    busy = [0.0] * (len(_PHASES) + 1)  # casts are the last
-    for kinds, segments in ((timed.all_kinds or timed, sweeps), (shared, runs)):
-        phases = _by_phase(kinds, tuple([segment for segment, _ in segments]))
-        for totals, (_, times) in zip(phases, segments, strict=True):
-            busy = [before + total * times for before, total in zip(busy, totals, strict=True)]
-    phases = _by_phase(shared, tuple([segment for segment, _ in repeated]))
-    again_s = sum([sum(totals) * times * micro for totals, (_, times) in zip(phases, repeated, strict=True)])
+    spent = [
+        _by_phase(kinds, tuple([segment for segment, _ in segments])) * np.array([[times] for _, times in segments])
+        for kinds, segments in ((timed.all_kinds or timed, sweeps), (shared, runs))
+        if segments
+    ]
+    totals = np.add.reduce(np.concatenate(spent), axis=0) if spent else np.zeros(len(_PHASES) + 1)
     factor = timed.kernel_factor
-    busy = [seconds * factor for seconds in busy]
-    return dict(zip(_PHASES, busy, strict=False)), busy[-1], again_s * factor
+    *busy, casts = (totals * factor).tolist()
+    again_s = 0.0
+    if repeated:
+        each = _by_phase(shared, tuple([segment for segment, _ in repeated])).tolist()
+        again_s = sum([sum(phases) * times * micro for phases, (_, times) in zip(each, repeated, strict=True)])
+    return dict(zip(_PHASES, busy, strict=True)), casts, again_s * factor
 
 
 _PHASES = tuple(Phase)
 
 
 @bounded()
-def _by_phase(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> tuple[tuple[float, ...], ...]:
-    """Seconds of each segment by phase (without casts), and of its casts."""
-    found = []
-    for segment in segments:
+def _by_phase(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> Array:
+    """Seconds of each segment (rows) by phase without casts, and of its casts."""
+    found = np.zeros((len(segments), len(_PHASES) + 1))
+    for row, segment in zip(found, segments, strict=True):
         seconds, cast, phase = kinds.device_seconds(segment), kinds.works.is_cast[segment.kind], segment.phase
-        cast_s = 0.0
         if cast.any():
-            cast_s, rest = float(seconds[cast].sum()), ~cast
+            row[-1], rest = seconds[cast].sum(), ~cast
             seconds, phase = seconds[rest], phase[rest]
-        totals = np.bincount(phase, weights=seconds, minlength=len(_PHASES))
-        found.append((*totals.tolist(), cast_s))
-    return tuple(found)
+        row[:-1] = np.bincount(phase, weights=seconds, minlength=len(_PHASES))
+    return found

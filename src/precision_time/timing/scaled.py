@@ -8,11 +8,10 @@ faster one.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from precision_time.timing.layout_costs import FrameworkOverhead
-from precision_time.timing.passes import NOTHING, Pass, UnitTimes
+from precision_time.timing.passes import NOTHING, BucketReady, Pass, UnitTimes
 from precision_time.timing.program_times import DataTimes, SweepTimes, TimedProgram
 
 
@@ -34,20 +33,26 @@ UNCHANGED = Factors()
 def scaled(timed: TimedProgram, factors: Factors) -> TimedProgram:
     """The program with its times multiplied. Where a pass's own model is not kept (what launching alone allows, room
     for collectives) the result is an upper bound that grows with every time of the program."""
-    each = partial(_pass, factors=factors, overhead=timed.overhead, synchronous=timed.synchronous)
+    overhead, synchronous = timed.overhead, timed.synchronous
     wire = factors.communication
     late = max(factors.kernels, factors.host)
+
+    def each(step: Pass) -> Pass:
+        return _pass(step, factors, overhead, synchronous)
+
     return replace(
         timed,
-        units=tuple(UnitTimes(each(u.forward), each(u.backward), each(u.recompute)) for u in timed.units),
-        unit_data=tuple(_data(each_data, wire) for each_data in timed.unit_data),
-        stage_data=tuple(_data(each_data, wire) for each_data in timed.stage_data),
+        units=tuple([UnitTimes(each(u.forward), each(u.backward), each(u.recompute)) for u in timed.units]),
+        unit_data=_data(timed.unit_data, wire),
+        stage_data=_data(timed.stage_data, wire),
         sweeps=tuple(
-            SweepTimes(tuple(map(each, s.tails)), each(s.accumulate), each(s.into_buckets), each(s.out_of_buckets))
-            for s in timed.sweeps
+            [
+                SweepTimes(tuple(map(each, s.tails)), each(s.accumulate), each(s.into_buckets), each(s.out_of_buckets))
+                for s in timed.sweeps
+            ]
         ),
-        bucket_s=tuple(seconds * wire for seconds in timed.bucket_s),
-        bucket_ready=tuple(b._replace(launch_bound_s=b.launch_bound_s * late) for b in timed.bucket_ready),
+        bucket_s=tuple([seconds * wire for seconds in timed.bucket_s]),
+        bucket_ready=tuple([BucketReady(share, launch * late) for share, launch in timed.bucket_ready]),
         broadcast_s=timed.broadcast_s * wire,
         send_s=timed.send_s * wire,
         tied_s=timed.tied_s * wire,
@@ -57,8 +62,8 @@ def scaled(timed: TimedProgram, factors: Factors) -> TimedProgram:
     )
 
 
-def _data(times: DataTimes, factor: float) -> DataTimes:
-    return DataTimes(times.gather_s * factor, times.reduce_s * factor)
+def _data(times: tuple[DataTimes, ...], factor: float) -> tuple[DataTimes, ...]:
+    return tuple([DataTimes(each.gather_s * factor, each.reduce_s * factor) for each in times])
 
 
 def _pass(step: Pass, factors: Factors, overhead: FrameworkOverhead, synchronous: bool) -> Pass:
