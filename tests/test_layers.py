@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -211,3 +212,19 @@ def test_a_model_without_numbered_modules_is_one_block() -> None:
 def test_it_takes_every_layout_of_data_ranks(model: str, words: dict[str, str]) -> None:
     estimate = predict(Job(model, gpus=8, precision="amp-fp16", **words))
     assert estimate.step.p50 > estimate.floor_s > 0.0
+
+
+@pytest.mark.parametrize("model", ["resnet50", "gpt2", "t5-base"])
+@pytest.mark.parametrize(("precision", "traced"), [("fp16", "bf16"), ("fp64", "fp32")])
+def test_units_in_other_dtypes_are_those_that_were_traced(model: str, precision: str, traced: str) -> None:
+    """Cutting the step anew gives the same units; they share what does not depend on dtypes."""
+    graph, other = (graph_of(model, each) for each in (precision, traced))
+    assert graph.skeleton.traced is other.skeleton
+    found = layered(graph)
+    anew = layered(replace(graph, base=replace(graph.skeleton, traced=None)))
+    assert found.order == anew.order
+    for unit, same, before in zip(found.units, anew.units, layered(other).units, strict=True):
+        assert unit.traced is before
+        assert (unit.name, unit.forward, unit.backward) == (same.name, same.forward, same.backward)
+        assert unit.parameters == same.parameters
+        assert not unit.parameters or unit.parameters != before.parameters

@@ -75,13 +75,19 @@ class Budget:
             table.clear()
 
     def _drop_oldest(self) -> None:
-        entries = [(entry, table, key) for table in self.tables for key, entry in table.items()]
-        entries.sort(key=lambda each: each[0].used)
-        for entry, table, key in entries:
-            if self.held_bytes <= self.limit_bytes * _KEEP:
-                return
-            del table[key]
-            self.held_bytes -= entry.nbytes
+        by_age: dict[int, int] = {}
+        for table in self.tables:
+            for entry in table.values():
+                by_age[entry.used] = by_age.get(entry.used, 0) + entry.nbytes
+        kept, last = self.held_bytes, -1
+        for used in sorted(by_age):
+            if kept <= self.limit_bytes * _KEEP:
+                break
+            kept, last = kept - by_age[used], used
+        for table in self.tables:
+            for key, entry in [each for each in table.items() if each[1].used <= last]:
+                del table[key]
+                self.held_bytes -= entry.nbytes
 
 
 BUDGET = Budget(LIMIT_BYTES)

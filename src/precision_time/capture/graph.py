@@ -336,6 +336,8 @@ class Skeleton:
     parameters: tuple[Parameter, ...]
     names: tuple[str, ...]
     """Of the operators that calls refer to."""
+    traced: Skeleton | None = None
+    """The same in the dtypes that the step was traced in, where these are others."""
 
     def held_bytes(self) -> int:
         """Bytes of memory of what it does not share with the skeletons of the same model in other shapes."""

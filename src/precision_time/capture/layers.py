@@ -9,7 +9,7 @@ layers than for three.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,18 @@ class Unit:
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     parameters: tuple[Parameter, ...]
+    traced: Unit | None = None
+    """The same in the dtypes that the step was traced in, where these are others."""
+
+    def held_bytes(self) -> int:
+        """Bytes of memory, without what it shares: parameters, and the calls of the traced one."""
+        own = len(self.forward) + len(self.backward) if self.traced is None else 0
+        return 200 + 8 * (own + len(self.parameters))
+
+
+def as_traced(graph: Skeleton, unit: Unit) -> tuple[Skeleton, Unit]:
+    """Both in the dtypes that the step was traced in, for what does not depend on dtypes."""
+    return graph.traced or graph, unit.traced or unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +96,10 @@ def layered(graph: OpGraph) -> LayeredGraph:
 @bounded(Parameter, budget=STRUCTURES)
 def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
     """The units and their order, which do not depend on the input sizes."""
+    if graph.traced is not None:
+        traced = _units(graph.traced)
+        renamed = dict(zip(map(id, graph.traced.parameters), graph.parameters, strict=True))
+        return tuple([_renamed(unit, renamed) for unit in traced[0]]), traced[1]
     owner = _owners(graph)
     phases, kinds = graph.calls.phase.tolist(), graph.calls.kind.tolist()
     names = list(dict.fromkeys(name for name, phase in zip(owner, phases, strict=True) if phase < Phase.BACKWARD))
@@ -108,6 +124,12 @@ def _units(graph: Skeleton) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
             units.append(Unit(name, tuple(forward[name]), tuple(backward[name]), tuple(parameters[name])))
         order.append(known[signature])
     return tuple(units), tuple(order)
+
+
+def _renamed(unit: Unit, parameters: Mapping[int, Parameter]) -> Unit:
+    """The unit in other dtypes; `parameters` by the identity of the traced ones."""
+    own = tuple([parameters[id(parameter)] for parameter in unit.parameters])
+    return Unit(unit.name, unit.forward, unit.backward, own, unit)
 
 
 _NUMBERS: list[int] = []

@@ -53,7 +53,8 @@ def lifetimes(
 ) -> tuple[Lifetimes, ...]:
     """The lifetimes of every unit's storages, which have `nbytes`. `cores`: the forward calls of each that selective
     recomputation runs again."""
-    return _plan(graph.skeleton, units, cores).at(nbytes)
+    skeleton = graph.skeleton
+    return _plan(skeleton.traced or skeleton, tuple([unit.traced or unit for unit in units]), cores).at(nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

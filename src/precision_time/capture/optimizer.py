@@ -122,10 +122,11 @@ def sweep_kind(
     launches = sweep.launches(max(len(reads), len(writes)), implementation)
     host_calls = sweep.tensors if implementation in BY_TENSOR else 1
     waits = (("host_waits", sweep.tensors),) if asked else ()
+    shape = (sweep.total,)
     return OpSignature(
         "pt.sweep",
-        tuple(TensorSpec((sweep.total,), dtype) for dtype in reads),
-        tuple(TensorSpec((sweep.total,), dtype) for dtype in writes),
+        tuple([TensorSpec(shape, dtype) for dtype in reads]),
+        tuple([TensorSpec(shape, dtype) for dtype in writes]),
         (("label", name), ("launches", launches), ("host_calls", host_calls), ("tensors", sweep.tensors), *waits),
     )
 

@@ -131,8 +131,8 @@ class StoredStep:
     calls: Calls
     nbytes: NDArray[np.intp]
     spans: Spans
-    shares: bool = False
-    """Calls, lifetimes and polynomials are those of a step in other dtypes, which counts their memory."""
+    traced: StoredStep | None = None
+    """The step in other dtypes whose calls, lifetimes and polynomials these are, and which counts their memory."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], rename: Mapping[str, str]) -> StoredStep:
@@ -163,12 +163,12 @@ class StoredStep:
         )
         factor = {old: _width(new) // _width(old) for old, new in rename.items()}.get("float32", 1)
         graph = replace(self.graph, parameters=parameters)
-        return replace(self, graph=graph, form=self.form.renamed(rename), factor=factor, shares=True)
+        return replace(self, graph=graph, form=self.form.renamed(rename), factor=factor, traced=self)
 
     def held_bytes(self) -> int:
         """Bytes of memory."""
         dtypes = 200 * (len(self.form.specs) + len(self.graph.parameters))
-        if self.shares:
+        if self.traced is not None:
             return dtypes
         return dtypes + 250 * len(self.form) + 40 * len(self.spans) + self.calls.held_bytes() + self.polynomials.nbytes
 
@@ -212,7 +212,8 @@ def _skeleton(step: StoredStep, shapes: tuple[int, ...]) -> Skeleton:
         shape = shapes[place : place + len(p.shape)]
         place += len(p.shape)
         parameters.append(Parameter(p.name, shape, p.dtype, p.grad_dtype, p.ready, p.trainable))
-    return Skeleton(step.calls, step.graph.modules, step.spans, tuple(parameters), step.form.names)
+    traced = None if step.traced is None else _skeleton(step.traced, shapes)
+    return Skeleton(step.calls, step.graph.modules, step.spans, tuple(parameters), step.form.names, traced)
 
 
 def _numbered(value: Any) -> Any:

@@ -3,7 +3,6 @@ sums of gradients over micro-batches."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -159,10 +158,16 @@ _sweep_tail = bounded()(sweep_tail)
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Trainable parameters of a unit: (elements, whether of an expert, how many of this size), and the first of
-    them."""
+    them; elements of all parameters, of experts and others."""
 
     sizes: tuple[tuple[int, bool, int], ...]
     first: Parameter | None
+    dense: int
+    expert: int
+
+    def trainable(self, expert: bool) -> int:
+        """Elements of the trainable parameters, of experts or of the others."""
+        return sum([numel * times for numel, of_expert, times in self.sizes if of_expert is expert])
 
 
 @bounded(Parameter, budget=STRUCTURES)
@@ -171,6 +176,13 @@ def sizes_of(unit: Unit) -> Sizes:
 
 
 def _sizes_among(parameters: Sequence[Parameter]) -> Sizes:
-    trainable = [p for p in parameters if p.trainable and p.ready >= 0]
-    counts = Counter((p.numel, EXPERTS in f".{p.name}.") for p in trainable)
-    return Sizes(tuple((*key, times) for key, times in counts.items()), trainable[0] if trainable else None)
+    counts: dict[tuple[int, bool], int] = {}
+    held = [0, 0]
+    first = None
+    for p in parameters:
+        numel, expert = p.numel, EXPERTS in f".{p.name}."
+        held[expert] += numel
+        if p.trainable and p.ready >= 0:
+            first = first or p
+            counts[numel, expert] = counts.get((numel, expert), 0) + 1
+    return Sizes(tuple([(*key, times) for key, times in counts.items()]), first, *held)

@@ -10,14 +10,14 @@ import numpy as np
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpGraph, OpSignature, Phase, Skeleton, TensorSpec
-from precision_time.capture.layers import AFTER, BEFORE, Unit
+from precision_time.capture.layers import AFTER, BEFORE, Unit, as_traced
 from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
 from precision_time.layout.program import CONTEXT, CollectiveOp, UnitProgram
 from precision_time.layout.segment import Segment
-from precision_time.layout.sweeps import EXPERTS, sizes_of
+from precision_time.layout.sweeps import sizes_of
 
 
 class SignatureTable:
@@ -57,14 +57,15 @@ def unit_program(
     )
 
 
-@bounded(Segment, budget=STRUCTURES)
 def plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, ...]) -> UnitProgram:
     """The unit on a rank that runs the graph's own operators and exchanges nothing within units: the same at all input
-    sizes. `copies`: numbers of the operators on its gradients after its backward pass."""
-    experts = sum(p.numel for p in unit.parameters if EXPERTS in f".{p.name}.")
-    trainable = [p for p in unit.parameters if p.trainable and p.ready >= 0]
-    expert_trainable = sum(p.numel for p in trainable if EXPERTS in f".{p.name}.")
-    attention = {int(graph.calls.kind[call]) for call in _attention_calls(graph, unit)}
+    sizes and in all dtypes of a regime. `copies`: numbers of the operators on its gradients after its backward pass."""
+    return _plain_unit(*as_traced(graph, unit), recompute, copies)
+
+
+@bounded(Segment, budget=STRUCTURES)
+def _plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, ...]) -> UnitProgram:
+    sizes = sizes_of(unit)
     return UnitProgram(
         name=unit.name,
         forward=_own_segment(graph, unit, "forward"),
@@ -73,11 +74,11 @@ def plain_unit(graph: Skeleton, unit: Unit, recompute: str, copies: tuple[int, .
         forward_collectives=(),
         backward_collectives=(),
         recompute_collectives=(),
-        dense_elements=sum(p.numel for p in unit.parameters) - experts,
-        expert_elements=experts,
-        dense_trainable=sum(p.numel for p in trainable) - expert_trainable,
-        expert_trainable=expert_trainable,
-        attention=tuple(sorted(attention)),
+        dense_elements=sizes.dense,
+        expert_elements=sizes.expert,
+        dense_trainable=sizes.trainable(expert=False),
+        expert_trainable=sizes.trainable(expert=True),
+        attention=_attention_kinds(graph, unit),
     )
 
 
@@ -117,7 +118,7 @@ def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[Coll
 
 def core_attention(graph: OpGraph, unit: Unit) -> tuple[int, ...]:
     """Forward calls from the scores to the context of every attention in the unit."""
-    return _core_attention(graph.skeleton, unit)
+    return _core_attention(*as_traced(graph.skeleton, unit))
 
 
 @bounded(budget=STRUCTURES)
@@ -142,6 +143,12 @@ def _attention_calls(graph: Skeleton, unit: Unit) -> list[int]:
     calls, at = graph.calls, np.array(unit.forward, dtype=np.intp)
     distinct = zip(calls.kind[at].tolist(), calls.module[at].tolist(), unit.forward, strict=True)
     return list({(kind, module): i for kind, module, i in distinct if kind in fused}.values())
+
+
+@bounded(budget=STRUCTURES)
+def _attention_kinds(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
+    """The distinct fused attentions of the unit."""
+    return tuple(sorted({int(graph.calls.kind[call]) for call in _attention_calls(graph, unit)}))
 
 
 def _number(step: TrainingStep, unit: Unit, index: int, layout: Layout, kinds: SignatureTable) -> int:
