@@ -21,7 +21,7 @@ from precision_time.job import Job
 from precision_time.prediction import predict
 
 UNBOUNDED = {
-    "capture.stored_apart._stored_apart": "a name per model",
+    "capture.stored_apart._stored": "a name per model",
     "anchors.base.published": "a data file of the package",
     "anchors.base.shipped_covariance": "a data file of the package",
     "anchors.base.read_base": "a data file of the package",

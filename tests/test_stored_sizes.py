@@ -44,21 +44,27 @@ def sizes_of(entry: ZooEntry) -> Iterator[dict[str, int]]:
         yield {**usual, "batch_size": 2, s.name: s.multiple_of * source.randint(2, usual[s.name] // s.multiple_of + 2)}
 
 
-def check(name: str, variant: str, regime: str, attention: str, sizes: dict[str, int]) -> None:
+def check(
+    name: str, variant: str, regime: str, attention: str, sizes: dict[str, int], channels_last: bool = False
+) -> None:
+    """Images stored channels last: to the number of dimensions in which a batch of one is viewed."""
     entry = ENTRIES[name]
     try:
-        traced = trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)
+        traced = trace_entry(
+            entry, entry.config, {**entry.input, **sizes}, regime, attention, channels_last=channels_last
+        )
     except CaptureError as error:
         if "not installed" in str(error) or "operators, the most" in str(error):
             pytest.skip(str(error))  # Llama 3.1 405B with unfused attention is longer than what is traced
         with pytest.raises(JobError, match=r"cannot be trained with batch_size=1"):
-            evaluated(name, variant, sizes)
+            evaluated(name, variant, sizes, channels_last)
         return
-    assert symbolic_fit.same_step(evaluated(name, variant, sizes), traced), (name, variant, sizes)
+    same = symbolic_fit.as_long if channels_last else symbolic_fit.same_step
+    assert same(evaluated(name, variant, sizes, channels_last), traced), (name, variant, sizes, channels_last)
 
 
-def evaluated(name: str, variant: str, sizes: dict[str, int]) -> OpGraph:
-    member = stored_apart.member_at(f"zoo/data/{name}.zip", variant, sizes)
+def evaluated(name: str, variant: str, sizes: dict[str, int], channels_last: bool) -> OpGraph:
+    member = stored_apart.member_at(f"zoo/data/{name}.zip", variant, sizes, channels_last)
     return symbolic.evaluate(symbolic.load(DATA / f"{name}.zip", member), sizes)
 
 
@@ -74,15 +80,27 @@ def test_one_model_of_each_family_at_two_sizes(builder: str) -> None:
     check(name, *variant, others[number % len(others)])
 
 
+WITH_IMAGES = sorted(name for name in SMALLEST.values() if SHIPPED[name].converts)
+
+
+@pytest.mark.parametrize("name", WITH_IMAGES)
+def test_one_model_of_each_family_with_images_channels_last(name: str) -> None:
+    number = WITH_IMAGES.index(name)
+    variants, sizes = variants_of(SHIPPED[name]), list(sizes_of(SHIPPED[name]))
+    check(name, *variants[number % len(variants)], sizes[number % len(sizes)], channels_last=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_every_model_and_variant(name: str) -> None:
-    """At the usual sizes and the smallest with a batch of one, and at one more, which rotates."""
+    """At the usual sizes and the smallest with a batch of one, and at one more, which rotates; images in rows and
+    channels last."""
     every = list(sizes_of(SHIPPED[name]))
     single, others = [s for s in every if s["batch_size"] == 1], [s for s in every if s["batch_size"] > 1]
     for number, variant in enumerate(variants_of(SHIPPED[name])):
         for sizes in (*single, others[number % len(others)]):
-            check(name, *variant, sizes)
+            for channels_last in (False, True) if SHIPPED[name].converts else (False,):
+                check(name, *variant, sizes, channels_last)
 
 
 # --- what a batch of one changes -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
-from precision_time.capture.regimes import FUSING, compiled, dtype_renames, regime_of, transform
+from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import JobError, nearest
@@ -97,7 +97,7 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     clip_norm = job.clip_norm if job.clip_norm is not None else model.entry.clip_norm
     return CapturedModel(
         model=model.name,
-        graph=_graph(model, precision, job.attention, job.execution, device_type),
+        graph=_graph(model, job, precision, device_type),
         precision=precision,
         optimizer=job.optimizer or model.entry.optimizer,
         batch_size=int(model.sizes["batch_size"]),
@@ -213,12 +213,13 @@ class _GraphKey:
     execution: str
     device_rules: str
     """Whose autocast lists hold; without autocast both devices run the same graph."""
+    channels_last: bool
     entry: ZooEntry = field(compare=False)
 
 
-def _graph(model: _Model, precision: Precision, attention: str, execution: str, device_type: str) -> OpGraph:
+def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
-    attention = "math" if attention == "math" and (model.entry.attention or not model.shipped) else "flash"
+    attention = "math" if job.attention == "math" and (model.entry.attention or not model.shipped) else "flash"
     return _cached_graph(
         _GraphKey(
             model.name,
@@ -227,8 +228,9 @@ def _graph(model: _Model, precision: Precision, attention: str, execution: str, 
             tuple(sorted(model.sizes.items())),
             precision,
             attention,
-            execution if execution in FUSING else "eager",
+            job.execution if job.execution in FUSING else "eager",
             rules,
+            model.entry.converts and channels_last(job.memory_format, precision),
             model.entry,
         )
     )
@@ -239,9 +241,11 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
     sizes = dict(key.sizes)
     if key.shipped:
         concrete = {symbol.name: int(sizes[symbol.name]) for symbol in key.entry.symbols}
-        graph = stored_graph(f"zoo/data/{key.name}.zip", key.attention, key.precision, concrete)
+        file = f"zoo/data/{key.name}.zip"
+        graph = stored_graph(file, key.attention, key.precision, concrete, channels_last=key.channels_last)
         return compiled(graph, key.execution)
     regime = regime_of(key.precision)
-    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, key.device_rules)
+    rules = key.device_rules, key.channels_last
+    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules)
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     return transform(graph, key.precision, key.execution, key.device_rules)

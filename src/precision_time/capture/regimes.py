@@ -23,6 +23,12 @@ def regime_of(precision: Precision) -> str:
     return "half" if precision.parameter_dtype in ("float16", "bfloat16") else "full"
 
 
+def channels_last(memory_format: str, precision: Precision) -> bool:
+    """Whether convolutions work on images stored channels last; cuDNN has rows alone for float64 (ConvUtils.h,
+    cudnn_conv_suggest_memory_format)."""
+    return memory_format == "nhwc" and precision.compute_dtype != "float64"
+
+
 def dtype_renames(precision: Precision) -> dict[str, str]:
     """dtype of the traced graph -> dtype of the step, where they differ."""
     if precision.compute_dtype == "float16":

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from precision_time.capture.channels_last import convert, converted
 from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
 from precision_time.capture.intercept import region
 from precision_time.capture.tracer import BudgetedBuild, Tracer, dtype_name
@@ -36,22 +37,23 @@ def capture(
     low_precision: torch.dtype = torch.bfloat16,
     attention: str = "flash",
     name: str = "model",
-    sizes: dict[str, int] | None = None,
     device_rules: str = "cuda",
+    channels_last: bool = False,
     tracer: Tracer | None = None,
 ) -> OpGraph:
     """The `OpGraph` of one forward + loss + backward.
 
     `build` constructs the workload; it is called under `torch.device("meta")`. `tracer` replaces the default one, for a
-    caller that observes the operators. Raises `CaptureError` when the model cannot run without data.
+    caller that observes the operators; its memory format holds. Raises `CaptureError` when the model cannot run without
+    data.
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with BudgetedBuild():
                 workload = build()
-            tracer = tracer or Tracer(layouts=device_rules == "cpu")
-            return _trace(workload, regime, low_precision, attention, name, sizes or {}, device_rules, tracer)
+            tracer = tracer or Tracer(device_rules == "cpu", channels_last)
+            return _trace(workload, regime, low_precision, attention, name, device_rules, tracer)
     except PrecisionTimeError:
         raise
     except NotImplementedError as error:
@@ -80,7 +82,6 @@ def _trace(
     low: torch.dtype,
     attention: str,
     name: str,
-    sizes: dict[str, int],
     device_rules: str,
     tracer: Tracer,
 ) -> OpGraph:
@@ -92,6 +93,9 @@ def _trace(
             k: v.to(low) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
             for k, v in workload.inputs.items()
         }
+    if tracer.channels_last:
+        convert(module)
+        workload.inputs = {k: converted(v) for k, v in workload.inputs.items()}
     module.train()
     parameters = dict(module.named_parameters())
     for tensor in (*parameters.values(), *module.buffers()):
@@ -131,7 +135,6 @@ def _trace(
         storages=tuple(storages),
         parameters=described,
         buffer_bytes=sum(b.numel() * b.element_size() for b in module.buffers()),
-        sizes=sizes,
         assumptions=tuple(sorted(tracer.assumptions)),
     )
 

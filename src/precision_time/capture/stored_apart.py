@@ -27,20 +27,32 @@ def closest(known: Iterable[Pins], sizes: Mapping[str, int]) -> Pins:
     return min(there, key=lambda pins: (-len(pins), pins), default=())
 
 
-def member_at(file: str, variant: str, sizes: Mapping[str, int]) -> str:
-    """The name of the step that holds at `sizes`; `file`: of the package ("zoo/data/gpt2.zip")."""
-    known = _stored_apart(file).get(variant)
+def member_at(file: str, variant: str, sizes: Mapping[str, int], channels_last: bool = False) -> str:
+    """The name of the step that holds at `sizes`; `file`: of the package ("zoo/data/gpt2.zip").
+
+    A step with images stored channels last is that with images in rows, unless there is one of its own.
+    """
+    stored = _stored(file)
+    if channels_last and last_of(variant) in stored:
+        variant = last_of(variant)
+    known = stored.get(variant)
     return member_of(variant, closest(known, sizes)) if known else variant
 
 
+def last_of(variant: str) -> str:
+    """The name of a variant's step with images stored channels last."""
+    return f"{variant}.nhwc"
+
+
 @cache
-def _stored_apart(file: str) -> Mapping[str, list[Pins]]:
-    """The steps that are stored apart, by variant."""
+def _stored(file: str) -> Mapping[str, list[Pins]]:
+    """The sizes of which a step is stored apart, by variant; those of every variant that is stored."""
     with zipfile.ZipFile(shipped_file(file)) as archive:
         members = [name.removesuffix(".json").partition("@") for name in archive.namelist()]
     found: dict[str, list[Pins]] = {}
     for variant, apart, text in members:
+        pins = found.setdefault(variant, [])
         if apart:
             pairs = (pin.split("=") for pin in text.split(","))
-            found.setdefault(variant, []).append(tuple((name, int(value)) for name, value in pairs))
+            pins.append(tuple((name, int(value)) for name, value in pairs))
     return found

@@ -17,16 +17,22 @@ from precision_time.shipped import shipped_file
 
 
 def stored_graph(
-    file: str, attention: str, precision: Precision, sizes: Mapping[str, int], as_traced: bool = False
+    file: str,
+    attention: str,
+    precision: Precision,
+    sizes: Mapping[str, int],
+    as_traced: bool = False,
+    channels_last: bool = False,
 ) -> OpGraph:
     """The graph of a stored step at `sizes` (values of its symbols), on a GPU in `precision`.
 
-    `file`: its path in the package. `as_traced`: without what `regimes.transform` changes. Raises `DataError` for a
-    damaged file, `JobError` for sizes at which the model cannot be trained.
+    `file`: its path in the package. `as_traced`: without what `regimes.transform` changes. `channels_last`: of images
+    stored so, where that step is another one. Raises `DataError` for a damaged file, `JobError` for sizes at which the
+    model cannot be trained.
     """
     variant = regime_of(precision) if attention == "flash" else f"{regime_of(precision)}.math"
     renames = tuple(dtype_renames(precision).items())
-    member = member_at(file, variant, sizes)
+    member = member_at(file, variant, sizes, channels_last)
     merged = merges_softmax(precision) and not as_traced
     step = _step(file, member, renames, merged) if renames or merged else _traced(file, member)
     if precision.fp8_scaling and not as_traced:

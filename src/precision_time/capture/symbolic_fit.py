@@ -8,6 +8,7 @@ Floating point is not used: a dimension that is not such a polynomial raises `Ca
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -59,10 +60,12 @@ def fit_apart(
     capture_at: Callable[[dict[str, int]], OpGraph],
     degree: int | None = None,
     products: Sequence[Sequence[str]] = (),
+    same: Callable[[OpGraph, OpGraph], bool] | None = None,
 ) -> dict[Pins, dict[str, Any]]:
     """The steps at the sizes `apart` of symbols, where they are not what `stored` gives there; see `fit`.
 
-    Where the model cannot be captured at such a size, that is stored: `refused`, the reason.
+    `same`: when two graphs count as one step (default: `same_step`). Where the model cannot be captured at such a size,
+    that is stored: `refused`, the reason.
     """
     forms: dict[Pins, dict[str, Any]] = {}
     for pins in _pins(symbols):
@@ -80,7 +83,7 @@ def fit_apart(
                 why = f"{stored['name']} cannot be trained with {at}: {cause}; raise {larger}"
                 forms[pins] = {"format": FORMAT, "refused": why}
             continue
-        if "refused" not in nearest and same_step(evaluate(nearest, sizes), traced):
+        if "refused" not in nearest and (same or same_step)(evaluate(nearest, sizes), traced):
             continue
         forms[pins] = fit(
             stored["name"],
@@ -121,6 +124,25 @@ def same_step(a: OpGraph, b: OpGraph) -> bool:
             for x, y in zip(a.calls, b.calls, strict=True)
         )
         and a.storages == b.storages
+    )
+
+
+def as_long(a: OpGraph, b: OpGraph) -> bool:
+    """Whether two graphs run the same operators on as many elements, with the same lifetimes. Of images channels last,
+    a batch of one is viewed in fewer dimensions, which costs nothing."""
+
+    def elements(kind: OpSignature) -> tuple[Any, ...]:
+        return kind.name, *((t.dtype, math.prod(t.shape)) for t in (*kind.inputs, *kind.outputs))
+
+    return (
+        len(a.calls) == len(b.calls)
+        and all(
+            elements(a.kinds[x.kind]) == elements(b.kinds[y.kind])
+            and (x.phase, x.reads, x.writes) == (y.phase, y.reads, y.writes)
+            for x, y in zip(a.calls, b.calls, strict=True)
+        )
+        and a.parameters == b.parameters
+        and list(a.storages) == list(b.storages)
     )
 
 

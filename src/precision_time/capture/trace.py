@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from precision_time.capture.graph import OpGraph
@@ -44,10 +45,12 @@ def trace_entry(
     regime: str,
     attention: str,
     device_rules: str = "cuda",
+    channels_last: bool = False,
 ) -> OpGraph:
     """Trace a workload at concrete sizes, which needs PyTorch.
 
-    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math". Raises `MissingExtraError` for a
+    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math"; `channels_last`: images are stored so.
+    Raises `MissingExtraError` for a
     library that is not installed and `CaptureError` for a model that cannot be traced.
     """
     require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
@@ -56,14 +59,15 @@ def trace_entry(
     build = builder(entry)
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
     try:
-        return capture(
+        graph = capture(
             lambda: build(config, sizes),
             Regime(regime),
             attention=attention,
             name=entry.name,
-            sizes=plain,
             device_rules=device_rules,
+            channels_last=channels_last,
         )
+        return replace(graph, sizes=plain)
     except (CaptureError, JobError) as error:
         raise type(error)(f"{error}{_departures(entry, config, sizes)}") from error
 

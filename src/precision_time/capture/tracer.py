@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from precision_time.capture.channels_last import COPIES, RESULTS
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
 from precision_time.capture.limits import MOST_BUILT, MOST_DISPATCHED, OperatorBudget
 
@@ -69,12 +70,14 @@ class Tracer(TorchDispatchMode):
     """Records calls while active. Hooks outside set `phase` and `module_stack`.
 
     `layouts` also records the memory layout of the operands of products, on which the rates of CPU kernels depend
-    strongly and those of GPU libraries hardly; GPU graphs leave it out and are smaller.
+    strongly and those of GPU libraries hardly; GPU graphs leave it out and are smaller. `channels_last`: images are
+    stored so, and operators are corrected as the module of that name says.
     """
 
-    def __init__(self, layouts: bool = False) -> None:
+    def __init__(self, layouts: bool = False, channels_last: bool = False) -> None:
         super().__init__()
         self._layouts = layouts
+        self.channels_last = channels_last
         self.phase = Phase.FORWARD
         self.kinds: dict[OpSignature, int] = {}
         self.calls: list[Call] = []
@@ -159,13 +162,13 @@ class Tracer(TorchDispatchMode):
             first_only = sum(a.alias_info is not None for a in schema.arguments) == 1
             fresh = self._fresh[func] = 1 if pure else 2 if in_place and first_only else 0
         if not fresh or not all(t.is_meta for t in inputs):
-            return func(*args, **kwargs)
+            return self._computed(func, args, kwargs)
         flat, structure = tree_flatten((args, kwargs))
         try:
             key = (func, structure, tuple(_signature(leaf) for leaf in flat))
             known = self._results.get(key)
         except TypeError:  # an unhashable argument
-            return func(*args, **kwargs)
+            return self._computed(func, args, kwargs)
         if known is not None:
             if fresh == 2:
                 return args[0]
@@ -177,7 +180,7 @@ class Tracer(TorchDispatchMode):
                 for leaf in specs
             ]
             return tree_unflatten(made, spec)
-        out = func(*args, **kwargs)
+        out = self._computed(func, args, kwargs)
         leaves, spec = tree_flatten(out)
         if all(o.is_meta for o in leaves if isinstance(o, torch.Tensor)):
             self._results[key] = (
@@ -185,6 +188,27 @@ class Tracer(TorchDispatchMode):
                 spec,
             )
         return out
+
+    def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        corrected = RESULTS.get(func) if self.channels_last else None
+        return corrected(args, out) if corrected else out
+
+    def _copied(self, func: Any, args: Any, module: int) -> Any:
+        """The operator's arguments after the copies that it makes itself, which are recorded."""
+        copies = COPIES[func].of(args) if func in COPIES else {}
+        for i, copy in copies.items():
+            kind = OpSignature("aten.clone", (_spec(args[i]),), (_spec(copy),))
+            self._record(kind, module, (self.storage_index(args[i]),), [copy])
+        return tuple(copies.get(i, value) for i, value in enumerate(args)) if copies else args
+
+    def _record(self, kind: OpSignature, module: int, reads: tuple[int, ...], outputs: list[torch.Tensor]) -> None:
+        index = self.kinds.setdefault(kind, len(self.kinds))
+        position = len(self.calls)
+        self.calls.append(Call(index, self.phase, module, self._views, reads))
+        writes = tuple(self.storage_index(t) for t in outputs)
+        self.calls[position] = Call(index, self.phase, module, self._views, reads, writes)
+        self._views = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -199,6 +223,8 @@ class Tracer(TorchDispatchMode):
             self._views += 1
             self.assumptions.add(f"a branch on data in {self.module_stack[-1] or 'the model'} was taken as true")
             return True
+        if self.channels_last:
+            args = self._copied(func, args, module)
         inputs = list(_tensors((args, kwargs)))
         reads = tuple(self.storage_index(t) for t in inputs)
         in_specs = tuple(_spec(t) for t in inputs)
@@ -213,12 +239,7 @@ class Tracer(TorchDispatchMode):
         kind = OpSignature(name, in_specs, tuple(_spec(t) for t in outputs), attrs)
         if name == "aten._to_copy" and len(inputs) == 1 and in_specs[0].dtype == kind.outputs[0].dtype:
             kind = OpSignature("aten.clone", kind.inputs, kind.outputs)
-        index = self.kinds.setdefault(kind, len(self.kinds))
-        position = len(self.calls)
-        self.calls.append(Call(index, self.phase, module, self._views, reads))
-        writes = tuple(self.storage_index(t) for t in outputs)
-        self.calls[position] = Call(index, self.phase, module, self._views, reads, writes)
-        self._views = 0
+        self._record(kind, module, reads, outputs)
         return out
 
 

@@ -27,7 +27,7 @@ from precision_time.capture.graph import OpGraph
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.optimizer import OPTIMIZERS
 from precision_time.capture.own_code import own_code
-from precision_time.capture.regimes import dtype_renames, regime_of, transform
+from precision_time.capture.regimes import channels_last, dtype_renames, regime_of, transform
 from precision_time.capture.trace import require_torch
 from precision_time.errors import CaptureError, JobError, nearest
 from precision_time.job.code import check_code
@@ -75,6 +75,7 @@ def user_model_step(job: Job, precision: Precision, device_type: str = "cuda") -
             attention="math" if job.attention == "math" else "flash",
             name=job.model,
             device_rules=device_type,
+            channels_last=channels_last(job.memory_format, precision),
         )
         name, implementation = _optimizer(outcome["optimizer"], device_type)
     graph = transform(symbolic.rename_dtypes(graph, dtype_renames(precision)), precision, job.execution, device_type)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from precision_time.capture.build import build_workload
+from precision_time.capture.channels_last import convert, converted
 from precision_time.errors import MeasureError
 from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
@@ -81,7 +82,7 @@ class Trainer:
         if not precision.autocast:
             module.to(getattr(torch, precision.parameter_dtype))
         if job.memory_format == "nhwc":
-            module.to(memory_format=torch.channels_last)
+            convert(module)
         module.train()
         self._inputs = _inputs(workload, device, precision, job.memory_format)
         self._job, self._device, self._precision, self._clip = job, device, precision, built.clip_norm
@@ -256,8 +257,8 @@ def _inputs(workload: Workload, device: torch.device, precision: Precision, memo
             tensor = torch.randn_like(tensor) if not bool(tensor.any()) else tensor
             if not precision.autocast:
                 tensor = tensor.to(getattr(torch, precision.compute_dtype))
-            if memory_format == "nhwc" and tensor.dim() == 4:
-                tensor = tensor.to(memory_format=torch.channels_last)
+            if memory_format == "nhwc":
+                tensor = converted(tensor)
         elif tensor.dtype == torch.int64 and tensor.dim() >= 2 and rows and not bool(tensor.any()):
             tensor = torch.randint(0, min(rows), tensor.shape, device=device)
         inputs[name] = tensor

@@ -32,8 +32,6 @@ _DEEPEP = frozenset({"deepseek-v3", "kimi-k2"})
 """Models whose Megatron-Bridge recipes dispatch tokens by DeepEP; rows of others name the dispatcher if it is one."""
 _REDUCED = (("gradients reduced in fp32", "float32"), ("gradients reduced in bf16", "bfloat16"))
 """Phrase in a row's notes -> dtype in which gradients are reduced."""
-_IMAGES = frozenset({"image_size", "volume"})
-"""Inputs of models whose tensors have a memory format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,7 @@ def _job(
         "gpus": "1",
         "parallelism": "dp",
         "optimizer": entry.optimizer if entry else "",
-        "memory_format": "nchw" if entry and _IMAGES & set(entry.input) else "",
+        "memory_format": "nchw" if entry and entry.has_images else "",
         "attention": "flash" if entry and entry.attention else "",
         "recompute": "none",
         "execution": _EXECUTION.get(cells["framework"], "eager"),

@@ -2,7 +2,8 @@
 
 Each named model is captured at a few sizes in every dtype regime (and, where it has attention, with the unfused path),
 fitted over its symbols and checked at another size; so is every template (`template-gpt`), over its shape as well.
-Sizes at which a dimension is one are captured, too, and stored apart where other operators run there.
+Sizes at which a dimension is one are captured, too, and stored apart where other operators run there. Models with
+images are also captured with these stored channels last; where that is another step, it is stored as well.
 Needs torch (and torchvision for the models built from it).
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 from precision_time.capture import symbolic, symbolic_fit
 from precision_time.capture.graph import OpGraph
-from precision_time.capture.stored_apart import member_of
+from precision_time.capture.stored_apart import last_of, member_of
 from precision_time.capture.trace import trace_entry
 from precision_time.errors import PrecisionTimeError
 from precision_time.zoo.catalog import ENTRIES
@@ -44,10 +45,11 @@ def _fitted(
     at: Callable[[dict[str, int]], OpGraph],
     degree: int | None = None,
     products: Sequence[Sequence[str]] = (),
+    same: Callable[[OpGraph, OpGraph], bool] | None = None,
 ) -> Steps:
-    """The step of a variant, and those that are stored apart, by their names in the archive."""
+    """The step of a variant, and those that are stored apart, by their names in the archive; see `fit_apart`."""
     stored = symbolic_fit.fit(name, symbols, at, degree, products)
-    apart = symbolic_fit.fit_apart(stored, symbols, at, degree, products)
+    apart = symbolic_fit.fit_apart(stored, symbols, at, degree, products, same)
     return {variant: stored, **{member_of(variant, pins): each for pins, each in apart.items()}}
 
 
@@ -55,12 +57,18 @@ def ship(entry: ZooEntry, folder: Path = DATA) -> Path:
     """Capture, fit, check and write one model."""
     import torch
 
-    def at(regime: str, attention: str, sizes: dict[str, int]) -> OpGraph:
-        return trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention)
+    def at(regime: str, attention: str, last: bool, sizes: dict[str, int]) -> OpGraph:
+        return trace_entry(entry, entry.config, {**entry.input, **sizes}, regime, attention, channels_last=last)
 
     fitted: Steps = {}
     for variant, regime, attention in variants_of(entry):
-        fitted |= _fitted(entry.name, variant, entry.symbols, partial(at, regime, attention))
+        rows = _fitted(entry.name, variant, entry.symbols, partial(at, regime, attention, False))
+        fitted |= rows
+        if entry.converts:
+            captured = partial(at, regime, attention, True)
+            last = _fitted(entry.name, last_of(variant), entry.symbols, captured, same=symbolic_fit.as_long)
+            if list(last.values()) != list(rows.values()):
+                fitted |= last
     folder.mkdir(exist_ok=True)
     path = folder / f"{entry.name}.zip"
     symbolic.save(path, fitted, {"torch": torch.__version__.split("+")[0]})

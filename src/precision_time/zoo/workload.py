@@ -55,6 +55,8 @@ class Symbol:
     apart_with: tuple[str, ...] = ()
 
 
+_IMAGES = frozenset({"image_size", "volume", "latent_size"})
+"""Input sizes of images and volumes."""
 BATCH = Symbol("batch_size", (4, 6), 10, apart=1)
 SEQ = Symbol("seq_len", (64, 96), 160)
 
@@ -87,3 +89,16 @@ class ZooEntry:
     samples_unit: str = "samples"
     varies: float = 0.0
     """Half the range of padded lengths of batches, as a share of the middle."""
+    own_formats: bool = False
+    """Whether published runs with images channels last have kernels of their own for that format, beside convolutions,
+    so that none of the copies is made that PyTorch makes there."""
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are inputs to which a memory format applies."""
+        return not _IMAGES.isdisjoint(self.input)
+
+    @property
+    def converts(self) -> bool:
+        """Whether the step with images channels last is traced as one of its own."""
+        return self.has_images and not self.own_formats

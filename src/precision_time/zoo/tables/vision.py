@@ -140,6 +140,7 @@ _SEGMENTERS = (
             "dims": 3, "filters": (32, 64, 128, 256, 320, 320), "kernel": 3, "norm": "instance", "classes": 3,
             "slope": 0.0, "dice_over_batch": 0,
         },
+        own_formats=True,  # MLPerf's submissions: MXNet's instance norm reads NDHWC
     ),
     ZooEntry(
         # A comment in the repository says 1,824,945 parameters; its layers, built here, have 1,850,305.
