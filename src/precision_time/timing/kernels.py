@@ -193,21 +193,24 @@ def _classes_on(
 ) -> _Classes:
     """The same for all sizes of a model."""
     shape = len(gpus), len(classes)
-    peaks = [[compute_peak(gpu, math, kind) for _, _, math, kind in classes] for gpu in gpus]
+    units_of = {(math, kind) for _, _, math, kind in classes}
+    peaks = [{unit: compute_peak(gpu, *unit) for unit in units_of} for gpu in gpus]
 
-    def resolved(families: Iterable[str]) -> list[Resolved]:
-        return [
-            book.resolve(family, variant, kind, gpu.kernel_name, gpu.arch, top / gpu.tdp_w if gpu.tdp_w else 0.0)
-            for gpu, tops in zip(gpus, peaks, strict=True)
-            for family, (_, variant, _, kind), top in zip(families, classes, tops, strict=True)
-        ]
+    def resolved(families: Sequence[str]) -> list[Resolved]:
+        found = []
+        for gpu, of_unit in zip(gpus, peaks, strict=True):
+            name, arch, watts = gpu.kernel_name, gpu.arch, gpu.tdp_w
+            for family, (_, variant, math, kind) in zip(families, classes, strict=True):
+                flops_per_w = of_unit[math, kind] / watts if watts else 0.0
+                found.append(book.resolve(family, variant, kind, name, arch, flops_per_w))
+        return found
 
     def parameters(of_classes: Sequence[Resolved]) -> Array:
         return np.array([r.values for r in of_classes]).T.reshape(len(INDEX), *shape)
 
     found = resolved([family for family, *_ in classes])
     values = parameters(found)
-    units = np.array(peaks).reshape(shape)
+    units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     # Depthwise kernels run on the vector units, whatever the dtype of their operands.
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
     direct = np.array([family == CONV_DEPTHWISE for family, *_ in classes], dtype=np.bool_)

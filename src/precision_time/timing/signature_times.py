@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     if gpu.calibration is not None:
         return apply_calibration(_uncalibrated_times(kinds, (gpu,), constants)[gpu], kinds.table, kinds.owner, gpu)
     near = (gpu, *stronger_gpus(gpu))
-    related = dict.fromkeys((*near, *(weaker for each in near for weaker in weaker_gpus(each))))
-    known = _uncalibrated_times(kinds, tuple(related), constants)
+    related = {*near, *(weaker for each in near for weaker in weaker_gpus(each))}
+    # in one order, so that all of them find the same parameters
+    known = _uncalibrated_times(kinds, tuple(sorted(related, key=attrgetter("name"))), constants)
     times = _not_above_weaker(gpu, known)
     for stronger in near[1:]:
         other = _not_above_weaker(stronger, known)
