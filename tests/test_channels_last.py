@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from precision_time.capture.step import Regime, capture  # noqa: E402
 from precision_time.capture.tracer import Tracer  # noqa: E402
 from precision_time.capture.training_step import training_step  # noqa: E402
 from precision_time.job import Job  # noqa: E402
+from precision_time.measure.train import Trainer  # noqa: E402
 from precision_time.zoo.workload import Workload  # noqa: E402
 
 COPIES = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.copy_.default", "aten.contiguous.default"})
@@ -204,7 +206,7 @@ def workload(network: Callable[[], nn.Module]) -> Workload:
     return Workload(network(), inputs, lambda model, named: F.cross_entropy(model(named["x"]), named["y"]))
 
 
-def executed(network: type[nn.Module], last: bool) -> list[tuple[str, list[Any]]]:
+def executed(network: type[nn.Module], last: bool, autocast: bool = False) -> list[tuple[str, list[Any]]]:
     """As a user trains: weights and images in the format, forward and backward on a CPU."""
     one = workload(network)
     image = one.inputs["x"]
@@ -212,13 +214,17 @@ def executed(network: type[nn.Module], last: bool) -> list[tuple[str, list[Any]]
         one.module.to(memory_format=torch.channels_last)
         image = image.to(memory_format=torch.channels_last)
     with Executed() as mode:
-        one.loss(one.module, {**one.inputs, "x": image}).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = one.loss(one.module, {**one.inputs, "x": image})
+        loss.backward()
     return mode.operators
 
 
-def traced(network: type[nn.Module], last: bool) -> tuple[list[tuple[str, list[Any]]], OpGraph]:
+def traced(
+    network: type[nn.Module], last: bool, regime: Regime = Regime.FULL
+) -> tuple[list[tuple[str, list[Any]]], OpGraph]:
     tracer = Traced(last)
-    graph = capture(lambda: workload(network), Regime.FULL, tracer=tracer)
+    graph = capture(lambda: workload(network), regime, device_rules="cpu", tracer=tracer)
     return tracer.operators, graph
 
 
@@ -232,6 +238,13 @@ def test_a_trace_runs_the_operators_of_a_cpu_with_the_same_strides(network: type
     assert [each for each in real if each[0] in COPIES] == [each for each in trace if each[0] in COPIES]
     if last or network is not ConvNext:
         assert [each for each in zip(real, trace, strict=True) if each[0] != each[1]] == []
+
+
+@pytest.mark.parametrize("network", [Residual, SqueezeExcite, Dense, Unet])
+def test_autocast_keeps_the_format(network: type[nn.Module]) -> None:
+    """Casts included, in any order: a CPU casts the weight of a convolution before its input, a trace after it."""
+    real, trace = executed(network, True, autocast=True), traced(network, True, Regime.AUTOCAST)[0]
+    assert sorted(map(str, real)) == sorted(map(str, trace))
 
 
 def copied(graph: OpGraph) -> list[tuple[str, tuple[int, ...]]]:
@@ -328,6 +341,27 @@ def test_weights_are_converted_as_module_to_does() -> None:
     assert is_last(converted(torch.ones(2, 4, 3, 3, 3)))
     tokens = torch.zeros(2, 3, 4, 5, dtype=torch.int64)
     assert converted(tokens) is tokens
+
+
+def test_volumes_are_trained_in_the_format_in_which_they_are_traced(tmp_path: Path) -> None:
+    """The trace of a user's file, and a real step of it on a CPU."""
+    path = tmp_path / "volumes.py"
+    path.write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def make(batch_size=2):\n"
+        "    model = nn.Sequential(nn.Conv3d(2, 8, 3), nn.BatchNorm3d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 4))\n"
+        "    return {'model': model, 'inputs': torch.zeros(batch_size, 2, 6, 6, 6), 'loss': lambda y: y.sum()}\n"
+    )
+    job = Job(f"{path}:make", precision="fp32", memory_format="nhwc")
+    with Executed() as mode:
+        Trainer(job, torch.device("cpu")).step()
+    real = next(tensors for name, tensors in mode.operators if name == "aten.native_batch_norm.default")
+    assert real[0][2] == (8 * 4**3, 1, 8 * 4**2, 8 * 4, 8)
+    traced_clones = {x: copied(training_step(job.replace(memory_format=x)).graph) for x in ("nchw", "nhwc")}
+    assert traced_clones == {"nchw": [], "nhwc": [("3", (2, 8, 4, 4, 4))]}
+    clones = [tensors[0][0] for name, tensors in mode.operators if name == "aten.clone.default"]
+    assert [shape for shape in clones if shape[0] == 2] == [(2, 8, 4, 4, 4)]  # others are the optimizer's
 
 
 def test_the_format_matters_to_models_with_images_alone() -> None:
