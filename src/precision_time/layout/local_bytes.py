@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.bounded_cache import bounded
-from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase
+from precision_time.bounded_cache import STRUCTURES, bounded
+from precision_time.capture.graph import BYTES_PER_ELEMENT, Category, OpGraph, Phase, Skeleton
 from precision_time.capture.layers import BEFORE
 from precision_time.capture.training_step import TrainingStep
 from precision_time.layout.tensor_parallel import local_call
@@ -37,8 +38,7 @@ def local_bytes(step: TrainingStep, framework: str) -> NDArray[Any]:
         for index in _leaving(step):
             sizes[index] = sharded.storage_bytes[index]
     if step.precision.fp8_scaling:
-        for index in _only_multiplied(graph):
-            sizes[index] //= 2
+        sizes[_only_multiplied(graph.skeleton)] //= 2
     if framework in FLOAT_LOSS:
         for index in _half_losses(graph):
             sizes[index] *= 2
@@ -59,21 +59,18 @@ def _leaving(step: TrainingStep) -> list[int]:
     return [i for i in read if graph.storages[i].born in inside and graph.storages[i].category is Category.ACTIVATIONS]
 
 
-def _only_multiplied(graph: OpGraph) -> list[int]:
+@bounded(budget=STRUCTURES)
+def _only_multiplied(graph: Skeleton) -> NDArray[np.intp]:
     """Half-precision activations that only fp8 products read in the backward pass: Transformer Engine keeps an fp8
     copy."""
-    turn = next((i for i, c in enumerate(graph.calls) if c.phase >= Phase.BACKWARD), len(graph.calls))
-    readers: dict[int, set[str]] = {}
-    for call in graph.calls[turn:]:
-        for index in call.reads:
-            readers.setdefault(index, set()).add(graph.kinds[call.kind].name)
-    return [
-        index
-        for index, names in readers.items()
-        if names.issubset(_PRODUCTS)
-        and 0 <= graph.storages[index].born < turn
-        and graph.storages[index].category is Category.ACTIVATIONS
-    ]
+    calls, spans = graph.calls, graph.spans
+    turn = calls.first(Phase.BACKWARD)
+    backward = calls.reader >= turn
+    product = np.array([name in _PRODUCTS for name in graph.names], dtype=np.bool_)[calls.kind]
+    read = np.setdiff1d(calls.reads[backward], calls.reads[backward & ~product[calls.reader]])
+    born = spans.born[read]
+    chosen: NDArray[np.intp] = read[(born >= 0) & (born < turn) & (spans.category[read] == Category.ACTIVATIONS)]
+    return chosen
 
 
 def _half_losses(graph: OpGraph) -> list[int]:

@@ -224,7 +224,7 @@ def _joined(program_kinds: OpSignatures, parts: tuple[TimedSignatures, ...]) -> 
         owner=np.concatenate([w.owner + n for w, n in zip(works, kinds_before, strict=True)]),
         launches=np.concatenate([w.launches for w in works]),
         nbytes=np.concatenate([w.nbytes for w in works]),
-        family=tuple(family for w in works for family in w.family),
+        family=tuple(itertools.chain.from_iterable([w.family for w in works])),
         unsupported=tuple(i + n for w, n in zip(works, kinds_before, strict=True) for i in w.unsupported),
         is_cast=np.concatenate([w.is_cast for w in works]),
         with_rivals=table,

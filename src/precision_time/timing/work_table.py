@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class WorkTable:
             class_of=np.concatenate(classes),
             **{name: positions(name) for name in ("tiled", "attention", "rivals")},
             **{name: after(name) for name in _COLUMNS},
-            operators=tuple(name for table in tables for name in table.operators),
+            operators=tuple(chain.from_iterable([table.operators for table in tables])),
         )
 
 
