@@ -13,7 +13,8 @@ from typing import Any
 
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
-from precision_time.capture.graph import OpGraph
+from precision_time.capture.graph import OpGraph, Parameter, Skeleton
+from precision_time.capture.kinds import Form
 from precision_time.capture.lengths import settle_lengths
 from precision_time.capture.regimes import FUSING, channels_last, compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
@@ -236,7 +237,7 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> O
     )
 
 
-@bounded()
+@bounded(Skeleton, Parameter, Form)
 def _cached_graph(key: _GraphKey) -> OpGraph:
     sizes = dict(key.sizes)
     if key.shipped:

@@ -16,8 +16,9 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture import symbolic
 from precision_time.capture.captured_model import capture_model, resolve, usual_implementation
 from precision_time.capture.fused_kernels import FUSED, MEASURES_TRAINING, attention_kernel, framework_kernels
-from precision_time.capture.graph import OpGraph
-from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, layered
+from precision_time.capture.graph import OpGraph, Parameter, Skeleton
+from precision_time.capture.kinds import Form
+from precision_time.capture.layers import AFTER, BEFORE, LayeredGraph, Unit, layered
 from precision_time.capture.limits import check_size
 from precision_time.capture.regimes import compiled, dtype_renames, regime_of, transform
 from precision_time.capture.stored_graph import stored_graph
@@ -274,7 +275,7 @@ class _Key:
     depth: str
 
 
-@bounded()
+@bounded(Skeleton, Parameter, Form, Unit)
 def _layers(key: _Key) -> LayeredGraph:
     config, sizes = dict(key.config), dict(key.sizes)
     depth = int(config[key.depth])

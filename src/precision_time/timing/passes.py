@@ -161,10 +161,14 @@ def unit_times(
             times.append((each.group, exposed, hidden))
         return tuple(times)
 
+    forward = pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), overhead)
+    repeats = unit.recompute is unit.forward and unit.recompute_collectives == unit.forward_collectives
     return UnitTimes(
-        forward=pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), overhead),
+        forward=forward,
         backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), overhead),
-        recompute=pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), overhead),
+        recompute=forward
+        if repeats
+        else pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), overhead),
     )
 
 
