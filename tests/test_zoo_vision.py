@@ -135,6 +135,18 @@ def test_operators_do_not_depend_on_sizes(name: str) -> None:
     assert sequences[0] == sequences[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [("tf_efficientnet_b1_ap", 240), ("vit_base_patch16_224_sam", 224), ("efficientnet_b0", 96)]
+)
+def test_old_names_of_timm_and_other_image_sizes(name: str, size: int) -> None:
+    pytest.importorskip("timm")
+    from precision_time.zoo.models.torchvision_models import build_timm
+
+    with torch.device("meta"):
+        workload = build_timm({"name": name}, {"batch_size": 2, "image_size": size})
+    step(workload)
+
+
 def test_timm_models_by_name() -> None:
     pytest.importorskip("timm")
     from precision_time.zoo.models.torchvision_models import build_timm

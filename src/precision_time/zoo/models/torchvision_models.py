@@ -96,11 +96,30 @@ def build_timm(config: Config, sizes: Sizes) -> Workload:
     name = str(config["name"])
     if not timm.is_model(name):
         raise JobError(f"timm has no model {name}; nearest: {nearest(name, timm.list_models())}")
+    # Renamed models keep their old names as aliases of an architecture with a tag, which may be of removed weights.
+    current = timm.models.get_deprecated_models().get(name) or name
+    architecture = current.partition(".")[0]
     options: dict[str, Any] = {"num_classes": int(config["classes"])} if "classes" in config else {}
-    expected = timm.get_pretrained_cfg(name)
+    try:
+        expected = timm.get_pretrained_cfg(current)
+    except RuntimeError:  # the weights of that tag are gone
+        expected = timm.get_pretrained_cfg(architecture)
     resolution = expected.input_size[-2:] if expected is not None else (224, 224)
     sizes = {"image_size": resolution, **sizes}
     if tuple(spatial(sizes)) != tuple(resolution) and (expected is None or expected.fixed_input_size):
         options["img_size"] = spatial(sizes)
-    module = create(lambda: timm.create_model(name, pretrained=False, **options))
+    module = create(lambda: _timm_module(architecture, options))
     return labelled(module, image(sizes), False, config)
+
+
+def _timm_module(name: str, options: dict[str, Any]) -> Any:
+    """A model of timm without weights. `img_size` is left out where the model takes images of any size."""
+    import timm
+
+    try:
+        return timm.create_model(name, pretrained=False, **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        rest = {key: value for key, value in options.items() if key != "img_size"}
+        return timm.create_model(name, pretrained=False, **rest)
