@@ -120,7 +120,8 @@ def _step(asked: _Asked) -> TrainingStep:
     layout = job.layout_spec
     model = resolve(job)
     split = SPLITS.get(model.entry.builder)
-    if split is None or (model.shipped and _undivided(model.entry.builder, layout)):
+    undivided = _undivided(model.entry.builder, layout)
+    if split is None or (model.shipped and undivided):
         return _whole(job, layout, precision, device_type)
     config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)
@@ -141,7 +142,7 @@ def _step(asked: _Asked) -> TrainingStep:
                 attention,
                 job.execution,
                 device_type,
-                job.framework,
+                "pytorch" if undivided else job.framework,  # as `_whole` has it, so that depth alone changes nothing
                 split.depth,
             )
         )
