@@ -147,6 +147,16 @@ def test_old_names_of_timm_and_other_image_sizes(name: str, size: int) -> None:
     step(workload)
 
 
+def test_the_tag_of_a_timm_model_decides_its_classes() -> None:
+    pytest.importorskip("timm")
+    from precision_time.zoo.models.torchvision_models import build_timm
+
+    with torch.device("meta"):
+        names = ("swin_tiny_patch4_window7_224.ms_in22k", "swin_base_patch4_window7_224_in22k", "resnet18")
+        classes = [build_timm({"name": name}, {"batch_size": 1}).module.num_classes for name in names]
+    assert classes == [21841, 21841, 1000]
+
+
 def test_timm_models_by_name() -> None:
     pytest.importorskip("timm")
     from precision_time.zoo.models.torchvision_models import build_timm

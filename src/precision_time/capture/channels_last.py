@@ -3,7 +3,8 @@
 The meta device runs PyTorch's rules of shapes and strides, so copies appear in the trace where a real step makes them.
 It departs from CUDA in two ways, which are corrected here: some results are laid out otherwise (`RESULTS`), and the
 copies that an operator makes itself of operands in another format, before its kernel, are not seen (`COPIES`).
-tests/test_channels_last.py compares the corrected trace with real execution on a CPU.
+tests/test_channels_last.py compares operators and strides with real execution on a CPU, where copies inside CUDA's
+operators cannot be seen: `COPIES` follows PyTorch's sources.
 """
 
 from __future__ import annotations

@@ -96,19 +96,19 @@ def build_timm(config: Config, sizes: Sizes) -> Workload:
     name = str(config["name"])
     if not timm.is_model(name):
         raise JobError(f"timm has no model {name}; nearest: {nearest(name, timm.list_models())}")
-    # Renamed models keep their old names as aliases of an architecture with a tag, which may be of removed weights.
-    current = timm.models.get_deprecated_models().get(name) or name
-    architecture = current.partition(".")[0]
     options: dict[str, Any] = {"num_classes": int(config["classes"])} if "classes" in config else {}
+    # Renamed models keep their old names as aliases of an architecture with a tag, which decides the number of classes.
+    name = timm.models.get_deprecated_models().get(name) or name
     try:
-        expected = timm.get_pretrained_cfg(current)
+        expected = timm.get_pretrained_cfg(name)
     except RuntimeError:  # the weights of that tag are gone
-        expected = timm.get_pretrained_cfg(architecture)
+        name = name.partition(".")[0]
+        expected = timm.get_pretrained_cfg(name)
     resolution = expected.input_size[-2:] if expected is not None else (224, 224)
     sizes = {"image_size": resolution, **sizes}
     if tuple(spatial(sizes)) != tuple(resolution) and (expected is None or expected.fixed_input_size):
         options["img_size"] = spatial(sizes)
-    module = create(lambda: _timm_module(architecture, options))
+    module = create(lambda: _timm_module(name, options))
     return labelled(module, image(sizes), False, config)
 
 
