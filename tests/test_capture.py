@@ -277,6 +277,19 @@ def test_views_cost_nothing_but_host_time() -> None:
     assert sum(c.views for c in other.calls) > sum(c.views for c in one.calls)
 
 
+def test_a_batch_of_one_dispatches_no_more_views_than_two_in_the_gradient_of_as_strided() -> None:
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).as_strided((len(x), 8, 16), (64, 4, 1)) * 2.0
+
+    one, two = (trace(lambda n=n: total(Frames(), torch.ones(n, 64))) for n in (1, 2))
+    assert [c.views for c in one.calls] == [c.views for c in two.calls]
+
+
 # --- the step as a whole ----------------------------------------------------------------------------------------
 
 

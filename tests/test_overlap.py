@@ -49,13 +49,13 @@ def test_alone_and_on_a_cpu_nothing_slows() -> None:
     assert overlap_slowdown(host, host.world) == NONE
 
 
-@given(st.sampled_from(PLACES), st.sampled_from(COLLECTIVES), st.floats(0, 3), st.floats(0, 3))
+@given(st.sampled_from(PLACES), st.sampled_from(COLLECTIVES), st.floats(0, 9), st.floats(0, 9))
 def test_a_larger_scale_never_speeds_up(place: tuple[str, int], collective: str, few: float, more: float) -> None:
     where = cluster(*place)
     few, more = sorted([few, more])
     less = overlap_slowdown(where, where.world, collective, few)
     most = overlap_slowdown(where, where.world, collective, more)
-    assert 1 <= less.compute <= most.compute <= 1 + 2 * max(more, 1e-9)
+    assert 1 <= less.compute <= most.compute <= 1 + min(2 * max(more, 1e-9), overlap.MOST_LOST)
     assert 1 <= less.communication <= most.communication
 
 

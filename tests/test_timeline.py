@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -12,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from precision_time.capture.graph import OpSignature, Phase, TensorSpec
@@ -540,6 +541,84 @@ def test_slowdown_costs_at_most_its_share_of_the_step(case: Case) -> None:
     assert alone.step_s <= beside.step_s + 1e-12
     assert beside.step_s <= 1.2 * alone.step_s + 1e-12
     assert step_of(replace(without_communication(case), slowdown=1.2)).step_s <= alone.step_s + 1e-12
+
+
+SLOW_HOST = (1, 20, 100, 200)
+"""Microseconds of a launch, against kernels of up to 200: the host rules most passes."""
+
+
+def beside_a_slow_host(source: random.Random, longer: float = 0.0) -> Case:
+    """A step with overlapped communication. The host waits for its device once, so that the end of the backward pass
+    counts. The same source gives the same step but for operators and collectives that are longer, this share of them.
+    """
+    more = random.Random(source.random())
+
+    def us(*choices: int) -> int:
+        added = more.choice((1, 10, 60)) if more.random() < longer else 0
+        return source.choice(choices) + added
+
+    def rows_of(most: int) -> Rows:
+        return tuple((us(*SLOW_HOST), us(1, 30, 80, 200)) for _ in range(source.randint(1, most)))
+
+    def wire() -> int:
+        return us(0, 0, 60, 150, 250, 400)
+
+    units = tuple(Unit(rows_of(2), rows_of(3), rows_of(1), wire(), wire()) for _ in range(source.randint(2, 5)))
+    order = [*range(len(units))]
+    layout = source.choice([each for each in LAYOUTS if each.overlap_grad_reduce])
+    buckets: tuple[AllReduce, ...] = ()
+    if layout.zero == 0:
+        places = [(use, at) for use, i in enumerate(order[::-1]) for at in range(len(units[i].backward))]
+        chosen = sorted(source.sample(places, min(len(places), source.randint(1, 4))))
+        buckets = tuple(AllReduce(*place, source.randint(1, 9), wire()) for place in chosen)
+    return Case(
+        units, tuple((i, 1, source.randint(0, 1)) for i in order), (rows_of(2), rows_of(1)), rows_of(1), layout,
+        source.randint(1, 3), us(0, 50), source.random() < 0.3, buckets, rows_of(1) if buckets else (),
+        rows_of(1) if buckets else (), slowdown=source.choice((1.0, 1.2, 1.5, 1.9)),
+    )  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(st.integers(0, 2**32), st.sampled_from([0.05, 0.3, 1.0]))
+@example(671, 0.05)  # ZeRO 2; these three were shorter before a wait for the host made up for slower compute
+@example(2815, 0.05)  # ZeRO 1
+@example(8650, 0.05)  # DDP
+def test_longer_operators_never_shorten_a_step(seed: int, longer: float) -> None:
+    """Also where the host rules, and what runs beside a collective depends on when both begin."""
+    before, after = (simulate(timed(beside_a_slow_host(random.Random(seed), share))) for share in (0.0, longer))
+    assert after.step_s >= before.step_s - 1e-12
+
+
+@pytest.mark.parametrize("buckets", [False, True])
+def test_a_later_pass_is_not_slowed_less_than_it_is_later(buckets: bool) -> None:
+    """The host launches every 100 or 200 us, and waits for the end of the backward pass before the second tail. The
+    reduction of the first gradients ends beside the last pass, however long the pass between runs."""
+    units = tuple(
+        Unit(((1, 1),), ((host, device),), (), 0, reduce)
+        for host, device, reduce in ((200, 190, 0), (100, 20, 0), (100, 10, 250))
+    )
+    case = Case(
+        units,
+        ((0, 1, 0), (1, 1, 0), (2, 1, 0)),
+        (((1, 1),), ((1, 1),)),
+        (),
+        Layout(dp=4, zero=0 if buckets else 2, overlap_grad_reduce=True),
+        buckets=(AllReduce(0, 0, 1, 250),) * buckets,
+        slowdown=1.5,
+    )
+    later = replace(case, units=(units[0], replace(units[1], backward=((100, 80),)), units[2]))
+    last = replace(case, units=(replace(units[0], backward=((200, 250),)), *units[1:]))
+    assert step_of(later).step_s >= step_of(case).step_s - 1e-12
+    assert step_of(last).step_s > step_of(case).step_s + 50 * US
+
+
+def test_a_device_that_waits_for_its_host_makes_up_for_slower_compute() -> None:
+    """Backward passes of 100 us beside an all-reduce of 60 us lose 6 us, and wait 20 us for the next launch."""
+    case = replace(in_a_bucket(60, 1.1), step_us=0)
+    slow_host = replace(case, units=(Unit(((120, 100),), ((120, 100),), (), 0, 0),))
+    alone, beside = step_of(replace(slow_host, slowdown=1.0)), step_of(slow_host)
+    assert beside.step_s == near(alone.step_s)
+    assert beside.communication_exposed_s == near(0.0)
 
 
 # --- micro-batches ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from precision_time.capture.training_step import TrainingStep
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
 from precision_time.layout.program import CONTEXT, CollectiveOp, UnitProgram
-from precision_time.layout.segment import Segment
+from precision_time.layout.segment import Indices, Segment
 from precision_time.layout.sweeps import sizes_of
 
 
@@ -41,8 +41,10 @@ def unit_program(
     copied = tuple(map(kinds, copies))
     forward, backward, again, attention = plain.forward, plain.backward, plain.recompute, plain.attention
     if step.sharded is not None or layout.expert_load != 1.0 or layout.cp > 1:
-        rows = (unit.forward, unit.backward, _recomputed(graph.skeleton, unit, recompute))
-        forward, backward, again = (_segment(step, unit, calls, layout, kinds) for calls in rows)
+        forward, backward, again = (
+            _segment(step, unit, calls, views, layout, kinds)
+            for calls, views in (_calls(graph.skeleton, unit, name) for name in ("forward", "backward", recompute))
+        )
         calls = _attention_calls(graph.skeleton, unit)
         attention = tuple(sorted({_number(step, unit, call, layout, kinds) for call in calls}))
     return replace(
@@ -188,12 +190,14 @@ def gradient_copies(unit: Unit, wire: str | None) -> tuple[OpSignature, ...]:
     return (*cast, sweep_kind("average", sweep, [wire], [wire], "fused"))
 
 
-def _segment(step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layout, kinds: SignatureTable) -> Segment:
+def _segment(
+    step: TrainingStep, unit: Unit, calls: Sequence[int], views: Indices, layout: Layout, kinds: SignatureTable
+) -> Segment:
     rows: list[tuple[int, Phase, int, int]] = []
     names = step.layers.graph.skeleton.names
-    for index in calls:
+    for index, before in zip(calls, views.tolist(), strict=True):
         call = step.layers.graph.calls[index]
-        row = (_number(step, unit, index, layout, kinds), call.phase, call.views, call.module)
+        row = (_number(step, unit, index, layout, kinds), call.phase, before, call.module)
         rows += [row] * tensor_parallel.attention_parts(names[call.kind], layout)
     return Segment.of(rows)
 
@@ -201,6 +205,18 @@ def _segment(step: TrainingStep, unit: Unit, calls: Sequence[int], layout: Layou
 @bounded(budget=STRUCTURES)
 def _own_segment(graph: Skeleton, unit: Unit, name: str) -> Segment:
     """Calls of the graph as they are: "forward" or "backward" ones, or those that a mode of recomputation repeats."""
-    calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else _recomputed(graph, unit, name)
+    calls, views = _calls(graph, unit, name)
     of, at = graph.calls, np.array(calls, dtype=np.intp)
-    return Segment(of.kind[at].astype(np.intp), of.phase[at], of.views[at], of.module[at])
+    return Segment(of.kind[at].astype(np.intp), of.phase[at], views, of.module[at])
+
+
+def _calls(graph: Skeleton, unit: Unit, name: str) -> tuple[Sequence[int], Indices]:
+    """The calls of `_own_segment`, and the views before each.
+
+    Views before the first of repeated calls in a row are not repeated: they shape results that are kept. With a batch
+    of one they stand for copies, which are not repeated either.
+    """
+    calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else _recomputed(graph, unit, name)
+    at = np.array(calls, dtype=np.intp)
+    views = graph.calls.views[at]
+    return calls, views * (np.diff(at, prepend=-2) == 1) if name == "selective" else views

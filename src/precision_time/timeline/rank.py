@@ -37,8 +37,11 @@ class Label:
 class Rank:
     """Positions in seconds. The host launches ahead of the device; collectives run one at a time on one communicator.
 
-    Compute beside a collective takes `slowdown` times as long; the loss counts as exposed communication. On a
-    `synchronous` device (a CPU) collectives use the cores that compute, so nothing overlaps.
+    Compute beside a collective takes `slowdown` times as long. A device that waits for its host makes up for what it
+    lost before; the rest of the loss counts as exposed communication. On a `synchronous` device (a CPU) collectives use
+    the cores that compute, so nothing overlaps.
+
+    `idle` is how long the device has waited for its host.
 
     Positions are maxima of sums. `margins` are the differences in seconds that decided these maxima, in order, since
     the list was last cleared (see `accumulation`).
@@ -52,6 +55,7 @@ class Rank:
     wire: float = 0.0
     exposed: float = 0.0
     sent: float = 0.0
+    idle: float = 0.0
     ended: list[float] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
@@ -69,10 +73,13 @@ class Rank:
             self.margins += (beside, beside - step.device_s)
             if beside > 0.0:
                 slowed = min(beside, step.device_s) * (self.slowdown - 1.0)
-                self.exposed += slowed
-        ran, launched = device + step.device_s, self.host + step.launch_bound_s
+        ran, launched = device + step.device_s + slowed, self.host + step.launch_bound_s
         self.margins.append(launched - ran)
-        self.device = max(ran, launched) + slowed
+        if launched > ran:
+            self.idle += launched - ran
+        if slowed and ran > launched:
+            self.exposed += min(slowed, ran - launched)
+        self.device = max(ran, launched)
         if label is not None and self.recording:
             seconds = self.device - device
             self.spans.append(Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment))

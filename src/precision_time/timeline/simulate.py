@@ -201,29 +201,39 @@ class _Step:
         for unit, again in reversed(self.uses):
             if again:
                 self._pass(unit, "recompute")
-            runs.append((rank.device, rank.host, timed.units[unit].backward.device_s))
+            runs.append((rank.device, rank.host, rank.idle, timed.units[unit].backward.device_s))
             self._pass(unit, "backward")
         copies_s = self.sweeps.into_buckets.device_s + (0.0 if first else self.sweeps.accumulate.device_s)
         if not first:
             rank.run(self.sweeps.accumulate, 0.0, Label("accumulate", "backward", self.stage.accumulate))
         rank.run(self.sweeps.into_buckets, 0.0, Label("into buckets", "backward", self.stage.into_buckets))
         buckets = self.program.buckets.buckets
-        elements, arrived, slowed = sum(bucket.elements for bucket in buckets), 0, 0.0
+        elements, arrived, slowed, idle = sum(bucket.elements for bucket in buckets), 0, 0.0, 0.0
         for bucket, seconds, last in zip(buckets, timed.bucket_s, timed.bucket_ready, strict=True):
             arrived += bucket.elements
-            device, host, backward_s = runs[bucket.use]
+            device, host, idle_before, backward_s = runs[bucket.use]
             ran, launched = device + last.share * backward_s, host + last.launch_bound_s
             ready = max(ran, launched) + copies_s * arrived / elements
             rank.margins.append(launched - ran)
+            if rank.slowdown == 1.0:
+                rank.send(seconds, ready, "all_reduce", bucket.nbytes)
+                continue
+            idle, before = max(idle, idle_before + max(launched - ran, 0.0)), idle
+            slowed = self._made_up(slowed, idle - before)
             done = rank.send(seconds, ready + slowed, "all_reduce", bucket.nbytes)
-            if rank.slowdown != 1.0:
-                ended = rank.device + slowed
-                beside = min(done, ended) - (done - seconds)
-                rank.margins += (done - ended, beside)
-                slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
-        rank.slow(slowed)
+            ended = rank.device + self._made_up(slowed, rank.idle - idle)
+            beside = min(done, ended) - (done - seconds)
+            rank.margins += (done - ended, beside)
+            slowed += max(beside, 0.0) * (rank.slowdown - 1.0)
+        rank.slow(self._made_up(slowed, rank.idle - idle))
         rank.wait(rank.wire)
         rank.run(self.sweeps.out_of_buckets, 0.0, Label("out of buckets", "backward", self.stage.out_of_buckets))
+
+    def _made_up(self, slowed: float, idle: float) -> float:
+        """What is left of a delay after the device has waited for its host for so long."""
+        if slowed:
+            self.rank.margins.append(slowed - idle)
+        return max(slowed - idle, 0.0)
 
     def _update(self) -> None:
         """Wait for the gradients, update, and gather the new weights if that is not overlapped."""
