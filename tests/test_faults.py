@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 import precision_time
+from precision_time import journal as journal_module
+from precision_time.cli import fitting
 from precision_time.cli.main import main
 from precision_time.errors import DataError
 from precision_time.journal import Journal, begin_again, held, read
+from precision_time.predictors import store
 from precision_time.processes import end_process
+from precision_time.report.write import PART
 
 SOURCE = str(Path(precision_time.__file__).parents[1])
 HEADER = {"machine": "a"}
@@ -160,6 +164,66 @@ def test_a_second_process_on_a_folder_is_refused(
     assert "is in use by another process" in said
     assert len(said.splitlines()) == 1
     assert [path.name for path in (tmp_path / "there").iterdir()] == [Path(journal).name]
+
+
+def test_a_second_training_into_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "there"
+    out.mkdir()
+    holder = start_holder(out / store.LOCK)
+    words = ["train", "additive", "--output", str(out)]
+    try:
+        assert main(words) == 2
+    finally:
+        end_process(holder)
+    said = capsys.readouterr().err
+    assert said.endswith(
+        f"output {str(out)!r} is in use by another process; wait for its end, or name another output\n"
+    )
+    assert [path.name for path in out.iterdir()] == [store.LOCK]
+    (out / f"{PART}killed").mkdir()
+    assert main(words) == 0
+    assert [path.name for path in out.iterdir()] == ["additive"]
+
+
+def test_a_second_fit_of_an_installation_is_refused_and_judging_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(fitting, "ROOT", tmp_path)
+    monkeypatch.setattr(fitting, "_run", lambda arguments, show: ran.append(arguments))
+    holder = start_holder(tmp_path / fitting.LOCK)
+    try:
+        assert main(["fit", "collectives"]) == 2
+        assert capsys.readouterr().err.endswith(
+            "the installation's folder of parameters is in use by another process; wait for its end\n"
+        )
+        assert not ran
+        assert main(["fit", "steps", "--report"]) == 0
+    finally:
+        end_process(holder)
+    assert main(["fit", "collectives"]) == 0
+    assert [arguments[0] for arguments in ran] == ["steps", "collectives"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_its_holder_removes_meanwhile_is_held_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened before the holder removed it, and locked after that."""
+    path, lock, calls = tmp_path / "lock", journal_module._lock, []
+
+    def late(handle: int, what: str, instead: str) -> None:
+        calls.append(handle)
+        if len(calls) == 1:
+            path.unlink()
+        lock(handle, what, instead)
+
+    monkeypatch.setattr(journal_module, "_lock", late)
+    with held(path):
+        assert len(calls) == 2
+        assert path.exists()
+    assert not path.exists()
 
 
 # --- a budget -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +20,17 @@ from pathlib import Path
 import pytest
 
 import precision_time
+from precision_time.cli import fitting
 from precision_time.journal import read
+from precision_time.predictors import store
+from precision_time.predictors.store import load_trained
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 MAIN = "precision_time.cli.main"
 SOURCE = str(Path(precision_time.__file__).parents[1])
+REPOSITORY = Path(__file__).parents[1]
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TRAINING = """
 import subprocess, sys, time
@@ -63,8 +68,8 @@ def descendants(root: int) -> set[int]:
     return found - {root}
 
 
-def start(folder: Path, command: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}:{Path(__file__).parents[1]}"}
+def start(folder: Path, command: str, source: str = SOURCE) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": f"{source}:{REPOSITORY}"}
     module, _, rest = command.partition(" ") if command.startswith("benchmarks.") else (MAIN, "", command)
     words = [sys.executable, "-m", module, *rest.split()]
     with (folder / "errors.txt").open("wb") as errors:
@@ -123,6 +128,63 @@ def test_a_killed_command_leaves_no_process(command: str, journal: str, tmp_path
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("command", "lock"),
+    [
+        (f"train boosting --output there --tables {REPOSITORY}/data", f"there/{store.LOCK}"),
+        (f"fit collectives --tables {REPOSITORY}/data", f"source/precision_time/{fitting.LOCK}"),
+    ],
+)
+def test_a_command_without_a_journal_keeps_others_out_until_it_is_killed(
+    command: str, lock: str, tmp_path: Path
+) -> None:
+    """It writes nothing before it is done; afterwards the same command runs again."""
+    pytest.importorskip("pandas")
+    source, path = tmp_path / "source", tmp_path / lock
+    shutil.copytree(Path(SOURCE) / "precision_time", source / "precision_time", ignore=lambda *_: {"__pycache__"})
+    before = {each: each.read_bytes() for each in source.rglob("*.json")}
+    first = start(tmp_path, command, str(source))
+    try:
+        assert wait_until(lambda: path.exists() or first.poll() is not None, 120)
+        assert path.exists(), (tmp_path / "errors.txt").read_text()
+        second = start(tmp_path, command, str(source))
+        assert second.wait(120) == 2
+        assert "is in use by another process" in (tmp_path / "errors.txt").read_text()
+        end(first, signal.SIGKILL, tmp_path)
+        assert path.exists()
+        assert {each: each.read_bytes() for each in source.rglob("*.json")} == before
+        again = start(tmp_path, command, str(source))
+        try:
+            assert not wait_until(lambda: again.poll() is not None, 4.0), (tmp_path / "errors.txt").read_text()
+            end(again, signal.SIGTERM, tmp_path)
+            assert not path.exists()
+        finally:
+            again.kill()
+            again.wait()
+    finally:
+        first.kill()
+        first.wait()
+
+
+@pytest.mark.slow
+def test_training_killed_at_random_moments_leaves_whole_predictors(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PRECISION_TIME_SEED") or time.time_ns() % 10**6)
+    print(f"PRECISION_TIME_SEED={seed}")
+    chance = random.Random(seed)
+    names, out = ("ernest", "additive", "boosting"), tmp_path / "there"
+    command = f"train {' '.join(names)} --output there --tables {REPOSITORY}/data"
+    for _ in range(5):
+        process = start(tmp_path, command)
+        time.sleep(chance.uniform(0.1, 20.0))
+        end(process, chance.choice(SIGNALS), tmp_path)
+        for name in names:
+            if (out / name).exists():
+                assert load_trained(name, out)
+    last = start(tmp_path, command)
+    assert last.wait(600) == 0, (tmp_path / "errors.txt").read_text()
+    assert {path.name for path in out.iterdir()} == set(names)
 
 
 @pytest.mark.slow

@@ -102,8 +102,14 @@ def one_more_micro_step(job: Job, estimate: Estimate) -> str:
 
 
 def steady_micro_steps(job: Job, estimate: Estimate) -> str:
-    """Micro-steps of a long accumulation cost the same: the second thousand as the third."""
-    seconds = [predict(job.replace(grad_accum=n)).step.p50 for n in (1000, 2000, 3000)]
+    """Micro-steps of a long accumulation cost the same: the second thousand as the third.
+
+    Not where the host begins to rule only then: until it has used up its lead, the device does.
+    """
+    found = [predict(job.replace(grad_accum=n)) for n in (1000, 2000, 3000)]
+    if len({each.breakdown["host_gaps"] > TOLERANCE * each.step.p50 for each in found}) > 1:
+        return ""
+    seconds = [each.step.p50 for each in found]
     first, second = seconds[1] - seconds[0], seconds[2] - seconds[1]
     return "" if math.isclose(first, second, rel_tol=1e-3) else f"1,000 micro-steps cost {first:.6g} and {second:.6g}"
 

@@ -113,10 +113,12 @@ _held: dict[str, tuple[int, int]] = {}
 
 
 @contextlib.contextmanager
-def held(path: str | Path) -> Iterator[None]:
+def held(path: str | Path, what: str | None = None, instead: str = ", or name another output") -> Iterator[None]:
     """Keep other processes and threads from the journal at `path` while the block runs; a thread may hold it twice.
 
-    Raises `DataError` where another one holds it, or where the file cannot be made.
+    Work without a journal is held by an empty file, which goes with the block. `what` the errors name in place of the
+    journal, and `instead` what they advise besides to wait. Raises `DataError` where another one holds it, or where
+    the file cannot be made.
     """
     name, thread = os.path.realpath(path), threading.get_ident()
     if _held.get(name, (0, 0))[0] == thread:
@@ -126,12 +128,8 @@ def held(path: str | Path) -> Iterator[None]:
         finally:
             _held[name] = thread, _held[name][1] - 1
         return
+    handle = _locked(name, what or f"journal {str(path)!r}", instead)
     try:
-        handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise _unusable(path, error) from None
-    try:
-        _lock(handle, path)
         _held[name] = thread, 1
         try:
             yield
@@ -144,15 +142,30 @@ def held(path: str | Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(handle: int, path: str | Path) -> None:
+def _locked(name: str, what: str, instead: str) -> int:
+    """The open file, locked by this process. A file that its last holder removed meanwhile is made again."""
+    while True:
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise DataError(f"{what} cannot be used: {_reason(error)}{instead.replace(', or', ';')}") from None
+        try:
+            _lock(handle, what, instead)
+            if os.path.exists(name) and os.path.samestat(os.fstat(handle), os.stat(name)):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _lock(handle: int, what: str, instead: str) -> None:
     if fcntl is None:
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataError(
-            f"journal {str(path)!r} is in use by another process; wait for its end, or name another output"
-        ) from None
+        raise DataError(f"{what} is in use by another process; wait for its end{instead}") from None
     except OSError:  # a file system without locks
         return
 
@@ -213,8 +226,11 @@ def _checksum(text: str) -> str:
 
 
 def _unusable(path: str | Path, error: OSError) -> DataError:
-    reason = (error.strerror or str(error)).lower()
-    return DataError(f"journal {str(path)!r} cannot be used: {reason}; name another output")
+    return DataError(f"journal {str(path)!r} cannot be used: {_reason(error)}; name another output")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _no_journal(path: str | Path, reason: str) -> DataError:

@@ -53,6 +53,7 @@ def write_shipped(path: Path, content: bytes | str) -> None:
     write_whole(path, content)
     if path.is_relative_to(ROOT):
         name = path.relative_to(ROOT).as_posix()
+        _digests.cache_clear()  # another process may have written since
         _write_digests({**_digests(), name: _digest(path.read_bytes())})
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import emit, note
 from precision_time.errors import DataError, MissingExtraError, nearest
+from precision_time.journal import held
 from precision_time.processes import end_process, start_module
+from precision_time.shipped import ROOT
+
+LOCK = ".fit.lock"
+"""File in the package by which one `fit` holds the parameters that it writes."""
 
 
 def fit(given: Namespace) -> str:
@@ -40,24 +46,30 @@ def fit(given: Namespace) -> str:
             raise MissingExtraError(f"fit needs {module}: pip install 'precision-time[fit]'")
     if "kernels" in names:
         _check_measured(measured)
-    for name in names:
-        note(f"{name} ...")
-        # a process of its own: parameters are read once a process, and each stage must see what the one before wrote
-        arguments = [name, "--tables", str(tables), *(["--report"] if given.report else [])]
-        if name == "kernels":
-            arguments += [argument for folder in measured for argument in ("--measured", folder)]
-        stage = start_module("precision_time.fit", *arguments, stdout=subprocess.PIPE)
-        try:
-            output = stage.communicate()[0].decode(errors="replace")
-        finally:
-            end_process(stage)
-        if output:
-            (note if given.json else emit)(output.removesuffix("\n"))
-        if stage.returncode:
-            raise DataError(f"stage {name} failed, as said above; later stages were not run")
+    options = ["--tables", str(tables), *(["--report"] if given.report else [])]
+    show = note if given.json else emit
+    with contextlib.nullcontext() if given.report else held(ROOT / LOCK, "the installation's folder of parameters", ""):
+        for name in names:
+            note(f"{name} ...")
+            further = [each for folder in measured for each in ("--measured", folder)] if name == "kernels" else []
+            _run([name, *options, *further], show)
     if given.report:
         return "judged; nothing was written"
     return f"written: {', '.join(names)}; in a clone of the repository, make board judges them held out"
+
+
+def _run(arguments: Sequence[str], show: Callable[[str], None]) -> None:
+    """Run a stage and show what it prints. It is a process of its own, since parameters are read once a process and
+    each stage must see what the one before wrote."""
+    stage = start_module("precision_time.fit", *arguments, stdout=subprocess.PIPE)
+    try:
+        output = stage.communicate()[0].decode(errors="replace")
+    finally:
+        end_process(stage)
+    if output:
+        show(output.removesuffix("\n"))
+    if stage.returncode:
+        raise DataError(f"stage {arguments[0]} failed, as said above; later stages were not run")
 
 
 def _check_measured(folders: Sequence[str]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,13 +14,14 @@ from pathlib import Path
 
 from precision_time.checks import show
 from precision_time.errors import DataError, PredictorError
+from precision_time.journal import held
 from precision_time.measurements.repository import STEPS, data_folder
 from precision_time.predictors.interface import MeasuredJob, Predictor
 from precision_time.predictors.published import published_jobs
 from precision_time.predictors.registry import PREDICTORS, current_name, predictor_class
 from precision_time.predictors.runs import read_runs
 from precision_time.reading import LARGEST_SAVED, read_bytes, read_json, to_json
-from precision_time.report.write import make_folder, write_whole
+from precision_time.report.write import PART, make_folder, write_whole
 
 PUBLISHED, RUNS = "published", "runs"
 LEARNS_FROM: dict[str, tuple[str, ...]] = {
@@ -31,6 +33,8 @@ LEARNS_FROM: dict[str, tuple[str, ...]] = {
 }
 """Rows that each predictor is trained on, the necessary ones first; the simulator needs none."""
 CARD = "trained.json"
+LOCK = ".train.lock"
+"""File in the output folder by which one process holds it."""
 FILES = "files"
 """Key of the card: SHA-256 of each file beside it."""
 
@@ -90,8 +94,9 @@ def train(
     """Train predictors (all of them where none is named) and save them below `folder`; what each cost, by name.
 
     `tables` is the folder with `published/measurements.csv`, `runs` a folder of `precision-time runs`; both default to
-    the `data/` of the repository. Each predictor is written whole or not at all. Raises a `PredictorError` where a
-    predictor has no rows to learn from. Models of the table that are Python files run only with `allow_code`.
+    the `data/` of the repository. Each predictor is written whole or not at all, and no other process writes to the
+    folder meanwhile. Raises a `PredictorError` where a predictor has no rows to learn from, a `DataError` where another
+    process trains into the folder. Models of the table that are Python files run only with `allow_code`.
     """
     names = [current_name(name) for name in names] or [name for name in PREDICTORS if name != "simulator"]
     if "simulator" in names:
@@ -106,9 +111,12 @@ def train(
             f"{', '.join(lacking)}: trained on published rows; name the folder that has {STEPS} with --tables"
         )
     cards: dict[str, dict[str, object]] = {}
-    for done, name in enumerate(names):
-        progress(done, len(names))
-        cards[name] = _train(name, folder, [m for kind in LEARNS_FROM[name] for m in rows[kind]])
+    with held(make_folder(folder, "output", parents=True) / LOCK, f"output {str(folder)!r}"):
+        for left in folder.glob(f"{PART}*"):  # of a process that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
+        for done, name in enumerate(names):
+            progress(done, len(names))
+            cards[name] = _train(name, folder, [m for kind in LEARNS_FROM[name] for m in rows[kind]])
     return cards
 
 
@@ -133,8 +141,7 @@ def _train(name: str, folder: Path, measured: Sequence[MeasuredJob]) -> dict[str
         "measured_s": round(cost.measured_s, 1),
         "training_s": round(time.monotonic() - start, 1),
     }
-    make_folder(folder, "output", parents=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as beside:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=PART) as beside:
         place = Path(beside) / name
         place.mkdir()
         predictor.save(place)
