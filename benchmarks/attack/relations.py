@@ -228,6 +228,9 @@ def more_layers(job: Job, estimate: Estimate) -> str:
     layers = {**ENTRIES[job.model].config, **job.model_config}.get("layers")
     if not isinstance(layers, int):
         return ""
+    order = training_step(job).layers.order
+    if job.layout_spec.pp > 1 and sum(order.count(unit) > 1 for unit in set(order)) > 1:
+        return ""  # layers of several kinds fall to other stages, and a lighter one to the slowest
     for number in (layers + 1, 2 * layers):
         more = predict(job.replace(model_config={**job.model_config, "layers": number}))
         wrong = _not_less(f"{number} layers against {layers}", more.step.p50, estimate.step.p50)

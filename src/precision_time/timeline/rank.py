@@ -74,12 +74,15 @@ class Rank:
             if beside > 0.0:
                 slowed = min(beside, step.device_s) * (self.slowdown - 1.0)
         ran, launched = device + step.device_s + slowed, self.host + step.launch_bound_s
-        self.margins.append(launched - ran)
-        if launched > ran:
-            self.idle += launched - ran
-        if slowed and ran > launched:
-            self.exposed += min(slowed, ran - launched)
-        self.device = max(ran, launched)
+        late = launched - ran
+        self.margins.append(late)
+        if late > 0.0:
+            self.idle += late
+            self.device = launched
+        else:
+            if slowed:
+                self.exposed += min(slowed, -late)
+            self.device = ran
         if label is not None and self.recording:
             seconds = self.device - device
             self.spans.append(Span(COMPUTE, label.name, label.kind, device, seconds, self.host, label.segment))
