@@ -78,13 +78,23 @@ def test_every_number_has_a_source() -> None:
     assert all(leaf["source"] for leaf in found)
 
 
-@pytest.mark.parametrize("gpu", ["l4", "a40", "v100", "a100", "h100"])
-def test_one_rank_on_a_second_node_never_takes_less_from_compute(gpu: str) -> None:
+@pytest.mark.parametrize("gpu", ["l4", "a40", "v100", "p100-16gb-sxm", "p100-16gb-pcie", "a100", "h100", "mi210"])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 7, 8, 31])
+def test_one_rank_on_a_further_node_never_takes_less_from_compute(gpu: str, nodes: int) -> None:
     """What takes longer may slow compute beside it less, but not in all: its bytes pass through memory."""
-    node = cluster(gpu, 1).node.gpus_per_node
-    stolen_s = []
-    for ranks in (node, node + 1):
-        where = cluster(gpu, ranks)
-        seconds = float(collective_seconds("all_reduce", 1e9, where))
-        stolen_s.append(seconds * (overlap_slowdown(where, where.world).compute - 1.0))
-    assert stolen_s[1] >= stolen_s[0]
+    full = nodes * cluster(gpu, 1).node.gpus_per_node
+    for size in (3e7, 1e9, 1e10):
+        stolen_s = []
+        for where in (cluster(gpu, full), cluster(gpu, full + 1)):
+            seconds = float(collective_seconds("all_reduce", size, where))
+            stolen_s.append(seconds * (overlap_slowdown(where, where.world).compute - 1.0))
+        assert stolen_s[1] >= stolen_s[0]
+
+
+def test_the_slowdown_between_nodes_is_that_of_the_network_by_hand() -> None:
+    """192 GB/s of the ports of 8 A100 are less than their bus, and pass through each GPU whatever the number of nodes:
+    3 x 192 of 2039 GB/s of memory."""
+    for ranks in (24, 25, 512):
+        where = cluster("a100", ranks)
+        found = overlap_slowdown(where, where.world, "reduce_scatter", memory_bound=1.0)
+        assert found.compute == pytest.approx(1 + 3 * 192 / 2039, rel=1e-3)

@@ -187,6 +187,10 @@ _NVLS_RANKS = 3
 (data/kernels/aic_nccl.parquet), as it keeps the ring there; it is modelled as no slower, so that ranks never help."""
 
 
+TREE_BUS_SHARE = 0.92
+"""Share of the bus bandwidth that trees reach (NCCL src/graph/tuning.cc)."""
+
+
 def _cost_us(size: Array, latency_us: Any, us_per_byte: Any, pipelining: Any) -> Array:
     """Microseconds of collectives of `size` bytes."""
     wire = size * us_per_byte
@@ -307,7 +311,7 @@ def _tree(group: Group, constants: Constants, protocol: str) -> _Cost:
     )
     rates = []
     if local > 1:
-        rates.append(group.bus_bytes_per_s * 0.92 / 2)  # NCCL: trees reach 92 % of the bus
+        rates.append(group.bus_bytes_per_s * TREE_BUS_SHARE / 2)
     if group.domains > 1:
         rates.append(group.neighbour_bytes_per_s * _tree_share(group))
     return _Cost(latency, 1e6 / (min(rates) * _efficiency(group, constants, protocol)), constants.pipelining)
