@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from precision_time.capture.training_step import training_step
@@ -62,12 +63,31 @@ def same_after_json(job: Job, estimate: Estimate) -> str:
     return ""
 
 
+def _over_whole_epochs(job: Job, estimate: Estimate) -> tuple[Job, Estimate]:
+    """The job over whole epochs where it reads data: of more samples, as many steps cover more epochs, and later ones
+    read from the cache."""
+    if not job.data or not estimate.steps or not estimate.steps_per_epoch:
+        return job, estimate
+    job = job.replace(epochs=max(1, round(estimate.steps / estimate.steps_per_epoch)))
+    return job, predict(job)
+
+
+def _without_cache(job: Job, estimate: Estimate) -> tuple[Job, Estimate]:
+    """The job that reads every sample anew. As many steps on more GPUs cover more epochs, and the caches of several
+    nodes, each with other samples in every epoch, hit more than that of one, which reads all in every epoch."""
+    if not job.data:
+        return job, estimate
+    job = job.replace(data=replace(job.data, cache="none", cache_gib=None, cache_policy=None, cached=None))
+    return job, predict(job)
+
+
 def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
     """Data parallelism adds work, never removes any."""
     if job.layout != "dp" and not job.layout.startswith("dp="):
         return ""
     if job.layout_spec.zero or job.gpus == 1:
         return ""
+    job, estimate = _without_cache(job, estimate)
     one = predict(job.replace(gpus=1, nodes=None))
     return _not_less(f"{job.gpus} GPUs against one", estimate.step.p50, one.step.p50)
 
@@ -80,6 +100,7 @@ def one_more_gpu(job: Job, estimate: Estimate) -> str:
         return ""  # every GPU of a mesh brings links of its own
     if here.node != cluster.node:
         return ""  # 9 V100 stand in a DGX-2, 8 in a DGX-1
+    job, estimate = _without_cache(job, estimate)
     more = predict(job.replace(gpus=job.gpus + 1))
     # The second and third domain change the algorithm: of two as fast at the size of a message, the new one may slow
     # compute less. Racks share out their nodes anew.
@@ -89,16 +110,19 @@ def one_more_gpu(job: Job, estimate: Estimate) -> str:
 
 
 def twice_the_batch(job: Job, estimate: Estimate) -> str:
+    job, estimate = _over_whole_epochs(job, estimate)
     more = predict(job.replace(batch_size=2 * (job.batch_size or 1)))
     return _not_less("batch x2", more.step.p50, estimate.step.p50)
 
 
 def one_more_sample(job: Job, estimate: Estimate) -> str:
+    job, estimate = _over_whole_epochs(job, estimate)
     more = predict(job.replace(batch_size=(job.batch_size or 1) + 1))
     return _not_less("batch +1", more.step.p50, estimate.step.p50, 2e-3)
 
 
 def one_more_micro_step(job: Job, estimate: Estimate) -> str:
+    job, estimate = _over_whole_epochs(job, estimate)
     more = predict(job.replace(grad_accum=job.grad_accum + 1))
     return _not_less("grad_accum +1", more.step.p50, estimate.step.p50)
 
@@ -108,6 +132,7 @@ def steady_micro_steps(job: Job, estimate: Estimate) -> str:
 
     Not where the host begins to rule only then: until it has used up its lead, the device does.
     """
+    job, estimate = _over_whole_epochs(job, estimate)
     found = [predict(job.replace(grad_accum=n)) for n in (1000, 2000, 3000)]
     if len({each.breakdown["host_gaps"] > TOLERANCE * each.step.p50 for each in found}) > 1:
         return ""
