@@ -470,6 +470,17 @@ def test_calibration_text_says_how_to_use_it_and_when_the_machine_is_noisy(measu
     assert "30.0% between equal measurements - a noisy machine" in calibration_text(measured, [], None)
 
 
+def test_a_machine_too_noisy_to_measure_has_a_file_that_can_be_read(kernels: dict[str, Any]) -> None:
+    """Half of 29 ms, between the quantiles of probes of 1 and 30 ms, is 14.5 times their median."""
+    probes = {str(n): {"probe_s": 1e-3 if n < 85 else 30e-3} for n in range(100)}
+    noise = session.noise_of(probes)
+    content = document(Machine("cpu", 1, 1), {**kernels, "noise": noise}, None)
+    calibration = catalog_of(content).gpu("this-cpu").calibration
+    assert calibration is not None
+    assert calibration.noise == noise == 10.0
+    assert "1000% or more between equal measurements - this machine is too noisy" in calibration_text(content, [], None)
+
+
 def test_output_is_checked_before_minutes_of_work(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match=r"end it in \.json"):
         check_output("device.yaml")

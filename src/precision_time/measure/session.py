@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from precision_time.errors import PrecisionTimeError
+from precision_time.hardware.fields import MOST_NOISE
 from precision_time.job.code import GIVEN
 from precision_time.job.job import Job
 from precision_time.journal import Journal, Record
@@ -120,12 +121,13 @@ def points_of(records: Mapping[str, Record]) -> list[Point]:
 
 
 def noise_of(records: Mapping[str, Record]) -> float:
-    """Half the distance between the 10th and 90th percentile of the probes, relative to their median."""
+    """Half the distance between the 10th and 90th percentile of the probes, relative to their median; at most
+    `MOST_NOISE`."""
     ordered = sorted(record["probe_s"] for record in records.values() if "probe_s" in record)
     if not ordered:
         return 0.0
     low, middle, high = (ordered[int(q * (len(ordered) - 1))] for q in (0.1, 0.5, 0.9))
-    return float((high - low) / (2.0 * middle))
+    return min(float((high - low) / (2.0 * middle)), MOST_NOISE)
 
 
 def kernels_task(task: dict[str, Any], device: torch.device, report: Report) -> dict[str, Any]:

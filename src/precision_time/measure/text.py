@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from precision_time.estimate.text import interval_text
+from precision_time.hardware.fields import MOST_NOISE
 from precision_time.measure.calibrate import NOISY
 from precision_time.report.table import Table
 from precision_time.units import human_seconds
@@ -51,6 +52,17 @@ def verification_text(verification: Verification) -> str:
     return "\n".join(lines)
 
 
+def _noise(noise: float) -> str:
+    """The noise of a calibration, and what to do about it."""
+    if noise >= MOST_NOISE:
+        return (
+            f"{MOST_NOISE:.0%} or more between equal measurements - this machine is too noisy, and predictions from "
+            "this file mean nothing: stop other programs here and calibrate again with --fresh"
+        )
+    advice = " - a noisy machine: stop other programs here and calibrate again" if noise > NOISY else ""
+    return f"{noise:.1%} between equal measurements{advice}"
+
+
 def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: str | None, continued: int = 0) -> str:
     """A summary of a device file in a few lines, and the command that uses it."""
     (name, entry), *_ = content["gpus"].items()
@@ -64,8 +76,7 @@ def calibration_text(content: Mapping[str, Any], left_out: Sequence[str], path: 
         *([f"best traffic  {entry['mem_bw_gbs']:,.0f} GB/s (caches included)"] if "mem_bw_gbs" in entry else []),
         f"points        {len(calibration['kernels']['rows']):,}"
         + (f", {len(left_out)} left out ({left_out[0]})" if left_out else ""),
-        f"noise         {calibration['noise']:.1%} between equal measurements"
-        + (" - a noisy machine: stop other programs here and calibrate again" if calibration["noise"] > NOISY else ""),
+        f"noise         {_noise(calibration['noise'])}",
     ]
     for ranks, factors in calibration["contention"].items():
         lines.append(
