@@ -30,7 +30,7 @@ from precision_time.estimate.interval import Interval
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit import folds
 from precision_time.fit.cases import Case, cases
-from precision_time.fit.folds import FOLDS, UNSEEN_ARCHITECTURE, HeldOut, cross_validate, spread_for, with_intervals
+from precision_time.fit.folds import FOLDS, HeldOut, cross_validate, spread_for, with_intervals
 from precision_time.fit.provenance import parameters_digest
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
@@ -107,11 +107,13 @@ def test_cards_that_differ_in_memory_alone_are_one_gpu(rows: tuple[Row, ...]) ->
     assert FOLDS["GPU"](replace(rows[0], gpu="a100-80gb-pcie")) == "ampere-pcie"
 
 
-def test_an_architecture_without_measured_steps_widens_the_interval(traced: list[Case]) -> None:
-    known, unknown = (
-        {j.row.id: j.widening for j in cross_validate(traced, FOLDS[fold])} for fold in ("model family", "GPU")
-    )
-    assert unknown["b-fp32"] == pytest.approx(math.hypot(known["b-fp32"], UNSEEN_ARCHITECTURE), rel=0.1)
+def test_least_spread_holds_the_share_of_the_rows() -> None:
+    errors = [0.1, -0.2, 0.3, -0.4, 0.5]
+    assert folds.least_spread(errors, [0.0] * 5) == pytest.approx(0.4 / folds.Z90)
+    assert folds.least_spread(errors, [1.0] * 5) == 0.0  # what is known is enough
+    assert folds.least_spread(errors, [0.0] * 5, weights=[1, 1, 1, 1, 9]) == pytest.approx(0.5 / folds.Z90)
+    beside = folds.least_spread([0.5], [0.2])
+    assert math.hypot(beside, 0.2) == pytest.approx(0.5 / folds.Z90)
 
 
 def test_one_kind_alone_cannot_be_held_out(traced: list[Case]) -> None:

@@ -50,6 +50,7 @@ UNBOUNDED = {
     "shipped._digests": "no arguments",
     "timing.collectives.fitted": "a data file of the package",
     "timing.constants.shipped": "a data file of the package",
+    "timing.kernel_factors._shipped": "a data file of the package",
     "timing.layout_costs.shipped_layout_costs": "a data file of the package",
     "timing.overlap._numbers": "a data file of the package",
     "timing.parameters.read_data": "one entry for each data file of the package",

@@ -21,7 +21,7 @@ JOB_FLAGS = [
     "--model", "--model-config", "--input", "--precision", "--batch-size", "--grad-accum", "--gpu",
     "--gpus", "--node", "--nodes", "--system", "--device", "--layout", "--optimizer", "--optimizer-impl",
     "--clip-norm", "--loss-scale", "--memory-format", "--attention", "--recompute", "--recompute-layers",
-    "--execution", "--framework",
+    "--execution", "--framework", "--torch",
     "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
     "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
@@ -164,10 +164,13 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     data = tmp_path / "data"
     tables = data / "published"
     tables.mkdir(parents=True)
-    for name in ("measurements.csv", "measurements_llm.csv"):
+    for name in ("measurements.csv", "measurements_llm.csv", "measurements_llm_more.csv", "internevo.csv"):
         (tables / name).write_text("", encoding="utf-8")
+    (data / "traced").mkdir()
+    for name in ("works.parquet", "rows.parquet"):
+        (data / "traced" / name).write_text("", encoding="utf-8")
     ran: list[list[str]] = []
-    ends = iter([0, 0, 0, 1])
+    ends = iter([0, 0, 0, 0, 1])
 
     def start(*command: str, **_: object) -> SimpleNamespace:
         ran.append(list(command))
@@ -176,11 +179,10 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fitting, "start_module", start)
     monkeypatch.setattr(fitting, "end_process", lambda process: None)
     assert main(["fit", "--report", "--tables", str(tmp_path)]) == 0
-    assert ran == [
-        ["precision_time.fit", stage, "--tables", str(data), "--report"] for stage in ("steps", "anchors", "layouts")
-    ]
+    stages = ("kernel_factors", "steps", "anchors", "layouts")
+    assert ran == [["precision_time.fit", stage, "--tables", str(data), "--report"] for stage in stages]
     assert main(["fit", "steps", "anchors", "--tables", str(data)]) == 2
-    assert len(ran) == 4, "a stage that fails ends the fit"
+    assert len(ran) == 5, "a stage that fails ends the fit"
 
 
 def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +234,7 @@ WRONG = [
     ("stagger none.yaml --offset soon", "flag --offset is 'soon'; give seconds of at least 0"),
     ("stagger none.yaml --runs", "flag '--runs' is unknown; nearest: --run"),
     ("fit stepps", "stage 'stepps' is unknown; nearest: steps"),
-    ("fit kernels --report", "--report goes with steps, anchors"),
+    ("fit kernels --report", "--report goes with kernel_factors, steps, anchors"),
     ("fit steps --tables nowhere", "folder 'nowhere' has none of published, kernels"),
 ]
 

@@ -119,7 +119,7 @@ def test_spread_is_that_of_what_binds() -> None:
     plain, slow = predict_time(**JOB), told(**NFS, cache="none")
     assert slow.step.p90 / slow.step.p50 == pytest.approx(1.469, abs=0.01)  # e^(1.2816 x 0.3): a storage of the catalog
     assert plain.step.p90 / plain.step.p50 < 1.2
-    near = told(**{**NFS, "bandwidth_gb_per_s": 1.7}, cache="none")  # keeps up, but not surely
+    near = told(**{**NFS, "bandwidth_gb_per_s": 1.8}, cache="none")  # keeps up, but not surely
     assert near.step.p50 == plain.step.p50
     assert near.step.p90 > plain.step.p90
 
@@ -136,11 +136,6 @@ def test_a_measured_storage(tmp_path: Path) -> None:
 
 def test_a_faster_precision_gains_nothing_where_the_loader_binds() -> None:
     base = Job.from_dict({**JOB, "data": {"storage": "sata-ssd", "cache": "none", "workers": 16}})
-    comparison = compare(cross(base, precision=["fp32", "amp-fp16"]))
-    fp32, half = (row.estimate for row in comparison.rows)
-    assert fp32 is not None
-    assert half is not None
-    assert half.samples_per_s == pytest.approx(fp32.samples_per_s, rel=0.35)
     tf32, half = (row.estimate for row in compare(cross(base, precision=["tf32", "amp-fp16"])).rows)
     assert tf32 is not None
     assert half is not None

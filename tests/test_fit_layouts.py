@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, spread, usual
-from precision_time.timing.constants import shipped
+from precision_time.fit.folds import least_spread
+from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, usual
+from precision_time.hardware import gpu
+from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs
+from precision_time.timing.work import Attention, attention_work, memory_work
 
 DOCUMENT = json.loads(OUTPUT.read_text(encoding="utf-8"))
 
@@ -51,8 +55,8 @@ def test_rows_left_out_do_not_count():
 
 def test_the_spread_covers_four_in_five():
     error = np.random.default_rng(2).normal(0, 0.1, 20_000)
-    assert spread(error, np.zeros(len(error))) == pytest.approx(0.1, rel=0.03)
-    assert spread(error, np.full(len(error), 0.08)) == pytest.approx(0.06, rel=0.08)  # the jobs add the rest
+    assert least_spread(error, np.zeros(len(error))) == pytest.approx(0.1, rel=0.03)
+    assert least_spread(error, np.full(len(error), 0.08)) == pytest.approx(0.06, rel=0.08)  # the jobs add the rest
 
 
 def test_costs_have_every_factor():
@@ -61,7 +65,7 @@ def test_costs_have_every_factor():
     slow = costs.overhead("megatron-deepspeed")
     assert (slow.host, slow.host_power, slow.traffic) == pytest.approx((2.0, 6.0, 1.0))
     assert costs.overhead("pytorch") == FrameworkOverhead()
-    sections = (costs.host, costs.host_power, costs.traffic, costs.network, costs.attention)
+    sections = (costs.host, costs.host_power, costs.traffic, costs.network, costs.attention, costs.kernels)
     assert sum(map(len, sections)) + 1 == len(FACTORS)  # and the overlap
 
 
@@ -78,6 +82,19 @@ def test_a_host_that_runs_ahead_leaves_a_pass_to_the_device():
     pass_seconds = LayoutCosts(host_power={"slow": 4.0}).overhead("pytorch").pass_seconds
     assert pass_seconds(1.0, 0.9) == 1.0
     assert pass_seconds(1.0, 5.0) == 1.0
+
+
+def test_kernels_of_an_architecture_have_their_factors():
+    """Those on all of its kernels multiply those on its attention; other architectures have neither."""
+    layouts = LayoutCosts(attention={"fwd.flash2|hopper": 2.0, "flash2|cdna3": 3.0}, kernels={"cdna3": 1.5})
+    plain, factored = StepConstants(layouts=LayoutCosts()).kernels, StepConstants(layouts=layouts).kernels
+    attention = attention_work(Attention(8, 32, 8, 4096, 4096, 128, causal=True), "bf16", 2.0)
+    works = [memory_work("pointwise", 1e9, 1e9), *(replace(attention, variant=f"{p}.flash2") for p in ("fwd", "bwd"))]
+    for name, expected in (
+        ("h100-80gb-sxm", (1.0, 2.0, 1.0)), ("mi300x", (1.5, 4.5, 4.5)), ("a100-80gb-sxm", (1.0, 1.0, 1.0)),
+    ):  # fmt: skip
+        ratio = factored.seconds(works, gpu(name)).seconds / plain.seconds(works, gpu(name)).seconds
+        assert ratio == pytest.approx(expected, rel=0.01)
 
 
 def test_shipped_costs_are_those_of_the_file():

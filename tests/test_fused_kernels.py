@@ -129,6 +129,34 @@ def test_scaled_masked_softmax_is_a_softmax() -> None:
         assert not inside(fused, "blocks.1.attention", phase, "aten.mul")
 
 
+def image_graph(model: str, framework: str, memory_format: str = "nhwc") -> OpGraph:
+    job = Job(model, precision="fp16", batch_size=8, framework=framework, memory_format=memory_format)
+    return training_step(job).graph
+
+
+def test_batch_norm_of_mxnet_is_one_kernel_with_its_sum_and_relu() -> None:
+    """ResNet-50 has 53 norms: 33 with ReLU, 16 with sum and ReLU, 4 of shortcuts alone."""
+    plain, fused = (image_graph("resnet50", framework) for framework in ("pytorch", "mxnet"))
+    forward, backward = names(fused, Phase.FORWARD), names(fused, Phase.BACKWARD)
+    assert (forward["pt.fused_pointwise"], forward["native_batch_norm"], forward["relu_"]) == (49, 4, 0)
+    assert (backward["pt.fused_pointwise"], backward["threshold_backward"]) == (49, 0)
+    assert names(plain)["convolution"] == names(fused)["convolution"] == 53
+    x = 8 * 64 * 112 * 112 * 2  # bytes of the first activation in half precision
+    first = next(k for k in fused.kinds if k.name == "pt.fused_pointwise" and not k.attr("backward"))
+    assert moved(first)[0] == pytest.approx(x, rel=0.001)  # read once, and the channels' terms
+    assert moved(first)[1] == pytest.approx(x, rel=0.001)
+    kinds = [fused.kinds[c.kind] for c in fused.calls if c.phase is Phase.BACKWARD]
+    last = [k for k in kinds if k.name == "pt.fused_pointwise"][-1]
+    assert moved(last)[0] == pytest.approx(2 * x, rel=0.001)  # the gradient and what was normed, not the activation
+    assert moved(last)[1] == pytest.approx(x, rel=0.001)
+
+
+def test_only_batch_norm_channels_last_is_fused_by_mxnet() -> None:
+    assert names(image_graph("resnet50", "mxnet", "nchw")) == names(image_graph("resnet50", "pytorch", "nchw"))
+    norms = [names(image_graph("unet3d", framework))["native_batch_norm"] for framework in ("pytorch", "mxnet")]
+    assert norms[0] == norms[1] > 0  # instance norms
+
+
 @pytest.mark.parametrize("model", ["gpt2", "llama3-8b", "qwen3"])
 @pytest.mark.parametrize("framework", sorted(FUSED))
 def test_products_weights_and_order_stay(model: str, framework: str) -> None:

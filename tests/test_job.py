@@ -152,6 +152,10 @@ def test_recomputation_has_the_names_that_others_give_it() -> None:
     )
     assert Job("m", recompute="core_attn").recompute == "selective"
     assert Job("m", recompute="full", recompute_layers="4").recompute_layers == 4  # type: ignore[arg-type]
+    assert Job("m", torch="1.12.1+cu113").torch == "1.12"
+    assert [Job("m", torch=version).slow_groups for version in (None, "1.9", "1.11.0", "1.12", "2.9")] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
     assert "recompute full of 4 layers a stage" in Job("m", recompute="full", recompute_layers=4).signature()
 
 
@@ -192,6 +196,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"recompute_layers": 4}, "recompute_layers 4 goes with recompute full, not none"),
     ({"recompute": "full", "recompute_layers": 0}, "recompute_layers must be a whole number"),
     ({"memory_format": "nhcw"}, "nearest: n"),
+    ({"torch": 1.1}, "torch 1.1 is no version of PyTorch; give text in quotes"),
+    ({"torch": "latest"}, "torch 'latest' is no version of PyTorch"),
     ({"attention": 3}, "attention 3 is unknown"),
     ({"loss_scale": "constant"}, "set loss_scale to one of dynamic, static"),
     ({"communication_dtype": "fp17"}, "communication_dtype 'fp17' is unknown"),

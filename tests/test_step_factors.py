@@ -22,7 +22,8 @@ CELLS = {
     "id": "x", "source": "repo@1:a", "trust": "A", "framework": "pytorch", "execution": "", "model": "resnet50",
     "model_config": "", "input": "", "batch_size": "64", "grad_accum": "", "gpus": "1", "nodes": "",
     "gpu": "v100-16gb-sxm", "system": "", "precision": "fp32", "parallelism": "", "optimizer": "",
-    "memory_format": "", "attention": "", "recompute": "", "step_time_s": "0.2", "notes": "",
+    "memory_format": "", "attention": "", "recompute": "", "torch": "", "optimizer_impl": "",
+    "step_time_s": "0.2", "notes": "",
 }  # fmt: skip
 
 

@@ -1,11 +1,11 @@
 """Judge the shipped parameters held out, and write the pages of benchmarks/results/ and README's accuracy tables.
 
     python -m benchmarks.accuracy                          all parts
-    python -m benchmarks.accuracy steps layouts            some of: steps, layouts, kernels, collectives
+    python -m benchmarks.accuracy steps layouts            some of: steps, classes, layouts, kernels, collectives
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
 
-Run it from the root of the repository. On one core, steps take fifteen minutes, layouts eight, kernels seven,
-collectives three.
+Run it from the root of the repository. On one core, steps take twenty minutes, classes ten, layouts eight, kernels
+seven, collectives three.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.accuracy import (
     anchor_page,
+    classes,
     collective_page,
     collectives,
     kernel_page,
@@ -32,7 +33,7 @@ from benchmarks.accuracy.facts import Facts
 from benchmarks.accuracy.step_rows import write_runs
 from benchmarks.accuracy.steps import AWARE, board, judge_all
 from precision_time.errors import PrecisionTimeError
-from precision_time.fit.layouts import judge
+from precision_time.fit.layouts import judge, read_rows
 from precision_time.measurements.repository import LARGE_STEPS, STEPS, required_data_folder
 from precision_time.measurements.table import read_table
 from precision_time.report.page import fill_markers
@@ -76,10 +77,17 @@ def steps(options: Options) -> None:
     options.fill_readme("accuracy", step_page.readme_table(judged, "benchmarks/results/accuracy.md"))
 
 
+def judge_classes(options: Options) -> None:
+    """unknown.md and README's table of what is new about a job."""
+    judged = classes.judge(options.tables, _progress)
+    print(file=sys.stderr)
+    write_whole(options.results / "unknown.md", classes.page(judged))
+    options.fill_readme("classes", classes.summary(judged).markdown())
+
+
 def judge_layouts(options: Options) -> None:
     """large-models.md, large-models.json and README's second table."""
-    rows = read_table(options.tables / LARGE_STEPS).rows
-    errors = layouts.errors_of(judge(rows, shipped(), _progress))
+    errors = layouts.errors_of(judge(read_rows(options.tables), shipped(), _progress))
     print(file=sys.stderr)
     _write_json(options.results / "large-models.json", errors)
     write_layout_pages(options, errors)
@@ -106,6 +114,7 @@ def judge_collectives(options: Options) -> None:
 
 PARTS: Mapping[str, Callable[[Options], None]] = {
     "steps": steps,
+    "classes": judge_classes,
     "layouts": judge_layouts,
     "kernels": judge_kernels,
     "collectives": judge_collectives,

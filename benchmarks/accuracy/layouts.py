@@ -15,9 +15,12 @@ from precision_time.report.table import Table
 
 GROUPS: tuple[tuple[str, float | None, Callable[[Row], bool]], ...] = (
     ("MPT, FSDP, A100, 8-512 GPUs", 0.08, lambda r: r.framework == "llm-foundry" and r.gpu.startswith("a100")),
+    ("MPT, FSDP, H100, 8-512 GPUs", None, lambda r: r.framework == "llm-foundry" and r.gpu.startswith("h100")),
     ("GPT, tp x pp x dp, A100, 8-512 GPUs", 0.10, lambda r: r.framework == "megatron-deepspeed" and r.gpus >= 8),
     ("GPT, tp x pp x dp, A100, 2 and 4 GPUs", None, lambda r: r.framework == "megatron-deepspeed" and r.gpus < 8),
     ("Megatron tables", 0.12, lambda r: r.framework == "megatron"),
+    ("InternEvo, ZeRO-1 and tp, A100 on RoCE, 8-64 GPUs", None, lambda r: r.framework == "internevo"),
+    ("torchtitan, FSDP and tp, H100 and MI300X, 8-128 GPUs", None, lambda r: r.framework == "torchtitan"),
     ("fp8", 0.15, lambda r: r.precision.startswith("fp8")),
     ("mixtures of experts", None, lambda r: bool(r.job and r.job.model_config.get("experts"))),
 )
@@ -54,7 +57,7 @@ _TEXT = """\
 # Errors of large-model steps
 
 Written by `make board`; do not edit. The shipped factors ({date}) are fitted to {rows} rows of trust A and B of
-`data/published/{table}`; {judged} rows are judged.
+{table} in `data/published/`; {judged} rows are judged.
 [benchmarks/accuracy](../accuracy/README.md#large-models) explains what misses and which choices were made with these
 rows in view.
 
@@ -80,7 +83,7 @@ def page(parameters: Mapping[str, Any], errors: Mapping[str, Any]) -> str:
     return _TEXT.format(
         date=provenance["date"],
         rows=provenance["rows"],
-        table=provenance["table"],
+        table=", ".join(f"`{name}`" for name in (provenance["table"], *provenance["other_tables"])),
         judged=errors["judged"],
         runs=_runs_table(errors["groups"]),
         summary=summary(errors, with_trust_c=True),

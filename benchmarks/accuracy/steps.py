@@ -12,6 +12,9 @@ from precision_time.evaluation.evaluation import Evaluation, Unpredicted
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.folds import FOLDS, TRUSTED, HeldOut, cross_validate, judge, with_intervals
+from precision_time.fit.kernel_factors import Steps
+from precision_time.fit.traced import read
+from precision_time.measurements.repository import required_data_folder
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table
 from precision_time.timing.constants import StepConstants, shipped
@@ -63,7 +66,9 @@ class Board:
 
 
 def judge_all(rows: Sequence[Row], progress: Callable[[str], None] = lambda text: None) -> Runs:
-    """Every run of the board. The twins are refitted in their blindness and judged by the same folds."""
+    """Every run of the board. The twins are refitted in their blindness and judged by the same folds; they have no
+    factors on kernels, which were fitted to rows of known precision.
+    """
 
     def traced(precision: str | None = None) -> list[Case]:
         action = f"tracing as {precision}" if precision else "tracing"
@@ -73,11 +78,13 @@ def judge_all(rows: Sequence[Row], progress: Callable[[str], None] = lambda text
         # nothing is fitted, so nothing is held out but the spread
         return [j for case in traced_cases for j in judge([case], constants, FOLDS[AWARE](case.row))]
 
-    def held_out(run: str, traced_cases: Sequence[Case], fold: Callable[[Row], str]) -> list[HeldOut]:
-        return cross_validate(traced_cases, fold, lambda name: progress(f"{run}: without {name}"))
+    def held_out(
+        run: str, traced_cases: Sequence[Case], fold: Callable[[Row], str], kernels: Steps | None = None
+    ) -> list[HeldOut]:
+        return cross_validate(traced_cases, fold, lambda name: progress(f"{run}: without {name}"), kernels)
 
-    everything = traced()
-    runs = {name: held_out(name, everything, fold) for name, fold in FOLDS.items()}
+    everything, kernels = traced(), Steps(read(required_data_folder()))
+    runs = {name: held_out(name, everything, fold, kernels) for name, fold in FOLDS.items()}
     runs[PLAIN] = without_refit(everything, StepConstants())
     for precision in TWINS:
         blind = traced(precision)

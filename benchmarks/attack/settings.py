@@ -92,6 +92,7 @@ def wide_job(source: random.Random) -> Fields:
         "model_config": {"layers": 4, "hidden": 256, "heads": 4, "head_dim": 64, "ffn": 512, "vocab": 1000},
         "node": "dgx-a100", "nodes": 2, "system": "dgx2h", "clip_norm": 1.0, "no_sync": False, "loss_scale": "static",
         "communication_dtype": "bfloat16", "recompute_layers": 2, "optimizer_impl": "fused",
+        "torch": "1.11",
     }  # fmt: skip
     for name in source.sample(sorted(sections), source.choice((1, 1, 2, 3))):
         given = sections[name]

@@ -65,6 +65,8 @@ class JobFields(TypedDict, total=False):
     """how the step is run"""
     framework: str
     """framework, which decides fused kernels and communication overhead"""
+    torch: str | None
+    """version of PyTorch as text (default: a current one), which decides some kernels"""
     no_sync: bool
     """reduce gradients once per step (false: after every micro-step)"""
     communication_dtype: str | None

@@ -25,8 +25,13 @@ def catalog_of(job: Job) -> Catalog:
 
 
 def cluster_of(job: Job, catalog: Catalog | None = None) -> Cluster:
-    """The GPUs, nodes and fabric of a job. Raises a `CatalogError` for an unknown GPU or an impossible count."""
-    return _cluster(catalog or catalog_of(job), job.gpu, job.gpus, job.system or job.node, job.nodes)
+    """The GPUs, nodes and fabric of a job. Raises a `CatalogError` for an unknown GPU or an impossible count.
+
+    A `system` that is no node type is a label, as publications have them, and decides nothing.
+    """
+    known = catalog or catalog_of(job)
+    system = job.system if job.system and known.has_node(job.system) else None
+    return _cluster(known, job.gpu, job.gpus, system or job.node, job.nodes)
 
 
 @bounded()

@@ -115,7 +115,7 @@ def simulate_step(
     # Operators and collectives of every distinct rank.
     program = step_program(step, job.layout_spec, Options.of(job))
     # Seconds of every pass of every unit and of every collective, each with its source.
-    works = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
+    works = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
     timed = time_program(program, cluster, works, job.execution, constants)
     # The steady step: streams, stages and waits.
     return SimulatedStep.of(step, timed)

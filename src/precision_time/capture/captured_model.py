@@ -13,6 +13,7 @@ from typing import Any
 
 from precision_time.bounded_cache import bounded
 from precision_time.capture import symbolic
+from precision_time.capture.fused_kernels import framework_kernels
 from precision_time.capture.graph import OpGraph, Parameter, Skeleton
 from precision_time.capture.kinds import Form
 from precision_time.capture.lengths import settle_lengths
@@ -215,12 +216,15 @@ class _GraphKey:
     device_rules: str
     """Whose autocast lists hold; without autocast both devices run the same graph."""
     channels_last: bool
+    framework: str
+    """Whose fused kernels run; "" where it fuses nothing."""
     entry: ZooEntry = field(compare=False)
 
 
 def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
     attention = "math" if job.attention == "math" and (model.entry.attention or not model.shipped) else "flash"
+    last = model.entry.converts and channels_last(job.memory_format, precision)
     return _cached_graph(
         _GraphKey(
             model.name,
@@ -231,7 +235,8 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> O
             attention,
             job.execution if job.execution in FUSING else "eager",
             rules,
-            model.entry.converts and channels_last(job.memory_format, precision),
+            last,
+            "mxnet" if job.framework == "mxnet" and last else "",
             model.entry,
         )
     )
@@ -244,9 +249,10 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         concrete = {symbol.name: int(sizes[symbol.name]) for symbol in key.entry.symbols}
         file = f"zoo/data/{key.name}.zip"
         graph = stored_graph(file, key.attention, key.precision, concrete, channels_last=key.channels_last)
-        return compiled(graph, key.execution)
+        return compiled(framework_kernels(graph, key.framework), key.execution)
     regime = regime_of(key.precision)
     rules = key.device_rules, key.channels_last
     graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules)
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
+    graph = framework_kernels(graph, key.framework)
     return transform(graph, key.precision, key.execution, key.device_rules)

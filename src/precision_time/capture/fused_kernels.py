@@ -2,7 +2,9 @@
 
 Megatron: scaled, masked softmax as one kernel (megatron/legacy/fused_kernels), bias + dropout + add, SwiGLU, rotary
 embedding and cross-entropy by Transformer Engine or its own fused functions (megatron/core/fusions). llm-foundry: fused
-cross-entropy (flash-attn's). A fused kernel moves the bytes of its inputs and outputs, not of intermediate tensors.
+cross-entropy (flash-attn's). NVIDIA's MXNet: batch norm channels last with the sum and ReLU that follow, which keeps
+its tensor on the chip between its two passes and stores one bit per activation for the way back. A fused kernel moves
+the bytes of its inputs and outputs, not of intermediate tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from precision_time.capture.graph import Call, OpGraph, OpSignature, Phase, Tens
 from precision_time.capture.replace_calls import Signatures, replace_calls
 
 SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY = "softmax", "dropout_add", "swiglu", "rope", "cross_entropy"
+BATCH_NORM = "batch_norm"
 FUSED: Mapping[str, frozenset[str]] = {
     "megatron": frozenset({SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY}),
     "megatron-deepspeed": frozenset({SOFTMAX, DROPOUT_ADD}),
     "megatron-bridge": frozenset({SOFTMAX, DROPOUT_ADD, SWIGLU, ROPE, CROSS_ENTROPY}),
     "llm-foundry": frozenset({CROSS_ENTROPY}),
+    "mxnet": frozenset({BATCH_NORM}),
 }
 """What each framework fuses; other frameworks run PyTorch's own operators."""
 
@@ -37,6 +41,9 @@ _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (CROSS_ENTROPY, ("_log_softmax", "nll_loss_forward")),
     (CROSS_ENTROPY, ("nll_loss_backward", "_to_copy", "_log_softmax_backward_data")),
     (CROSS_ENTROPY, ("nll_loss_backward", "_log_softmax_backward_data")),
+    (BATCH_NORM, ("native_batch_norm", "add_", "relu_")),
+    (BATCH_NORM, ("native_batch_norm", "relu_")),
+    (BATCH_NORM, ("threshold_backward", "native_batch_norm_backward")),
 )
 """Neighbouring operators that become one."""
 
@@ -99,11 +106,16 @@ def _match(
         if here == chain and (phase is not Phase.BACKWARD) == (
             graph.calls[at + len(chain) - 1].phase is not Phase.BACKWARD
         ):
+            images = max(graph.kinds[graph.calls[at].kind].inputs, key=lambda s: s.numel).shape[0]
+            if fusion == BATCH_NORM and images == 1:  # an instance norm, whose kernel is another
+                continue
             return len(chain), fusion
     return 1, ""
 
 
 def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int], signatures: Signatures) -> Call:
+    if fusion == BATCH_NORM:
+        return _batch_norm(graph, group, last_read, signatures)
     call = fused_call(graph, group, last_read, signatures)
     if fusion != SOFTMAX:
         return call
@@ -114,6 +126,24 @@ def _one(graph: OpGraph, group: list[int], fusion: str, last_read: dict[int, int
     )
     kind = OpSignature(softmax.name, softmax.inputs, softmax.outputs, softmax.attrs)
     return Call(signatures(kind), first.phase, first.module, first.views, first.reads, last.writes)
+
+
+def _batch_norm(graph: OpGraph, group: list[int], last_read: dict[int, int], signatures: Signatures) -> Call:
+    """A batch norm and its neighbours as one pass; backward, the sign of the activation is a bit and not read."""
+    found: list[OpSignature] = []
+
+    def enter(kind: OpSignature) -> int:
+        found.append(kind)
+        return 0
+
+    call = fused_call(graph, group, last_read, enter)
+    backward = call.phase is Phase.BACKWARD
+    activation = graph.calls[group[0]].reads[1] if backward else None
+    kept = [i for i, storage in enumerate(call.reads) if storage != activation]
+    inputs, reads = tuple(found[0].inputs[i] for i in kept), tuple(call.reads[i] for i in kept)
+    attributes = (("operators", len(group)), ("backward", backward))
+    kind = OpSignature("pt.fused_pointwise", inputs, found[0].outputs, attributes)
+    return replace(call, kind=signatures(kind), reads=reads)
 
 
 def _gates(graph: OpGraph, names: Sequence[str]) -> tuple[dict[int, tuple[OpSignature, Call] | None], set[int]]:

@@ -90,7 +90,7 @@ def training_step(job: Job, precision: Precision | None = None, device_type: str
 _words = attrgetter(
     "model",
     "batch_size",
-    "attention",
+    "attention_kernel",
     "execution",
     "framework",
     "memory_format",
@@ -126,7 +126,8 @@ def _step(asked: _Asked) -> TrainingStep:
     config = whole_config(model.config, split)
     _check(job, split, config, layout, model.sizes)
     sizes = {k: v for k, v in model.sizes.items() if isinstance(v, int)}
-    attention = job.attention if job.attention in ("math", "triton", "flash2") else "flash"
+    kernel = job.attention_kernel
+    attention = kernel if kernel in ("math", "triton", "flash2") else "flash"
     etp = layout.etp or layout.tp
 
     def at(tp: int, ep: int, etp: int, parts: int) -> LayeredGraph:

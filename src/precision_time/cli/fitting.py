@@ -25,7 +25,7 @@ def fit(given: Namespace) -> str:
     from precision_time.measurements.repository import required_data_folder
 
     judging = [name for name, stage in STAGES.items() if stage.judges]
-    names = given.stage or (judging if given.report else list(STAGES))
+    names = given.stage or (judging if given.report else [name for name, stage in STAGES.items() if stage.usual])
     for name in names:
         if name not in STAGES:
             raise UsageError(f"stage {name!r} is unknown; nearest: {nearest(name, STAGES, 1)}; use {', '.join(STAGES)}")

@@ -20,6 +20,7 @@ from precision_time.estimate.run_times import run_times
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
     MEASURED_EXPOSED_SPREAD,
+    JobFacts,
     SpreadTerms,
     calibrated_log_spread,
     log_spread,
@@ -103,7 +104,7 @@ def assemble(
     unknown = list(timed.works.unsupported)
     unknown_share = float((per_kind * timed.works.nbytes)[unknown].sum()) / bytes_total
     terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
-    spread = correction.narrowed(_spread(terms, cluster, step.family))
+    spread = correction.narrowed(_spread(terms, job, cluster, step.family))
     train = Interval.around(train_s, spread, floor_s)
     forward_s = step_forward_seconds(timeline, job)
     times = run_times(job, step, train, supplements.loader, forward_s)
@@ -176,10 +177,11 @@ def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -
     return {**shares, loading.source: shares.get(loading.source, 0.0) + share}
 
 
-def _spread(terms: SpreadTerms, cluster: Cluster, family: str) -> float:
-    calibration = cluster.gpu.calibration
+def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, family: str) -> float:
+    calibration, gpu = cluster.gpu.calibration, cluster.gpu
     if calibration is None:
-        return log_spread(terms, cluster.gpu.arch, family)
+        facts = JobFacts(family, gpu.name, gpu.arch, job.precision_spec.label, job.framework, cluster.gpus)
+        return log_spread(terms, facts)
     return calibrated_log_spread(terms, calibration.noise)
 
 

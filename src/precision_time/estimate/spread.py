@@ -2,8 +2,9 @@
 
 The base spread is the residual on held-out published jobs (written by `fit.steps` and `fit.layouts`); on a calibrated
 device it is a chosen value and the machine's noise. The job only widens it: by the spread of its kernel models and
-factors, by launch-bound time, by exposed communication, by operators without a model, and by an architecture that no
-published step covers.
+factors, by launch-bound time, by exposed communication, by operators without a model, and by what no fitted step shares
+with it: its family, GPU, architecture, precision, framework or scale. How far a prediction is off when one of these is
+new comes from fits without the rows that have it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
 
-_UNFITTED = {"log_spread": 0.25, "architectures": [], "unseen_architecture": 0.15}
+_UNFITTED = {"log_spread": 0.25, "seen": {}, "novelty": {"architecture": 0.15}}
 """Where no fit of whole steps ships: chosen, the error of utilisation models without factors from whole steps."""
 
 
@@ -84,9 +85,35 @@ def _decoder_families() -> frozenset[str]:
     return frozenset(entry.family for entry in ENTRIES.values() if entry.builder.startswith("models.decoder"))
 
 
-def log_spread(terms: SpreadTerms, arch: str, family: str) -> float:
-    """Standard deviation of log(step time) of a model of this family on a GPU of this architecture."""
-    fitted = _fitted(LAYOUTS if family in _decoder_families() else STEPS)
-    known = arch in fitted["architectures"]
-    unseen = 0.0 if known else float(fitted["unseen_architecture"])
-    return math.sqrt(float(fitted["log_spread"]) ** 2 + unseen**2 + widening(terms) ** 2)
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a job may share with the steps that the factors were fitted to."""
+
+    family: str
+    gpu: str
+    architecture: str
+    precision: str
+    framework: str
+    gpus: int
+
+
+def novel(facts: JobFacts, seen: Mapping[str, Any]) -> list[str]:
+    """Names of the facts that no fitted step has. A GPU of a new architecture counts once, as the architecture."""
+    names = [
+        name
+        for name in ("family", "gpu", "architecture", "precision", "framework")
+        if getattr(facts, name) not in seen.get(name, ())
+    ]
+    if "architecture" in names:
+        names = [name for name in names if name != "gpu"]
+    return [*names, *(["scale"] if facts.gpus > seen.get("gpus", math.inf) else [])]
+
+
+def log_spread(terms: SpreadTerms, facts: JobFacts) -> float:
+    """Standard deviation of log(step time) of a job."""
+    fitted = _fitted(LAYOUTS if facts.family in _decoder_families() else STEPS)
+    spreads = fitted["novelty"]
+    # A kind of models may have spreads of its own: "gpu:timm".
+    news = novel(facts, fitted["seen"])
+    added = [float(spreads.get(f"{name}:{facts.family}", spreads.get(name, 0.0))) for name in news]
+    return math.hypot(float(fitted["log_spread"]), widening(terms), *added)

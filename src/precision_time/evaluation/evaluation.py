@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import DataError
 from precision_time.evaluation.filters import RowFilters, select
-from precision_time.evaluation.fitted_rows import HELD_OUT, HELD_OUT_LAYOUTS, LAYOUTS, STEPS, seen_by
+from precision_time.evaluation.fitted_rows import (
+    HELD_OUT,
+    HELD_OUT_KERNELS,
+    HELD_OUT_LAYOUTS,
+    KERNELS,
+    LAYOUTS,
+    STEPS,
+    seen_by,
+)
 from precision_time.evaluation.forecast import Forecast, Question, forecast_all
 from precision_time.evaluation.order import Order, counted_order, precision_order
 from precision_time.evaluation.rows import (
@@ -49,6 +57,9 @@ class Unpredicted:
 MOST_LISTED = 20_000
 """Rows that JSON and HTML list one by one, and that figures draw; statistics are of all, and `--csv` has all."""
 ANCHORS = ("all", "other-families", "none")
+_PAGES = {STEPS: HELD_OUT, LAYOUTS: HELD_OUT_LAYOUTS, KERNELS: HELD_OUT_KERNELS}
+"""Where the errors of the rows of each fit are, held out."""
+_FACTORS = {STEPS: "step factors", LAYOUTS: "factors of layouts", KERNELS: "factors on kernels"}
 _ANCHORS_TEXT = {
     "all": "Published measurements of similar jobs (anchors) corrected the predictions, never those of the same job; "
     "without them: --anchors none.",
@@ -143,10 +154,11 @@ class Evaluation:
         if self.seen_by_fit:
             kinds = {seen_by(j.row.digest) for j in self.judged if j.seen}
             count = "All" if self.seen_by_fit == len(self.judged) else f"{self.seen_by_fit:,}"
-            pages = [page for fit, page in ((STEPS, HELD_OUT), (LAYOUTS, HELD_OUT_LAYOUTS)) if fit in kinds]
+            pages = [page for fit, page in _PAGES.items() if fit in kinds]
+            factors = " and ".join(text for fit, text in _FACTORS.items() if fit in kinds) or _FACTORS[STEPS]
             notes.append(
                 f"{count} of the {len(self.judged):,} predicted rows were used to fit the "
-                f"{'factors of layouts' if kinds == {LAYOUTS} else 'step factors'}, so these errors are not held out; "
+                f"{factors}, so these errors are not held out; "
                 f"held-out errors: {'; '.join(pages) or HELD_OUT}."
             )
         if short := sum(not j.fits for j in self.judged):

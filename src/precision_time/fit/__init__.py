@@ -8,7 +8,9 @@ knows not how a prediction is printed or served
 |---|---|---|
 | kernels | `kernels`, `kernel_*`, `monotone`, `measured_*` | utilisation curves of kernels and their corrections |
 | collectives | `collectives`, `collective_cases` | latency and bandwidth of collectives by fabric |
-| steps | `steps`, `cases`, `factors`, `folds`, `row_correlation` | factors between kernels and steps, interval width |
+| traced | `traced` | nothing: traces published jobs, which needs torch and timm, so only where it is named |
+| kernel_factors | `kernel_factors` | factors on kernels, from whole steps of hundreds of networks |
+| steps | `steps`, `cases`, `factors`, `folds`, `row_correlation` | groups of kernels, host, ranks; interval width |
 | anchors | `anchors` | what a measured job says about similar jobs |
 | layouts | `layouts`, `cases` | factors of sharded, pipelined and tensor-parallel steps |
 """
@@ -22,16 +24,20 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`table`: a file below the data folder that the stage needs. `judges`: the stage can judge without writing."""
+    """`table`: a file below the data folder that the stage needs. `judges`: the stage can judge without writing.
+    `usual`: it runs where no stage is named."""
 
     table: str
     judges: bool = False
+    usual: bool = True
 
 
 STAGES: Mapping[str, Stage] = MappingProxyType(
     {
         "kernels": Stage("kernels/aic_gemm.parquet"),
         "collectives": Stage("kernels/aic_nccl.parquet"),
+        "traced": Stage("published/timm_train.csv", usual=False),
+        "kernel_factors": Stage("traced/works.parquet", judges=True),
         "steps": Stage("published/measurements.csv", judges=True),
         "anchors": Stage("published/measurements.csv", judges=True),
         "layouts": Stage("published/measurements_llm.csv", judges=True),

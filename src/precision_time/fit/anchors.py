@@ -23,7 +23,9 @@ from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.fit.cases import cases
 from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
+from precision_time.fit.kernel_factors import Steps
 from precision_time.fit.provenance import parameters_digest, provenance
+from precision_time.fit.traced import read
 from precision_time.measurements.repository import STEPS
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import ErrorStatistics, labels, percent
@@ -231,7 +233,7 @@ def run(tables: Path, judge_only: bool = False) -> None:
     rows = read_table(source).rows
     traced = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
     print(file=sys.stderr)
-    judged = cross_validate(traced, FOLDS["model family"])
+    judged = cross_validate(traced, FOLDS["model family"], kernels=Steps(read(tables)))
     print(*worth(judged), sep="\n\n")
     if not judge_only:
         shipped_anchors = [j.anchor for j in judge(traced, shipped(), "none")]

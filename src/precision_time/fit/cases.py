@@ -53,14 +53,14 @@ def case_of(row: Row, job: Job) -> Case:
     cluster = cluster_of(job)
     step = training_step(job, job.precision_spec, cluster.gpu.device_type)
     program = step_program(step, job.layout_spec, Options.of(job))
-    options = WorkOptions(tf32=step.precision.tf32, channels_last=job.memory_format == "nhwc")
+    options = WorkOptions(step.precision.tf32, job.memory_format == "nhwc", job.slow_groups)
     return Case(row, job, step, program, cluster, options)
 
 
 def is_data_parallel(job: Job) -> bool:
     """Whether a job is what the step factors are fitted to: PyTorch's DDP without recomputation."""
-    plain = job.layout_spec.plain and job.recompute == "none" and job.framework == "pytorch"
-    return plain and job.attention not in ("triton", "flash2")
+    plain = job.layout_spec.plain and job.recompute == "none" and job.framework in ("pytorch", "mxnet")
+    return plain and job.attention_kernel not in ("triton", "flash2")
 
 
 def cases(

@@ -19,6 +19,7 @@ from precision_time.fit.cases import Case
 from precision_time.fit.row_correlation import error_covariance
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.kernel_factors import NO_FACTORS, KernelFactors
 from precision_time.timing.layout_costs import shipped_layout_costs
 from precision_time.timing.step_factors import GROUPS, Openness, group_seconds, parts
 
@@ -26,6 +27,8 @@ Array = NDArray[np.float64]
 
 EXECUTIONS = ("torchscript", "xla")
 PRIOR = {"execution": 0.20, "host": 0.60, "ranks": 0.60}
+NARROW = 0.15
+"""Of the prior deviations of groups, where factors on kernels come first: chosen."""
 DIFFERENCED = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_contention")}
 """Factors whose slopes are finite differences, because their cost depends on what the device waits for."""
 
@@ -33,11 +36,11 @@ DIFFERENCED = {"host": ("operator", "tensor"), "ranks": ("jitter", "host_content
 class Parameters:
     """The log factors as one vector: group, group x class, group x class x architecture, execution, host."""
 
-    def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(self, keys: Sequence[tuple[str, str, str]], width: float = 1.0) -> None:
         self.keys = sorted(set(keys))
         names: dict[str, float] = {}
         for key in self.keys:
-            names |= parts(key)
+            names |= {name: prior * width for name, prior in parts(key).items()}
         for execution in EXECUTIONS:
             names[f"execution:{execution}"] = PRIOR["execution"]
         for part, factors in DIFFERENCED.items():
@@ -55,8 +58,9 @@ class Parameters:
         """Indices of the parameters whose sum is the log factor of a group on an architecture in a dtype class."""
         return [self.index[name] for name in sorted(parts((group, arch, kind))) if name in self.index]
 
-    def constants(self, theta: Array) -> StepConstants:
-        """The factors as kernel timing reads them; architecture `*` stands for architectures without measured steps."""
+    def constants(self, theta: Array, factors: KernelFactors = NO_FACTORS) -> StepConstants:
+        """The factors as kernel timing reads them, on top of `factors`; architecture `*` stands for architectures
+        without measured steps."""
         scales: dict[str, float] = {}
         for group, families in GROUPS.items():
             for kind in ("fp64", "fp32", "tf32", "half", "fp8"):
@@ -71,7 +75,7 @@ class Parameters:
             part: {factor: float(np.exp(theta[self.index[f"{part}:{factor}"]])) for factor in factors}
             for part, factors in DIFFERENCED.items()
         }
-        return StepConstants(scales, execution, **differenced, layouts=shipped_layout_costs())
+        return StepConstants(scales, execution, **differenced, layouts=shipped_layout_costs(), factors=factors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,11 +95,12 @@ class Fitted:
     theta: Array
     covariance: Array
     linear: Linear
+    factors: KernelFactors = NO_FACTORS
 
     @property
     def constants(self) -> StepConstants:
         """The factors as kernel timing reads them."""
-        return self.parameters.constants(self.theta)
+        return self.parameters.constants(self.theta, self.factors)
 
     @property
     def openness(self) -> Openness:
@@ -104,27 +109,27 @@ class Fitted:
         return Openness(self.parameters.names[:count], self.covariance[:count, :count])
 
 
-def fit(training: Sequence[Case], iterations: int = 6) -> Fitted:
-    """The most likely factors, by Gauss-Newton on log(measured / predicted) with correlated row errors.
+def fit(training: Sequence[Case], iterations: int = 6, factors: KernelFactors = NO_FACTORS) -> Fitted:
+    """The most likely factors on top of `factors`, by Gauss-Newton on log(measured / predicted) with correlated errors.
 
     The slope of a group's factor is the share of the group in the step; slopes of host and ranks are finite
     differences. Stops when no log factor changes by 0.01, or after `iterations`.
     """
-    plain = StepConstants()
+    plain = StepConstants(factors=factors)
     shares = [group_seconds(case.run(plain)[0], case.cluster.gpu.arch) for case in training]
-    parameters = Parameters([key for share in shares for key in share])
+    parameters = Parameters([key for share in shares for key in share], 1.0 if factors is NO_FACTORS else NARROW)
     rows, architectures = [case.row for case in training], [case.cluster.gpu.arch for case in training]
     theta = np.zeros(len(parameters.names))
     covariance = np.diag(parameters.prior**2)
     linear = Linear(np.zeros((len(training), len(theta))), np.zeros(len(training)), np.zeros(len(training)))
     for _ in range(iterations):
-        slopes, residual = _linear(training, parameters, theta)
+        slopes, residual = _linear(training, parameters.constants(theta, factors), parameters)
         linear = Linear(slopes, residual + slopes @ theta, residual)
         solution, covariance = _solved(parameters, rows, architectures, linear)
         change, theta = float(np.abs(solution - theta).max()), solution
         if change < 0.01:
             break
-    return Fitted(parameters, theta, covariance, linear)
+    return Fitted(parameters, theta, covariance, linear, factors)
 
 
 def _solved(
@@ -156,10 +161,9 @@ def left_out(fitted: Fitted, training: Sequence[Case], groups: Sequence[int]) ->
     return changes
 
 
-def _linear(training: Sequence[Case], parameters: Parameters, theta: Array) -> tuple[Array, Array]:
+def _linear(training: Sequence[Case], constants: StepConstants, parameters: Parameters) -> tuple[Array, Array]:
     """Slopes of log(predicted) over the parameters, and log(measured / predicted), of every row."""
-    constants = parameters.constants(theta)
-    slopes = np.zeros((len(training), len(theta)))
+    slopes = np.zeros((len(training), len(parameters.names)))
     residual = np.zeros(len(training))
     for i, case in enumerate(training):
         timed, timeline = case.run(constants)

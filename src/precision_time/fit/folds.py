@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_time.anchors.anchor import Anchor, JobDescriptor, describe_job
 from precision_time.errors import DataError
@@ -20,16 +21,17 @@ from precision_time.estimate.step_memory import step_memory
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case
 from precision_time.fit.factors import fit
+from precision_time.fit.kernel_factors import Steps
 from precision_time.layout.step_program import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
+from precision_time.timing.kernel_factors import NO_FACTORS
 from precision_time.timing.scaled import Factors
 from precision_time.timing.step_factors import Openness
 
+Array = NDArray[np.float64]
 TRUSTED = ("A", "B")
 """Trust of the rows whose errors are reported and set the spread; rows of trust C are shown apart."""
-UNSEEN_ARCHITECTURE = 0.15
-"""Added to the standard deviation of log(step) on an architecture without any fitted whole step: chosen."""
 Z90 = 1.2815515655446004
 """90th percentile of the standard normal distribution."""
 
@@ -78,14 +80,9 @@ def judge(
     cases: Iterable[Case],
     constants: StepConstants,
     fold: str,
-    architectures: Sequence[str] | None = None,
     openness: Openness | None = None,
 ) -> list[HeldOut]:
-    """Predictions with these constants.
-
-    `architectures`: those that the constants were fitted on (None: all). `openness`: covariance of the fitted factors
-    (None: as shipped).
-    """
+    """Predictions with these constants. `openness`: covariance of the fitted factors (None: as shipped)."""
     judged = []
     for case in cases:
         timed, timeline = case.run(constants)
@@ -93,9 +90,8 @@ def judge(
         memory_use = step_memory(case.step, case.program, options, capacity, process_bytes(case.cluster))
         simulated = SimulatedStep(case.step, timed, timeline)
         estimate = assemble(case.job, simulated, memory_use, case.cluster)
-        known = architectures is None or case.cluster.gpu.arch in architectures
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
-        added = float(np.hypot(widening(terms), 0.0 if known else UNSEEN_ARCHITECTURE))
+        added = widening(terms)
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
         descriptor = describe_job(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
@@ -109,9 +105,14 @@ def _scaled_terms(simulated: SimulatedStep, factors: Factors) -> dict[str, float
 
 
 def cross_validate(
-    cases: Sequence[Case], fold: Callable[[Row], str], progress: Callable[[str], None] = lambda name: None
+    cases: Sequence[Case],
+    fold: Callable[[Row], str],
+    progress: Callable[[str], None] = lambda name: None,
+    kernels: Steps | None = None,
 ) -> list[HeldOut]:
-    """Every row judged by factors fitted without its fold. Raises `DataError` for a table of one fold."""
+    """Every row judged by factors fitted without its fold, those on kernels (to the rows of `kernels`, None: none) and
+    those on whole steps. Raises `DataError` for a table of one fold.
+    """
     names = sorted({fold(case.row) for case in cases})
     if len(names) < 2:
         raise DataError(
@@ -120,22 +121,38 @@ def cross_validate(
     judged: list[HeldOut] = []
     for name in names:
         progress(name)
-        fitted = fit([c for c in cases if fold(c.row) != name])
+        factors = (
+            NO_FACTORS if kernels is None else kernels.factors_without([fold(row) == name for row in kernels.rows])
+        )
+        fitted = fit([c for c in cases if fold(c.row) != name], factors=factors)
         members = [c for c in cases if fold(c.row) == name]
-        judged += judge(members, fitted.constants, name, fitted.parameters.architectures, fitted.openness)
+        judged += judge(members, fitted.constants, name, fitted.openness)
     return judged
 
 
 def spread_for(judged: Sequence[HeldOut], coverage: float = 0.8) -> float:
     """The base spread with which P10-P90 holds `coverage` of the held-out rows, together with what each job adds."""
     trusted = [j for j in judged if j.row.trust in TRUSTED] or judged
-    size = np.abs([j.log_error for j in trusted])
-    added = np.array([j.widening for j in trusted])
-    candidates = np.linspace(0.0, 5.0, 5001)
-    covered = [float((size <= Z90 * np.hypot(base, added)).mean()) for base in candidates]
-    return float(
-        next((base for base, share in zip(candidates, covered, strict=True) if share >= coverage), candidates[-1])
-    )
+    return least_spread([j.log_error for j in trusted], [j.widening for j in trusted], coverage=coverage)
+
+
+def least_spread(
+    errors: Sequence[float] | Array,
+    known: Sequence[float] | Array,
+    weights: Sequence[float] | Array | None = None,
+    coverage: float = 0.8,
+) -> float:
+    """The least standard deviation that, beside the `known` ones, puts `coverage` of the rows into P10-P90.
+
+    `errors` are log(predicted / measured); `weights` of the rows (None: equal).
+    """
+    size, beside = np.abs(np.asarray(errors)), np.asarray(known)
+    share = np.ones(len(size)) if weights is None else np.asarray(weights)
+    # The spread at which each row is just inside; then the weighted quantile of these.
+    needed = np.sqrt(np.maximum((size / Z90) ** 2 - beside**2, 0.0))
+    order = np.argsort(needed)
+    inside = np.cumsum(share[order]) >= (coverage - 1e-9) * share.sum()
+    return float(needed[order][np.argmax(inside)])
 
 
 def with_intervals(judged: Sequence[HeldOut], base: float | None = None) -> list[JudgedRow]:

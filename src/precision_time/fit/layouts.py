@@ -1,10 +1,10 @@
-"""Fits the factors of large-model steps to published ones (`data/published/measurements_llm.csv`).
+"""Fits the factors of large-model steps to published ones (`LARGE_TABLES`).
 
 Writes `timing/data/layout_scales.json`. Fitted are (see `timing.layout_costs`): how much slower a framework launches
 kernels than plain PyTorch, how host and device share a step in which neither is always ahead, how much compute slows
-beside collectives, the share of its network that the jobs of one cluster get, and the time of attention kernels that no
-table measures. Kernels and collectives keep the times of their own tables. Each factor has a prior, so that a factor
-that no row determines keeps its usual value.
+beside collectives, the share of its network that the jobs of one cluster get, and the time of kernels that no table
+measures: of attention, and of AMD's GPUs. Kernels and collectives keep the times of their own tables. Each factor has a
+prior, so that a factor that no row determines keeps its usual value.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_time.fit.cases import Case, layout_cases
-from precision_time.fit.folds import TRUSTED, UNSEEN_ARCHITECTURE, Z90
-from precision_time.fit.provenance import provenance
+from precision_time.fit.folds import TRUSTED, Z90, least_spread
+from precision_time.fit.provenance import provenance, sha256
 from precision_time.measurements.digest import digests_of
-from precision_time.measurements.repository import LARGE_STEPS
+from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.report.errors import ErrorStatistics, labels
@@ -50,6 +50,7 @@ class Factor:
     why: str
 
 
+_FLASH2 = "FlashAttention-2 without Hopper's instructions: up to 335 TFLOP/s on H100 (arXiv:2307.08691, section 4.1)"
 FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
     Factor("host_power.megatron-deepspeed", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
@@ -60,6 +61,12 @@ FACTORS: tuple[Factor, ...] = (
     Factor("attention.bwd.triton128", 1.6, 0.25, "the same at head size 128"),
     Factor("attention.fwd.triton64", 1.15, 0.15, "the same, forward (arXiv:2307.08691, figure 4)"),
     Factor("attention.fwd.triton128", 1.15, 0.15, "the same at head size 128"),
+    Factor("attention.fwd.flash2|hopper", 1.8, 0.25, _FLASH2),
+    Factor("attention.bwd.flash2|hopper", 1.8, 0.25, "the same, backward"),
+    Factor("attention.fwd.triton128|hopper", 2.0, 0.3, "Triton's of that time on Hopper: nothing measured"),
+    Factor("attention.bwd.triton128|hopper", 3.0, 0.3, "the same, backward"),
+    Factor("kernels.cdna3", 1.3, 0.3, "kernels of AMD's GPUs: no table measures them"),
+    Factor("attention.flash2|cdna3", 2.0, 0.4, "attention there, in addition: nothing measured"),
 )
 
 
@@ -225,7 +232,7 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     widenings = np.array([case.widening(constants) for case in cases])
     trusted = np.array([c.row.trust in TRUSTED for c in cases])
     errors = runs[HELD_OUT_BY_MODEL] - np.log([c.row.measured_s for c in cases])
-    log_spread = spread(errors[trusted], widenings[trusted])
+    log_spread = least_spread(errors[trusted], widenings[trusted])
     return Judgement(cases, fitted_on, at.theta, runs, log_spread, np.hypot(log_spread, widenings))
 
 
@@ -243,14 +250,24 @@ def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, ba
     return Fitted(at.theta, logs, slopes)
 
 
-def spread(errors: Array, widenings: Array) -> float:
-    """The base spread that, beside what each job adds, puts four of five held-out rows into P10-P90."""
-    low, high = 0.0, 0.5
-    for _ in range(30):
-        middle = (low + high) / 2
-        covered = float((np.abs(errors) <= Z90 * np.hypot(middle, widenings)).mean())
-        low, high = (middle, high) if covered < 0.8 else (low, middle)
-    return high
+def novelty(judged: Judgement) -> dict[str, float]:
+    """What is added to the spread of a job with something that no fitted row has, by what that is."""
+    folds = {"gpu": "GPU", "architecture": "GPU", "framework": "framework", "scale": "scale"}
+    errors = {name: (judged.runs[f"held out by {fold}"] - judged.measured) for name, fold in folds.items()}
+    kept = judged.trusted
+    return {name: round(least_spread(each[kept], judged.spreads[kept]), 4) for name, each in errors.items()}
+
+
+def seen(cases: Sequence[Case]) -> dict[str, Any]:
+    """What the fitted cases have (`JobFacts`)."""
+    values = {
+        "family": {c.row.family for c in cases},
+        "gpu": {c.cluster.gpu.name for c in cases},
+        "architecture": {c.cluster.gpu.arch for c in cases},
+        "precision": {c.row.precision for c in cases},
+        "framework": {c.job.framework for c in cases},
+    }
+    return {**{name: sorted(each) for name, each in values.items()}, "gpus": max(c.cluster.gpus for c in cases)}
 
 
 FIELDS = ("n", "mape", "median_ape", "signed_mean", "p90_ape", "coverage_p10_p90")
@@ -266,16 +283,23 @@ def summary(judged: Judgement) -> Table:
     return Table(["rows of trust A and B", *labels(FIELDS)], rows)
 
 
-def document(judged: Judgement, source: Path) -> dict[str, Any]:
-    """What `layout_scales.json` holds, fitted to the table `source`."""
+def read_rows(tables: Path) -> list[Row]:
+    """The rows of all tables of large models below `tables`."""
+    return [row for name in LARGE_TABLES for row in read_table(tables / name).rows]
+
+
+def document(judged: Judgement, tables: Path) -> dict[str, Any]:
+    """What `layout_scales.json` holds, fitted to the tables below `tables`."""
     costs = costs_of(judged.theta)
+    first, *others = (tables / name for name in LARGE_TABLES)
 
     def rounded(values: Mapping[str, float]) -> dict[str, float]:
         return {name: round(value, 4) for name, value in values.items()}
 
     return {
         "provenance": {
-            **provenance("layouts", source, len(judged.fitted_on)),
+            **provenance("layouts", first, len(judged.fitted_on)),
+            "other_tables": {path.name: sha256(path) for path in others},
             "row_digests": digests_of(c.row.digest for c in judged.fitted_on),
             "priors": {f.name: {"usual": f.usual, "width": f.width, "why": f.why} for f in FACTORS},
         },
@@ -286,23 +310,23 @@ def document(judged: Judgement, source: Path) -> dict[str, Any]:
             "traffic": rounded(costs.traffic),
             "network": rounded(costs.network),
             "attention": rounded(costs.attention),
+            "kernels": rounded(costs.kernels),
         },
         "interval": {
             "log_spread": round(judged.log_spread, 4),
-            "architectures": sorted({c.cluster.gpu.arch for c in judged.fitted_on}),
-            "unseen_architecture": UNSEEN_ARCHITECTURE,
+            "seen": seen(judged.fitted_on),
+            "novelty": novelty(judged),
         },
     }
 
 
 def run(tables: Path, judge_only: bool = False) -> None:
     """Fit the published steps below `tables`, print the errors held out, and write the factors unless `judge_only`."""
-    source = tables / LARGE_STEPS
     judged = judge(
-        read_table(source).rows, shipped(), lambda text: print(f"\r{text:40}", end="", file=sys.stderr, flush=True)
+        read_rows(tables), shipped(), lambda text: print(f"\r{text:40}", end="", file=sys.stderr, flush=True)
     )
     print(file=sys.stderr)
     print(summary(judged))
     if not judge_only:
-        write_shipped(OUTPUT, compact_json(document(judged, source)) + "\n")
+        write_shipped(OUTPUT, compact_json(document(judged, tables)) + "\n")
         print(f"{len(judged.theta)} factors from {len(judged.fitted_on)} rows -> {OUTPUT}", file=sys.stderr)

@@ -140,6 +140,10 @@ class Catalog:
         """The node of a catalog name, an alias, or a `system` of the measurement tables."""
         return _find(self.nodes, _node_names(self.nodes), plain_system(name), "node", name)
 
+    def has_node(self, name: str) -> bool:
+        """Whether `node` knows this name."""
+        return plain_system(name) in {plain(each) for each in self.nodes} | _node_names(self.nodes).keys()
+
     def fabric(self, name: str) -> Fabric:
         return _find(self.fabrics, {}, plain(name), "fabric", name)
 

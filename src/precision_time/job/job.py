@@ -7,6 +7,7 @@ of the named model, which capture fills in.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -50,7 +51,9 @@ LOSS_SCALES = ("dynamic", "static")
 MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
 RECOMPUTES = ("none", "selective", "full")
-FRAMEWORKS = ("pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan")
+FRAMEWORKS = (
+    "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan", "mxnet",
+)  # fmt: skip
 _FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
@@ -58,6 +61,17 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 _DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 _RECOMPUTE_ALIASES = {"activation_checkpointing": "full", "checkpoint": "full", "core_attn": "selective"}
 _FORMAT_ALIASES = {"channels_last": "nhwc", "channels_last_3d": "nhwc", "contiguous": "nchw"}
+
+
+_VERSION = re.compile(r"([1-9])\.([0-9]{1,2})(?:[.+a-z].{0,40})?")
+
+
+def torch_version(field: str, value: Any) -> str:
+    """The first two numbers of a version: "1.12" of "1.12.1+cu113"."""
+    found = _VERSION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise JobError(f'{field} {show(value)} is no version of PyTorch; give text in quotes such as "1.12" or "2.9"')
+    return f"{found[1]}.{int(found[2])}"
 
 
 def _mapping(field: str, value: Any) -> dict[str, Value]:
@@ -163,6 +177,11 @@ class Job:
         choice(FRAMEWORKS, _FRAMEWORK_ALIASES),
         "framework, which decides fused kernels and communication overhead",
     )
+    torch: str | None = option(
+        None,
+        optional(structured("text", torch_version)),
+        "version of PyTorch as text (default: a current one), which decides some kernels",
+    )
     no_sync: bool = option(True, SWITCH, "reduce gradients once per step (false: after every micro-step)")
     communication_dtype: str | None = option(
         None, optional(choice(DTYPES, _DTYPE_ALIASES)), "dtype of reduced gradients (default: the precision's)"
@@ -220,6 +239,19 @@ class Job:
     def precision_spec(self) -> Precision:
         """The dtypes of the precision; with a schedule, of its first entry."""
         return parse_precision(self.precision)
+
+    @property
+    def slow_groups(self) -> bool:
+        """Whether PyTorch is older than 1.12, whose grouped convolutions in nhwc take up to three times as long."""
+        return self._older_than(1, 12)
+
+    @property
+    def attention_kernel(self) -> str:
+        """The attention kernel; before 2.11 PyTorch's own choice was FlashAttention-2."""
+        return "flash2" if self.attention == "flash" and self._older_than(2, 11) else self.attention
+
+    def _older_than(self, *version: int) -> bool:
+        return self.torch is not None and tuple(map(int, self.torch.split("."))) < version
 
     @property
     def layout_spec(self) -> Layout:
@@ -319,6 +351,8 @@ class Job:
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:
                 parts.append(value)
+        if self.torch is not None:
+            parts.append(f"PyTorch {self.torch}")
         return " · ".join(parts)
 
 

@@ -121,7 +121,8 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     replicated = layout.data_ranks > 1
     wire = options.communication_dtype if replicated else None
     copied = replicated and layout.zero >= 2
-    ddp = replicated and options.framework == "pytorch" and not layout.zero  # divides as it copies into its buckets
+    divides = options.framework in ("pytorch", "mxnet")  # as they copy into buckets
+    ddp = replicated and divides and not layout.zero
     units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
     cut = Cut(
         layout.pp,

@@ -11,6 +11,8 @@ STEPS = Path("published") / "measurements.csv"
 """Published training steps in plain data parallelism, below the data folder."""
 LARGE_STEPS = Path("published") / "measurements_llm.csv"
 """Published training steps of large language models in other layouts."""
+LARGE_TABLES = (LARGE_STEPS, Path("published") / "measurements_llm_more.csv", Path("published") / "internevo.csv")
+"""All tables of such steps."""
 _MARKS = ("published", "kernels", "small_networks", "cloud-configurations")
 """Folders of which `data/` holds at least one."""
 

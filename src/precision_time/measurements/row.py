@@ -26,8 +26,14 @@ _OWN_NOVOGRAD = frozenset({"jasper-10x5dr"})
 """Published with NVIDIA's own NovoGrad in Python, tensor by tensor (QuartzNet with apex's fused one)."""
 _DROPS_OUT = frozenset({"megatron", "megatron-deepspeed"})
 """Frameworks whose default dropout is 0.1 (megatron/training/arguments.py, --hidden-dropout)."""
-_SYSTEM_OF = {("megatron-deepspeed", "a100-80gb-sxm"): "hgx-a100-4nic"}
-"""System of rows that give none, but whose source describes the network: vTrain's nodes have 8 GPUs and 800 Gb/s."""
+_SYSTEM_OF = {
+    ("megatron-deepspeed", "a100-80gb-sxm"): "hgx-a100-4nic",
+    ("internevo", "a100-80gb-sxm"): "hgx-a100-4roce100",
+}
+"""System of rows that give none, but whose source describes the network: vTrain's nodes have 8 GPUs and 800 Gb/s,
+InternEvo's 8 GPUs and 400 Gb/s."""
+_TORCH_OF = {"llm-foundry": "2.1", "torchtitan": "2.6"}
+"""Version of PyTorch of rows that give none, by the dates of their sources: older than its cuDNN attention."""
 _DEEPEP = frozenset({"deepseek-v3", "kimi-k2"})
 """Models whose Megatron-Bridge recipes dispatch tokens by DeepEP; rows of others name the dispatcher if it is one."""
 _REDUCED = (("gradients reduced in fp32", "float32"), ("gradients reduced in bf16", "bfloat16"))
@@ -106,10 +112,7 @@ def row_of(line: int, cells: Mapping[str, str], code: CodeRule = _DATA) -> Row:
         job=job,
         reason=reason,
         assumed=assumed,
-        setting=(
-            *(cells[name].lower() for name in _SETTING),
-            re.split(r"[@#]|:(?!//)", cells["source"])[0].strip(),  # repository or document
-        ),
+        setting=tuple(cells[name].lower() for name in _SETTING),
         digest=digest(cells, precision),
     )
 
@@ -150,14 +153,10 @@ def _layout(text: str, gpus: int, config: Mapping[str, Value]) -> tuple[str, Map
     return layout, config, []
 
 
-def _attention(kernel: str, framework: str, notes: str) -> str:
-    """Which fused kernel: llm-foundry has a Triton one, later the flash-attn package's; torchtitan's published runs,
-    too, are older than the PyTorch that takes cuDNN's by itself."""
-    if "flash-style triton" in notes:
-        return "triton"
-    if kernel in ("", "flash") and framework in ("llm-foundry", "torchtitan"):
-        return "flash2"
-    return kernel or "flash"
+def _torch(framework: str, notes: str) -> str | None:
+    """The version of PyTorch that notes name (pt112 is 1.12), or that a framework's published runs had."""
+    found = re.search(r"\bpt([12])([0-9]{1,2})\b", notes)
+    return f"{found[1]}.{int(found[2])}" if found else _TORCH_OF.get(framework)
 
 
 def _overlaps(framework: str, model: str, notes: str, layout: str) -> list[str]:
@@ -195,7 +194,7 @@ def _job(
     """The job, with the likeliest default of its framework in every field left empty, and those defaults."""
     notes = cells["notes"].lower()
     optimizer = cells["optimizer"] or None
-    implementation = _implementation(cells["framework"], optimizer, notes, entry)
+    implementation = cells["optimizer_impl"] or _implementation(cells["framework"], optimizer, notes, entry)
     taken = {
         "batch_size": str(entry.batch_size) if entry else "",
         "grad_accum": "1",
@@ -208,10 +207,15 @@ def _job(
         "execution": _EXECUTION.get(cells["framework"], "eager"),
     }
     assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
-    if implementation is not None and optimizer != "none":
+    if implementation is not None and optimizer != "none" and not cells["optimizer_impl"]:
         assumed.append(f"optimizer_impl {implementation}")
     if not cells["system"]:
         assumed.append("system: the usual one of that GPU")
+    torch = cells["torch"] or _torch(cells["framework"], notes)
+    if torch and not cells["torch"]:
+        assumed.append(f"torch {torch}")
+    if triton := "flash-style triton" in notes:
+        assumed.append("attention triton")
     layout, config, implied = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
     assumed += implied
     if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
@@ -236,10 +240,11 @@ def _job(
         optimizer=optimizer,
         optimizer_impl=implementation,
         memory_format=cells["memory_format"] or "nchw",
-        attention=_attention(cells["attention"], cells["framework"], notes),
+        attention="triton" if triton else cells["attention"] or "flash",
         recompute=cells["recompute"] or "none",
         execution=cells["execution"] or taken["execution"],
         framework=framework,
+        torch=torch,
         no_sync="no no_sync" not in notes,
         communication_dtype=next((dtype for phrase, dtype in _REDUCED if phrase in notes), None),
         code=code,

@@ -24,7 +24,8 @@ REQUIRED = ("model", "gpu", "precision", "step_time_s")
 """Columns that every table must have; every other column may be missing or empty."""
 OPTIONAL = (
     "id", "source", "trust", "framework", "execution", "model_config", "input", "batch_size", "grad_accum", "gpus",
-    "nodes", "system", "parallelism", "optimizer", "memory_format", "attention", "recompute", "notes",
+    "nodes", "system", "parallelism", "optimizer", "memory_format", "attention", "recompute", "torch",
+    "optimizer_impl", "notes",
 )  # fmt: skip
 COUNTS = ("batch_size", "grad_accum", "gpus", "nodes")
 LARGEST_COUNT = 10**12

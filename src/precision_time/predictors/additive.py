@@ -233,7 +233,7 @@ class Additive:
     def _timed(self, job: Job, cluster: Cluster) -> tuple[LocalStep, TimedSignatures, WorkOptions]:
         """The rank's operators with their times from the device file or the curves, on one GPU."""
         local = local_step(job, cluster.gpu.device_type)
-        options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc")
+        options = WorkOptions(job.precision_spec.tf32, job.memory_format == "nhwc", job.slow_groups)
         return local, time_signatures(local.kinds, _where(job, alone=True), options, job.execution, _CURVES), options
 
     def _looked_up(self, jobs: Sequence[Job]) -> tuple[int, float]:

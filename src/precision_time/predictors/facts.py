@@ -171,7 +171,7 @@ def _count(job: Job) -> Facts:
     precision = job.precision_spec
     cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
-    options = WorkOptions(tf32=precision.tf32, channels_last=job.memory_format == "nhwc")
+    options = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
     return _facts(job, _step(job, cluster, options), cluster, options)
 
 

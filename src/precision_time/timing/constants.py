@@ -1,7 +1,8 @@
 """Factors fitted on whole training steps: written by `fit.steps` and `fit.layouts`, read by `time_program`.
 
-`scales` multiply kernel time by "family|arch|dtype class" (see `KernelModel`). `execution` multiplies all kernel time
-of an execution mode. `host` multiplies the host's costs (operator, tensor), `ranks` jitter and host contention.
+`factors` multiply compute, memory and helper time of kernels (see `KernelFactors`), `scales` all kernel time by
+"family|arch|dtype class" (see `KernelModel`), `execution` that of an execution mode. `host` multiplies the host's costs
+(operator, tensor), `ranks` jitter and host contention.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 from precision_time.timing.host import HostCosts
+from precision_time.timing.kernel_factors import NO_FACTORS, KernelFactors
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.layout_costs import LayoutCosts, shipped_layout_costs
 from precision_time.timing.parameters import read_data
@@ -27,11 +29,17 @@ class StepConstants:
     host: Mapping[str, float] = field(default_factory=dict)
     ranks: Mapping[str, float] = field(default_factory=dict)
     layouts: LayoutCosts = field(default_factory=LayoutCosts)
+    factors: KernelFactors = NO_FACTORS
 
     @cached_property
     def kernels(self) -> KernelModel:
-        attention = {f"attention.{variant}|*|*": factor for variant, factor in self.layouts.attention.items()}
-        return KernelModel(scales={**self.scales, **attention})
+        layouts = self.layouts
+        attention = {
+            f"attention.{variant}{'' if '|' in variant else '|*'}|*": factor
+            for variant, factor in layouts.attention.items()
+        }
+        chips = {f"*|{arch}|*": factor for arch, factor in layouts.kernels.items()}
+        return KernelModel(scales={**self.scales, **attention, **chips}, factors=self.factors)
 
     def execution_factor(self, execution: str) -> float:
         return float(self.execution.get(execution, 1.0))
@@ -59,4 +67,4 @@ def shipped() -> StepConstants:
     content = read_data("step_scales.json")
     parts = ("scales", "execution", "host", "ranks")
     scales, execution, host, ranks = (content.get(name, {}) for name in parts)
-    return StepConstants(scales, execution, host, ranks, shipped_layout_costs())
+    return StepConstants(scales, execution, host, ranks, shipped_layout_costs(), KernelFactors.shipped())

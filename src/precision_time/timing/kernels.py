@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from precision_time.bounded_cache import bounded
 from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
+from precision_time.timing.kernel_factors import SIZE, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import CONV_DEPTHWISE, FUSABLE_FAMILIES, WINOGRAD, Work
 from precision_time.timing.work_table import WorkTable
@@ -102,13 +103,19 @@ class KernelModel:
     """Seconds of works on a device.
 
     `scales` maps "family|arch|dtype_class" (a part may be "*", the family may carry its variant:
-    "conv.wgrad") to a factor on the time above the launch, the most specific key wins; default: the shipped
-    whole-step factors. `fitted` replaces the shipped parameters (used by the fit itself for held-out
-    evaluation).
+    "conv.wgrad") to a factor on the time above the launch, the most specific key wins, and "*|arch|*" multiplies;
+    default: the shipped whole-step factors. `factors` are those on compute, memory and helper time; default: the
+    shipped ones where `scales` are, else none. `fitted` replaces the shipped parameters (used by the fit itself for
+    held-out evaluation).
     """
 
-    def __init__(self, scales: Mapping[str, float] | None = None, fitted: Mapping[str, Any] | None = None) -> None:
-        self._book = ParameterBook(fitted=fitted, scales=scales)
+    def __init__(
+        self,
+        scales: Mapping[str, float] | None = None,
+        fitted: Mapping[str, Any] | None = None,
+        factors: KernelFactors | None = None,
+    ) -> None:
+        self._book = ParameterBook(fitted=fitted, scales=scales, factors=factors)
 
     def seconds(self, works: Sequence[Work] | WorkTable, gpu: Device) -> KernelTimes:
         """Seconds of works on one device."""
@@ -118,45 +125,95 @@ class KernelModel:
     def seconds_on(self, works: WorkTable, gpus: Sequence[Device]) -> KernelTimes:
         """Seconds of works on several devices, found together: arrays hold a row for each device."""
         known = _classes_on(self._book, works.classes, tuple(gpus), len(works.rivals) > 0)
-        at, bandwidth, sms = works.class_of, known.bandwidth, known.sms
-        peaks, p = known.peaks[:, at], known.values[:, :, at]
-        compute = works.flops / known.units[:, at]
-        if len(i := works.tiled):
-            products = matmul_seconds(works.shape[:, i], p[:, :, i], peaks[:, i], sms, bandwidth)
-            compute[:, i] = works.repeats[i] * products
-        if len(i := works.attention):
-            compute[:, i] = attention_seconds(works.shape[:, i], works.flops[i], p[:, :, i], peaks[:, i], sms)
-        busy = combine(compute, works.bytes / (bandwidth * p[_MEMORY]), p[_POWER])
-        helpers = works.serial_bytes / (bandwidth * TRANSPOSE_SHARE)
-        if len(i := works.rivals):
-            q = known.rivals[:, :, at[i]]
-            products = matmul_seconds(works.rival_shape, q, peaks[:, i], sms, bandwidth)
-            busy[:, i] = np.minimum(busy[:, i], products + works.rival_bytes / (bandwidth * q[_MEMORY]))
-        for grid, tables, start in known.corrections:
-            first = start[:, at]
-            rows, columns = np.nonzero((first >= 0) & works.covered)
-            if len(rows):
-                found = busy[rows, columns]
-                factor = grid.log2_factor(tables, first[rows, columns], found, works, columns)
-                busy[rows, columns] = found * np.exp2(factor)
-        traffic = works.bytes / bandwidth
-        operations = works.floor_flops / peaks
-        floor = np.maximum(operations, traffic)
-        busy *= known.scale[:, at]
-        helpers *= known.helper_scale[:, at]
+        at, bandwidth = works.class_of, known.bandwidth
+        parts = _parts(works, known)
+        by_compute, by_memory, by_helpers = multipliers(known.factors, works)
+        busy = parts.busy(by_compute, by_memory) * known.scale[:, at]
+        helpers = parts.helpers * by_helpers * known.helper_scale[:, at]
         # A kernel of FUSABLE_FAMILIES can be the epilogue of its producer or the prologue of its consumer, so only its
         # operations count. Of the others' traffic, what the cache holds of the operands before the kernel and of the
         # results after it need not pass through memory.
         passing = np.where(known.apart[at], np.maximum(works.bytes - known.cached, 0.0), 0.0)
         return KernelTimes(
-            np.maximum(busy + helpers, floor) + works.launches * p[_START],
-            floor,
-            np.maximum(operations, passing / bandwidth),
+            np.maximum(busy + helpers, parts.floor) + parts.start,
+            parts.floor,
+            np.maximum(parts.operations, passing / bandwidth),
             known.source[:, at],
             known.log_spread[:, at],
             helpers,
             known.of_device[:, at],
         )
+
+    def parts(self, works: WorkTable, gpu: Device) -> KernelParts:
+        """What the seconds of works on a device are made of, without any factor from whole steps."""
+        return _parts(works, _classes_on(self._book, works.classes, (gpu,), len(works.rivals) > 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelParts:
+    """Seconds of the parts of kernels as their tables time them, devices x works.
+
+    rival       of a cheaper algorithm that the library may choose; infinite where there is none
+    correction  the factor of the measured deviation from the curve
+    power       how compute and memory overlap
+    operations  the compute floor; `floor`: both floors
+    log_spread  standard deviation of log(seconds)
+    """
+
+    compute: Array
+    memory: Array
+    rival: Array
+    correction: Array
+    power: Array
+    helpers: Array
+    start: Array
+    operations: Array
+    floor: Array
+    log_spread: Array
+
+    def busy(self, by_compute: Array | float = 1.0, by_memory: Array | float = 1.0) -> Array:
+        """Seconds between launch and end without helpers, with factors on compute and memory."""
+        direct = combine(self.compute * by_compute, self.memory * by_memory, self.power)
+        result: Array = np.minimum(direct, self.rival * by_compute) * self.correction
+        return result
+
+
+def _parts(works: WorkTable, known: _Classes) -> KernelParts:
+    at, bandwidth, sms = works.class_of, known.bandwidth, known.sms
+    peaks, p = known.peaks[:, at], known.values[:, :, at]
+    compute = works.flops / known.units[:, at]
+    if len(i := works.tiled):
+        products = matmul_seconds(works.shape[:, i], p[:, :, i], peaks[:, i], sms, bandwidth)
+        compute[:, i] = works.repeats[i] * products
+    if len(i := works.attention):
+        compute[:, i] = attention_seconds(works.shape[:, i], works.flops[i], p[:, :, i], peaks[:, i], sms)
+    memory = works.bytes / (bandwidth * p[_MEMORY])
+    rival, correction = np.full_like(compute, np.inf), np.ones_like(compute)
+    if len(i := works.rivals):
+        q = known.rivals[:, :, at[i]]
+        products = matmul_seconds(works.rival_shape, q, peaks[:, i], sms, bandwidth)
+        rival[:, i] = products + works.rival_bytes / (bandwidth * q[_MEMORY])
+    if known.corrections:
+        busy = np.minimum(combine(compute, memory, p[_POWER]), rival)
+        for grid, tables, start in known.corrections:
+            first = start[:, at]
+            rows, columns = np.nonzero((first >= 0) & works.covered)
+            if len(rows):
+                found = grid.log2_factor(tables, first[rows, columns], busy[rows, columns], works, columns)
+                correction[rows, columns] = np.exp2(found)
+    operations = works.floor_flops / peaks
+    return KernelParts(
+        compute,
+        memory,
+        rival,
+        correction,
+        p[_POWER],
+        works.serial_bytes / (bandwidth * TRANSPOSE_SHARE),
+        works.launches * p[_START],
+        operations,
+        np.maximum(operations, works.bytes / bandwidth),
+        known.log_spread[:, at],
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +222,7 @@ class _Classes:
 
     units        FLOP/s of the units that the class runs on
     values       parameters; `rivals`: those of Winograd, where the table has works with such an alternative
+    factors      `KernelFactors.vector`: devices x classes x numbers
     apart        by class: whether its operands pass through memory in any implementation
     cached       by device: bytes that its cache holds before and after a kernel
     corrections  measured deviations: their knots, the tables of all devices that have some, and where those of the
@@ -178,6 +236,7 @@ class _Classes:
     units: Array
     values: Array
     rivals: Array
+    factors: Array
     scale: Array
     helper_scale: Array
     source: NDArray[np.int8]
@@ -226,6 +285,7 @@ def _classes_on(
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,
         rivals=parameters(resolved([WINOGRAD] * len(classes))) if rivals else values,
+        factors=np.array([r.factors for r in found]).reshape(*shape, SIZE),
         scale=table(r.scale for r in found),
         helper_scale=table(r.helper_scale for r in found),
         source=table((r.source for r in found), np.int8),

@@ -44,7 +44,8 @@ class LayoutCosts:
     host_power     framework -> p (see `FrameworkOverhead`)
     overlap        scale on how much compute slows beside communication (see `overlap`)
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
-    attention      kernel variant ("bwd.triton128") -> factor on its time
+    attention      kernel variant ("bwd.triton128"), or "variant|architecture" -> factor on its time
+    kernels        architecture -> factor on the time of all kernels, where no table measures its kernels
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class LayoutCosts:
     traffic: Mapping[str, float] = field(default_factory=dict)
     network: Mapping[str, float] = field(default_factory=dict)
     attention: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, float] = field(default_factory=dict)
 
     def overhead(self, framework: str) -> FrameworkOverhead:
         """The effect of a framework on host and kernel times."""

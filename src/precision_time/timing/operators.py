@@ -117,6 +117,9 @@ def _vector_product(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=float_dtype(kind), flops=flops)]
 
 
+BEFORE_1_12 = "-old"
+"""After the layout of a grouped convolution in nhwc as PyTorch before 1.12 runs it."""
+
 # --- convolutions -----------------------------------------------------------------------------------------------
 
 
@@ -134,7 +137,7 @@ def _convolution(
         passes = [swap[p] for p in passes]
     layout = "nhwc" if options.channels_last else "nchw"
     dilated = any(d > 1 for d in kind.ints_attr("dilation"))
-    return [
+    found = [
         conv_work(
             Convolution(
                 x.shape[0], x.shape[1], y.shape[1], x.shape[2:], y.shape[2:], kernel, stride, groups, dilated=dilated
@@ -146,6 +149,9 @@ def _convolution(
         )
         for direction in passes
     ]
+    if options.slow_groups and options.channels_last and groups > 1:
+        found = [replace(work, variant=f"{work.variant}{BEFORE_1_12}") for work in found]
+    return found
 
 
 @register("aten.convolution", "aten._convolution", "aten.cudnn_convolution")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import shipped_file
 from precision_time.timing.corrections import Correction
 from precision_time.timing.curves import INDEX, PARAMETERS, Array
+from precision_time.timing.kernel_factors import NO_FACTORS, SIZE, KernelClass, KernelFactors
 from precision_time.timing.work import (
     ATTENTION,
     CONV,
@@ -76,6 +77,9 @@ _SIBLING_SPREAD = 0.075
 _POWER_EXPONENT = 0.5
 
 
+NO_FACTOR = np.zeros(SIZE)
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """The parameters of one class of work on one device, their source and the spread of log(time)."""
@@ -90,10 +94,12 @@ class Resolved:
     """The correction of this family and dtype class, where it was measured."""
     of_device: bool = False
     """Whether they were fitted on the very device, and not on another one."""
+    factors: Array = field(default_factory=lambda: NO_FACTOR)
+    """`KernelFactors.vector` of the class."""
 
     def held_bytes(self) -> int:
         """Bytes of memory, without the correction, which others share."""
-        return 400
+        return 400 + self.factors.nbytes
 
 
 @cache
@@ -149,7 +155,11 @@ class ParameterBook:
         fitted: Mapping[str, Any] | None = None,
         priors: Mapping[str, Any] | None = None,
         scales: Mapping[str, float] | None = None,
+        factors: KernelFactors | None = None,
     ) -> None:
+        if factors is None:
+            factors = KernelFactors.shipped() if scales is None else NO_FACTORS
+        self._factors = factors
         self._sets: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get("sets", {})
         self._corrections: Mapping[str, Any] = (read_data("kernels.json") if fitted is None else fitted).get(
             "corrections", {}
@@ -187,6 +197,9 @@ class ParameterBook:
         helpers, _ = self._scale(HELPERS, "", arch, dtype_class, fitted_on)
         scale, pattern = self._scale(family, variant, arch, dtype_class, fitted_on)
         base = replace(own or base, scale=scale, helper_scale=helpers)
+        if own is None:  # factors were learned where kernels are not measured by this project
+            vector = self._factors.vector(KernelClass(family, variant, dtype_class, arch, kernel_name))
+            base = replace(base, factors=vector)
         # a factor of this very architecture was learned from whole steps; a "*" one is carried over
         return replace(base, source=LEARNED) if f"|{arch}|" in pattern else base
 
@@ -203,12 +216,14 @@ class ParameterBook:
     def _scale(self, family: str, variant: str, arch: str, dtype_class: str, only: str = "") -> tuple[float, str]:
         """The whole-step factor of a class of work, and the key it has it from (empty: it has none).
 
-        `only` this architecture's, where its kernels are measured: others' were fitted where these were guesses.
+        `only` this architecture's, where its kernels are measured: others' were fitted where these were guesses. A
+        factor on all kernels of an architecture ("*|arch|*") multiplies.
         """
+        every = float(self._scales.get(f"*|{arch}|*", 1.0))
         for pattern in _patterns(family, variant, arch, dtype_class):
             if pattern in self._scales and (not only or f"|{only}|" in pattern):
-                return float(self._scales[pattern]), pattern
-        return 1.0, ""
+                return every * float(self._scales[pattern]), pattern
+        return every, ""
 
     def _measured(
         self, base: Resolved, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str

@@ -11,10 +11,13 @@ from precision_time.timing.work import Work
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """What the job decides about kernels: TF32 for float32 products, channels-last storage."""
+    """What the job decides about kernels: TF32 for float32 products, channels-last storage, and whether grouped
+    convolutions of the latter are those of PyTorch before 1.12.
+    """
 
     tf32: bool = False
     channels_last: bool = False
+    slow_groups: bool = False
 
 
 Rule = Callable[[OpSignature, WorkOptions], list[Work]]

@@ -72,12 +72,17 @@ def group_seconds(timed: TimedSignatures, arch: str) -> dict[Key, float]:
     table = timed.works.table
     seconds = timed.work_s * timed.calls_per_kind[timed.works.owner]
     count = len(table.classes)
-    per_class = np.bincount(table.class_of, weights=seconds, minlength=count)
-    helping = np.bincount(table.class_of, weights=seconds * timed.work_helpers, minlength=count)
+    per_class, helping = (
+        np.asarray(np.bincount(table.class_of, weights=each, minlength=count), dtype=np.float64)
+        for each in (seconds, seconds * timed.work_helpers)
+    )
+    return seconds_by_group(table.classes, per_class, helping, arch)
+
+
+def seconds_by_group(classes: Sequence[tuple[str, ...]], seconds: Array, helping: Array, arch: str) -> dict[Key, float]:
+    """Seconds of classes of works, and of helper kernels among them, by group, architecture and dtype class."""
     seconds_of: dict[Key, float] = {}
-    for (family, variant, _, kind), spent, helped in zip(
-        table.classes, per_class.tolist(), helping.tolist(), strict=True
-    ):
+    for (family, variant, _, kind), spent, helped in zip(classes, seconds.tolist(), helping.tolist(), strict=True):
         group = _GROUP_OF.get(family) or _GROUP_OF.get(f"{family}.{variant.rpartition('.')[2]}")
         for name, part in ((group, spent - helped), (HELPERS, helped)):
             if name is not None and part:

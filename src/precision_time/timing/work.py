@@ -19,6 +19,7 @@ CONV_DILATED = "conv_dilated"  # cuDNN picks from far fewer kernels once the tap
 CONV_1D = "conv_1d"  # images one row high, dilated or not: cuDNN runs the kernels it has for two dimensions
 HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
+CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_DEPTHWISE})
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, RNN})
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
 """Features of convolutions with equal products that still differ: batch, output positions, kernel size, stride."""

@@ -71,6 +71,25 @@ class WorkTable:
             operators=self.operators,
         )
 
+    def chosen(self, at: NDArray[np.intp]) -> WorkTable:
+        """The works at these positions, in that order, with the classes that they have."""
+        used, class_of = np.unique(self.class_of[at], return_inverse=True)
+        place = np.full(len(self), -1)
+        place[self.rivals] = np.arange(len(self.rivals))
+        rivals = np.flatnonzero(place[at] >= 0)
+        of_rival = place[at][rivals]
+        return WorkTable(
+            classes=tuple(self.classes[number] for number in used.tolist()),
+            class_of=class_of.astype(np.intp),
+            tiled=np.flatnonzero(np.isin(at, self.tiled)),
+            attention=np.flatnonzero(np.isin(at, self.attention)),
+            rivals=rivals,
+            rival_shape=self.rival_shape[:, of_rival],
+            rival_bytes=self.rival_bytes[of_rival],
+            **{name: getattr(self, name)[..., at] for name in _OF_WORKS},
+            operators=tuple(self.operators[i] for i in at.tolist()) if self.operators else (),
+        )
+
     @classmethod
     def joined(cls, tables: Sequence[WorkTable]) -> WorkTable:
         """One table of the works of all tables in order, equal to `from_works` of all of them."""

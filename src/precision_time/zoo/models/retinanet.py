@@ -1,8 +1,9 @@
 """RetinaNet on ResNeXt-50 32x4d, the single-stage detector of MLPerf training 2.0 and later.
 
 Lin et al. 2017 (arXiv:1708.02002) as in the MLPerf reference: frozen batch norm, stem and first stage
-frozen, P3..P7. The reference loops over the images of a batch in its loss; here the same arithmetic is
-done on the whole batch at once, with masks where it selects rows. Every image has `objects` boxes.
+frozen, P3..P7. Batch norm is one kernel in the dtype of the images, as the submissions have it. The reference
+loops over the images of a batch in its loss; here the same arithmetic is done on the whole batch at once,
+with masks where it selects rows. Every image has `objects` boxes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from precision_time.zoo.models.pyramid import (
     take,
 )
 from precision_time.zoo.models.resnet import ResNet
-from precision_time.zoo.models.vision_common import FrozenBatchNorm2d, image, spatial
+from precision_time.zoo.models.vision_common import OneKernelFrozenBatchNorm2d, image, spatial
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 ANCHORS_PER_CELL = 9
@@ -40,7 +41,7 @@ class RetinaNet(nn.Module):
     def __init__(self, classes: int, groups: int, group_width: int) -> None:
         super().__init__()
         self.classes = classes
-        self.body = ResNet(50, groups=groups, group_width=group_width, norm=FrozenBatchNorm2d)
+        self.body = ResNet(50, groups=groups, group_width=group_width, norm=OneKernelFrozenBatchNorm2d)
         self.body.freeze(1)
         self.pyramid = FeaturePyramid(self.body.widths[1:], extra="convs")
         self.score = head(classes)

@@ -93,7 +93,19 @@ class FrozenBatchNorm2d(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def scale_and_shift(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The constant terms per channel."""
         scale = self.weight * (self.running_var + self.eps).rsqrt()
-        shift = self.bias - self.running_mean * scale
+        return scale, self.bias - self.running_mean * scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.scale_and_shift()
         return x * scale[:, None, None] + shift[:, None, None]
+
+
+class OneKernelFrozenBatchNorm2d(FrozenBatchNorm2d):
+    """The same in the dtype of the images, as one kernel: as submissions to MLPerf script it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, shift = (each[:, None, None].to(x.dtype) for each in self.scale_and_shift())
+        return torch.addcmul(shift, x, scale)

@@ -1,0 +1,397 @@
+"""Fits the factors on kernels (`timing.kernel_factors`) to published training steps of hundreds of networks.
+
+Writes `timing/data/kernel_factors.json`. The terms are those under which the measured steps are most likely: a step is
+the sum of its kernels, each with its factors, and of what no kernel takes. Errors of rows of one model family on one
+architecture in one precision, memory format and framework share an effect; rows of large families weigh less; errors
+beyond 1.5 standard deviations count linearly (Huber).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import minimize
+
+from precision_time.estimate.spread import SpreadTerms, widening
+from precision_time.fit.provenance import provenance, sha256
+from precision_time.fit.traced import ROWS, TABLES, WORKS, Traced, read
+from precision_time.hardware.catalog import default_catalog
+from precision_time.measurements.digest import digests_of
+from precision_time.measurements.row import Row
+from precision_time.report.errors import ErrorStatistics, labels
+from precision_time.report.table import Table
+from precision_time.report.write import compact_json
+from precision_time.shipped import write_shipped
+from precision_time.timing.corrections import place
+from precision_time.timing.curves import Array
+from precision_time.timing.kernel_factors import (
+    AXES,
+    COMPUTE,
+    FILE,
+    HELPING,
+    LARGEST,
+    MEMORY,
+    NO_FACTORS,
+    PARTS,
+    KernelClass,
+    KernelFactors,
+    curves,
+    sizes,
+    terms,
+)
+from precision_time.timing.kernels import KernelModel, KernelParts
+from precision_time.timing.step_factors import Openness, seconds_by_group
+from precision_time.timing.work import CONVOLUTIONS
+
+OUTPUT = Path(__file__).parent.parent / "timing" / "data" / FILE
+SHARED = 0.15
+"""Standard deviation of the effect that rows of one family, architecture, precision and format share: chosen."""
+SHARED_ELSEWHERE = 0.2
+"""The same for rows of another framework than PyTorch, whose libraries fuse and choose kernels otherwise: chosen."""
+OWN = {"A": 0.08, "B": 0.10, "C": 0.30}
+"""Standard deviations of a row's own error, by trust."""
+CROWDING = 0.35
+"""A row weighs as many rows of its family as there are to the power of minus this: chosen."""
+HUBER = 1.5
+RESTARTS = 4
+LAUNCH_SPREAD = 0.3
+"""Standard deviation of the log of what a step takes besides kernels: chosen."""
+MOST_OTHER = 0.3
+"""Rows whose step is to a larger share no kernels say little about kernels and are left out."""
+LEAST_PER_CALL_S = {"torchvision_gpus.csv": 200e-6}
+"""Rows with shorter kernels than this on average are left out: the old hosts of this table launch that slowly."""
+LEAST_PER_CALL_DEFAULT_S = 20e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Design:
+    """Slopes of the log factors of every work over the terms, by part; terms by name with their prior deviations."""
+
+    names: list[str]
+    widths: Array
+    slopes: dict[str, Any]
+    transposed: dict[str, Any]
+    knots: dict[str, tuple[int, int]]
+    """First column and number of knots of every curve."""
+
+
+class Steps:
+    """Traced rows prepared for fits: what their kernels take without factors, and the design of the factors."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced = traced
+        self.rows = traced.rows
+        catalog = default_catalog()
+        gpus = [catalog.gpu(name) for name in traced.gpu]
+        self.arch = [gpu.arch for gpu in gpus]
+        self.parts = _parts(traced, gpus)
+        self.classes, self.class_of = _classes(traced, gpus)
+        self.design = _design(traced, self.classes, self.class_of)
+        self.convolves = np.array([of.family in CONVOLUTIONS for of in self.classes])[self.class_of]
+        self.measured = np.array([row.measured_s for row in self.rows])
+        self.keys = [
+            f"{row.family}|{self.arch[case]}|{row.precision}|{row.job.memory_format if row.job else ''}|{row.framework}"
+            for row, case in zip(self.rows, traced.case.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows that say something about kernels."""
+        plain = self.seconds(np.zeros(len(self.design.names)))
+        other = np.abs(self.traced.other_s) < MOST_OTHER * plain
+        calls = np.bincount(self.traced.of_case, weights=self.traced.table.launches * self.traced.calls)
+        per_call = self.measured / np.maximum(calls[self.traced.case], 1.0)
+        least = np.array([LEAST_PER_CALL_S.get(_table_of(row), LEAST_PER_CALL_DEFAULT_S) for row in self.rows])
+        return np.asarray(other & (per_call > least))
+
+    def seconds(self, theta: Array) -> Array:
+        """Predicted seconds of every row with these log factors."""
+        return np.asarray(self._kernels(theta)[0][self.traced.case] + self.traced.other_s)
+
+    def _kernels(self, theta: Array) -> tuple[Array, dict[str, Array]]:
+        """Kernel seconds of every job, and the slope of every work's seconds over the log factor of each part."""
+        seconds, _, slopes = self._works(theta)
+        of_job = np.bincount(self.traced.of_case, weights=seconds, minlength=len(self.arch))
+        return np.asarray(of_job, dtype=np.float64), slopes
+
+    def _works(self, theta: Array) -> tuple[Array, Array, dict[str, Array]]:
+        """Seconds of every work, those of helpers among them, and the slopes over the log factor of each part."""
+        design, parts, calls = self.design, self.parts, self.traced.calls
+        raw = {part: design.slopes[part] @ theta for part in PARTS}
+        logs = {part: np.clip(log, -LARGEST, LARGEST) for part, log in raw.items()}
+        logs[COMPUTE] = np.where(self.convolves, logs[COMPUTE], logs[MEMORY])
+        compute, memory = parts.compute * np.exp(logs[COMPUTE]), parts.memory * np.exp(logs[MEMORY])
+        high = np.maximum(np.maximum(compute, memory), 1e-30)
+        by_compute, by_memory = (compute / high) ** parts.power, (memory / high) ** parts.power
+        total = np.maximum(by_compute + by_memory, 1e-30)
+        direct, weight = high * total ** (1.0 / parts.power), by_compute / total
+        rival = parts.rival * np.exp(logs[COMPUTE])
+        busy = np.minimum(direct, rival) * parts.correction
+        weight = np.where(rival < direct, 1.0, weight)
+        helping = parts.helpers * np.exp(logs[HELPING])
+        free = calls * (busy + helping > parts.floor)
+        seconds = calls * (np.maximum(busy + helping, parts.floor) + parts.start)
+        of_memory = np.where(self.convolves, 1.0 - weight, 1.0)
+        slopes = {
+            COMPUTE: free * busy * np.where(self.convolves, weight, 0.0),
+            MEMORY: free * busy * of_memory,
+            HELPING: free * helping,
+        }
+        moving = {part: slope * (np.abs(raw[part]) < LARGEST) for part, slope in slopes.items()}
+        return seconds, calls * helping, moving
+
+    def widening(self, openness: Openness) -> Array:
+        """What the job of every row adds to the standard deviation of log(step time), as `estimate.spread` has it.
+
+        All seconds besides kernels count as launches. `openness`: what whole steps leave open of the step factors.
+        """
+        work_s, helping, _ = self._works(self.full)
+        jobs, classes, table = len(self.arch), self.traced.table.classes, self.traced.table
+        place = self.traced.of_case * len(classes) + table.class_of
+
+        def by_class(values: Array) -> Array:
+            sums = np.bincount(place, weights=values, minlength=jobs * len(classes))
+            return np.asarray(sums.reshape(jobs, len(classes)), dtype=np.float64)
+
+        spent, helped = by_class(work_s), by_class(helping)
+        kernel = np.sqrt((by_class(work_s * self.parts.log_spread) ** 2).sum(axis=1))
+        other = np.zeros(jobs)
+        other[self.traced.case] = np.maximum(self.traced.other_s, 0.0)
+        step = spent.sum(axis=1) + other
+        found = np.zeros(jobs)
+        for job in range(jobs):
+            used = np.flatnonzero(spent[job])
+            groups = seconds_by_group([classes[i] for i in used], spent[job, used], helped[job, used], self.arch[job])
+            factors = openness.log_spread(groups, step[job])
+            share = other[job] / step[job]
+            found[job] = widening(SpreadTerms(kernel[job] / step[job], factors, share, LAUNCH_SPREAD, 0.0, 0.0))
+        return np.asarray(found[self.traced.case])
+
+    def fit(self, train: NDArray[np.bool_], start: Array | None = None, iterations: int = 120) -> Array:
+        """The most likely log factors given the rows of `train` (a mask); `start`: log factors to begin with."""
+        at = np.flatnonzero(train & self.usable)
+        keys = [self.keys[i] for i in at]
+        crowd = Counter(keys)
+        cells, cell = np.unique(keys, return_inverse=True)
+        weight = np.array([crowd[key] for key in keys], dtype=np.float64) ** -CROWDING
+        own = np.array([OWN.get(self.rows[i].trust, OWN["C"]) for i in at])
+        shared_of = np.array([SHARED if key.endswith("|pytorch") else SHARED_ELSEWHERE for key in cells])
+        case, other, target = self.traced.case[at], self.traced.other_s[at], np.log(self.measured[at])
+        widths, count = self.design.widths, len(self.design.widths)
+
+        def loss(z: Array) -> tuple[float, Array]:
+            kernels, slopes = self._kernels(z[:count] * widths)
+            step = np.maximum(kernels[case] + other, 1e-6)
+            error = (np.log(step) - target + (shared_of * z[count:])[cell]) / own
+            inside = np.abs(error) <= HUBER
+            cost = np.where(inside, 0.5 * error**2, HUBER * np.abs(error) - 0.5 * HUBER**2)
+            pull = weight * np.clip(error, -HUBER, HUBER) / own
+            of_job = np.bincount(case, weights=pull / step, minlength=len(kernels))[self.traced.of_case]
+            gradient = sum(self.design.transposed[part] @ (slopes[part] * of_job) for part in PARTS)
+            shared = shared_of * np.bincount(cell, weights=pull, minlength=len(cells))
+            total = float(weight @ cost) + 0.5 * float(z @ z)
+            return total, np.concatenate([gradient * widths, shared]) + z
+
+        first = np.zeros(count + len(cells))
+        if start is not None:
+            first[:count] = start / widths
+        options = {"maxiter": iterations, "maxcor": 20, "ftol": 1e-6}
+        for _ in range(RESTARTS):  # a line search can end at a kink, where a kernel reaches its floor
+            found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+            first = found.x
+            if found.success:
+                break
+        return np.asarray(first[:count] * widths, dtype=np.float64)
+
+    @cached_property
+    def full(self) -> Array:
+        """The log factors fitted to all rows."""
+        return self.fit(np.ones(len(self.rows), dtype=np.bool_))
+
+    def without(self, left_out: Sequence[bool] | NDArray[np.bool_]) -> Array:
+        """The log factors fitted without some rows. The search begins at those of all rows, which decides nothing."""
+        return self.fit(~np.asarray(left_out, dtype=np.bool_), self.full, iterations=40)
+
+    def factors_without(self, left_out: Sequence[bool]) -> KernelFactors:
+        """The factors fitted without some rows (a mask)."""
+        return self.factors(self.without(left_out))
+
+    def factors(self, theta: Array) -> KernelFactors:
+        """These log factors as kernel timing reads them; what changes no time by 0.1 % is left out."""
+        found = self.design
+        curve_columns = {column for first, count in found.knots.values() for column in range(first, first + count)}
+        constants = {
+            name: round(float(value), 4)
+            for column, (name, value) in enumerate(zip(found.names, theta, strict=True))
+            if column not in curve_columns and abs(value) >= 0.0005
+        }
+        shaped = {
+            name: [round(float(value), 3) for value in theta[first : first + count]]
+            for name, (first, count) in found.knots.items()
+            if np.abs(theta[first : first + count]).max() >= 0.001
+        }
+        return KernelFactors(dict(sorted(constants.items())), dict(sorted(shaped.items())))
+
+
+def _table_of(row: Row) -> str:
+    """The table of a row that has a host of its own kind."""
+    return "torchvision_gpus.csv" if row.model.startswith("torchvision:") else ""
+
+
+def _parts(traced: Traced, gpus: Sequence[Any]) -> KernelParts:
+    """The parts of every work on the GPU of its job."""
+    model = KernelModel(scales={}, factors=NO_FACTORS)
+    names = {gpu.name: gpu for gpu in gpus}
+    device = np.array([gpu.name for gpu in gpus])[traced.of_case]
+    result: dict[str, Array] = {}
+    for name, gpu in names.items():
+        at = np.flatnonzero(device == name)
+        parts = model.parts(traced.table.chosen(at), gpu)
+        for field in KernelParts.__dataclass_fields__:
+            result.setdefault(field, np.zeros(len(device)))[at] = getattr(parts, field)[0]
+    return KernelParts(**result)
+
+
+def _classes(traced: Traced, gpus: Sequence[Any]) -> tuple[list[KernelClass], NDArray[np.intp]]:
+    """The distinct classes of works on their devices, and the class of every work."""
+    pairs = traced.table.class_of * len(gpus) + traced.of_case
+    found, position = np.unique(pairs, return_inverse=True)
+    numbers: dict[KernelClass, int] = {}
+    of_pair = []
+    for pair in found.tolist():
+        (family, variant, _, kind), gpu = traced.table.classes[pair // len(gpus)], gpus[pair % len(gpus)]
+        key = KernelClass(family, variant, kind, gpu.arch, gpu.kernel_name)
+        of_pair.append(numbers.setdefault(key, len(numbers)))
+    return list(numbers), np.array(of_pair, dtype=np.intp)[position]
+
+
+def _design(traced: Traced, classes: Sequence[KernelClass], class_of: NDArray[np.intp]) -> _Design:
+    names: dict[str, int] = {}
+    widths: list[float] = []
+    knots: dict[str, tuple[int, int]] = {}
+
+    def columns(name: str, width: float, count: int = 1) -> int:
+        if name not in names:
+            for i in range(count):
+                names[name if count == 1 else f"{name}#{i}"] = len(widths)
+                widths.append(width)
+            if count > 1:
+                names[name] = len(widths) - count
+                knots[name] = len(widths) - count, count
+        return names[name]
+
+    entries: dict[str, list[tuple[Any, Any, Any]]] = {part: [] for part in PARTS}
+    members: dict[int, NDArray[np.intp]] = {}
+    order = np.argsort(class_of, kind="stable")
+    bounds = np.searchsorted(class_of[order], np.arange(len(classes) + 1))
+    for number, of in enumerate(classes):
+        members[number] = at = order[bounds[number] : bounds[number + 1]]
+        for part in PARTS:
+            for name, width in terms(part, of).items():
+                column = columns(f"{part}:{name}", width)
+                entries[part].append((at, np.full(len(at), column), np.ones(len(at))))
+    for number, of in enumerate(classes):
+        if of.family not in CONVOLUTIONS:
+            continue
+        at = members[number]
+        coordinates = sizes(traced.table, at, np.full(len(at), of.direction))
+        for part in (COMPUTE, MEMORY):
+            for label, axis, width in curves(part, of):
+                first = columns(f"{part}:{label}@{axis}", width, len(AXES[axis]))
+                below, share = place(coordinates[axis], AXES[axis])
+                entries[part] += [(at, first + below, 1.0 - share), (at, first + below + 1, share)]
+    shape = len(class_of), len(widths)
+    slopes = {part: _matrix(found, shape) for part, found in entries.items()}
+    plain = sorted((column, name) for name, column in names.items() if name not in knots)
+    transposed = {part: matrix.T.tocsr() for part, matrix in slopes.items()}
+    return _Design([name for _, name in plain], np.array(widths), slopes, transposed, knots)
+
+
+def _matrix(entries: Sequence[tuple[Any, Any, Any]], shape: tuple[int, int]) -> Any:
+    rows, columns, values = (np.concatenate(each) for each in zip(*entries, strict=True))
+    return sparse.csr_matrix((values, (rows, columns)), shape=shape)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSteps:
+    """Predicted seconds of every row by factors fitted without its fold; NaN for rows that fit no kernels."""
+
+    seconds: Array
+    fold: tuple[str, ...]
+
+
+def cross_validate(
+    steps: Steps, fold: Callable[[Row], str], progress: Callable[[str], None] = lambda name: None, most: int = 12
+) -> HeldOutSteps:
+    """Every row judged by factors fitted without its fold; small folds are left out together, in `most` fits."""
+    names = [fold(row) for row in steps.rows]
+    sizes_of = Counter(names)
+    groups: list[list[str]] = [[] for _ in range(min(most, len(sizes_of)))]
+    loads = [0] * len(groups)
+    for name, count in sizes_of.most_common():
+        lightest = loads.index(min(loads))
+        groups[lightest].append(name)
+        loads[lightest] += count
+    seconds = np.full(len(names), np.nan)
+    for number, group in enumerate(groups, 1):
+        progress(f"{number}/{len(groups)}")
+        out = np.isin(names, group)
+        seconds[out] = steps.seconds(steps.without(out))[out]
+    return HeldOutSteps(np.where(steps.usable, seconds, np.nan), tuple(names))
+
+
+def _summary(steps: Steps, runs: Mapping[str, Array]) -> Table:
+    fields = ("n", "mape", "median_ape", "signed_mean", "p90_ape")
+    image = np.array([row.model.startswith("timm:") for row in steps.rows])
+    last = np.array([row.job is not None and row.job.memory_format == "nhwc" for row in steps.rows])
+    trusted = np.array([row.trust != "C" for row in steps.rows])
+    kinds = {"image networks": image, "image networks, NHWC": image & last, "other rows": ~image}
+    rows = []
+    for name, seconds in runs.items():
+        for kind, mask in kinds.items():
+            errors = (seconds / steps.measured - 1.0)[mask & trusted & steps.usable]
+            rows.append([name, kind, *ErrorStatistics.of(errors.tolist(), [True] * len(errors)).cells(fields)])
+    return Table(["factors on kernels", "rows of trust A and B", *labels(fields)], rows)
+
+
+def run(tables: Path, judge_only: bool = False) -> None:
+    """Fit the factors to the traced rows below `tables`, print errors, and write them unless `judge_only`."""
+    steps = Steps(read(tables))
+    full = steps.full
+    judged = cross_validate(
+        steps, lambda row: row.family, lambda text: print(f"\rfold {text}", end="", file=sys.stderr)
+    )
+    print(file=sys.stderr)
+    runs = {
+        "none": steps.seconds(np.zeros(len(full))),
+        "fitted": steps.seconds(full),
+        "held out by family": judged.seconds,
+    }
+    print(_summary(steps, runs))
+    if judge_only:
+        return
+    factors = steps.factors(full)
+    content = {
+        "provenance": {
+            **provenance("kernel_factors", tables / WORKS, int(steps.usable.sum())),
+            "rows_sha256": sha256(tables / ROWS),
+            "row_digests": digests_of(row.digest for row in steps.rows),
+            "tables": {name: sha256(tables / "published" / name) for name in TABLES},
+            "shared_error": SHARED,
+            "shared_error_of_other_frameworks": SHARED_ELSEWHERE,
+            "own_errors": OWN,
+        },
+        "constants": factors.constants,
+        "curves": factors.curves,
+    }
+    write_shipped(OUTPUT, compact_json(content) + "\n")
+    print(f"{len(factors.constants)} terms and {len(factors.curves)} curves -> {OUTPUT}", file=sys.stderr)

@@ -1,0 +1,221 @@
+"""Published training steps as the works of their kernels, so that a fit needs neither their models nor their graphs.
+
+`data/traced/works.parquet` has one line per kernel of a traced job (works that share all factors are added up),
+`data/traced/rows.parquet` one line per measured row. `precision-time fit traced` writes both from the tables of
+data-parallel steps; it needs torch, torchvision and timm, and takes ten minutes. All other stages read them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.fit.cases import case_of, is_data_parallel
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import read_table
+from precision_time.timing.constants import StepConstants, shipped
+from precision_time.timing.curves import Array
+from precision_time.timing.kernel_factors import NO_FACTORS
+from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
+from precision_time.timing.work_table import DETAILS, WorkTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("measurements.csv", "measurements_more.csv", "timm_train.csv", "torchvision_gpus.csv")
+"""Tables of `published/` with data-parallel steps."""
+WORKS, ROWS = Path("traced") / "works.parquet", Path("traced") / "rows.parquet"
+_NUMBERS = (
+    *(f"shape{i}" for i in range(4)), "flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats",
+    *CONVOLUTION_FEATURES, *DETAILS, "covered", *(f"rival{i}" for i in range(4)), "rival_bytes",
+)  # fmt: skip
+_ADDED = ("flops", "floor_flops", "bytes", "serial_bytes", "launches")
+"""Columns that add up over works which differ in nothing that their time depends on besides."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """Measured rows with the works of their jobs.
+
+    rows    the measured rows; `case[i]` is the traced job of row i, `other_s[i]` what its step takes besides kernels
+    table   the works of all jobs, `of_case` the job and `calls` the calls per step of each, sorted by job
+    gpu     name of the GPU of each job
+    """
+
+    rows: tuple[Row, ...]
+    case: NDArray[np.intp]
+    other_s: Array
+    table: WorkTable
+    of_case: NDArray[np.intp]
+    calls: Array
+    gpu: tuple[str, ...]
+
+
+def _work_columns(table: WorkTable, calls: Array) -> dict[str, Any]:
+    """The works of one job as columns; works that are no products, attention or convolutions are added up by class."""
+    rivals = np.full((5, len(calls)), np.nan)
+    at = table.rivals[table.rivals < len(calls)]
+    rivals[:4, at], rivals[4, at] = table.rival_shape[:, : len(at)], table.rival_bytes[: len(at)]
+    count = len(calls)
+    parts = (
+        table.shape[:, :count], [getattr(table, name)[:count] for name in _NUMBERS[4:10]],
+        table.convolution[:, :count], table.details[:, :count], [table.covered[:count]], rivals,
+    )  # fmt: skip
+    numbers = np.concatenate([np.asarray(part, dtype=np.float64) for part in parts])
+    names = np.array(["|".join(key) for key in table.classes])[table.class_of[:count]]
+    families = np.array([key[0] for key in table.classes])[table.class_of[:count]]
+    apart = np.isin(families, [*CONVOLUTIONS, *TILE_FAMILIES, ATTENTION]) | table.covered[:count]
+    keys = np.where(apart, np.char.add(names, np.char.mod("#%d", np.arange(count))), names)
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    weight = np.where(apart, 1.0, calls)
+    for name in _ADDED:
+        row = _NUMBERS.index(name)
+        numbers[row, first] = np.bincount(group, weights=numbers[row] * weight, minlength=len(first))
+    columns = {name: numbers[i, first].astype(np.float32) for i, name in enumerate(_NUMBERS)}
+    return {"class": names[first], "calls": np.where(apart, calls, 1.0)[first].astype(np.float32), **columns}
+
+
+@dataclass(slots=True)
+class _Job:
+    """A traced job: the columns of its works, seconds besides kernels, GPU, and (id, family) of its rows."""
+
+    columns: dict[str, Any]
+    other_s: float
+    gpu: str
+    rows: list[tuple[str, str]]
+
+
+def _traced_model(rows: Sequence[Row]) -> list[_Job]:
+    """The jobs of one model; rows that cannot be traced are said and left out."""
+    now = shipped()
+    constants = StepConstants(execution=now.execution, host=now.host, ranks=now.ranks, factors=NO_FACTORS)
+    jobs: dict[str, _Job] = {}
+    for row in rows:
+        if row.job is None:
+            continue
+        key = repr(row.job)
+        if key not in jobs:
+            try:
+                case = case_of(row, row.job)
+                timed, timeline = case.run(constants)
+            except PrecisionTimeError as error:
+                print(f"\n{row.id}: {error}", file=sys.stderr)
+                continue
+            calls = timed.calls_per_kind[timed.works.owner]
+            columns = _work_columns(timed.works.table, calls)
+            jobs[key] = _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
+        jobs[key].rows.append((row.id, _family(row)))
+    return list(jobs.values())
+
+
+def _family(row: Row) -> str:
+    """The family of a row's model; of a model of timm the module that defines it, of torchvision the like."""
+    library, colon, name = row.model.partition(":")
+    if library == "timm" and colon:
+        from timm.models import get_deprecated_models, model_entrypoint
+
+        current = get_deprecated_models().get(name) or name
+        return str(model_entrypoint(current.partition(".")[0]).__module__).rpartition(".")[2]
+    if library == "torchvision" and colon:
+        return next((family for start, family in _TORCHVISION if name.startswith(start)), name)
+    return row.family
+
+
+_TORCHVISION = (
+    ("resne", "resnet"), ("wide_resnet", "resnet"), ("densenet", "densenet"), ("vgg", "vgg"), ("shuffle", "shufflenet"),
+    ("squeeze", "squeezenet"), ("mobilenet", "efficientnet"), ("mnasnet", "efficientnet"),
+    ("efficientnet", "efficientnet"), ("inception", "inception_v3"), ("googlenet", "inception_v3"),
+)  # fmt: skip
+"""Start of a torchvision name -> family."""
+
+
+def run(tables: Path) -> None:
+    """Trace every row of TABLES below `tables` and write WORKS and ROWS there."""
+    import pandas as pd
+
+    by_model: dict[str, list[tuple[str, Row]]] = {}
+    for name in TABLES:
+        for row in read_table(tables / "published" / name).rows:
+            if row.job is not None and is_data_parallel(row.job) and row.measured_s > 0:
+                by_model.setdefault(row.job.model, []).append((name, row))
+    tables_of = {row.id: name for rows in by_model.values() for name, row in rows}
+    works, lines, case = [], [], 0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        groups = pool.map(_traced_model, [[row for _, row in rows] for rows in by_model.values()], chunksize=4)
+        for done, found in enumerate(groups, 1):
+            print(f"\rtracing model {done}/{len(by_model)}", end="", file=sys.stderr)
+            for job in found:
+                works.append(pd.DataFrame({"case": np.int32(case), **job.columns}))
+                lines += [(name, tables_of[name], family, case, job.other_s, job.gpu) for name, family in job.rows]
+                case += 1
+    print(file=sys.stderr)
+    (tables / WORKS).parent.mkdir(exist_ok=True)
+    table = pd.concat(works, ignore_index=True)
+    table["class"] = table["class"].astype("category")
+    table.to_parquet(tables / WORKS, compression="zstd", index=False)
+    rows_table = pd.DataFrame(lines, columns=["id", "table", "family", "case", "other_s", "gpu"])
+    rows_table.to_parquet(tables / ROWS, compression="zstd", index=False)
+    print(f"{len(rows_table)} rows, {case} jobs, {len(table)} works -> {tables / WORKS}", file=sys.stderr)
+
+
+def read(tables: Path, names: Iterable[str] = TABLES) -> Traced:
+    """The traced rows of the named tables. Raises `DataError` where they were not traced."""
+    import pandas as pd
+
+    for path in (WORKS, ROWS):
+        if not (tables / path).is_file():
+            raise DataError(f"folder {str(tables)!r} has no {path}; precision-time fit traced writes it")
+    chosen = set(names)
+    lines = pd.read_parquet(tables / ROWS)
+    lines = lines[lines["table"].isin(chosen)]
+    measured = {(name, row.id): row for name in sorted(chosen) for row in read_table(tables / "published" / name).rows}
+    kept = [(name, key) in measured for name, key in zip(lines["table"], lines["id"], strict=True)]
+    lines = lines[kept]
+    rows = tuple(
+        replace(measured[name, key], family=family)
+        for name, key, family in zip(lines["table"], lines["id"], lines["family"], strict=True)
+    )
+    cases, case = np.unique(lines["case"].to_numpy(), return_inverse=True)
+    works = pd.read_parquet(tables / WORKS)
+    works = works[works["case"].isin(cases)]
+    gpus: Mapping[int, str] = dict(zip(lines["case"], lines["gpu"], strict=True))
+    return Traced(
+        rows,
+        case.astype(np.intp),
+        lines["other_s"].to_numpy(np.float64),
+        _table(works),
+        np.searchsorted(cases, works["case"].to_numpy()).astype(np.intp),
+        works["calls"].to_numpy(np.float64),
+        tuple(gpus[each] for each in cases.tolist()),
+    )
+
+
+def _table(works: pd.DataFrame) -> WorkTable:
+    numbers = works[list(_NUMBERS)].to_numpy(np.float64).T
+    class_of = works["class"].cat.codes.to_numpy().astype(np.intp)
+    classes = tuple(tuple(name.split("|")) for name in works["class"].cat.categories)
+    families = np.array([key[0] for key in classes])[class_of]
+    rivals = np.flatnonzero(~np.isnan(numbers[-5]))
+    return WorkTable(
+        classes=classes,
+        class_of=class_of,
+        shape=numbers[:4],
+        **dict(zip(_NUMBERS[4:10], numbers[4:10], strict=True)),
+        tiled=np.flatnonzero(np.isin(families, list(TILE_FAMILIES))),
+        attention=np.flatnonzero(families == ATTENTION),
+        rivals=rivals,
+        rival_shape=numbers[-5:-1, rivals],
+        rival_bytes=numbers[-1, rivals],
+        convolution=numbers[10:14],
+        details=numbers[14:16],
+        covered=numbers[16] > 0,
+    )

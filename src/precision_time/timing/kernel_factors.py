@@ -1,0 +1,256 @@
+"""Factors on the compute, memory and helper time of kernels, learned from whole training steps.
+
+A kernel table times kernels alone; a step of a network shows what the library really runs. The log of each factor is a
+sum of terms, from what all kernels of a family share to the pass, layout, arithmetic and architecture of one, and of
+curves over the sizes of a convolution, linear between knots. No term depends on the batch: twice the batch costs once
+to twice as long. `fit.kernel_factors` fits the terms to published steps, each shrunk towards zero by the standard
+deviations below.
+
+Kernels without a convolution have one factor, on all of their time (`memory`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precision_time.shipped import is_shipped, shipped_file
+from precision_time.timing.corrections import place
+from precision_time.timing.curves import Array
+from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_GROUPED, CONVOLUTIONS
+
+COMPUTE, MEMORY, HELPING = "compute", "memory", "helpers"
+PARTS = (COMPUTE, MEMORY, HELPING)
+FILE = "kernel_factors.json"
+
+COMMON, OF_ARCHITECTURE, OF_SIZE, OF_HELPERS = 0.15, 0.5, 0.2, 0.6
+"""Prior standard deviations of convolutions: of what all share, of an architecture, of a curve at a knot, of layout
+transposes. Chosen among half to three times their values by errors of families held out."""
+MEMORY_SHARE = 0.7
+"""Of these, for the memory time of a convolution."""
+_PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast", "copy"})
+_WITHOUT = frozenset({"attention", "optimizer"})
+"""Families without factors: tables measure attention, and steps tell an optimizer's kernels badly from its launches."""
+_OTHERS = {"product": 0.05, "stream": 0.1, "other": 0.3}
+"""The same of kernels that are no convolutions: kernel tables measure products and streams, and nothing else."""
+OF_DEVICE = 0.06
+"""The same of all kernels, and once more of products, on one device: clocks under load."""
+
+AXES: Mapping[str, Array] = {
+    "inputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
+    "outputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
+    "taps": np.log2([1.0, 3.0, 9.0, 25.0, 49.0, 121.0]),
+    "positions": np.array([4.0, 6.0, 8.0, 10.0, 12.0, 14.0]),
+    "stride": np.array([0.0, 2.0, 4.0]),
+    "groups": np.array([1.0, 3.0, 5.0, 6.0, 8.0, 10.0]),
+    "odd": np.array([0.0, 1.0]),
+}
+"""Knots of the curves: log2 of channels per group, taps, positions of an image, product of strides and groups; and
+whether a number of channels is no multiple of 8, which tensor cores need. Outside the knots the value at the edge
+holds."""
+_STARTS = dict(zip(AXES, np.cumsum([0, *(len(knots) for knots in AXES.values())]).tolist(), strict=False))
+_CURVES = sum(len(knots) for knots in AXES.values())
+_WIDTH = 1 + _CURVES
+"""Numbers of one part of a class: its constant, then the curves."""
+SIZE = 2 * _WIDTH + 1
+LARGEST = 2.0
+"""Largest absolute log of a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClass:
+    """Kernels that share all terms but the sizes: a family with its variant and dtype class on a device."""
+
+    family: str
+    variant: str
+    dtype_class: str
+    arch: str
+    device: str
+
+    @property
+    def direction(self) -> str:
+        """The pass: fwd, dgrad, wgrad, bwd or empty."""
+        return self.variant.partition(".")[0]
+
+    @property
+    def layout(self) -> str:
+        """nchw or nhwc of a convolution."""
+        return self.variant.rpartition(".")[2]
+
+    @property
+    def unit(self) -> str:
+        """half where tensor cores compute in half or tf32, else the dtype class."""
+        return "half" if self.dtype_class == "tf32" else self.dtype_class
+
+
+def terms(part: str, of: KernelClass) -> dict[str, float]:
+    """The terms of a class of kernels that depend on no size, with their prior standard deviations."""
+    if of.family in _WITHOUT:
+        return {}
+    if part == HELPING:
+        return _helper_terms(of) if of.family in CONVOLUTIONS else {}
+    device = {f"device|{of.device}": OF_DEVICE}
+    if of.family in CONVOLUTIONS:
+        return {**_convolution_terms(part, of), **device}
+    return {**_other_terms(of), **device} if part == MEMORY else {}
+
+
+def _convolution_terms(part: str, of: KernelClass) -> dict[str, float]:
+    family, kind, chip = of.family, of.dtype_class, of.arch
+    share = MEMORY_SHARE if part == MEMORY else 1.0
+    common, own = COMMON * share, OF_ARCHITECTURE * share
+    found = {
+        family: common,
+        f"{family}|{of.direction}": 0.5 * common,
+        f"{family}|{of.layout}": 0.5 * common,
+        f"{family}|{of.layout}|{of.unit}": 0.7 * common,
+        f"{family}|{of.direction}|{of.layout}|{of.unit}": 0.7 * common,
+        f"conv|{chip}": 0.3 * own,
+        f"conv|{kind}|{chip}": 0.9 * own,
+    }
+    if family == CONV_1D:  # few families have any: near to other convolutions
+        return {**found, f"{family}|{chip}": 0.15 * own, f"{family}|{kind}|{chip}": 0.2 * own}
+    return {
+        **found,
+        f"{family}|{chip}": 0.2 * own,
+        f"{family}|{kind}|{chip}": 0.7 * own,
+        f"{family}|{of.layout}|{kind}|{chip}": 0.7 * own,
+        f"{family}|{of.direction}|{kind}|{chip}": 0.5 * own,
+    }
+
+
+def _helper_terms(of: KernelClass) -> dict[str, float]:
+    width = OF_HELPERS
+    return {
+        "helpers": 0.5 * width,
+        f"helpers|{of.arch}": width,
+        f"helpers|{of.direction}": 0.3 * width,
+        f"helpers|{of.family}": 0.3 * width,
+        f"helpers|{of.dtype_class}": 0.3 * width,
+        f"helpers|{of.dtype_class}|{of.arch}": 0.7 * width,
+    }
+
+
+def _other_terms(of: KernelClass) -> dict[str, float]:
+    kind = "product" if of.family in _PRODUCTS else "stream" if of.family in _STREAMS else "other"
+    width = _OTHERS[kind]
+    common = min(width, 0.1)  # what one architecture's steps tell of another's norms is little
+    found = {
+        of.family: common,
+        f"{of.family}|{of.dtype_class}": 0.5 * common,
+        f"{of.family}|{of.dtype_class}|{of.arch}": 0.8 * width,
+    }
+    if of.variant:
+        found[f"{of.family}.{of.variant}"] = 0.5 * common
+    if of.family == "matmul":
+        found[f"product|{of.dtype_class}|{of.device}"] = OF_DEVICE
+    return found
+
+
+def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
+    """Label, axis and prior standard deviation of every curve of a class of convolutions."""
+    if part == HELPING or of.family not in CONVOLUTIONS:
+        return
+    kind = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped"}.get(of.family, "dense")
+    width = OF_SIZE * (MEMORY_SHARE if part == MEMORY else 1.0)
+    label = f"{kind}|{of.layout}|{of.unit}"
+    for axis in ("inputs", "outputs", "taps", "positions", "stride"):
+        yield label, axis, width
+        yield f"{label}|{of.direction}", axis, 0.7 * width
+    if kind == "grouped":
+        yield label, "groups", width
+    if kind != "depthwise" and of.unit == "half":
+        yield label, "odd", width
+
+
+class Columns(Protocol):
+    """The columns of a `WorkTable` that the factors are computed from."""
+
+    @property
+    def classes(self) -> tuple[tuple[str, str, str, str], ...]: ...
+    @property
+    def class_of(self) -> NDArray[np.intp]: ...
+    @property
+    def shape(self) -> Array: ...
+    @property
+    def convolution(self) -> Array: ...
+
+
+def sizes(table: Columns, at: Any, directions: NDArray[np.str_]) -> dict[str, Array]:
+    """The coordinate of every axis for the convolutions at positions `at`, with their passes."""
+    groups, rows, columns, depth = np.maximum(table.shape[:, at], 1.0)
+    _, positions, taps, stride = np.maximum(table.convolution[:, at], 1.0)
+    forward, dgrad = directions == "fwd", directions == "dgrad"
+    inputs = np.where(forward, depth / taps, np.where(dgrad, columns, columns / taps))
+    outputs = np.where(forward, columns, np.where(dgrad, np.maximum(depth / taps * stride, 1.0), rows))
+    odd = (np.round(inputs) % 8 != 0) | (np.round(outputs) % 8 != 0)
+    raw = (inputs, outputs, taps, positions, stride, groups)
+    return dict(zip(AXES, (*(np.log2(np.maximum(each, 1.0)) for each in raw), odd.astype(np.float64)), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelFactors:
+    """The fitted terms: logs by "part:term" and "part:label@axis" (a value per knot)."""
+
+    constants: Mapping[str, float]
+    curves: Mapping[str, Sequence[float]]
+
+    @classmethod
+    def shipped(cls) -> KernelFactors:
+        """The factors that ship with the package."""
+        return _shipped()
+
+    def vector(self, of: KernelClass) -> Array:
+        """All numbers of a class: constant and curves of compute, the same of memory, the constant of helpers."""
+        result = np.zeros(SIZE)
+        if not self.constants and not self.curves:
+            return result
+        for i, part in enumerate(PARTS):
+            start = i * _WIDTH
+            result[start] = sum(self.constants.get(f"{part}:{name}", 0.0) for name in terms(part, of))
+            for label, axis, _ in curves(part, of):
+                values = self.curves.get(f"{part}:{label}@{axis}")
+                if values is not None:
+                    at = start + 1 + _STARTS[axis]
+                    result[at : at + len(values)] += values
+        return result
+
+
+NO_FACTORS = KernelFactors({}, {})
+"""Kernels as their tables time them."""
+
+
+@cache
+def _shipped() -> KernelFactors:
+    name = f"timing/data/{FILE}"
+    if not is_shipped(name):
+        return NO_FACTORS
+    content = json.loads(shipped_file(name).read_bytes())
+    return KernelFactors(content["constants"], content["curves"])
+
+
+def multipliers(vectors: Array, table: Columns) -> tuple[Array, Array, Array]:
+    """Factors on compute, memory and helper time, devices x works; `vectors` (devices x classes x SIZE) of
+    `KernelFactors.vector`."""
+    at = table.class_of
+    logs = vectors[:, :, (0, _WIDTH, 2 * _WIDTH)][:, at]
+    convolves = np.array([family in CONVOLUTIONS for family, *_ in table.classes], dtype=np.bool_)[at]
+    if len(i := np.flatnonzero(convolves)) and vectors.any():
+        of_class = at[i]
+        directions = np.array([variant.partition(".")[0] for _, variant, *_ in table.classes])[of_class]
+        for axis, values in sizes(table, i, directions).items():
+            below, share = place(values, AXES[axis])
+            for part in (0, 1):
+                column = part * _WIDTH + 1 + _STARTS[axis] + below
+                low, high = vectors[:, of_class, column], vectors[:, of_class, column + 1]
+                logs[:, i, part] += low * (1.0 - share) + high * share
+    logs[:, ~convolves, 0] = logs[:, ~convolves, 1]
+    np.clip(logs, -LARGEST, LARGEST, out=logs)
+    compute, memory, helpers = np.moveaxis(np.exp(logs), 2, 0)
+    return compute, memory, helpers

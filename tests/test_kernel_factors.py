@@ -1,0 +1,233 @@
+"""Factors on kernels: what they multiply, and their fit to whole steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_time.fit.kernel_factors import Steps, cross_validate
+from precision_time.fit.traced import ROWS, TABLES, WORKS, Traced, read
+from precision_time.hardware import gpu
+from precision_time.measurements.row import row_of
+from precision_time.measurements.table import OPTIONAL, REQUIRED
+from precision_time.timing.kernel_factors import (
+    AXES,
+    FILE,
+    LARGEST,
+    NO_FACTORS,
+    PARTS,
+    SIZE,
+    KernelClass,
+    KernelFactors,
+    sizes,
+)
+from precision_time.timing.kernels import KernelModel
+from precision_time.timing.parameters import read_data
+from precision_time.timing.work import CONVOLUTIONS, Convolution, Work, conv_work, matmul_work, memory_work
+from precision_time.timing.work_table import WorkTable
+
+DATA = Path(__file__).parents[1] / "data"
+A100 = gpu("a100-80gb-sxm")
+PLAIN = KernelModel(scales={}, factors=NO_FACTORS)
+
+
+def model(constants: dict[str, float], curves: dict[str, list[float]] | None = None) -> KernelModel:
+    return KernelModel(scales={}, factors=KernelFactors(constants, curves or {}))
+
+
+def seconds(of: KernelModel, work: Work) -> float:
+    """Without the launch."""
+    times = of.seconds([work], A100)
+    return float(times.seconds[0] - PLAIN.parts(WorkTable.from_works([work]), A100).start[0, 0])
+
+
+def convolution(channels: int = 64, direction: str = "fwd", stride: int = 1, images: int = 64) -> Work:
+    out = (56 // stride, 56 // stride)
+    sizes_of = Convolution(images, channels, 2 * channels, (56, 56), out, (3, 3), (stride, stride))
+    return conv_work(sizes_of, "fp16", 2.0, direction=direction, layout="nhwc")
+
+
+# --- what they multiply
+
+
+def test_a_term_multiplies_the_kernels_of_its_family() -> None:
+    pointwise, softmax = memory_work("pointwise", 1e9, 1e9), memory_work("softmax", 1e9, 1e9)
+    doubled = model({"memory:pointwise": math.log(2.0)})
+    assert seconds(doubled, pointwise) == pytest.approx(2.0 * seconds(PLAIN, pointwise))
+    assert seconds(doubled, softmax) == seconds(PLAIN, softmax)
+
+
+def test_terms_of_a_class_add_up() -> None:
+    product = matmul_work((1, 4096, 4096, 4096), "fp16", 2.0)
+    both = model({"memory:matmul": 0.1, "memory:matmul|half|ampere": 0.2, "memory:matmul|half|hopper": 0.7})
+    assert seconds(both, product) == pytest.approx(math.exp(0.3) * seconds(PLAIN, product))
+
+
+def test_compute_and_memory_of_a_convolution_are_apart() -> None:
+    heavy = convolution(512)
+    assert seconds(model({"compute:conv": math.log(2.0)}), heavy) > 1.8 * seconds(PLAIN, heavy)
+    assert seconds(model({"memory:conv": math.log(2.0)}), heavy) < 1.3 * seconds(PLAIN, heavy)
+
+
+def test_a_curve_is_linear_between_its_knots() -> None:
+    knots = AXES["inputs"]
+    values = [0.0] * len(knots)
+    values[list(knots).index(6.0)] = 0.4  # 64 channels
+    curved = model({}, {"compute:dense|nhwc|half@inputs": values, "memory:dense|nhwc|half@inputs": values})
+    for channels, log in ((64, 0.4), (128, 0.0), (32, 0.0), (96, 0.4 * (7.0 - math.log2(96)))):
+        work = convolution(channels)
+        assert math.log(seconds(curved, work) / seconds(PLAIN, work)) == pytest.approx(log, abs=1e-6)
+
+
+def test_no_factor_is_larger_than_the_limit() -> None:
+    work = memory_work("pointwise", 1e9, 1e9)
+    assert seconds(model({"memory:pointwise": 9.0}), work) == pytest.approx(math.exp(LARGEST) * seconds(PLAIN, work))
+
+
+def test_no_kernel_is_faster_than_its_floor() -> None:
+    work = memory_work("pointwise", 1e9, 1e9)
+    assert seconds(model({"memory:pointwise": -2.0}), work) == pytest.approx(2e9 / A100.memory_bytes_per_s)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_all_passes_of_a_convolution_have_its_sizes(stride: int) -> None:
+    works = [convolution(48, direction, stride) for direction in ("fwd", "dgrad", "wgrad")]
+    found = sizes(WorkTable.from_works(works), np.arange(3), np.array(["fwd", "dgrad", "wgrad"]))
+    assert list(found) == list(AXES)
+    expected = {"inputs": 48, "outputs": 96, "taps": 9, "positions": (56 // stride) ** 2, "stride": stride**2}
+    for axis, value in expected.items():
+        assert found[axis] == pytest.approx([math.log2(value)] * 3), axis
+    assert list(found["odd"]) == [0.0] * 3
+
+
+def test_a_class_without_terms_has_no_factor() -> None:
+    of = KernelClass("conv", "fwd.nhwc", "half", "ampere", "A100-SXM4-80GB")
+    assert not NO_FACTORS.vector(of).any()
+    assert KernelFactors({"compute:conv": 1.0}, {}).vector(of).shape == (SIZE,)
+
+
+@given(
+    st.sampled_from(("fwd", "dgrad", "wgrad")),
+    st.integers(1, 600),
+    st.integers(1, 64),
+    st.sampled_from(("fp16", "tf32", "fp32")),
+    st.sampled_from(("nchw", "nhwc")),
+    st.sampled_from(("a100-80gb-sxm", "v100-16gb-sxm", "rtx-3090", "h100-80gb-sxm", "l40s")),
+)
+def test_twice_the_batch_costs_once_to_twice_as_long(
+    direction: str, channels: int, images: int, math_name: str, layout: str, name: str
+) -> None:
+    shipped, device = KernelModel(), gpu(name)
+    if math_name == "tf32" and not device.has("tf32"):
+        return
+    width = 2.0 if math_name == "fp16" else 4.0
+    works = [
+        conv_work(
+            Convolution(count, channels, channels, (28, 28), (28, 28), (3, 3), (1, 1)),
+            math_name,
+            width,
+            direction=direction,
+            layout=layout,
+        )
+        for count in (images, 2 * images)
+    ]
+    one, two = shipped.seconds(works, device).seconds
+    assert one * (1 - 1e-9) <= two <= 2.0 * one * (1 + 1e-9)
+
+
+# --- the fit
+
+
+def steps_of(truth: KernelModel, families: int = 6) -> Steps:
+    """Measured steps of small networks whose kernels take what `truth` says."""
+    generator = np.random.default_rng(0)
+    works: list[Work] = []
+    of_case, rows = [], []
+    columns = dict.fromkeys((*REQUIRED, *OPTIONAL), "")
+    for case in range(8 * families):
+        own = [convolution(int(generator.choice([32, 64, 128, 256]))), memory_work("pointwise", 1e9, 1e9)]
+        own += [matmul_work((1, 4096, 1024, int(generator.integers(1, 9)) * 512), "fp16", 2.0)]
+        works += own
+        of_case += [case] * len(own)
+        taken = float(truth.seconds(own, A100).seconds.sum()) * math.exp(0.01 * generator.normal())
+        cells = {"id": f"r{case}", "model": "resnet50", "gpu": A100.name, "precision": "amp-fp16", "trust": "A"}
+        row = row_of(case + 2, {**columns, **cells, "framework": "pytorch", "step_time_s": repr(taken)})
+        rows.append(replace(row, family=f"family{case % families}"))
+    count = len(rows)
+    zeros = np.zeros(count)
+    traced = Traced(
+        tuple(rows),
+        np.arange(count),
+        zeros,
+        WorkTable.from_works(works),
+        np.array(of_case),
+        np.ones(len(works)),
+        (A100.name,) * count,
+    )
+    return Steps(traced)
+
+
+def test_the_slopes_are_those_of_the_seconds() -> None:
+    steps = steps_of(PLAIN)
+    theta = np.random.default_rng(1).normal(size=len(steps.design.names)) * steps.design.widths
+    base, slopes = steps._kernels(theta)
+    slope = sum(steps.design.transposed[part] @ slopes[part] for part in PARTS)
+    for column in range(0, len(theta), 7):
+        moved = theta.copy()
+        moved[column] += 1e-5
+        difference = (steps._kernels(moved)[0] - base).sum() / 1e-5
+        assert difference == pytest.approx(slope[column], rel=1e-2, abs=1e-9), steps.design.names[column]
+
+
+def test_the_fit_finds_what_families_agree_on() -> None:
+    truth = model({"compute:conv": math.log(1.6), "memory:conv": math.log(1.6)})
+    steps = steps_of(truth)
+    before = np.abs(np.log(steps.seconds(np.zeros(len(steps.design.names))) / steps.measured)).mean()
+    after = np.abs(np.log(steps.seconds(steps.full) / steps.measured)).mean()
+    held_out = np.abs(np.log(cross_validate(steps, lambda row: row.family).seconds / steps.measured)).mean()
+    assert before > 0.1
+    assert after < held_out < 0.5 * before
+    rounded = KernelModel(scales={}, factors=steps.factors(steps.full))
+    work = convolution(128)
+    assert seconds(rounded, work) == pytest.approx(1.6 * seconds(PLAIN, work), rel=0.15)
+
+
+def test_what_is_held_out_does_not_change_its_prediction() -> None:
+    steps = steps_of(PLAIN)
+    out = np.array([row.family == "family0" for row in steps.rows])
+    before = steps.seconds(steps.fit(~out))[out]
+    steps.measured = np.where(out, 3.0 * steps.measured, steps.measured)
+    assert list(steps.seconds(steps.fit(~out))[out]) == list(before)
+
+
+# --- what ships
+
+
+def test_the_shipped_factors_name_known_terms() -> None:
+    content = read_data(FILE)
+    for name in (*content["constants"], *content["curves"]):
+        assert name.partition(":")[0] in PARTS
+    for name, values in content["curves"].items():
+        assert len(values) == len(AXES[name.rpartition("@")[2]]), name
+    assert all(abs(value) <= LARGEST for value in content["constants"].values())
+    assert KernelFactors.shipped().constants == content["constants"]
+
+
+def test_the_shipped_factors_were_fitted_to_the_tables_of_the_repository() -> None:
+    if not (DATA / WORKS).is_file():
+        pytest.skip("no clone of the repository")
+    from precision_time.fit.provenance import sha256
+
+    made = read_data(FILE)["provenance"]
+    assert made["sha256"] == sha256(DATA / WORKS)
+    assert made["rows_sha256"] == sha256(DATA / ROWS)
+    assert made["tables"] == {name: sha256(DATA / "published" / name) for name in TABLES}
+    traced = read(DATA)
+    assert len(traced.rows) > 4000
+    assert {of_family for of_family, *_ in traced.table.classes} > CONVOLUTIONS

@@ -1,0 +1,56 @@
+"""The spread of an estimate: what a job adds that no fitted step has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from precision_time import Job, predict
+from precision_time.estimate import spread
+from precision_time.estimate.spread import JobFacts, SpreadTerms, log_spread, novel
+
+SEEN = {
+    "family": ["resnet"], "gpu": ["a100"], "architecture": ["ampere"], "precision": ["amp-fp16"],
+    "framework": ["pytorch"], "gpus": 64,
+}  # fmt: skip
+KNOWN = {
+    "family": "resnet", "gpu": "a100", "architecture": "ampere", "precision": "amp-fp16", "framework": "pytorch",
+    "gpus": 8,
+}  # fmt: skip
+NOTHING = SpreadTerms(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({}, []),
+        ({"family": "vit"}, ["family"]),
+        ({"gpu": "a30"}, ["gpu"]),
+        ({"gpu": "h100", "architecture": "hopper"}, ["architecture"]),
+        ({"precision": "fp64", "framework": "mxnet"}, ["precision", "framework"]),
+        ({"gpus": 128}, ["scale"]),
+        ({"gpus": 64}, []),
+    ],
+)
+def test_what_is_new_about_a_job(change: dict[str, object], names: list[str]) -> None:
+    assert novel(JobFacts(**{**KNOWN, **change}), SEEN) == names  # type: ignore[arg-type]
+
+
+def test_new_facts_add_in_quadrature(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = {"log_spread": 0.05, "seen": SEEN, "novelty": {"family": 0.12, "gpu": 0.09, "architecture": 0.2}}
+    monkeypatch.setattr(spread, "_fitted", lambda source: fitted)
+    assert log_spread(NOTHING, JobFacts(**KNOWN)) == pytest.approx(0.05)  # type: ignore[arg-type]
+    new = {**KNOWN, "family": "vit", "gpu": "a30"}
+    assert log_spread(NOTHING, JobFacts(**new)) == pytest.approx(math.sqrt(0.05**2 + 0.12**2 + 0.09**2))  # type: ignore[arg-type]
+
+
+def width(**fields: object) -> float:
+    step = predict(Job("resnet50", **{"precision": "amp-fp16", "anchors": "none", **fields})).step  # type: ignore[arg-type]
+    return math.log(step.p90 / step.p50)
+
+
+def test_an_interval_is_wider_where_nothing_alike_was_measured() -> None:
+    usual = width(gpu="a100-80gb-sxm")
+    assert width(gpu="mi300x") > usual
+    assert width(gpu="a100-80gb-sxm", precision="bf16") > usual
