@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from precision_time.capture.graph import Phase
 from precision_time.layout.segment import Segment
-from precision_time.timing.passes import LAUNCH_LATENCY_S, NOTHING, Pass, pass_of
+from precision_time.timing.passes import FREE, LAUNCH_LATENCY_S, NOTHING, Pass, pass_of, sums_of
 
 US = 1e-6
 operators = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=8)
@@ -33,9 +34,14 @@ class Costs:
         return self.device[segment.kind]
 
 
+def alone(costs: Costs, segment: Segment, exchanges: tuple[tuple[str, float, float], ...] = ()) -> Pass:
+    (sums,) = sums_of(costs, (segment,))  # type: ignore[arg-type]
+    return pass_of(sums, exchanges, FREE, costs.synchronous)
+
+
 def passed(rows: list[tuple[int, int]], exchanges: tuple[tuple[str, float, float], ...] = ()) -> Pass:
     segment = Segment.of([(i, Phase.FORWARD, 0, 0) for i in range(len(rows))])
-    return pass_of(Costs(rows), segment, exchanges)  # type: ignore[arg-type]
+    return alone(Costs(rows), segment, exchanges)
 
 
 def launched(rows: list[tuple[int, int]], host: float, device: float) -> tuple[float, float]:
@@ -98,14 +104,28 @@ def test_nothing_changes_nothing() -> None:
     step = passed([(3, 5), (7, 1)])
     assert NOTHING.then(step) == step == step.then(NOTHING)
     assert step.times(0) == NOTHING
-    assert pass_of(Costs([(1, 1)]), Segment.of([]), ()) == NOTHING  # type: ignore[arg-type]
-    waits = pass_of(Costs([(1, 1)]), Segment.of([]), (("tensor", 1.0, 0.0),))  # type: ignore[arg-type]
+    assert alone(Costs([(1, 1)]), Segment.of([])) == NOTHING
+    waits = alone(Costs([(1, 1)]), Segment.of([]), (("tensor", 1.0, 0.0),))
     assert (waits.device_s, waits.host_s) == (1.0, 0.0)
 
 
 def test_on_a_synchronous_device_host_and_kernels_take_turns() -> None:
     costs = Costs([(3, 5), (7, 1)])
     costs.synchronous = True
-    step = pass_of(costs, Segment.of([(0, Phase.FORWARD, 0, 0), (1, Phase.FORWARD, 0, 0)]), ())  # type: ignore[arg-type]
+    step = alone(costs, Segment.of([(0, Phase.FORWARD, 0, 0), (1, Phase.FORWARD, 0, 0)]))
     assert step.seconds == pytest.approx(16 * US)
     assert after(step, 0.0, 0.0)[1] == pytest.approx(16 * US)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.one_of(operators, st.just([])), min_size=1, max_size=6))
+def test_sums_found_together_are_those_found_one_by_one(parts: list[list[tuple[int, int]]]) -> None:
+    costs = Costs([row for part in parts for row in part] or [(1, 1)])
+    ends = list(itertools.accumulate(map(len, parts)))
+    segments = tuple(
+        Segment.of([(i, Phase.FORWARD, 0, 0) for i in range(end - len(part), end)])
+        for part, end in zip(parts, ends, strict=True)
+    )
+    apart = [sums_of(costs, (segment,))[0] for segment in segments]  # type: ignore[arg-type]
+    assert sums_of(costs, segments) == apart  # type: ignore[arg-type]
+    assert [each is None for each in apart] == [not part for part in parts]

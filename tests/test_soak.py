@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import soak
+from benchmarks import distinct, soak
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +28,15 @@ def test_jobs_are_distinct_and_drawn_by_their_seed() -> None:
     assert first == again
     assert len({repr(job) for job in first}) == 200
     assert len({job.model for job in first}) > 50
+
+
+def test_distinct_jobs_are_timed_by_what_differs() -> None:
+    content = distinct.summary(distinct.measure(1, ["gpt2", "resnet50"]))
+    assert content["batch size"]["jobs"] == 80
+    assert min(of["median_ms"] for of in content.values()) > 0.0
+    where = {"date": "d", "cpu": "c", "system": "s", "numpy": "n"}
+    text = distinct.page(content, ["gpt2", "resnet50"], where)
+    assert all(f"| {name} |" in text for name in distinct.CHANGES)
 
 
 def test_a_short_soak_writes_its_figures(tmp_path: Path) -> None:

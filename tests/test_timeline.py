@@ -28,7 +28,7 @@ from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Timeline
 from precision_time.timeline.trace import trace_events
 from precision_time.timing import scaled as scaling
 from precision_time.timing.host import HostCosts
-from precision_time.timing.passes import FREE, LAUNCH_LATENCY_S, UnitTimes, bucket_ready, pass_of
+from precision_time.timing.passes import FREE, LAUNCH_LATENCY_S, Pass, Sums, UnitTimes, bucket_ready, pass_of, sums_of
 from precision_time.timing.program_times import DataTimes, SweepTimes
 from precision_time.timing.scaled import Factors, scaled
 
@@ -138,11 +138,13 @@ class Timed:
             broadcast_bytes=64 if case.broadcast_us else 0,
         )  # fmt: skip
         self.units = tuple(
-            UnitTimes(*(pass_of(self, s, ()) for s in (u.forward, u.backward, u.recompute)))  # type: ignore[arg-type]
-            for u in units
+            UnitTimes(*(self._pass(sums) for sums in self._sums(u.forward, u.backward, u.recompute))) for u in units
         )
         self.sweeps = (
-            SweepTimes(tuple(pass_of(self, t, ()) for t in tails), *(pass_of(self, s, ()) for s in sweeps)),  # type: ignore[arg-type]
+            SweepTimes(
+                tuple(self._pass(sums) for sums in self._sums(*tails)),
+                *(self._pass(sums) for sums in self._sums(*sweeps)),
+            ),
         )
         self.unit_data = tuple(DataTimes(u.gather_us * US, u.reduce_us * US) for u in case.units)
         self.stage_data = (DataTimes(case.gather_all_us * US, case.reduce_all_us * US),)
@@ -153,6 +155,12 @@ class Timed:
             for unit, b in zip(order, case.buckets, strict=True)
         )
         self.broadcast_s = case.broadcast_us * US
+
+    def _sums(self, *segments: Segment) -> list[Sums | None]:
+        return sums_of(self, segments)  # type: ignore[arg-type]
+
+    def _pass(self, sums: Sums | None) -> Pass:
+        return pass_of(sums, (), FREE, self.synchronous)
 
     def _segment(self, rows: Rows, phase: Phase) -> Segment:
         first = len(self.rows)

@@ -5,7 +5,8 @@ job (`BUDGET`), and what the jobs of one model and precision have in common (`ST
 and serves far more jobs than a result, so that results never displace it. When the entries of a budget hold more than
 its limit, those that were used longest ago are dropped, from whichever cache they are. One order of age for all is what
 frees memory: an entry's key holds the objects it was derived from (a step, its graph), so these go only when everything
-derived from them goes, and all of it was last used by the same job.
+derived from them goes, and all of it was last used by the same job. Each addition drops as much as it brings, so no job
+pays for many others.
 
 A function whose arguments are few and fixed (a catalog, a data file of the package) keeps `functools.cache`.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from enum import Enum
 from types import FunctionType
@@ -25,8 +27,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LIMIT_BYTES, STRUCTURE_BYTES = 40 << 20, 176 << 20
 """Of all entries of a budget together, by `size_of`. A process that has predicted any number of jobs stays under 400 MB
 with them (benchmarks/results/soak.md)."""
-_KEEP = 0.75
-"""Share of the limit that is kept when it is reached, so that entries are sorted by age only now and then."""
+_LARGEST = 0.75
+"""Share of the limit above which a result is not kept: it alone would displace everything else."""
 _ENTRY_BYTES = 400
 """Of an entry besides its result: a slot of the table, the key, the record."""
 _SMALL = frozenset({int, float, bool, type(None), type, FunctionType})
@@ -36,23 +38,23 @@ _NAME = 64
 
 
 class _Entry:
-    """A result, its bytes, and when it was last used."""
+    """A result, its bytes, and where it is kept. Compared by identity."""
 
-    __slots__ = ("nbytes", "result", "used")
+    __slots__ = ("key", "nbytes", "result", "table")
 
-    def __init__(self, result: Any, nbytes: int, used: int) -> None:
-        self.result, self.nbytes, self.used = result, nbytes, used
+    def __init__(self, result: Any, nbytes: int, table: dict[Hashable, _Entry], key: Hashable) -> None:
+        self.result, self.nbytes, self.table, self.key = result, nbytes, table, key
 
 
 class Budget:
-    """Caches that share a number of bytes. `used` of an entry is the value of `clock` when it was last asked for."""
+    """Caches that share a number of bytes. `by_age`: their entries, the last used last."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
-        self.clock = 0
         self.lock = threading.RLock()
         self.tables: list[dict[Hashable, _Entry]] = []
+        self.by_age: OrderedDict[_Entry, None] = OrderedDict()
 
     def add(self, table: dict[Hashable, _Entry], key: Hashable, result: Any, nbytes: int) -> Any:
         """Keep a result; returns the one that is kept, which another thread may have found first."""
@@ -60,34 +62,23 @@ class Budget:
             known = table.get(key)
             if known is not None:
                 return known.result
-            self.clock += 1
-            if nbytes > self.limit_bytes * _KEEP:
-                return result  # it alone would displace everything else
-            table[key] = _Entry(result, nbytes, self.clock)
+            if nbytes > self.limit_bytes * _LARGEST:
+                return result
+            entry = table[key] = _Entry(result, nbytes, table, key)
+            self.by_age[entry] = None
             self.held_bytes += nbytes
-            if self.held_bytes > self.limit_bytes:
-                self._drop_oldest()
+            while self.held_bytes > self.limit_bytes:
+                oldest, _ = self.by_age.popitem(last=False)
+                del oldest.table[oldest.key]
+                self.held_bytes -= oldest.nbytes
         return result
 
     def clear(self, table: dict[Hashable, _Entry]) -> None:
         with self.lock:
-            self.held_bytes -= sum(entry.nbytes for entry in table.values())
-            table.clear()
-
-    def _drop_oldest(self) -> None:
-        by_age: dict[int, int] = {}
-        for table in self.tables:
             for entry in table.values():
-                by_age[entry.used] = by_age.get(entry.used, 0) + entry.nbytes
-        kept, last = self.held_bytes, -1
-        for used in sorted(by_age):
-            if kept <= self.limit_bytes * _KEEP:
-                break
-            kept, last = kept - by_age[used], used
-        for table in self.tables:
-            for key, entry in [each for each in table.items() if each[1].used <= last]:
-                del table[key]
+                del self.by_age[entry]
                 self.held_bytes -= entry.nbytes
+            table.clear()
 
 
 BUDGET = Budget(LIMIT_BYTES)
@@ -127,7 +118,7 @@ def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Fun
         cache = Cache(f"{function.__module__}.{function.__qualname__}", table, budget)
         budget.tables.append(table)
         CACHES.append(cache)
-        get = table.get
+        get, used = table.get, budget.by_age.move_to_end
         sizes = _Sizes(without)
 
         @functools.wraps(function)
@@ -136,7 +127,10 @@ def bounded(*without: type, budget: Budget = BUDGET) -> Callable[[Function], Fun
             if entry is None:
                 result = function(*key)
                 return budget.add(table, key, result, _ENTRY_BYTES + sizes.of(result))
-            entry.used = budget.clock
+            try:  # noqa: SIM105 - suppress() takes several times as long as all else here
+                used(entry)
+            except KeyError:  # another thread has dropped it since
+                pass
             return entry.result
 
         cached.cache_clear = cache.clear  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import OpSignature, Phase
 from precision_time.capture.kinds import SizedKinds, names_of
 
@@ -41,6 +42,41 @@ class Segment:
         more = (np.array(kinds, dtype=np.intp), none + phase, none, none)
         columns: Any = zip((self.kind, self.phase, self.views, self.module), more, strict=True)
         return Segment(*map(np.concatenate, columns))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSegments:
+    """Segments one after another, so that one array holds a number of every operator.
+
+    spans    where each segment begins and ends
+    row      of each operator, the place of its segment
+    starts   where each segment that has operators begins; `filled`: the places of these
+    lengths  the number of operators of each segment
+    """
+
+    all: Segment
+    spans: tuple[tuple[int, int], ...]
+    row: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    filled: tuple[int, ...]
+    lengths: NDArray[np.intp]
+
+
+@bounded(budget=STRUCTURES)
+def joined_segments(segments: tuple[Segment, ...]) -> JoinedSegments:
+    """At least one segment."""
+    lengths = np.array([len(segment) for segment in segments], dtype=np.intp)
+    ends = lengths.cumsum()
+    names = ("kind", "phase", "views", "module")
+    columns: Any = [np.concatenate([getattr(segment, name) for segment in segments]) for name in names]
+    return JoinedSegments(
+        Segment(*columns) if len(segments) > 1 else segments[0],
+        tuple(zip((ends - lengths).tolist(), ends.tolist(), strict=True)),
+        np.repeat(np.arange(len(segments), dtype=np.intp), lengths),
+        (ends - lengths)[lengths > 0],
+        tuple(np.flatnonzero(lengths).tolist()),
+        lengths,
+    )
 
 
 class OpSignatures(Sequence[OpSignature]):

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import is_shipped, shipped_file
 from precision_time.timing.corrections import place
 from precision_time.timing.curves import Array
@@ -59,6 +60,9 @@ _CURVES = sum(len(knots) for knots in AXES.values())
 _WIDTH = 1 + _CURVES
 """Numbers of one part of a class: its constant, then the curves."""
 SIZE = 2 * _WIDTH + 1
+_CONSTANTS = np.array([0, _WIDTH, 2 * _WIDTH])
+_FIRST_KNOTS = 1 + np.array(list(_STARTS.values()))[:, None]
+"""Where the constant of each part is among the numbers of a class, and the first knot of each curve in a part."""
 LARGEST = 2.0
 """Largest absolute log of a factor."""
 
@@ -91,14 +95,23 @@ class KernelClass:
 
 def terms(part: str, of: KernelClass) -> dict[str, float]:
     """The terms of a class of kernels that depend on no size, with their prior standard deviations."""
+    return {**_shared_terms(part, of), **_device_terms(part, of)}
+
+
+def _shared_terms(part: str, of: KernelClass) -> dict[str, float]:
+    """Those that all devices of an architecture share."""
     if of.family in _WITHOUT:
         return {}
-    if part == HELPING:
-        return _helper_terms(of) if of.family in CONVOLUTIONS else {}
-    device = {f"device|{of.device}": OF_DEVICE}
     if of.family in CONVOLUTIONS:
-        return {**_convolution_terms(part, of), **device}
-    return {**_other_terms(of), **device} if part == MEMORY else {}
+        return _helper_terms(of) if part == HELPING else _convolution_terms(part, of)
+    return _other_terms(of) if part == MEMORY else {}
+
+
+def _device_terms(part: str, of: KernelClass) -> dict[str, float]:
+    if part == HELPING or of.family in _WITHOUT or (part == COMPUTE and of.family not in CONVOLUTIONS):
+        return {}
+    device = {f"device|{of.device}": OF_DEVICE}
+    return {f"product|{of.dtype_class}|{of.device}": OF_DEVICE, **device} if of.family == "matmul" else device
 
 
 def _convolution_terms(part: str, of: KernelClass) -> dict[str, float]:
@@ -148,8 +161,6 @@ def _other_terms(of: KernelClass) -> dict[str, float]:
     }
     if of.variant:
         found[f"{of.family}.{of.variant}"] = 0.5 * common
-    if of.family == "matmul":
-        found[f"product|{of.dtype_class}|{of.device}"] = OF_DEVICE
     return found
 
 
@@ -208,18 +219,29 @@ class KernelFactors:
 
     def vector(self, of: KernelClass) -> Array:
         """All numbers of a class: constant and curves of compute, the same of memory, the constant of helpers."""
-        result = np.zeros(SIZE)
-        if not self.constants and not self.curves:
-            return result
+        result = _shared_vector(self, of.family, of.variant, of.dtype_class, of.arch).copy()
         for i, part in enumerate(PARTS):
-            start = i * _WIDTH
-            result[start] = sum(self.constants.get(f"{part}:{name}", 0.0) for name in terms(part, of))
-            for label, axis, _ in curves(part, of):
-                values = self.curves.get(f"{part}:{label}@{axis}")
-                if values is not None:
-                    at = start + 1 + _STARTS[axis]
-                    result[at : at + len(values)] += values
+            for name in _device_terms(part, of):
+                result[i * _WIDTH] += self.constants.get(f"{part}:{name}", 0.0)
         return result
+
+
+@bounded(budget=STRUCTURES)
+def _shared_vector(factors: KernelFactors, family: str, variant: str, dtype_class: str, arch: str) -> Array:
+    """`KernelFactors.vector` of a class without the terms of its device."""
+    of = KernelClass(family, variant, dtype_class, arch, "")
+    result = np.zeros(SIZE)
+    if not factors.constants and not factors.curves:
+        return result
+    for i, part in enumerate(PARTS):
+        start = i * _WIDTH
+        result[start] = sum(factors.constants.get(f"{part}:{name}", 0.0) for name in _shared_terms(part, of))
+        for label, axis, _ in curves(part, of):
+            values = factors.curves.get(f"{part}:{label}@{axis}")
+            if values is not None:
+                at = start + 1 + _STARTS[axis]
+                result[at : at + len(values)] += values
+    return result
 
 
 NO_FACTORS = KernelFactors({}, {})
@@ -239,18 +261,24 @@ def multipliers(vectors: Array, table: Columns) -> tuple[Array, Array, Array]:
     """Factors on compute, memory and helper time, devices x works; `vectors` (devices x classes x SIZE) of
     `KernelFactors.vector`."""
     at = table.class_of
-    logs = vectors[:, :, (0, _WIDTH, 2 * _WIDTH)][:, at]
+    # by part: what a factor is made of lies together
+    logs = np.moveaxis(vectors, 2, 0).take(_CONSTANTS, axis=0).take(at, axis=2)
     convolves = np.array([family in CONVOLUTIONS for family, *_ in table.classes], dtype=np.bool_)[at]
     if len(i := np.flatnonzero(convolves)) and vectors.any():
         of_class = at[i]
         directions = np.array([variant.partition(".")[0] for _, variant, *_ in table.classes])[of_class]
-        for axis, values in sizes(table, i, directions).items():
-            below, share = place(values, AXES[axis])
-            for part in (0, 1):
-                column = part * _WIDTH + 1 + _STARTS[axis] + below
-                low, high = vectors[:, of_class, column], vectors[:, of_class, column + 1]
-                logs[:, i, part] += low * (1.0 - share) + high * share
-    logs[:, ~convolves, 0] = logs[:, ~convolves, 1]
+        places = [place(values, AXES[axis]) for axis, values in sizes(table, i, directions).items()]
+        shares = np.array([share for _, share in places])
+        below = np.array([column for column, _ in places]) + _FIRST_KNOTS + of_class * SIZE
+        flat, rest = vectors.reshape(len(vectors), -1), 1.0 - shares
+        for part in (0, 1):
+            first = below + part * _WIDTH
+            curved = flat.take(first, axis=1) * rest + flat.take(first + 1, axis=1) * shares
+            total = logs[part].take(i, axis=1)
+            for each in np.moveaxis(curved, 1, 0):  # in order, as they were fitted
+                total += each
+            logs[part, :, i] = total.T
+    logs[0, :, ~convolves] = logs[1, :, ~convolves]
     np.clip(logs, -LARGEST, LARGEST, out=logs)
-    compute, memory, helpers = np.moveaxis(np.exp(logs), 2, 0)
+    compute, memory, helpers = np.exp(logs)
     return compute, memory, helpers

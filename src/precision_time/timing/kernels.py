@@ -18,7 +18,7 @@ from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
 from precision_time.timing.kernel_factors import SIZE, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
-from precision_time.timing.work import CONV_DEPTHWISE, FUSABLE_FAMILIES, WINOGRAD, Work
+from precision_time.timing.work import CONV_DEPTHWISE, CONVOLUTIONS, FUSABLE_FAMILIES, RIVALLED, WINOGRAD, Work
 from precision_time.timing.work_table import WorkTable
 
 __all__ = ["SOURCES", "Device", "KernelModel", "KernelTimes", "WorkTable"]
@@ -180,23 +180,26 @@ class KernelParts:
 
 def _parts(works: WorkTable, known: _Classes) -> KernelParts:
     at, bandwidth, sms = works.class_of, known.bandwidth, known.sms
-    peaks, p = known.peaks[:, at], known.values[:, :, at]
+    peaks = known.peaks[:, at]
+    share, start, power = (known.values[name].take(at, axis=1) for name in (_MEMORY, _START, _POWER))
     compute = works.flops / known.units[:, at]
     if len(i := works.tiled):
-        products = matmul_seconds(works.shape[:, i], p[:, :, i], peaks[:, i], sms, bandwidth)
+        products = matmul_seconds(works.shape[:, i], known.values[:, :, at[i]], peaks[:, i], sms, bandwidth)
         compute[:, i] = works.repeats[i] * products
     if len(i := works.attention):
-        compute[:, i] = attention_seconds(works.shape[:, i], works.flops[i], p[:, :, i], peaks[:, i], sms)
-    memory = works.bytes / (bandwidth * p[_MEMORY])
+        compute[:, i] = attention_seconds(
+            works.shape[:, i], works.flops[i], known.values[:, :, at[i]], peaks[:, i], sms
+        )
+    memory = works.bytes / (bandwidth * share)
     rival, correction = np.full_like(compute, np.inf), np.ones_like(compute)
     if len(i := works.rivals):
         q = known.rivals[:, :, at[i]]
         products = matmul_seconds(works.rival_shape, q, peaks[:, i], sms, bandwidth)
         rival[:, i] = products + works.rival_bytes / (bandwidth * q[_MEMORY])
     if known.corrections:
-        busy = np.minimum(combine(compute, memory, p[_POWER]), rival)
-        for grid, tables, start in known.corrections:
-            first = start[:, at]
+        busy = np.minimum(combine(compute, memory, power), rival)
+        for grid, tables, starts in known.corrections:
+            first = starts[:, at]
             rows, columns = np.nonzero((first >= 0) & works.covered)
             if len(rows):
                 found = grid.log2_factor(tables, first[rows, columns], busy[rows, columns], works, columns)
@@ -207,9 +210,9 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         memory,
         rival,
         correction,
-        p[_POWER],
+        power,
         works.serial_bytes / (bandwidth * TRANSPOSE_SHARE),
-        works.launches * p[_START],
+        works.launches * start,
         operations,
         np.maximum(operations, works.bytes / bandwidth),
         known.log_spread[:, at],
@@ -221,7 +224,7 @@ class _Classes:
     """What the classes of works of a table are timed with, a row for each device and a column for each class.
 
     units        FLOP/s of the units that the class runs on
-    values       parameters; `rivals`: those of Winograd, where the table has works with such an alternative
+    values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
     factors      `KernelFactors.vector`: devices x classes x numbers
     apart        by class: whether its operands pass through memory in any implementation
     cached       by device: bytes that its cache holds before and after a kernel
@@ -255,20 +258,24 @@ def _classes_on(
     units_of = {(math, kind) for _, _, math, kind in classes}
     peaks = [{unit: compute_peak(gpu, *unit) for unit in units_of} for gpu in gpus]
 
-    def resolved(families: Sequence[str]) -> list[Resolved]:
-        found = []
+    def resolved(of_classes: Iterable[tuple[str, str, str, str]]) -> list[Resolved]:
+        found, of_classes = [], tuple(of_classes)
         for gpu, of_unit in zip(gpus, peaks, strict=True):
             name, arch, watts = gpu.kernel_name, gpu.arch, gpu.tdp_w
-            for family, (_, variant, math, kind) in zip(families, classes, strict=True):
+            for family, variant, math, kind in of_classes:
                 flops_per_w = of_unit[math, kind] / watts if watts else 0.0
                 found.append(book.resolve(family, variant, kind, name, arch, flops_per_w))
         return found
 
     def parameters(of_classes: Sequence[Resolved]) -> Array:
-        return np.array([r.values for r in of_classes]).T.reshape(len(INDEX), *shape)
+        return np.array([r.values for r in of_classes]).T.reshape(len(INDEX), len(gpus), -1)
 
-    found = resolved([family for family, *_ in classes])
-    values = parameters(found)
+    found = resolved(classes)
+    values = of_rivals = parameters(found)
+    able = [i for i, (family, _, math, _) in enumerate(classes) if family in CONVOLUTIONS and math in RIVALLED]
+    if rivals and able:
+        of_rivals = values.copy()
+        of_rivals[:, :, able] = parameters(resolved((WINOGRAD, *classes[i][1:]) for i in able))
     units = np.array([[of_unit[math, kind] for _, _, math, kind in classes] for of_unit in peaks]).reshape(shape)
     # Depthwise kernels run on the vector units, whatever the dtype of their operands.
     vector = np.array([[gpu.peaks.get("fp32") or np.inf] for gpu in gpus])
@@ -284,7 +291,7 @@ def _classes_on(
         peaks=units,
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,
-        rivals=parameters(resolved([WINOGRAD] * len(classes))) if rivals else values,
+        rivals=of_rivals,
         factors=np.array([r.factors for r in found]).reshape(*shape, SIZE),
         scale=table(r.scale for r in found),
         helper_scale=table(r.helper_scale for r in found),

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,28 @@ def _resolved(
     return book.find(family, variant, dtype_class, kernel_name, arch, flops_per_w)
 
 
+class _Shared(NamedTuple):
+    """Of a class of work on an architecture: its curve, the pattern of the rule that adjusts it or the key of its
+    corrections (empty: none), and `_scales_of`."""
+
+    curve: str
+    rule: str
+    corrected: str
+    scales: tuple[float, float, bool]
+
+
+@bounded(budget=STRUCTURES)
+def _shared(book: ParameterBook, family: str, variant: str, dtype_class: str, arch: str) -> _Shared:
+    return book.shared(family, variant, dtype_class, arch)
+
+
+@bounded(budget=STRUCTURES)
+def _based(
+    book: ParameterBook, curve: str, rule: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
+) -> Resolved:
+    return book.based(curve, rule, dtype_class, kernel_name, arch, flops_per_w)
+
+
 class ParameterBook:
     """Answers: which parameters for this (family, variant, dtype class) on this (device, architecture)?"""
 
@@ -179,29 +201,54 @@ class ParameterBook:
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
     ) -> Resolved:
         """As `resolve`, without looking for what was found before."""
+        shared = _shared(self, family, variant, dtype_class, arch)
+        base = _based(self, shared.curve, shared.rule, dtype_class, kernel_name, arch, flops_per_w)
+        correction = self._correction(shared.corrected, kernel_name) if shared.corrected else None
+        own = self._measured(base, family, variant, dtype_class, kernel_name, arch) if self._own else None
+        (scale, helpers, learned), factors = shared.scales, NO_FACTOR
+        if own is not None:
+            scale, helpers, learned = self._scales_of(family, variant, arch, dtype_class, arch)
+            base, correction = own, None
+        else:  # factors were learned where kernels are not measured by this project
+            factors = self._factors.vector(KernelClass(family, variant, dtype_class, arch, kernel_name))
+        assumed = own is None and not shared.rule and family not in _CURVES
+        return Resolved(
+            base.values,
+            LEARNED if learned else ASSUMED if assumed else base.source,
+            max(base.log_spread, 0.35) if assumed else base.log_spread,
+            scale,
+            helpers,
+            correction,
+            base.of_device,
+            factors,
+        )
+
+    def shared(self, family: str, variant: str, dtype_class: str, arch: str) -> _Shared:
+        """What all devices of an architecture have in common for a class of work."""
         curves = _CURVES.get(family, ("pointwise",))
         curve = next((c for c in curves if any(f"{c}|{k}" in self._sets for k in _kinds(c, dtype_class))), curves[-1])
+        rules = self._priors.get("rules", {})
+        found = (pattern for pattern in _patterns(family, variant, arch, dtype_class) if pattern in rules)
+        rule = next((each for each in found if not (curve == family and rules[each].get("unless_fitted"))), "")
+        fitted = not rule and curve == family and f"{curve}|{dtype_class}" in self._sets
+        scales = self._scales_of(family, variant, arch, dtype_class)
+        return _Shared(curve, rule, f"{curve}|{dtype_class}" if fitted else "", scales)
+
+    def based(
+        self, curve: str, rule: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float
+    ) -> Resolved:
+        """A curve on a device, adjusted by a rule of the prior (its pattern; empty: none)."""
         base = self._curve(curve, dtype_class, kernel_name, arch, flops_per_w)
-        for pattern in _patterns(family, variant, arch, dtype_class):
-            rule = self._priors.get("rules", {}).get(pattern)
-            if rule is not None and not (curve == family and rule.get("unless_fitted")):
-                base = _apply(base, rule)
-                break
-        else:
-            if curve == family and f"{curve}|{dtype_class}" in self._sets:
-                base = replace(base, correction=self._correction(f"{curve}|{dtype_class}", kernel_name))
-            if family not in _CURVES:
-                base = replace(base, source=ASSUMED, log_spread=max(base.log_spread, 0.35))
-        own = self._measured(base, family, variant, dtype_class, kernel_name, arch)
-        fitted_on = arch if own is not None else ""
-        helpers, _ = self._scale(HELPERS, "", arch, dtype_class, fitted_on)
-        scale, pattern = self._scale(family, variant, arch, dtype_class, fitted_on)
-        base = replace(own or base, scale=scale, helper_scale=helpers)
-        if own is None:  # factors were learned where kernels are not measured by this project
-            vector = self._factors.vector(KernelClass(family, variant, dtype_class, arch, kernel_name))
-            base = replace(base, factors=vector)
-        # a factor of this very architecture was learned from whole steps; a "*" one is carried over
-        return replace(base, source=LEARNED) if f"|{arch}|" in pattern else base
+        return _apply(base, self._priors["rules"][rule]) if rule else base
+
+    def _scales_of(
+        self, family: str, variant: str, arch: str, dtype_class: str, only: str = ""
+    ) -> tuple[float, float, bool]:
+        """Factors on the class and on helper kernels; whether the former was learned on this very architecture from
+        whole steps (a "*" one is carried over)."""
+        helpers, _ = self._scale(HELPERS, "", arch, dtype_class, only)
+        scale, pattern = self._scale(family, variant, arch, dtype_class, only)
+        return scale, helpers, f"|{arch}|" in pattern
 
     def _correction(self, key: str, kernel_name: str) -> Correction | None:
         """The correction of a device, or the one that all devices without their own share."""
@@ -245,7 +292,7 @@ class ParameterBook:
                     return Resolved(_vector(measured["values"], {}), LEARNED, spread, of_device=chip == kernel_name)
         return None
 
-    def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0) -> Resolved:
+    def _curve(self, curve: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float) -> Resolved:
         """The fitted set nearest to the device: its own, a relative's, its architecture's, a near one."""
         relative = self._priors.get("relatives", {}).get(f"{kernel_name}|{dtype_class}", {})
         transfer = self._priors.get("transfer", {}).get(f"{curve}|{arch}|{dtype_class}")

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from precision_time.layout.program import CollectiveOp, UnitProgram
-from precision_time.layout.segment import Segment
+from precision_time.layout.segment import Segment, joined_segments
 from precision_time.timing.communicators import Communicators
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.signature_times import TimedSignatures
@@ -89,13 +90,44 @@ class UnitTimes:
     recompute: Pass
 
 
+class Sums(NamedTuple):
+    """Of the operators of a segment in order: device seconds, host seconds, and the earliest end that launching alone
+    allows."""
+
+    device_s: float
+    host_s: float
+    launch_bound_s: float
+
+
+def sums_of(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> list[Sums | None]:
+    """The sums of each segment; None where it has no operators. Those of all segments are found together."""
+    joined = joined_segments(segments)
+    found: list[Sums | None] = [None] * len(segments)
+    if not joined.filled:
+        return found
+    duration, host = kinds.device_seconds(joined.all), kinds.host_seconds(joined.all)
+    passed, launched = np.empty_like(duration), np.empty_like(duration)
+    totals = np.zeros(len(segments))
+    for place in joined.filled:
+        start, end = joined.spans[place]
+        of_segment = duration[start:end]
+        of_segment.cumsum(out=passed[start:end])
+        host[start:end].cumsum(out=launched[start:end])
+        totals[place] = np.add.reduce(of_segment)
+    left = np.repeat(totals, joined.lengths) - passed + duration
+    bounds = np.maximum.reduceat(launched + LAUNCH_LATENCY_S + left, joined.starts).tolist()
+    for place, total, bound in zip(joined.filled, totals[joined.lengths > 0].tolist(), bounds, strict=True):
+        found[place] = Sums(total, float(launched[joined.spans[place][1] - 1]), bound)
+    return found
+
+
 def pass_of(
-    kinds: TimedSignatures,
-    segment: Segment,
+    sums: Sums | None,
     exchanges: tuple[tuple[str, float, float], ...],
     overhead: FrameworkOverhead = FREE,
+    synchronous: bool = False,
 ) -> Pass:
-    """The pass of a segment with its collectives: (group, exposed, hidden) seconds.
+    """The pass of a segment with these sums and with its collectives: (group, exposed, hidden) seconds.
 
     With the default `overhead` the host runs ahead of the device: it launches the optimizer while the device still runs
     the backward pass.
@@ -106,15 +138,10 @@ def pass_of(
         exposed[group] = exposed.get(group, 0.0) + shown
         hidden[group] = hidden.get(group, 0.0) + behind
     waiting = sum(exposed.values())
-    if not len(segment):
+    if sums is None:
         return Pass(waiting, 0.0, float("-inf"), exposed, hidden) if exchanges else NOTHING
-    host = kinds.host_seconds(segment).cumsum()
-    duration = kinds.device_seconds(segment)
-    total = float(np.add.reduce(duration))
-    left = total - duration.cumsum() + duration
-    launch_bound = float(np.maximum.reduce(host + LAUNCH_LATENCY_S + left))
-    launching = float(host[-1])
-    if kinds.synchronous:
+    total, launching, launch_bound = sums
+    if synchronous:
         return Pass(total + launching + waiting, total, total, exposed, hidden, launching)
     seconds = overhead.pass_seconds(total + waiting, launching)
     return Pass(seconds, launching, launch_bound + waiting, exposed, hidden, seconds - total - waiting)
@@ -143,11 +170,27 @@ def bucket_ready(kinds: TimedSignatures, segment: Segment, position: int) -> Buc
     return BucketReady(share, float(np.max((launched + left)[: last + 1])))
 
 
-def unit_times(
-    kinds: TimedSignatures, unit: UnitProgram, joined: Communicators | None, overhead: FrameworkOverhead
-) -> UnitTimes:
-    """The passes of a unit whose ranks communicate in `joined` (None: not at all)."""
+def all_unit_times(
+    kinds: TimedSignatures, units: tuple[UnitProgram, ...], joined: Communicators | None, overhead: FrameworkOverhead
+) -> tuple[UnitTimes, ...]:
+    """The passes of units whose ranks communicate in `joined` (None: not at all)."""
+    if not units:
+        return ()
+    segments = tuple(chain.from_iterable([(unit.forward, unit.backward, unit.recompute) for unit in units]))
+    sums = iter(sums_of(kinds, segments))
+    return tuple(
+        _unit_times(kinds, unit, of_passes, joined, overhead)
+        for unit, of_passes in zip(units, zip(sums, sums, sums, strict=True), strict=True)
+    )
 
+
+def _unit_times(
+    kinds: TimedSignatures,
+    unit: UnitProgram,
+    sums: tuple[Sums | None, Sums | None, Sums | None],
+    joined: Communicators | None,
+    overhead: FrameworkOverhead,
+) -> UnitTimes:
     def timed(collectives: tuple[CollectiveOp, ...], backward: bool) -> tuple[tuple[str, float, float], ...]:
         if joined is None:
             return ()
@@ -161,14 +204,13 @@ def unit_times(
             times.append((each.group, exposed, hidden))
         return tuple(times)
 
-    forward = pass_of(kinds, unit.forward, timed(unit.forward_collectives, False), overhead)
+    apart = kinds.synchronous
+    forward = pass_of(sums[0], timed(unit.forward_collectives, False), overhead, apart)
     repeats = unit.recompute is unit.forward and unit.recompute_collectives == unit.forward_collectives
     return UnitTimes(
         forward=forward,
-        backward=pass_of(kinds, unit.backward, timed(unit.backward_collectives, True), overhead),
-        recompute=forward
-        if repeats
-        else pass_of(kinds, unit.recompute, timed(unit.recompute_collectives, False), overhead),
+        backward=pass_of(sums[1], timed(unit.backward_collectives, True), overhead, apart),
+        recompute=forward if repeats else pass_of(sums[2], timed(unit.recompute_collectives, False), overhead, apart),
     )
 
 

@@ -23,13 +23,22 @@ from precision_time.layout.program import (
     StepProgram,
     UnitProgram,
 )
-from precision_time.layout.segment import Segment
+from precision_time.layout.segment import Segment, joined_segments
 from precision_time.layout.step_program import EXPERT_DATA, REPLICAS, TIED
 from precision_time.timing.communicators import Communicators
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.layout_costs import FrameworkOverhead
 from precision_time.timing.operators import WorkOptions
-from precision_time.timing.passes import FREE, BucketReady, Pass, UnitTimes, bucket_ready, pass_of, unit_times
+from precision_time.timing.passes import (
+    FREE,
+    BucketReady,
+    Pass,
+    UnitTimes,
+    all_unit_times,
+    bucket_ready,
+    pass_of,
+    sums_of,
+)
 from precision_time.timing.signature_times import (
     TimedSignatures,
     fields_of,
@@ -157,11 +166,14 @@ def time_program(
 
 @bounded()
 def _sweeps(kinds: TimedSignatures, stage: Stage, overhead: FrameworkOverhead) -> SweepTimes:
+    copies = (stage.accumulate, stage.into_buckets, stage.out_of_buckets)
+    *tails, accumulate, into_buckets, out_of_buckets = sums_of(kinds, (*stage.tails, *copies))
+    apart = kinds.synchronous
     return SweepTimes(
-        tails=tuple(pass_of(kinds, tail, (), overhead) for tail in stage.tails),
-        accumulate=pass_of(kinds, stage.accumulate, ()),
-        into_buckets=pass_of(kinds, stage.into_buckets, ()),
-        out_of_buckets=pass_of(kinds, stage.out_of_buckets, ()),
+        tails=tuple([pass_of(tail, (), overhead, apart) for tail in tails]),
+        accumulate=pass_of(accumulate, (), FREE, apart),
+        into_buckets=pass_of(into_buckets, (), FREE, apart),
+        out_of_buckets=pass_of(out_of_buckets, (), FREE, apart),
     )
 
 
@@ -198,7 +210,7 @@ def _all_unit_times(
 ) -> tuple[UnitTimes, ...]:
     """`cluster` is None where no ranks exchange within units: then the times do not depend on the number of nodes."""
     joined = None if cluster is None else Communicators(dict(within), cluster, overlap)
-    return tuple(unit_times(kinds, unit, joined, overhead) for unit in units)
+    return all_unit_times(kinds, units, joined, overhead)
 
 
 def _unit_data(program: StepProgram, joined: Communicators) -> tuple[DataTimes, ...]:
@@ -324,11 +336,16 @@ _PHASES = tuple(Phase)
 @bounded()
 def _by_phase(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> Array:
     """Seconds of each segment (rows) by phase without casts, and of its casts."""
+    joined = joined_segments(segments)
+    seconds, cast = kinds.device_seconds(joined.all), kinds.works.is_cast[joined.all.kind]
+    place = joined.row * len(_PHASES) + joined.all.phase
     found = np.zeros((len(segments), len(_PHASES) + 1))
-    for row, segment in zip(found, segments, strict=True):
-        seconds, cast, phase = kinds.device_seconds(segment), kinds.works.is_cast[segment.kind], segment.phase
-        if cast.any():
-            row[-1], rest = seconds[cast].sum(), ~cast
-            seconds, phase = seconds[rest], phase[rest]
-        row[:-1] = np.bincount(phase, weights=seconds, minlength=len(_PHASES))
+    if cast.any():
+        for row in dict.fromkeys(joined.row[cast].tolist()):
+            start, end = joined.spans[row]
+            found[row, -1] = seconds[start:end][cast[start:end]].sum()
+        rest = ~cast
+        seconds, place = seconds[rest], place[rest]
+    by_phase = np.bincount(place, weights=seconds, minlength=len(segments) * len(_PHASES))
+    found[:, :-1] = by_phase.reshape(len(segments), len(_PHASES))
     return found

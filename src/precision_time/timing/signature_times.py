@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.bounded_cache import bounded
+from precision_time.bounded_cache import Budget, bounded
 from precision_time.hardware.calibration import HostFigures
 from precision_time.hardware.catalog import stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
@@ -90,7 +90,7 @@ def _kernel_times(kinds: KindWorks, gpu: Gpu, constants: StepConstants) -> tuple
     near = (gpu, *stronger_gpus(gpu))
     related = {*near, *(weaker for each in near for weaker in weaker_gpus(each))}
     # in one order, so that all of them find the same parameters
-    known = _uncalibrated_times(kinds, tuple(sorted(related, key=attrgetter("name"))), constants)
+    known = _related_times(kinds, tuple(sorted(related, key=attrgetter("name"))), constants)
     times = _not_above_weaker(gpu, known)
     for stronger in near[1:]:
         other = _not_above_weaker(stronger, known)
@@ -126,6 +126,12 @@ def _uncalibrated_times(kinds: KindWorks, gpus: tuple[Gpu, ...], constants: Step
         times = constants.kernels.seconds_on(kinds.table, others)
         known |= {gpu: times.of(row) for row, gpu in enumerate(others)}
     return known
+
+
+_RELATED = Budget(8 << 20)
+"""Of times on GPUs that are compared with each other. They are as large as all that follows from them, and serve the
+same job on each of these GPUs."""
+_related_times = bounded(Gpu, budget=_RELATED)(_uncalibrated_times)
 
 
 def _fastest(times: KernelTimes, rival_of: NDArray[np.intp]) -> KernelTimes:

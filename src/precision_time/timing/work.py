@@ -21,6 +21,8 @@ HELPERS = "helpers"  # no family of works: the kernels behind `serial_bytes`
 ATTENTION, RNN, WINOGRAD = "attention", "rnn", "winograd"
 CONVOLUTIONS = frozenset({CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, CONV_DEPTHWISE})
 TILE_FAMILIES = frozenset({MATMUL, CONV, CONV_1D, CONV_DILATED, CONV_GROUPED, RNN})
+RIVALLED = frozenset({"fp32"})
+"""Arithmetic in which convolutions may have an alternative (`Work.alternative`)."""
 CONVOLUTION_FEATURES = ("images", "positions", "taps", "stride")
 """Features of convolutions with equal products that still differ: batch, output positions, kernel size, stride."""
 MEMORY_FAMILIES = frozenset({
@@ -186,7 +188,7 @@ def conv_work(
     dense = CONV_1D if len(kernel) == 1 else CONV_DILATED if dilated else CONV
     family = dense if groups == 1 else CONV_DEPTHWISE if depthwise else CONV_GROUPED
     gain = cheapest_convolution_gain(kernel, conv.stride, groups)
-    alternative, transforms = _alternative(conv, direction, gain) if math == "fp32" else (None, 0.0)
+    alternative, transforms = _alternative(conv, direction, gain) if math in RIVALLED else (None, 0.0)
     transposes = layout == "nchw" and math in ("fp16", "bf16", "tf32", "fp8") and not depthwise
     return Work(
         family,
