@@ -15,6 +15,7 @@ import pytest
 
 import precision_time
 from precision_time import journal as journal_module
+from precision_time import shipped
 from precision_time.cli import fitting
 from precision_time.cli.main import main
 from precision_time.errors import DataError
@@ -190,9 +191,9 @@ def test_a_second_fit_of_an_installation_is_refused_and_judging_is_not(
 ) -> None:
     pytest.importorskip("pandas")
     ran: list[list[str]] = []
-    monkeypatch.setattr(fitting, "ROOT", tmp_path)
+    monkeypatch.setattr(shipped, "ROOT", tmp_path)
     monkeypatch.setattr(fitting, "_run", lambda arguments, show: ran.append(arguments))
-    holder = start_holder(tmp_path / fitting.LOCK)
+    holder = start_holder(tmp_path / shipped.LOCK)
     try:
         assert main(["fit", "collectives"]) == 2
         assert capsys.readouterr().err.endswith(

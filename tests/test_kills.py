@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import precision_time
-from precision_time.cli import fitting
+from precision_time import shipped
 from precision_time.journal import read
 from precision_time.predictors import store
 from precision_time.predictors.store import load_trained
@@ -134,7 +134,7 @@ def test_a_killed_command_leaves_no_process(command: str, journal: str, tmp_path
     ("command", "lock"),
     [
         (f"train boosting --output there --tables {REPOSITORY}/data", f"there/{store.LOCK}"),
-        (f"fit collectives --tables {REPOSITORY}/data", f"source/precision_time/{fitting.LOCK}"),
+        (f"fit collectives --tables {REPOSITORY}/data", f"source/precision_time/{shipped.LOCK}"),
     ],
 )
 def test_a_command_without_a_journal_keeps_others_out_until_it_is_killed(

@@ -42,6 +42,7 @@ from precision_time.predictors.predictddl.encoder import (
 from precision_time.predictors.predictddl.network import Floats, Network, network_of
 from precision_time.predictors.predictddl.paths import levels
 from precision_time.predictors.predictddl.primitives import Primitive
+from precision_time.shipped import writing
 from precision_time.zoo.catalog import ENTRIES
 
 with warnings.catch_warnings():
@@ -192,12 +193,13 @@ def main(arguments: list[str] | None = None) -> int:
     def show(done: int, of: int) -> None:
         print(f"\r{done}/{of} steps", end="", flush=True)
 
-    made = pretrain(networks, held_out, epochs=given.epochs, seed=given.seed, progress=show)
-    r2 = made.r2
-    names = ["nodes", "path", "parameters", "flops", "bytes"]
-    scores = {name: round(float(value), 3) for name, value in zip(names, r2, strict=False)}
-    scores |= {"shares": round(float(np.median(r2[5:-4])), 3), "rooflines": round(float(np.median(r2[-4:])), 3)}
-    save_encoder(made.encoder, WEIGHTS, {**made.provenance, "held_out_r2": scores})
+    with writing():
+        made = pretrain(networks, held_out, epochs=given.epochs, seed=given.seed, progress=show)
+        r2 = made.r2
+        names = ["nodes", "path", "parameters", "flops", "bytes"]
+        scores = {name: round(float(value), 3) for name, value in zip(names, r2, strict=False)}
+        scores |= {"shares": round(float(np.median(r2[5:-4])), 3), "rooflines": round(float(np.median(r2[-4:])), 3)}
+        save_encoder(made.encoder, WEIGHTS, {**made.provenance, "held_out_r2": scores})
     print(f"\n{WEIGHTS.name}: {WEIGHTS.stat().st_size / 1024:.0f} kB, {made.provenance}, held-out R2 {scores}")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -11,12 +12,8 @@ from importlib.util import find_spec
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import emit, note
 from precision_time.errors import DataError, MissingExtraError, nearest
-from precision_time.journal import held
 from precision_time.processes import end_process, start_module
-from precision_time.shipped import ROOT
-
-LOCK = ".fit.lock"
-"""File in the package by which one `fit` holds the parameters that it writes."""
+from precision_time.shipped import HOLDER, writing
 
 
 def fit(given: Namespace) -> str:
@@ -48,7 +45,7 @@ def fit(given: Namespace) -> str:
         _check_measured(measured)
     options = ["--tables", str(tables), *(["--report"] if given.report else [])]
     show = note if given.json else emit
-    with contextlib.nullcontext() if given.report else held(ROOT / LOCK, "the installation's folder of parameters", ""):
+    with contextlib.nullcontext() if given.report else writing():
         for name in names:
             note(f"{name} ...")
             further = [each for folder in measured for each in ("--measured", folder)] if name == "kernels" else []
@@ -61,7 +58,8 @@ def fit(given: Namespace) -> str:
 def _run(arguments: Sequence[str], show: Callable[[str], None]) -> None:
     """Run a stage and show what it prints. It is a process of its own, since parameters are read once a process and
     each stage must see what the one before wrote."""
-    stage = start_module("precision_time.fit", *arguments, stdout=subprocess.PIPE)
+    holder = {HOLDER: str(os.getpid())}
+    stage = start_module("precision_time.fit", *arguments, environment=holder, stdout=subprocess.PIPE)
     try:
         output = stage.communicate()[0].decode(errors="replace")
     finally:

@@ -7,12 +7,14 @@ has to read what the stage before it wrote.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.fit import STAGES
+from precision_time.shipped import writing
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,18 +25,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report", action="store_true", help="judge held out, write nothing")
     parser.add_argument("--measured", action="append", default=[], help="folder that `measure` wrote; may be repeated")
     given = parser.parse_args(arguments)
-    stage = import_module(f"precision_time.fit.{given.stage}")
     try:
-        if given.stage == "kernels":
-            stage.run(given.tables, given.measured)
-        elif STAGES[given.stage].judges:
-            stage.run(given.tables, judge_only=given.report)
-        else:
-            stage.run(given.tables)
+        with contextlib.nullcontext() if given.report else writing():
+            _run(given)
     except (PrecisionTimeError, OSError) as error:
         print(f"{parser.prog} {given.stage}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    stage = import_module(f"precision_time.fit.{given.stage}")
+    if given.stage == "kernels":
+        stage.run(given.tables, given.measured)
+    elif STAGES[given.stage].judges:
+        stage.run(given.tables, judge_only=given.report)
+    else:
+        stage.run(given.tables)
 
 
 if __name__ == "__main__":

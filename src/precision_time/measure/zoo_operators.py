@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from precision_time.errors import PrecisionTimeError
+from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.job.job import Job
 from precision_time.measure.bench import Bench
 from precision_time.measure.products import Limits
 from precision_time.measure.recording import Recorded, in_dtype, label, passes, record, tensors_of
 from precision_time.measure.replay import bench_of, weighed_operators
-from precision_time.shipped import shipped_file, write_shipped
+from precision_time.shipped import shipped_file, write_shipped, writing
 from precision_time.timing.operators import WorkOptions, works
 from precision_time.zoo.catalog import ENTRIES
 
@@ -130,8 +130,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="record these alone (default: all)")
     options = parser.parse_args(arguments)
+    try:
+        with writing():
+            return _write_operators(options.models)
+    except DataError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _write_operators(models: Sequence[str]) -> int:
+    """Record the operators of these models; returns the exit code."""
     lists: list[list[ZooOperator]] = []
-    for model in options.models:
+    for model in models:
         try:
             lists.append(recorded_of(model))
         except PrecisionTimeError as error:

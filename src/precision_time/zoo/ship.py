@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from precision_time.capture import symbolic, symbolic_fit
 from precision_time.capture.graph import OpGraph
 from precision_time.capture.stored_apart import last_of, member_of
 from precision_time.capture.trace import trace_entry
-from precision_time.errors import PrecisionTimeError
+from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.shipped import writing
 from precision_time.zoo.catalog import ENTRIES
 from precision_time.zoo.templates import TEMPLATES, Template
 from precision_time.zoo.workload import Symbol, ZooEntry
@@ -110,6 +111,16 @@ def main(arguments: list[str] | None = None) -> int:
     names = options.names or [*sorted(name for name, entry in ENTRIES.items() if entry.ships), *templates]
     if options.missing:
         names = [n for n in names if not (DATA / f"{n}.zip").exists()]
+    try:
+        with writing():
+            return _ship_all(names, templates)
+    except DataError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def _ship_all(names: Sequence[str], templates: Mapping[str, Template]) -> int:
+    """Ship each; returns the exit code."""
     failed = 0
     for done, name in enumerate(names, 1):
         start = time.perf_counter()
