@@ -31,6 +31,7 @@ UNBOUNDED = {
     "field_table.field_table": "no arguments",
     "field_types._types": "one entry for each class with fields",
     "hardware.fields._si_types": "one entry for each class with fields",
+    "estimate.memory.memory_parameters": "a data file of the package",
     "estimate.spread._fitted": "one entry for each data file of the package",
     "estimate.spread._decoder_families": "no arguments",
     "evaluation.fitted_rows.fitted": "one entry for each data file of the package",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +24,7 @@ from precision_time.capture.graph import Category, Phase  # noqa: E402
 from precision_time.capture.layers import WHOLE, layered  # noqa: E402
 from precision_time.capture.lifetimes import lifetimes  # noqa: E402
 from precision_time.capture.training_step import TrainingStep, training_step  # noqa: E402
-from precision_time.estimate.memory import FRAGMENTATION, FRAMEWORK, FRAMEWORK_BYTES, Memory  # noqa: E402
+from precision_time.estimate.memory import FRAMEWORK, Memory, memory_parameters  # noqa: E402
 from precision_time.estimate.step_memory import NCCL_BYTES, step_memory  # noqa: E402
 from precision_time.estimate.text import _stages  # noqa: E402
 from precision_time.job import Job  # noqa: E402
@@ -132,7 +134,8 @@ def test_the_table_by_hand() -> None:
     assert rows["activations"] == 2 * 4 * 64 * 256 + 2 * 4
     assert rows["master weights"] == rows["communication buffers"] == rows["temporaries of the update"] == 0
     held = sum(size for name, size in rows.items() if not name.startswith("framework"))
-    assert rows["framework and fragmentation"] == pytest.approx(FRAMEWORK_BYTES + FRAGMENTATION * held, abs=1)
+    known = memory_parameters()
+    assert rows["framework and fragmentation"] == pytest.approx(known.process_bytes + known.fragmentation * held, abs=1)
 
 
 def test_buckets_and_kept_gradients() -> None:
@@ -395,6 +398,61 @@ def test_memory_alone_is_that_of_the_estimate_and_survives_json() -> None:
 def test_stages_in_words() -> None:
     gib = 1 << 30
     assert _stages([3 * gib, 2 * gib, 2 * gib, 4 * gib]) == "stage 0 3.00 GiB, stages 1-2 2.00 GiB, stage 3 4.00 GiB"
+
+
+# --- what older versions of PyTorch hold
+
+
+def attention_only(version: str | None) -> Memory:
+    return memory_of(megatron("dp", 1, framework="pytorch", precision="amp-fp16", optimizer="sgd", torch=version))
+
+
+def test_softmax_kept_its_input_before_1_11() -> None:
+    """Scores of 8 layers, half precision: 2 samples x 16 heads x 1024 x 1024, and the logits that
+    the loss's log-softmax reads; the probabilities are kept in any version."""
+    old, new = (attention_only(version).by_category["activations"] for version in ("1.10", "1.11"))
+    scores, logits = 8 * 2 * B * A * S * S, 2 * B * S * 50304
+    assert old - new == pytest.approx(scores + logits, rel=1e-3)
+
+
+def test_gradients_stay_through_the_forward_pass_before_2_0() -> None:
+    """`zero_grad` fills them with zeros, so that all stand at the fullest moment; later versions free them."""
+    old, new = attention_only("1.13"), attention_only("2.0")
+    assert old.by_category["gradients"] == pytest.approx(old.by_category["weights"], rel=1e-4)
+    assert new.by_category["gradients"] < 0.9 * old.by_category["gradients"]
+    assert attention_only(None) == new
+
+
+# --- how sure the answer is
+
+
+def test_interval_and_probability_agree() -> None:
+    """The probability of fitting is 10, 50 or 90 per cent in a device of P10, P50 or P90 of the peak."""
+    peak = Memory({"a": 10**9}, 10**9, log_scale=0.05)
+    assert peak.fits
+    low, middle, high = peak.peak_interval
+    assert low < middle == peak.peak_bytes < high
+    for capacity, probability in zip((low, middle, high), (0.1, 0.5, 0.9), strict=True):
+        assert Memory({"a": 10**9}, capacity, log_scale=0.05).fit_probability == pytest.approx(probability, abs=1e-6)
+
+
+@given(st.integers(1, 10**13), st.integers(1, 10**13), st.floats(1e-4, 0.5))
+def test_yes_is_more_likely_than_no(peak: int, capacity: int, scale: float) -> None:
+    memory = Memory({"a": peak}, capacity, log_scale=scale)
+    assert 0.0 <= memory.fit_probability <= 1.0
+    assert memory.fits == (memory.fit_probability >= 0.5)
+    assert Memory.from_dict(memory.to_dict()) == memory
+
+
+def test_a_certain_peak_fits_or_does_not() -> None:
+    assert (Memory({"a": 1}, 2).fit_probability, Memory({"a": 3}, 2).fit_probability) == (1.0, 0.0)
+    assert Memory({"a": 1}, 2).peak_interval == (1, 1, 1)
+
+
+def test_several_devices_are_less_sure_than_one() -> None:
+    known = memory_parameters()
+    assert memory_of(megatron("dp", 1)).log_scale == known.log_scale < known.log_scale_many
+    assert memory_of(megatron("dp", 2)).log_scale == known.log_scale_many
 
 
 # --- jobs that really ran

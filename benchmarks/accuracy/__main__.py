@@ -1,11 +1,11 @@
 """Judge the shipped parameters held out, and write the pages of benchmarks/results/ and README's accuracy tables.
 
     python -m benchmarks.accuracy                          all parts
-    python -m benchmarks.accuracy steps layouts            some of: steps, classes, layouts, kernels, collectives
+    python -m benchmarks.accuracy steps layouts            some of the parts (--help lists them)
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
 
 Run it from the root of the repository. On one core, steps take twenty minutes, classes ten, layouts eight, kernels
-seven, collectives three.
+seven, collectives three, memory two.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.accuracy import (
     kernel_page,
     kernels,
     layouts,
+    memory,
     step_figure,
     step_page,
 )
@@ -112,12 +113,20 @@ def judge_collectives(options: Options) -> None:
     write_whole(options.results / "collectives.md", collective_page.page(read_data("collectives.json"), errors))
 
 
+def judge_memory(options: Options) -> None:
+    """memory.md."""
+    judged = memory.board(options.tables, _progress)
+    print(file=sys.stderr)
+    write_whole(options.results / "memory.md", memory.page(judged))
+
+
 PARTS: Mapping[str, Callable[[Options], None]] = {
     "steps": steps,
     "classes": judge_classes,
     "layouts": judge_layouts,
     "kernels": judge_kernels,
     "collectives": judge_collectives,
+    "memory": judge_memory,
 }
 
 

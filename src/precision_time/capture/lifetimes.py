@@ -49,12 +49,16 @@ class Lifetimes:
 
 
 def lifetimes(
-    graph: OpGraph, units: tuple[Unit, ...], nbytes: NDArray[Any], cores: tuple[tuple[int, ...], ...]
+    graph: OpGraph,
+    units: tuple[Unit, ...],
+    nbytes: NDArray[Any],
+    cores: tuple[tuple[int, ...], ...],
+    softmax_inputs: bool = False,
 ) -> tuple[Lifetimes, ...]:
     """The lifetimes of every unit's storages, which have `nbytes`. `cores`: the forward calls of each that selective
-    recomputation runs again."""
-    skeleton = graph.skeleton
-    return _plan(skeleton.traced or skeleton, tuple([unit.traced or unit for unit in units]), cores).at(nbytes)
+    recomputation runs again. `softmax_inputs`: whether autograd keeps what softmax reads beside what it writes."""
+    skeleton, traced = graph.skeleton, tuple([unit.traced or unit for unit in units])
+    return _plan(skeleton.traced or skeleton, traced, cores, softmax_inputs).at(nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,8 +180,12 @@ class _Traced:
     calls: int
 
 
-def _traced(graph: Skeleton) -> _Traced:
+def _traced(graph: Skeleton, softmax_inputs: bool) -> _Traced:
     calls, category = graph.calls, graph.spans.category
+    dies = graph.spans.dies.astype(np.intp)
+    if softmax_inputs:
+        kept, until = _softmax_inputs(graph)
+        np.maximum.at(dies, kept, until)
     turn = calls.first(Phase.BACKWARD)
     last_read = np.full(len(graph.spans), -1, dtype=np.intp)
     early = calls.reader < turn
@@ -186,7 +194,7 @@ def _traced(graph: Skeleton) -> _Traced:
     cast = np.array([name == "aten._to_copy" for name in graph.names], dtype=np.bool_)[calls.kind]
     return _Traced(
         graph.spans.born.astype(np.intp),
-        graph.spans.dies.astype(np.intp),
+        dies,
         last_read,
         category == Category.ACTIVATIONS,
         category == Category.GRADIENTS,
@@ -196,9 +204,25 @@ def _traced(graph: Skeleton) -> _Traced:
     )
 
 
+def _softmax_inputs(graph: Skeleton) -> tuple[Indices, Indices]:
+    """Storages that the softmaxes of the forward pass read, and the backward call of each."""
+    calls, names = graph.calls, np.array(graph.names)
+    forward = np.isin(names, ("aten._softmax", "aten._log_softmax"))[calls.kind]
+    backward = np.isin(names, ("aten._softmax_backward_data", "aten._log_softmax_backward_data"))[calls.kind]
+    # The result of a softmax is what its backward call reads: so each finds its call.
+    until = np.full(len(graph.spans), -1, dtype=np.intp)
+    reads = backward[calls.reader]
+    until[calls.reads[reads]] = calls.reader[reads]
+    of_call = np.full(len(calls), -1, dtype=np.intp)
+    writes = forward[calls.writer]
+    of_call[calls.writer[writes]] = until[calls.writes[writes]]
+    reads = forward[calls.reader]
+    return calls.reads[reads].astype(np.intp), of_call[calls.reader[reads]]
+
+
 @bounded(budget=STRUCTURES)
-def _plan(graph: Skeleton, units: tuple[Unit, ...], cores: tuple[tuple[int, ...], ...]) -> _Plan:
-    traced = _traced(graph)
+def _plan(graph: Skeleton, units: tuple[Unit, ...], cores: tuple[tuple[int, ...], ...], softmax_inputs: bool) -> _Plan:
+    traced = _traced(graph, softmax_inputs)
     parts = [_of_unit(graph, traced, unit, core) for unit, core in zip(units, cores, strict=True)]
     counted = [storages for part in parts for storages in part.counted]
     gradients = [part.gradients for part in parts]

@@ -15,7 +15,7 @@ from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
-from precision_time.estimate.memory import CPU_PROCESS_BYTES, FRAMEWORK_BYTES, Memory
+from precision_time.estimate.memory import CPU_PROCESS_BYTES, Memory, memory_parameters
 from precision_time.estimate.run_times import run_times
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
@@ -187,7 +187,7 @@ def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, family: str) -> floa
 
 def process_bytes(cluster: Cluster) -> int:
     """Bytes of a process besides tensors; on a CPU there is no CUDA context."""
-    return CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else FRAMEWORK_BYTES
+    return CPU_PROCESS_BYTES if cluster.gpu.device_type == "cpu" else memory_parameters().process_bytes
 
 
 def spread_terms(

@@ -24,15 +24,14 @@ from precision_time.estimate.memory import (
     ACTIVATIONS,
     BUFFERS,
     COPIES,
-    FRAGMENTATION,
     FRAMEWORK,
-    FRAMEWORK_BYTES,
     GRADIENTS,
     MASTERS,
     STATES,
     UPDATE,
     WEIGHTS,
     Memory,
+    memory_parameters,
     update_bytes,
 )
 from precision_time.estimate.stage_moments import Alone, StageMoments
@@ -58,10 +57,12 @@ def step_memory(
     program: StepProgram,
     options: Options,
     capacity_bytes: int,
-    process_bytes: int = FRAMEWORK_BYTES,
+    process_bytes: int | None = None,
 ) -> Memory:
     """Memory of the fullest stage, with all stages of a pipeline. `capacity_bytes`: of the device; `process_bytes`: of
-    the process besides tensors."""
+    the process besides tensors (None: on a GPU)."""
+    parameters = memory_parameters()
+    process_bytes = parameters.process_bytes if process_bytes is None else process_bytes
     costs = _Costs(step, program, options, process_bytes)
     known: dict[tuple[int, int, bool, bool], dict[str, int]] = {}
     stages = []
@@ -72,7 +73,8 @@ def step_memory(
             known[key] = costs.stage(stage, int(alive), place == 0, place == last)
         stages.append(known[key])
     fullest = max(stages, key=lambda rows: sum(rows.values()))
-    return Memory(fullest, capacity_bytes, tuple(stages) if last else ())
+    scale = parameters.log_scale if program.layout.gpus == 1 else parameters.log_scale_many
+    return Memory(fullest, capacity_bytes, tuple(stages) if last else (), log_scale=scale)
 
 
 def in_flight(program: StepProgram) -> list[int]:
@@ -139,10 +141,10 @@ class _Parts:
 
 
 @bounded()
-def _parts(step: TrainingStep, framework: str) -> _Parts:
+def _parts(step: TrainingStep, framework: str, softmax_inputs: bool) -> _Parts:
     units, graph = step.layers.units, step.layers.graph
     sizes = local_bytes(step, framework)
-    lives = lifetimes(graph, units, sizes, tuple(core_attention(graph, unit) for unit in units))
+    lives = lifetimes(graph, units, sizes, tuple(core_attention(graph, unit) for unit in units), softmax_inputs)
     largest, largest_trained, weight, gradient = _widths(units)
     inputs = graph.skeleton.spans.category == Category.INPUTS
     return _Parts(
@@ -193,13 +195,14 @@ class _Costs:
     def __init__(self, step: TrainingStep, program: StepProgram, options: Options, process_bytes: int) -> None:
         self.step, self.program, self.options, self.process_bytes = step, program, options, process_bytes
         layout, precision = program.layout, step.precision
-        parts = _parts(step, options.framework)
+        parts = _parts(step, options.framework, options.softmax_inputs)
         self.zero, self.masters = layout.zero, precision.master_weights
         self.fsdp = layout.zero >= 2 and options.framework not in (_MEGATRON | _DEEPSPEED)
         self.weight = parts.weight_bytes
         self.gradient = self._gradient(parts.gradient_bytes)
         # Whether gradients are allocated during the backward pass, or kept all the time.
-        self.appears = program.micro_batches == 1 and options.framework not in _MEGATRON
+        frees = not options.zeroes_gradients and options.framework not in _MEGATRON
+        self.appears = program.micro_batches == 1 and frees
         self.state = BYTES_PER_ELEMENT[precision.state_dtype]
         self.tied, self.lives, self.boundary = parts.tied, parts.lives, parts.boundary
         self.largest, self.largest_trained = parts.largest, parts.largest_trained
@@ -226,7 +229,7 @@ class _Costs:
         fullest = known.fullest(alive, self.program.layout.pp)
         rows = {name: known.lasting.get(name, 0.0) + fullest.get(name, 0.0) for name in _ROWS}
         rows[BUFFERS] += self.communicators
-        rows[FRAMEWORK] = self.process_bytes + FRAGMENTATION * sum(rows.values())
+        rows[FRAMEWORK] = self.process_bytes + memory_parameters().fragmentation * sum(rows.values())
         return {name: ceil(size) for name, size in rows.items()}
 
     def _alone(self, stage: Stage, first: bool, last: bool) -> tuple[Alone, ...]:

@@ -151,10 +151,16 @@ def _memory(estimate: Estimate) -> str:
         if memory.fits
         else f"DOES NOT FIT by {human_bytes(memory.missing_bytes)}: take a smaller batch or precision, or a larger GPU"
     )
+    low, _, high = memory.peak_interval
     lines = [f"memory of a GPU, {human_bytes(memory.capacity_bytes)}: {verdict}"]
     rows = [(name, number) for name, number in zip(memory.by_category, numbers, strict=True) if number]
     lines += [_row(f"  {name}", [f"{number:,.{digits}f} {unit}"]) for name, number in rows]
     lines.append(_row("  peak", [f"{sum(numbers):,.{digits}f} {unit}"]))
+    if memory.log_scale:
+        lines.append(
+            f"  peak P10-P90 {human_bytes(low)} to {human_bytes(high)}, fits with a probability of "
+            f"{memory.fit_probability:.0%}"
+        )
     if memory.stages:
         lines += _wrapped(_stages(memory.stage_peaks))
     if memory.largest_batch is not None:

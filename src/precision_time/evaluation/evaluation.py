@@ -54,6 +54,8 @@ class Unpredicted:
     reason: str
 
 
+MOST_NAMED = 10
+"""Ids that a note names."""
 MOST_LISTED = 20_000
 """Rows that JSON and HTML list one by one, and that figures draw; statistics are of all, and `--csv` has all."""
 ANCHORS = ("all", "other-families", "none")
@@ -148,6 +150,11 @@ class Evaluation:
             times.update(dict.fromkeys(each.judged.row.assumed, each.times))
         return dict(times.most_common())
 
+    @property
+    def ran_without_fitting(self) -> list[str]:
+        """Ids of the predicted rows whose memory was predicted not to suffice: all of them were measured, so ran."""
+        return [judged.row.id for judged in self.judged if not judged.fits]
+
     def notes(self) -> list[str]:
         """Sentences that a reader of the errors has to know: anchors, rows seen by the fit, memory, internal errors."""
         notes = [_ANCHORS_TEXT[self.anchors]]
@@ -161,8 +168,13 @@ class Evaluation:
                 f"{factors}, so these errors are not held out; "
                 f"held-out errors: {'; '.join(pages) or HELD_OUT}."
             )
-        if short := sum(not j.fits for j in self.judged):
-            notes.append(f"{short:,} of the predicted rows ran, although memory was predicted not to suffice.")
+        if short := self.ran_without_fitting:
+            from precision_time.evaluation.text import first_names
+
+            count = "1 of the predicted rows" if len(short) == 1 else f"{len(short):,} of the predicted rows"
+            notes.append(
+                f"{count} ran, although memory was predicted not to suffice: {first_names(short, MOST_NAMED)}."
+            )
         if bugs := sum(u.reason.startswith("internal error") for u in self.unpredicted):
             notes.append(f"{bugs:,} rows failed with an internal error, a bug of precision-time: please report it.")
         if max(len(self.judged), len(self.unpredicted)) > MOST_LISTED:
@@ -191,6 +203,7 @@ class Evaluation:
             },
             "unpredicted": [{"id": u.row.id, "reason": u.reason} for u in self.unpredicted[:MOST_LISTED]],
             "rows": [_row_dict(j) for j in self.judged[:MOST_LISTED]],
+            "ran_without_fitting": self.ran_without_fitting[:MOST_LISTED],
             "seen_by_fit": self.seen_by_fit,
             "table": self.table,
             "anchors": self.anchors,

@@ -1,7 +1,8 @@
 """Fitting: tables of measurements become the parameters that `timing/` and `anchors/` read.
 
 takes     the tables of `data/` and folders of `precision-time measure`
-gives     `timing/data/*.json`, `anchors/data/published.json`, each with the checksum of what it was fitted to
+gives     `timing/data/*.json`, `estimate/data/memory.json`, `anchors/data/published.json`, each with the checksum of
+          what it was fitted to
 knows not how a prediction is printed or served
 
 | stage | module | fits |
@@ -13,6 +14,8 @@ knows not how a prediction is printed or served
 | steps | `steps`, `cases`, `factors`, `folds`, `row_correlation` | groups of kernels, host, ranks; interval width |
 | anchors | `anchors` | what a measured job says about similar jobs |
 | layouts | `layouts`, `cases` | factors of sharded, pipelined and tensor-parallel steps |
+| brackets | `brackets` | nothing: traces published memory brackets, as `traced` does steps |
+| memory | `memory` | bytes that a process holds beside tensors; interval width of memory |
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
         "steps": Stage("published/measurements.csv", judges=True),
         "anchors": Stage("published/measurements.csv", judges=True),
         "layouts": Stage("published/measurements_llm.csv", judges=True),
+        "brackets": Stage("published/memory_brackets.csv", usual=False),
+        "memory": Stage("traced/brackets.parquet", judges=True),
     }
 )
 """In the order in which they build on each other."""

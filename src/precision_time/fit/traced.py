@@ -113,13 +113,13 @@ def _traced_model(rows: Sequence[Row]) -> list[_Job]:
             calls = timed.calls_per_kind[timed.works.owner]
             columns = _work_columns(timed.works.table, calls)
             jobs[key] = _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
-        jobs[key].rows.append((row.id, _family(row)))
+        jobs[key].rows.append((row.id, family_of(row.model, row.family)))
     return list(jobs.values())
 
 
-def _family(row: Row) -> str:
-    """The family of a row's model; of a model of timm the module that defines it, of torchvision the like."""
-    library, colon, name = row.model.partition(":")
+def family_of(model: str, other: str = "") -> str:
+    """The family of a model: of timm the module that defines it, of torchvision the like, else `other`."""
+    library, colon, name = model.partition(":")
     if library == "timm" and colon:
         from timm.models import get_deprecated_models, model_entrypoint
 
@@ -127,7 +127,7 @@ def _family(row: Row) -> str:
         return str(model_entrypoint(current.partition(".")[0]).__module__).rpartition(".")[2]
     if library == "torchvision" and colon:
         return next((family for start, family in _TORCHVISION if name.startswith(start)), name)
-    return row.family
+    return other
 
 
 _TORCHVISION = (

@@ -246,6 +246,16 @@ class Job:
         return self._older_than(1, 12)
 
     @property
+    def keeps_softmax_inputs(self) -> bool:
+        """Whether PyTorch is older than 1.11, whose softmax keeps its input for the backward pass beside its output."""
+        return self._older_than(1, 11)
+
+    @property
+    def zeroes_gradients(self) -> bool:
+        """Whether PyTorch is older than 2.0, whose `zero_grad` zeroes gradients where later ones free them."""
+        return self._older_than(2, 0)
+
+    @property
     def attention_kernel(self) -> str:
         """The attention kernel; before 2.11 PyTorch's own choice was FlashAttention-2."""
         return "flash2" if self.attention == "flash" and self._older_than(2, 11) else self.attention

@@ -56,6 +56,8 @@ class Options:
     framework: str = "pytorch"
     loss_scale: str = "dynamic"
     no_sync: bool = True
+    softmax_inputs: bool = False
+    zeroes_gradients: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Options:
@@ -68,6 +70,8 @@ class Options:
             job.framework,
             job.loss_scale,
             job.no_sync,
+            job.keeps_softmax_inputs,
+            job.zeroes_gradients,
         )
 
 
