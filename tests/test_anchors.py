@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_time import predict
+from precision_time import predict, prediction
 from precision_time.anchoring import Anchoring
 from precision_time.anchors.anchor import OWN, Anchor, JobDescriptor, environment_of, shares_of
 from precision_time.anchors.base import published, read_base, row_of_anchor, shipped_covariance
@@ -425,5 +426,29 @@ def test_a_file_with_too_many_anchors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1,001 measured jobs of the model's family, and at most 1,000"):
         predict(Job("resnet50", anchors=(str(path),)))
     path.write_bytes(b" " * (2**22 + 1))
-    with pytest.raises(DataError, match="larger than 4 MiB"):
+    with pytest.raises(DataError, match=r"many\.csv' is larger than 4 MiB"):
         predict(Job("resnet50", anchors=(str(path),)))
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(b" " * (2**21 + 1))
+    with pytest.raises(DataError, match="2 files together are larger than 4 MiB"):
+        predict(Job("resnet50", anchors=(str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))))
+
+
+def test_anchors_of_a_file_are_predicted_once_for_all_jobs_of_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "own.csv", []
+    path.write_text("model,gpu,precision,step_time_s\n" + "resnet50,a100-80gb-sxm,fp32,0.2\n" * 3)
+    uncorrected = prediction._uncorrected
+
+    def recorded(*given: Any) -> Any:
+        asked.append(given)
+        return uncorrected(*given)
+
+    monkeypatch.setattr(prediction, "_uncorrected", recorded)
+    one, other = (predict(Job("resnet50", gpus=gpus, anchors=(str(path),))) for gpus in (8, 4))
+    assert len(asked) == 3
+    assert one.anchors.count == other.anchors.count > 3
+    path.write_text("model,gpu,precision,step_time_s\nresnet50,a100-80gb-sxm,fp32,0.23\n")
+    assert predict(Job("resnet50", gpus=4, anchors=(str(path),))).anchors.count == other.anchors.count - 2
+    assert len(asked) == 4

@@ -8,6 +8,7 @@ import pytest
 
 from precision_time import predict_time
 from precision_time.errors import CaptureError, JobError
+from precision_time.timeline import trace
 
 ABSURD = (
     ({"layers": 10_000, "hidden": 10**6, "heads": 1000, "ffn": 10**7}, {}, "parameters at this model_config"),
@@ -73,3 +74,14 @@ def test_numbers_of_a_hugging_face_config_are_bounded(content: dict[str, Any]) -
 
     with pytest.raises(JobError, match=f"config.json has {next(iter(content))}"):
         check_numbers(content, "config.json")
+
+
+def test_a_trace_that_would_be_huge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MOST_EVENTS", 100)
+    with pytest.raises(JobError, match=r"a trace of this step has [\d,]+ operators, and at most 100 are drawn"):
+        predict_time("gpt2").trace_events()
+    deep = predict_time(
+        "llama3-70b", model_config={"layers": 1024}, gpus=512, layout="pp=512", grad_accum=5000, precision="bf16"
+    )
+    with pytest.raises(JobError, match=r"grad_accum makes 5,000 micro-batches, of which at most 4,370 on 512 stages"):
+        deep.trace_events()

@@ -177,6 +177,7 @@ def check(timeline: PipelineTimeline, ran: list[list[tuple[Op, float, float]]], 
     short = {"forward": "F", "backward": "B", "weight": "W"}
     for stage, mine in enumerate(ran):
         told = list(timeline.intervals(stage))
+        assert list(timeline.intervals(stage, 2)) == [each for each in told if each.micro_batch < 2]
         assert [(short[i.kind], i.micro_batch, i.chunk) for i in told] == [op for op, _, _ in mine]
         assert [i.start_s for i in told] == pytest.approx([a for _, a, _ in mine], **near)
         assert [i.start_s + i.duration_s for i in told] == pytest.approx([b for _, _, b in mine], **near)

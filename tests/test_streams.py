@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_time.cli import streams
+from precision_time.cli import progress, streams
 from precision_time.cli.main import main
 from precision_time.report.printable import printable
 from precision_time.report.table import Table
@@ -109,3 +109,14 @@ def test_a_stream_without_a_descriptor_gets_the_result(capsys: pytest.CaptureFix
         print("aside")
         streams.emit("result")
     assert capsys.readouterr() == ("result\n", "aside\n")
+
+
+def test_a_log_gets_a_line_of_progress_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 1.0, 29.0, 31.0, 31.0, 40.0, 62.0, 62.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    report = progress.Progress("jobs")
+    for done in (1, 2, 3, 4, 5):
+        report(done, 100)
+    assert capsys.readouterr().err == "3/100 jobs\n5/100 jobs, about 25 min left\n"

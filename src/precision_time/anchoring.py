@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_time.anchors.anchor import OWN, Anchor, describe_job
 from precision_time.anchors.base import published, shipped_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
+from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.training_step import TrainingStep
 from precision_time.estimate.assemble import SimulatedStep, step_terms
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
+
+Uncorrected = Callable[[Measured], tuple[TrainingStep, Gpu, Mapping[str, float], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,14 @@ def correction_of(
     gpu: Gpu,
     anchoring: Anchoring,
     base: bool,
-    uncorrected: Callable[[Measured], tuple[TrainingStep, Gpu, Mapping[str, float], float]],
+    uncorrected: Uncorrected,
+    usual: bool = True,
 ) -> tuple[Correction, tuple[str, ...]]:
     """The correction of a simulated step, and a note where given anchors go unused.
 
     `base`: whether the published rows may correct. They do not where the estimate rests on other constants than those
     that ship, on a calibrated device, or where the job excludes them. `uncorrected` predicts a measured job without
-    anchors: its step, GPU, terms and seconds.
+    anchors: its step, GPU, terms and seconds, which are always the same where it is `usual`.
     """
     if not anchoring.use:
         return NONE, ()
@@ -57,8 +61,9 @@ def correction_of(
     given = given_anchors(job) if job.anchors else []
     anchors = published() if base else None
     if given:
-        own = [_anchor(measured, *uncorrected(measured)) for measured in given]
-        anchors = Anchors([*(published() if base else ()), *own], shipped_covariance())
+        # Those of files are the same for all jobs of a comparison; one on a line takes its fields from the job.
+        repeats = usual and not any(measured.on_line for measured in given)
+        anchors = (_kept_anchors if repeats else _with_own)(_Given(tuple(given), base, uncorrected))
     correction = NONE
     if anchors is not None:
         terms = step_terms(run.timeline)
@@ -66,6 +71,24 @@ def correction_of(
         correction = anchors.correction(descriptor, lambda f: run.scaled(f).step_s, anchoring.without)
     unused = set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (UNUSED_ANCHORS,) if unused else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The user's anchors, and whether the published ones join them."""
+
+    measured: tuple[Measured, ...]
+    base: bool
+    uncorrected: Uncorrected = field(compare=False)
+
+
+def _with_own(given: _Given) -> Anchors:
+    own = [_anchor(measured, *given.uncorrected(measured)) for measured in given.measured]
+    kept = not any(measured.on_line for measured in given.measured)
+    return Anchors([*(published() if given.base else ()), *own], shipped_covariance(), kept)
+
+
+_kept_anchors = bounded(budget=STRUCTURES)(_with_own)
 
 
 def _anchor(measured: Measured, step: TrainingStep, gpu: Gpu, terms: Mapping[str, float], predicted_s: float) -> Anchor:

@@ -103,7 +103,8 @@ def _correction(
 ) -> tuple[Correction, tuple[str, ...]]:
     """The correction of a simulated step, and a note where given anchors go unused."""
     uncorrected = partial(_uncorrected, catalog, constants)
-    return correction_of(job, run, cluster.gpu, anchoring, constants is None, uncorrected)
+    usual = catalog is None and constants is None
+    return correction_of(job, run, cluster.gpu, anchoring, constants is None, uncorrected, usual)
 
 
 def simulate_step(

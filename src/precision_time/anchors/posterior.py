@@ -75,6 +75,10 @@ class Anchors:
     def __len__(self) -> int:
         return sum(map(len, self._by_family.values()))
 
+    def held_bytes(self) -> int:
+        """Bytes of memory, with the two matrices of each family."""
+        return sum(1000 * len(anchors) + 16 * len(anchors) ** 2 for anchors in self._by_family.values())
+
     def __iter__(self) -> Iterator[Anchor]:
         for anchors in self._by_family.values():
             yield from anchors

@@ -1,13 +1,16 @@
-"""A progress line on a terminal, shown only when the work takes more than two seconds."""
+"""A progress line on a terminal, shown only when the work takes more than two seconds; where standard error is no
+terminal (a log), a line now and then."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from precision_time.cli.streams import show_status
+from precision_time.cli.streams import note, show_status
 
 PATIENCE_S = 2.0
+LOG_S = 30.0
+"""Seconds between two lines of a log."""
 WIDTH = 30
 
 
@@ -16,7 +19,7 @@ class Progress:
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
-        self._start = time.monotonic()
+        self._start = self._told = time.monotonic()
         self._shown = False
         self._first: tuple[float, int] | None = None
 
@@ -24,7 +27,13 @@ class Progress:
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._start < PATIENCE_S or not sys.stderr.isatty():
+        now = time.monotonic()
+        if now - self._start < PATIENCE_S:
+            return
+        if not sys.stderr.isatty():
+            if now - self._told >= LOG_S:
+                note(f"{done}/{total} {self._unit}{self._left(done, total)}")
+                self._told = now
             return
         bar = "#" * (WIDTH * done // max(total, 1))
         text = f"[{bar:<{WIDTH}}] {done}/{total} {self._unit}{self._left(done, total)}"

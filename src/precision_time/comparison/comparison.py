@@ -102,7 +102,7 @@ class Comparison:
 
 
 MOST_JOBS = 20_000
-"""Most jobs of one comparison; as many take about a minute."""
+"""Most jobs of one comparison; as many take half a minute on two cores without other work."""
 
 
 def cross(base: Job, **axes: Sequence[Any]) -> list[Job]:
@@ -119,7 +119,7 @@ def crossed(bases: Sequence[Job], axes: Mapping[str, Sequence[Any]]) -> list[Job
     total = math.prod(counts.values())
     if total > MOST_JOBS:
         made = " x ".join(f"{count:,} {name}" for name, count in counts.items() if count > 1)
-        raise JobError(f"{made} make {total:,} jobs; give at most {MOST_JOBS:,} at once")
+        raise JobError(f"{made} make {total:,} jobs; give at most {MOST_JOBS:,} at once, by fewer values of a field")
     return distinct(
         base.replace(**dict(zip(axes, values, strict=True)))
         for base in bases

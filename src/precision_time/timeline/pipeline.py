@@ -33,6 +33,8 @@ from precision_time.timeline.pipeline_grid import (
     Array,
     Grid,
     Index,
+    PairCells,
+    RingCells,
     pair_cells,
     pair_grid,
     pair_offset,
@@ -123,16 +125,28 @@ class PipelineTimeline:
     def bubble_s(self) -> Array:
         return np.maximum(self.step_s - self.busy_s, 0.0)
 
-    def intervals(self, stage: int) -> Iterator[Interval]:
-        """Every operation of a stage in order. The first call simulates all micro-batches without skipping any."""
+    def intervals(self, stage: int, most: int | None = None) -> Iterator[Interval]:
+        """The operations of a stage in order; `most`: those of so many first micro-batches. The first call simulates
+        all micro-batches without skipping any.
+
+        Raises `JobError` where these are more than are simulated.
+        """
         times, micro_batches = self.times, self.micro_batches
+        most = micro_batches if most is None else most
+        if micro_batches > (largest := _most_simulated(self.schedule, times)):
+            raise JobError(
+                f"grad_accum makes {micro_batches:,} micro-batches, of which at most {largest:,} on {times.stages:,} "
+                "stages are drawn; lower grad_accum or pp"
+            )
         if self.schedule == "interleaved":
-            yield from self._ring_intervals(stage)
+            yield from self._ring_intervals(stage, most)
             return
         forward_s, backward_s, weight_s = _parts(self.schedule, times)
-        offset = pair_offset(times.stages, micro_batches, self.schedule == "gpipe")
-        cells = pair_cells(np.arange(pair_rows(micro_batches, offset)), times.stages, micro_batches, offset)
-        rows = np.flatnonzero(cells.forward[:, stage] | cells.backward[:, stage])
+        cells = self._pair_cells
+        chosen = cells.forward[:, stage] | cells.backward[:, stage]
+        if self.schedule != "zero-bubble":  # where the weights of one micro-batch follow the backward of another
+            chosen &= cells.micro[:, stage] < most
+        rows = np.flatnonzero(chosen)
         f, b, w = float(forward_s[stage]), float(backward_s[stage]), float(weight_s[stage])
         end = 0.0
         for start, forward, micro in zip(
@@ -141,20 +155,21 @@ class PipelineTimeline:
             cells.micro[rows, stage].tolist(),
             strict=True,
         ):
-            yield Interval(start, f if forward else b, "forward" if forward else "backward", micro, 0)
+            if micro < most:
+                yield Interval(start, f if forward else b, "forward" if forward else "backward", micro, 0)
             end = start + (f if forward else b)
             if self.schedule == "zero-bubble" and not forward and micro >= stage:
-                yield Interval(end, w, "weight", micro - stage, 0)
+                if micro - stage < most:
+                    yield Interval(end, w, "weight", micro - stage, 0)
                 end += w
         if self.schedule == "zero-bubble":
-            for micro in range(max(micro_batches - stage, 0), micro_batches):
+            for micro in range(max(micro_batches - stage, 0), min(micro_batches, most)):
                 yield Interval(end, w, "weight", micro, 0)
                 end += w
 
-    def _ring_intervals(self, stage: int) -> Iterator[Interval]:
-        shape = (self.times.stages, self.times.chunks, self.micro_batches)
-        cells = ring_cells(np.arange(ring_rows(*shape)), *shape)
-        rows, halves = np.nonzero(cells.real[:, :, stage])
+    def _ring_intervals(self, stage: int, most: int) -> Iterator[Interval]:
+        cells = self._ring_cells
+        rows, halves = np.nonzero(cells.real[:, :, stage] & (cells.micro[:, :, stage] < most))
         at = (rows, halves, stage)
         seconds = np.stack([self.times.forward_s[stage], self.times.backward_s[stage]])[halves, cells.chunk[at]]
         for start, duration, half, micro, chunk in zip(
@@ -166,6 +181,17 @@ class PipelineTimeline:
             strict=True,
         ):
             yield Interval(start, duration, "backward" if half else "forward", micro, chunk)
+
+    @cached_property
+    def _pair_cells(self) -> PairCells:
+        stages, micro_batches = self.times.stages, self.micro_batches
+        offset = pair_offset(stages, micro_batches, self.schedule == "gpipe")
+        return pair_cells(np.arange(pair_rows(micro_batches, offset)), stages, micro_batches, offset)
+
+    @cached_property
+    def _ring_cells(self) -> RingCells:
+        shape = (self.times.stages, self.times.chunks, self.micro_batches)
+        return ring_cells(np.arange(ring_rows(*shape)), *shape)
 
     @cached_property
     def _starts(self) -> Array:

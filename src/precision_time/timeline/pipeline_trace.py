@@ -14,6 +14,7 @@ def pipeline_trace(timeline: PipelineTimeline, title: str, most: int = MOST_MICR
     """The step in the Chrome trace format; times in microseconds. At most `most` micro-batches are drawn.
 
     A note covers the rest of each stage, from the end of its last operation drawn to the end of its last backward.
+    Raises `JobError` where the pipeline has more operations than are simulated.
     """
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"pipeline ({timeline.schedule}): {title}"}},
@@ -22,9 +23,7 @@ def pipeline_trace(timeline: PipelineTimeline, title: str, most: int = MOST_MICR
     for stage in range(timeline.times.stages):
         events.append({"ph": "M", "pid": 0, "tid": stage, "name": "thread_name", "args": {"name": f"stage {stage}"}})
         drawn_until = 0.0
-        for start, duration, kind, micro_batch, chunk in timeline.intervals(stage):
-            if micro_batch >= most:
-                continue
+        for start, duration, kind, micro_batch, chunk in timeline.intervals(stage, most):
             drawn_until = start + duration
             events.append(
                 {

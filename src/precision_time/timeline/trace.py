@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from precision_time.capture.graph import Phase
+from precision_time.errors import JobError
 from precision_time.timeline.pipeline_trace import pipeline_trace
 from precision_time.timeline.simulate import simulate
 from precision_time.timeline.timeline import COMMUNICATION, COMPUTE, Span
@@ -20,16 +21,25 @@ from precision_time.timing.signature_times import Array
 Event = dict[str, Any]
 _STREAMS = {COMPUTE: "compute", COMMUNICATION: "communication"}
 _PHASES = tuple(phase.name.lower() for phase in Phase)
+MOST_EVENTS = 300_000
+"""Operators that a trace draws, of two micro-steps at most (50 MB)."""
 
 
 def trace_events(timed: TimedProgram, modules: Sequence[str], title: str) -> dict[str, Any]:
     """The step in the Chrome trace format; times in microseconds. Micro-steps that repeat are drawn once or twice.
 
-    `modules`: paths of the modules that the operators of the captured model belong to.
+    `modules`: paths of the modules that the operators of the captured model belong to. Raises `JobError` for more than
+    `MOST_EVENTS` operators.
     """
     timeline = simulate(timed, record=True)
     if timeline.pipeline is not None:
         return pipeline_trace(timeline.pipeline, title)
+    count = sum(1 if span.segment is None else len(span.segment) for span in timeline.spans)
+    if count > MOST_EVENTS:
+        raise JobError(
+            f"a trace of this step has {count:,} operators, and at most {MOST_EVENTS:,} are drawn; trace "
+            "the model with fewer layers, or with grad_accum 1"
+        )
     events: list[Event] = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"rank 0: {title}"}},
         *(
