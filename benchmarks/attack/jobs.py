@@ -81,7 +81,23 @@ def random_fields(source: random.Random, short: bool = False, names: Sequence[st
             ({"steps": 1000}, {"samples": 10**6}, {"epochs": 2, "dataset_size": 10**6}, {"steps": 50, "start_up_s": 60})
         )
     if source.random() < 0.1:
-        fields["data"] = {"storage": source.choice(("nfs-10gbe", "nvme-gen4")), "workers": source.choice((1, 4, 8))}
+        fields["data"] = _data(source)
+    return fields
+
+
+def _data(source: random.Random) -> Fields:
+    """A loader, mostly with a cache that holds from nearly nothing to more than the data."""
+    fields: Fields = {"storage": source.choice(("nfs-10gbe", "nvme-gen4")), "workers": source.choice((1, 4, 8))}
+    if source.random() < 0.7:
+        fields |= {"samples": source.choice((50_000, 1_281_167)), "bytes_per_sample": source.choice((3_000, 110_000))}
+        fields["format"] = source.choice(("jpeg", "raw", "tokens"))
+    if source.random() < 0.75:
+        fields["cache"] = source.choice(("explicit", "page-cache"))
+        if source.random() < 0.8:
+            fields["cache_gib"] = source.choice((0.1, 10, 60, 200, 1000))
+        if fields["cache"] == "explicit":
+            fields |= source.choice(({}, {"cache_policy": "lru"}, {"cache_policy": "no-eviction"}))
+        fields |= source.choice(({}, {}, {"cached": 0.5}, {"cached": 1}, {"keep_ms": 0.1}))
     return fields
 
 

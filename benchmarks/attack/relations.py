@@ -73,12 +73,23 @@ def _over_whole_epochs(job: Job, estimate: Estimate) -> tuple[Job, Estimate]:
 
 
 def _without_cache(job: Job, estimate: Estimate) -> tuple[Job, Estimate]:
-    """The job that reads every sample anew. As many steps on more GPUs cover more epochs, and the caches of several
-    nodes, each with other samples in every epoch, hit more than that of one, which reads all in every epoch."""
+    """The job that reads every sample anew."""
     if not job.data:
         return job, estimate
     job = job.replace(data=replace(job.data, cache="none", cache_gib=None, cache_policy=None, cached=None))
     return job, predict(job)
+
+
+def _comparable(job: Job, estimate: Estimate, gpus: int) -> tuple[Job, Estimate]:
+    """The job as it can be compared with itself on another number of GPUs.
+
+    As many steps on more GPUs cover more epochs, so one that reads data runs over whole epochs. The caches of several
+    nodes, each with other samples in every epoch, hit more than that of one, which reads all in every epoch; so where
+    the number of nodes differs, too, the job reads every sample anew.
+    """
+    if cluster_of(job).nodes != cluster_of(job.replace(gpus=gpus, nodes=None)).nodes:
+        return _without_cache(job, estimate)
+    return _over_whole_epochs(job, estimate)
 
 
 def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
@@ -87,7 +98,7 @@ def same_work_on_more_gpus(job: Job, estimate: Estimate) -> str:
         return ""
     if job.layout_spec.zero or job.gpus == 1:
         return ""
-    job, estimate = _without_cache(job, estimate)
+    job, estimate = _comparable(job, estimate, 1)
     one = predict(job.replace(gpus=1, nodes=None))
     return _not_less(f"{job.gpus} GPUs against one", estimate.step.p50, one.step.p50)
 
@@ -100,7 +111,7 @@ def one_more_gpu(job: Job, estimate: Estimate) -> str:
         return ""  # every GPU of a mesh brings links of its own
     if here.node != cluster.node:
         return ""  # 9 V100 stand in a DGX-2, 8 in a DGX-1
-    job, estimate = _without_cache(job, estimate)
+    job, estimate = _comparable(job, estimate, job.gpus + 1)
     more = predict(job.replace(gpus=job.gpus + 1))
     # The second and third domain change the algorithm: of two as fast at the size of a message, the new one may slow
     # compute less. Racks share out their nodes anew.
@@ -139,6 +150,20 @@ def steady_micro_steps(job: Job, estimate: Estimate) -> str:
     seconds = [each.step.p50 for each in found]
     first, second = seconds[1] - seconds[0], seconds[2] - seconds[1]
     return "" if math.isclose(first, second, rel_tol=1e-3) else f"1,000 micro-steps cost {first:.6g} and {second:.6g}"
+
+
+def larger_cache(job: Job, estimate: Estimate) -> str:
+    """A cache of twice the size never slows a run, nor does any cache that costs nothing to fill."""
+    if not job.data or job.data.cache in (None, "none"):
+        return ""
+    if job.data.cache_gib is not None:
+        more = predict(job.replace(data=replace(job.data, cache_gib=2 * job.data.cache_gib)))
+        if wrong := _not_less("the cache against one of twice the size", estimate.step.p50, more.step.p50):
+            return wrong
+    if job.data.keep_ms:
+        return ""
+    without, _ = _without_cache(job, estimate)
+    return _not_less("no cache against a cache", predict(without).step.p50, estimate.step.p50)
 
 
 def schedule_of_one(job: Job, estimate: Estimate) -> str:
@@ -268,6 +293,6 @@ def more_layers(job: Job, estimate: Estimate) -> str:
 
 RELATIONS: tuple[Relation, ...] = (
     consistent, same_after_json, same_work_on_more_gpus, one_more_gpu, twice_the_batch, one_more_sample,
-    one_more_micro_step, steady_micro_steps, schedule_of_one, tf32_not_slower, longer_run, faster_gpu,
+    one_more_micro_step, steady_micro_steps, larger_cache, schedule_of_one, tf32_not_slower, longer_run, faster_gpu,
     faster_gpu_of_the_catalog, recompute_saves_memory, largest_batch_fits, larger_input, more_layers,
 )  # fmt: skip
