@@ -8,7 +8,7 @@ DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stagger test test-slow lint typecheck unit docs-check picture benchmark attack fit board \
-	reproduce clean
+	reproduce gpu-day clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r name what; \
@@ -60,6 +60,9 @@ board: .venv/.dev  ## judge the parameters held out: benchmarks/results/ and the
 reproduce: .venv/.dev  ## train and judge the published predictors: out/reproduction and benchmarks/results/reproduce.md (15 minutes on two cores)
 	$(BIN)/python -m benchmarks.papers
 	cp out/reproduction/report.md benchmarks/results/reproduce.md
+
+gpu-day: .venv/.dev  ## what a GPU is needed for, in 40 minutes, resumable, into out/gpu-day for fit and evaluate
+	$(BIN)/python -m benchmarks.rigs.gpu_day --output out/gpu-day
 
 clean:  ## remove what make made
 	rm -rf .venv out build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -123,6 +123,16 @@ def test_top_terms_omit_zero_terms() -> None:
     assert judged(1.0, 2.0).top_terms() == {"backward": 1.5, "forward": 0.5}
 
 
+def test_rows_that_ran_without_fitting_are_named() -> None:
+    rows = [replace(judged(1.0, 1.0, id=f"row-{i}"), fits=i >= 12) for i in range(14)]
+    evaluation = Evaluation("t.csv", tuple(rows), ())
+    assert evaluation.to_dict()["ran_without_fitting"] == [f"row-{i}" for i in range(12)]
+    (note,) = (note for note in evaluation.notes() if "memory" in note)
+    assert note.startswith("12 of the predicted rows ran")
+    assert note.endswith("row-0, row-1, row-2, row-3, row-4, row-5, row-6, row-7, row-8, row-9 and 2 more.")
+    assert not any("memory" in note for note in Evaluation("t.csv", tuple(rows[12:]), ()).notes())
+
+
 # --- order of precisions
 
 

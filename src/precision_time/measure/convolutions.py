@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,15 @@ def conv_benches(dtype: torch.dtype, count: int, limits: Limits, tf32: bool = Fa
         for c in (max(s.c_in // 32, 1) * 32,)
         for groups in ((32,) if i % 2 else (c,))
     ]
+    return shape_benches([*dense, *grouped], dtype, tf32, nhwc)
+
+
+def shape_benches(
+    shapes: Sequence[ConvShape], dtype: torch.dtype, tf32: bool = False, nhwc: bool = False
+) -> list[Bench]:
+    """The three passes of these convolutions."""
     benches = []
-    for shape in (*dense, *grouped):
+    for shape in shapes:
         for direction in ("fwd", "dgrad", "wgrad"):
             name = "aten.convolution" if direction == "fwd" else "aten.convolution_backward"
             benches.append(Bench(name, f"conv {direction} {shape}", _conv(dtype, shape, direction, nhwc), tf32, nhwc))

@@ -194,8 +194,11 @@ def _counts(records: Mapping[str, Record]) -> dict[str, int]:
 # --- the folder's tables --------------------------------------------------------------------------------------------
 
 
-def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> list[str]:
-    """operators.parquet (without pyarrow: .csv), updates.csv, steps.csv, conditions.csv, other.json and README.md."""
+def write_tables(
+    folder: Path, head: Record, records: Mapping[str, Record], command: str = "precision-time measure"
+) -> list[str]:
+    """operators.parquet (without pyarrow: .csv), updates.csv, steps.csv, captured.csv, conditions.csv, other.json and
+    README.md, which names the `command`."""
     written = []
     operators = operator_table(records)
     if operators:
@@ -206,6 +209,7 @@ def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> l
     for name, rows, columns in (
         ("updates.csv", updates, None),
         ("steps.csv", steps, STEP_COLUMNS),
+        ("captured.csv", [row for r in records.values() for row in r.get("captured", ())], None),
         ("conditions.csv", probes, None),
     ):
         if rows:
@@ -215,7 +219,7 @@ def write_tables(folder: Path, head: Record, records: Mapping[str, Record]) -> l
     if other:
         write_whole(folder / "other.json", (to_json(other, indent=1) + "\n").encode())
         written.append("other.json")
-    write_whole(folder / "README.md", data_card(head, records, written).encode())
+    write_whole(folder / "README.md", data_card(head, records, written, command).encode())
     return [*written, "README.md"]
 
 
@@ -270,7 +274,9 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> st
     return csv_rows(names, rows)
 
 
-def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str]) -> str:
+def data_card(
+    head: Record, records: Mapping[str, Record], written: Sequence[str], command: str = "precision-time measure"
+) -> str:
     """The folder's README: device, versions, dates, counts, files, refusals, and how to read the tables."""
     times = sorted(r["at"] for r in records.values() if "at" in r)
     days = sorted({at[:10] for at in times}) or [datetime.date.today().isoformat()]
@@ -281,7 +287,7 @@ def data_card(head: Record, records: Mapping[str, Record], written: Sequence[str
         "",
         f"- machine: {head.get('machine')}, {head.get('threads')} host thread(s)",
         f"- measured on {' to '.join(dict.fromkeys((days[0], days[-1])))} with torch {head.get('torch')}",
-        "- command: `precision-time measure` (resumable; `journal.jsonl` has every record as it came)",
+        f"- command: `{command}` (resumable; `journal.jsonl` has every record as it came)",
         f"- {', '.join(f'{count:,} {kind}' for kind, count in _counts(records).items())}; "
         f"equal measurements differ by {noise_of(records):.1%}; {outliers} points marked as outliers, none deleted",
         "",
@@ -319,6 +325,7 @@ _FILES = {
     "operators.csv": "an operator in its shapes and dtypes, with its time",
     "updates.csv": "a whole update (optimizer, clipping, unscaling) of a model; host_s: until the host is free",
     "steps.csv": "a training step, in the columns of the measurement table that `evaluate` reads",
+    "captured.csv": "an operator of a traced step: its calls and dtypes, and those that torch's profiler saw",
     "conditions.csv": "a fixed product's time with clock, power, temperature and load at that moment",
     "other.json": "host costs per operator; collectives and contention among ranks",
 }

@@ -88,15 +88,15 @@ def family_tasks(
     for dtype, tf32 in modes(device, dtypes):
         limits = limits_of(device, dtype, tf32, journal)
         products = matmul_benches(dtype, scale.products, limits, tf32)
-        required.append(_mode_task(products.pop(0), dtype, device))
+        required.append(mode_task(products.pop(0), dtype, device))
         lists = [products, conv_benches(dtype, scale.convolutions, limits, tf32)]
         if device.type == "cuda":
             lists.append(conv_benches(dtype, scale.convolutions // 2, limits, tf32, nhwc=True))
         if not tf32:
             traffic = traffic_benches(dtype, list(scale.traffic))
-            required.append(_mode_task(traffic.pop(len(scale.traffic) - 1), dtype, device))  # the largest addition
+            required.append(mode_task(traffic.pop(len(scale.traffic) - 1), dtype, device))  # the largest addition
             lists += [attention_benches(dtype, scale.attentions, limits), traffic]
-        families += [[_mode_task(bench, dtype, device) for bench in benches] for benches in lists]
+        families += [[mode_task(bench, dtype, device) for bench in benches] for benches in lists]
     if fp8:
         families += _fp8_families(device, scale, journal)
     if device.type == "cpu":  # a GPU's optimizers sweep many tensors in one kernel, at the rate of a pointwise one
@@ -136,7 +136,7 @@ def bench_task(bench: Bench, device: torch.device) -> Task:
     return Task(bench.label, lambda budget_s: record_of(bench.measured(device, budget_s)))
 
 
-def _mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
+def mode_task(bench: Bench, dtype: torch.dtype, device: torch.device) -> Task:
     """The task of a benchmark, labelled with dtype, TF32 and memory format: other modes may use equal sizes."""
     name = str(dtype).removeprefix("torch.")
     parts = [bench.label, name, "tf32" if bench.tf32 else "", "nhwc" if bench.channels_last else ""]
@@ -148,7 +148,7 @@ def _fp8_families(device: torch.device, scale: Scale, journal: Journal | None) -
     families: list[list[Task]] = []
     for scaling in SCALINGS:
         if reason := refused(device, scaling):
-            families.append([_refusal(f"fp8 {scaling}", reason)])
+            families.append([refusal_task(f"fp8 {scaling}", reason)])
             continue
         speed = _kept(journal, "rate fp8", lambda: fp8_rate(device))
         limits = Limits.at(speed, scale.longest_call_s, scale.elements)
@@ -157,7 +157,7 @@ def _fp8_families(device: torch.device, scale: Scale, journal: Journal | None) -
     return families
 
 
-def _refusal(label: str, reason: str) -> Task:
+def refusal_task(label: str, reason: str) -> Task:
     def run(_budget_s: float) -> Record:
         raise MeasureError(reason)
 

@@ -61,7 +61,7 @@ def step_tasks(device: torch.device) -> list[Task]:
                 batch = max(int(fields["batch_size"]) // smaller, 1)
                 if smaller > 1 and batch == fields["batch_size"]:
                     continue
-                tasks.append(_task(trainable_job({**fields, "batch_size": batch, "precision": precision}), device))
+                tasks.append(step_task(trainable_job({**fields, "batch_size": batch, "precision": precision}), device))
     return tasks
 
 
@@ -71,9 +71,11 @@ def trainable_job(fields: Mapping[str, Any]) -> Job:
     return Job.from_dict({**fields, "optimizer": usual if usual in OPTIMIZERS else "adamw"})
 
 
-def _task(job: Job, device: torch.device) -> Task:
+def step_task(job: Job, device: torch.device) -> Task:
+    """The task that trains a job for some steps and records them as a row of the measurement table."""
     sizes = " ".join(f"{key}={value}" for key, value in {**job.model_config, **job.input}.items())
     label = f"step {job.model} {sizes} {job.precision} batch {job.batch_size}"
+    label += " nhwc" if job.memory_format == "nhwc" else ""
 
     def run(_budget_s: float) -> Record:
         fields = {key: value for key, value in job.to_dict().items() if key != "gpu"}
@@ -89,7 +91,8 @@ def _task(job: Job, device: torch.device) -> Task:
 def row_of(job: Job, device: torch.device, steps_s: Sequence[float]) -> dict[str, Any]:
     """A measured job as a row of the measurement table; `step_time_s` is the median of `steps_s`."""
     median = statistics.median(steps_s)
-    slug = "-".join(str(v) for v in (*job.model_config.values(), *job.input.values(), f"b{job.batch_size}"))
+    sizes = (*job.model_config.values(), *job.input.values(), f"b{job.batch_size}")
+    slug = "-".join(map(str, (*sizes, *(["nhwc"] if job.memory_format == "nhwc" else []))))
     return {
         "id": f"{job.model}-{job.precision}-{slug}",
         "source": "precision-time measure",
