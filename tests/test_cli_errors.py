@@ -167,10 +167,10 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     for name in ("measurements.csv", "measurements_llm.csv", "measurements_llm_more.csv", "internevo.csv"):
         (tables / name).write_text("", encoding="utf-8")
     (data / "traced").mkdir()
-    for name in ("works.parquet", "rows.parquet"):
+    for name in ("works.parquet", "rows.parquet", "brackets.parquet"):
         (data / "traced" / name).write_text("", encoding="utf-8")
     ran: list[list[str]] = []
-    ends = iter([0, 0, 0, 0, 1])
+    ends = iter([0, 0, 0, 0, 0, 1])
 
     def start(*command: str, **_: object) -> SimpleNamespace:
         ran.append(list(command))
@@ -179,10 +179,10 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fitting, "start_module", start)
     monkeypatch.setattr(fitting, "end_process", lambda process: None)
     assert main(["fit", "--report", "--tables", str(tmp_path)]) == 0
-    stages = ("kernel_factors", "steps", "anchors", "layouts")
+    stages = ("kernel_factors", "steps", "anchors", "layouts", "memory")
     assert ran == [["precision_time.fit", stage, "--tables", str(data), "--report"] for stage in stages]
     assert main(["fit", "steps", "anchors", "--tables", str(data)]) == 2
-    assert len(ran) == 5, "a stage that fails ends the fit"
+    assert len(ran) == 6, "a stage that fails ends the fit"
 
 
 def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
