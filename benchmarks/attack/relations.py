@@ -109,8 +109,6 @@ def one_more_gpu(job: Job, estimate: Estimate) -> str:
     here, cluster = cluster_of(job), cluster_of(job.replace(gpus=job.gpus + 1))
     if cluster.intra.widens_with_gpus and job.gpus < cluster.node.gpus_per_node:
         return ""  # every GPU of a mesh brings links of its own
-    if here.node != cluster.node:
-        return ""  # 9 V100 stand in a DGX-2, 8 in a DGX-1
     job, estimate = _comparable(job, estimate, job.gpus + 1)
     more = predict(job.replace(gpus=job.gpus + 1))
     # The second and third domain change the algorithm: of two as fast at the size of a message, the new one may slow
