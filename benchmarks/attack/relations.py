@@ -107,8 +107,9 @@ def one_more_gpu(job: Job, estimate: Estimate) -> str:
     if job.layout_spec.zero or job.layout_spec.pp * job.layout_spec.tp > 1 or job.nodes is not None:
         return ""
     here, cluster = cluster_of(job), cluster_of(job.replace(gpus=job.gpus + 1))
-    if cluster.intra.widens_with_gpus and job.gpus < cluster.node.gpus_per_node:
-        return ""  # every GPU of a mesh brings links of its own
+    rates = [cluster.intra.bus_bytes_per_s(count) for count in (job.gpus, job.gpus + 1)] if here.domains == 1 else []
+    if cluster.domains == 1 and rates[1] > rates[0]:
+        return ""  # a GPU of a mesh brings links of its own, of which rings use more at some counts
     job, estimate = _comparable(job, estimate, job.gpus + 1)
     more = predict(job.replace(gpus=job.gpus + 1))
     # The second and third domain change the algorithm: of two as fast at the size of a message, the new one may slow
