@@ -34,6 +34,7 @@ from precision_time.evaluation.forecast import forecast_all
 from precision_time.evaluation.order import precision_order
 from precision_time.evaluation.rows import JudgedRow, statistics
 from precision_time.job import Job
+from precision_time.job.job import FRAMEWORK_ALIASES, FRAMEWORKS
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import LARGE_TABLES
 from precision_time.measurements.row import Row, row_of
@@ -319,7 +320,7 @@ def test_every_row_is_judged_or_listed_in_order(table: Path) -> None:
     job = one.judged[3].row.job
     assert job is not None
     row = one.judged[3].row
-    estimate = predict(job, anchoring=Anchoring(without=("key",), framework=row.framework, source=row.source))
+    estimate = predict(job, anchoring=Anchoring(without=("key",), framework=row.kernels_of))
     assert one.judged[3].step == estimate.step
     assert dict(one.judged[3].breakdown) == dict(estimate.breakdown)
     assert one.order.to_dict() == {"n_jobs": 2, "kendall_tau": 1.0, "pairs_right": 1.0, "n_pairs": 2}
@@ -762,3 +763,51 @@ def test_the_order_of_many_distinct_rows_is_that_of_a_sample(monkeypatch: pytest
     few = precision_order(rows)
     assert few.n_pairs == 5 * 4
     assert few.pairs_right == 1.0
+
+
+# --- the same words
+
+
+def _words(cells: dict[str, str], row: Row) -> Job:
+    """The job that `predict` is given by the cells of a row and by what is listed as assumed."""
+    assert row.job is not None
+    columns = {"parallelism": "layout"}
+    same = ("model", "gpu", "precision", "model_config", "input", "system", "parallelism", "optimizer", "memory_format",
+            "attention", "recompute", "execution", "torch", "optimizer_impl")  # fmt: skip
+    words: dict[str, Any] = {columns.get(name, name): cells[name] for name in same if cells.get(name)}
+    words |= {name: int(cells[name]) for name in ("batch_size", "grad_accum", "gpus", "nodes") if cells.get(name)}
+    if cells["framework"] in FRAMEWORKS or cells["framework"] in FRAMEWORK_ALIASES:
+        words["framework"] = cells["framework"]
+    terms, config = [], [words["model_config"]] if "model_config" in words else []
+    for name, _, value in (text.partition(" ") for text in row.assumed):
+        if name.startswith("overlap_") or name in ("etp", "dispatcher"):
+            terms.append(f"{name}={value}")
+        elif name == "dropout":
+            config.append(f"dropout={value}")
+        elif name == "parallelism":
+            words["layout"] = value
+        elif not name.endswith(":"):
+            words[name] = value == "true" if name == "no_sync" else value
+    lora = [part for part in words["layout"].split(",") if part.startswith("lora=")]
+    words["layout"] = ",".join([part for part in words["layout"].split(",") if part not in lora] + terms)
+    if config + lora:
+        words["model_config"] = ";".join(config + lora)
+    for name in ("batch_size", "grad_accum", "gpus"):
+        if isinstance(words.get(name), str):
+            words[name] = int(words[name])
+    return Job(**words)
+
+
+@pytest.mark.parametrize(
+    "name", ["measurements", "measurements_more", "measurements_llm", "measurements_llm_more", "internevo"]
+)
+def test_cells_and_what_is_assumed_are_the_job_of_a_row(name: str) -> None:
+    """Of every framework and model a row: nothing that `evaluate` fills is hidden, so `predict` answers the same."""
+    path = PUBLISHED / f"{name}.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        cells = {line["id"]: line for line in csv.DictReader(file)}
+    rows = {(row.framework, row.model): row for row in read_table(path).rows if row.job is not None}
+    assert rows
+    for row in rows.values():
+        assert row.job is not None
+        assert _words(cells[row.id], row).to_dict() == row.job.to_dict(), row.id

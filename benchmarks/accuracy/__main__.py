@@ -4,8 +4,8 @@
     python -m benchmarks.accuracy steps layouts            some of the parts (--help lists them)
     python -m benchmarks.accuracy steps --json FILE        keep every judged row in FILE
 
-Run it from the root of the repository. On one core, steps take twenty minutes, classes ten, layouts eight, kernels
-seven, collectives three, memory two.
+Run it from the root of the repository. On one core, steps take twenty minutes, anchors and classes ten each, layouts
+eight, kernels seven, collectives three, memory two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.accuracy.facts import Facts
 from benchmarks.accuracy.step_rows import write_runs
-from benchmarks.accuracy.steps import AWARE, board, judge_all
+from benchmarks.accuracy.steps import board, judge_all
 from precision_time.errors import PrecisionTimeError
 from precision_time.fit.layouts import judge, read_rows
 from precision_time.measurements.repository import LARGE_STEPS, STEPS, required_data_folder
@@ -63,7 +63,7 @@ class Options:
 
 
 def steps(options: Options) -> None:
-    """accuracy.md with its figure accuracy.png, anchors.md and README's first table."""
+    """accuracy.md with its figure accuracy.png, and README's first table."""
     path = options.tables / STEPS
     tables = [read_table(path), read_table(options.tables / LARGE_STEPS)]
     facts = Facts.of(path, tables[0])
@@ -74,8 +74,14 @@ def steps(options: Options) -> None:
     judged = board(facts, runs, tables)
     write_whole(options.results / "accuracy.png", step_figure.picture(judged))
     write_whole(options.results / "accuracy.md", step_page.page(judged, "accuracy.png"))
-    write_whole(options.results / "anchors.md", anchor_page.page(runs[AWARE]))
     options.fill_readme("accuracy", step_page.readme_table(judged, "benchmarks/results/accuracy.md"))
+
+
+def judge_anchors(options: Options) -> None:
+    """anchors.md."""
+    text = anchor_page.page(options.tables, _progress)
+    print(file=sys.stderr)
+    write_whole(options.results / "anchors.md", text)
 
 
 def judge_classes(options: Options) -> None:
@@ -122,6 +128,7 @@ def judge_memory(options: Options) -> None:
 
 PARTS: Mapping[str, Callable[[Options], None]] = {
     "steps": steps,
+    "anchors": judge_anchors,
     "classes": judge_classes,
     "layouts": judge_layouts,
     "kernels": judge_kernels,

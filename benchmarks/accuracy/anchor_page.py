@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import date
+from pathlib import Path
 
-from precision_time.fit.anchors import worth
-from precision_time.fit.folds import HeldOut
+from precision_time.fit.anchors import published_rows, worth
 
 _TEXT = """\
 # How far anchors reach
 
-Written on {made} by `make board`; do not edit. The rows are published steps of trust A and B, predicted by factors
-fitted without their model family. In each line the other rows of the family correct them, except the rows that share
-the named fields with them.
+Written on {made} by `python -m benchmarks.accuracy anchors`; do not edit. Anchors are measured jobs that correct a
+prediction ([docs/anchors.md](../../docs/anchors.md)). The judged rows are those of trust A and B of the data-parallel
+tables `measurements.csv` and `measurements_more.csv`. The effects that errors share are chosen without the family of
+the judged row. "Without" is the prediction before the correction, of the same rows.
 
-{by_distance}
+Published rows are known to the factors, so that they were fitted to the anchors, but not to rows that share with the
+judged one what no anchor shares with it (where that is the job itself, or the anchor is one row, to all rows). For a
+family that is new to the factors, as a user's own model is, they were fitted without the family. No anchor corrects a
+job of another framework. The worst family is the one whose mean error grows most, of those with eight or more rows.
+With one row, the mean over all such rows counts. Only factors on kernels were fitted anew; rows that say nothing about
+kernels keep the prediction as shipped.
+P10-P90 is as wide as the errors of rows in the same place require, without and with anchors.
 
-In the next table a single row of the same model on the same GPU corrects each row. Median, P90 and the share in P10-P90
-are those with the nearest such row: the one that leaves the narrowest interval.
-
-{by_one}
-"""
+{tables}"""
 
 
-def page(judged: Sequence[HeldOut]) -> str:
-    """The page from the rows judged held out by model family."""
-    by_distance, by_one = worth(judged)
-    return _TEXT.format(made=date.today().isoformat(), by_distance=by_distance.markdown(), by_one=by_one.markdown())
+def page(tables: Path, progress: Callable[[str], None]) -> str:
+    """The page, from the published rows below `tables`."""
+    found = worth(published_rows(tables, progress), progress)
+    return _TEXT.format(
+        made=date.today().isoformat(),
+        tables="\n".join(f"## {title[0].upper()}{title[1:]}\n\n{table.markdown()}\n" for title, table in found.items()),
+    )

@@ -9,27 +9,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from precision_time.anchors.posterior import Anchors
 from precision_time.estimate.interval import Interval
 from precision_time.evaluation.rows import JudgedRow
-from precision_time.fit.anchors import CorrectedRow, covariances_without, judge_anchored, judge_one
-from precision_time.fit.folds import HeldOut, spread_for
-
-SAME_JOB = ("key",)
-
-
-def anchored(judged: Sequence[HeldOut]) -> list[JudgedRow]:
-    """The rows in the order of the table, corrected by all others, with the interval that is left."""
-    covariances = covariances_without([each.anchor for each in judged])
-    return _in_order(judge_anchored(judged, _usual_spreads(judged), covariances, SAME_JOB))
+from precision_time.fit.anchor_choice import ONE_ROW, Evidence
+from precision_time.fit.anchors import correct, covariances_without, differs, evidence_of
+from precision_time.fit.folds import TRUSTED, HeldOut, spread_for
 
 
-def anchored_by_one(judged: Sequence[HeldOut]) -> list[JudgedRow]:
-    """The rows of trust A and B, each corrected by one other row of its model on its GPU, never one of the same job.
+def anchored(judged: Sequence[HeldOut]) -> tuple[list[JudgedRow], list[JudgedRow]]:
+    """The rows in the order of the table, corrected by all others, with the interval that is left; and those of trust
+    A and B corrected by one row of their model on their GPU in their precision, never one of the same job.
 
     Of several such rows the one that leaves the narrowest interval is taken; rows without any are left out.
     """
-    covariances = covariances_without([each.anchor for each in judged])
-    return _in_order([nearest for _, nearest in judge_one(judged, _usual_spreads(judged), covariances)])
+    evidence = evidence_of(judged, _usual_spreads(judged))
+    covariances = covariances_without(evidence)
+    by_family = {name: Anchors([each.anchor for each in judged], known) for name, known in covariances.items()}
+    rows = list(zip(judged, evidence, strict=True))
+    by_all = [_corrected(row, of, by_family[of.family], alone=False) for row, of in rows]
+    by_one = []
+    equal, other = next(iter(ONE_ROW.values()))
+    trusted = [(row, of) for row, of in rows if row.row.trust in TRUSTED]
+    for row, of in trusted:
+        nearest = [
+            _corrected(row, of, Anchors([by.anchor], covariances[of.family]), alone=True)
+            for _, by in trusted
+            if differs(of, by, equal, other)
+        ]
+        if nearest:
+            by_one.append(min(nearest, key=lambda each: each.step.p90 / each.step.p50))
+    return _in_order(by_all), _in_order(by_one)
 
 
 def _usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
@@ -38,11 +48,11 @@ def _usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
     return [math.hypot(bases[each.fold], each.widening) for each in judged]
 
 
-def _in_order(rows: Sequence[CorrectedRow]) -> list[JudgedRow]:
-    result = [
-        JudgedRow(
-            each.held_out.row, Interval.around(each.seconds, each.spread), each.terms, each.held_out.fits, seen=False
-        )
-        for each in rows
-    ]
-    return sorted(result, key=lambda j: j.row.line)
+def _corrected(row: HeldOut, evidence: Evidence, anchors: Anchors, alone: bool) -> JudgedRow:
+    found = correct(row, evidence, anchors, alone=alone)
+    terms = row.scaled(found.factors)
+    return JudgedRow(row.row, Interval.around(sum(terms.values()), found.spread), terms, row.fits, seen=False)
+
+
+def _in_order(rows: Sequence[JudgedRow]) -> list[JudgedRow]:
+    return sorted(rows, key=lambda j: j.row.line)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.accuracy.facts import Facts
-from benchmarks.accuracy.step_anchors import anchored, anchored_by_one
+from benchmarks.accuracy.step_anchors import anchored
 from precision_time.evaluation.evaluation import Evaluation, Unpredicted
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit.cases import Case, cases
@@ -26,7 +26,8 @@ PLAIN = "without factors"
 ANCHORED = "anchored"
 """The rows of the headline, each corrected by the other rows of its family except those of the same job."""
 ONE_ROW = "one measured row"
-"""Rows whose model was measured on their GPU in another configuration too, each corrected by the nearest such row."""
+"""Rows whose model was measured on their GPU in their precision at another size, batch or count too, each corrected by
+the nearest such row."""
 TWINS = ("fp32", "amp-fp16")
 """The precision that a blind twin assumes for every job: the oldest one, and the most frequent of the table."""
 ASSUMED = f"taken as {TWINS[0]}"
@@ -102,7 +103,8 @@ def judged_runs(runs: Runs) -> dict[str, list[JudgedRow]]:
 
 def board(facts: Facts, runs: Runs, tables: Sequence[Table]) -> Board:
     """All runs with intervals and anchors, and the rows of `tables` that cannot be expressed as a job."""
-    judged = {**judged_runs(runs), ANCHORED: anchored(runs[AWARE]), ONE_ROW: anchored_by_one(runs[AWARE])}
+    by_all, by_one = anchored(runs[AWARE])
+    judged = {**judged_runs(runs), ANCHORED: by_all, ONE_ROW: by_one}
     unexpressed = tuple(
         Evaluation(t.path.name, (), tuple(Unpredicted(row, row.reason) for row in t.rows if row.job is None))
         for t in tables

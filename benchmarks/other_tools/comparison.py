@@ -109,7 +109,7 @@ def predicted_seconds(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             progress(done, len(rows))
             if row.job is None:
                 continue
-            anchoring = Anchoring(True, ("key",), row.framework, row.source)  # as in `evaluate`: no job corrects itself
+            anchoring = Anchoring(True, ("key",), row.kernels_of)  # as in `evaluate`: no job corrects itself
             try:
                 estimate = predict(row.job, anchoring=anchoring)
             except PrecisionTimeError:

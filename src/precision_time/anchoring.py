@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from precision_time.anchors.anchor import OWN, Anchor, describe_job
+from precision_time.anchors.anchor import Anchor, describe_job
 from precision_time.anchors.base import published, shipped_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
@@ -26,18 +26,18 @@ class Anchoring:
     use         False: no anchor corrects
     without     fields; an anchor that equals the job in all of them is left out: ("key",) leaves out the job itself,
                 ("family",) every anchor
-    framework   of the job; measurements of other frameworks weigh less
-    source      repository or document that a measured job is from; `OWN` for the user's
+    framework   that the job ran in (None: the job's), since other frameworks have other kernels
     """
 
     use: bool = True
     without: tuple[str, ...] = ()
-    framework: str = "pytorch"
-    source: str = OWN
+    framework: str | None = None
 
 
 USUAL = Anchoring()
-UNUSED_ANCHORS = "no given anchor is of this model's family, so none corrects the estimate"
+UNUSED_ANCHORS = (
+    "no given anchor is of this model's family in the same framework and arithmetic, so none corrects the estimate"
+)
 
 
 def correction_of(
@@ -67,7 +67,7 @@ def correction_of(
     correction = NONE
     if anchors is not None:
         terms = step_terms(run.timeline)
-        descriptor = describe_job(job, run.step, gpu, terms, anchoring.framework, anchoring.source)
+        descriptor = describe_job(job, run.step, gpu, terms, anchoring.framework or job.framework)
         correction = anchors.correction(descriptor, lambda f: run.scaled(f).step_s, anchoring.without)
     unused = set(job.anchors) - {"none", "published"} and not correction.count
     return correction, (UNUSED_ANCHORS,) if unused else ()
@@ -93,5 +93,5 @@ _kept_anchors = bounded(budget=STRUCTURES)(_with_own)
 
 def _anchor(measured: Measured, step: TrainingStep, gpu: Gpu, terms: Mapping[str, float], predicted_s: float) -> Anchor:
     """A measured job with what is predicted for it."""
-    descriptor = describe_job(measured.job, step, gpu, terms, measured.framework, measured.source)
+    descriptor = describe_job(measured.job, step, gpu, terms, measured.framework)
     return Anchor(descriptor, measured.id, measured.source, measured.trust, measured.measured_s, predicted_s)

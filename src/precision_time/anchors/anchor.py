@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.zoo.catalog import ENTRIES
 
-OWN = "own"
 _HALF = ("fp16", "bf16", "fp8")
 DIGITS = 12
 """Hex digits of a job's key."""
@@ -25,12 +23,11 @@ DIGITS = 12
 class JobDescriptor:
     """What is known of a job when its errors are compared with those of others.
 
-    model        name, whatever its sizes
-    maths        arithmetic of its matrix products: fp64, fp32, tf32 or half
-    setting      memory format, attention and execution, which decide the kernels
-    environment  repository or document of a measurement; `OWN` for the user's jobs and measurements
-    shares       share of each term of `INFORMED` in the predicted step
-    key          digest of model, sizes, precision, GPUs and framework: two jobs with one key are the same job
+    model      name, whatever its sizes
+    maths      arithmetic of its matrix products: fp64, fp32, tf32 or half
+    setting    memory format, attention and execution, which decide the kernels
+    shares     share of each term of `INFORMED` in the predicted step
+    key        digest of model, sizes, precision, GPUs and framework: two jobs with one key are the same job
     """
 
     family: str
@@ -41,7 +38,6 @@ class JobDescriptor:
     precision: str
     framework: str
     setting: str
-    environment: str
     batch_size: int
     gpus: int
     shares: tuple[float, ...]
@@ -71,18 +67,12 @@ def family_of(job: Job) -> str:
     return entry.family if entry else job.model.lower()
 
 
-def environment_of(source: str) -> str:
-    """Repository or document of a citation, whose rows share machine, container and script."""
-    return re.split(r"[@#]|:(?!//)", source)[0].strip()
-
-
 def describe_job(
     job: Job,
     step: CapturedModel | TrainingStep,
     gpu: Gpu,
     breakdown: Mapping[str, float],
-    framework: str = "pytorch",
-    source: str = OWN,
+    framework: str,
 ) -> JobDescriptor:
     """The descriptor of a job; `breakdown` (seconds by term) is that of the uncorrected prediction."""
     sizes = {name: value for name, value in sorted(step.sizes.items()) if name != "batch_size"}
@@ -108,7 +98,6 @@ def describe_job(
         precision=step.precision.name,
         framework=framework,
         setting=f"{job.memory_format} {job.attention} {job.execution}",
-        environment=environment_of(source),
         batch_size=step.batch_size,
         gpus=job.gpus,
         shares=shares_of(breakdown),

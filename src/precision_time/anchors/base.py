@@ -1,7 +1,7 @@
 """The anchors that ship: published rows with what this version predicts for them, and the fitted covariance.
 
-`precision-time fit anchors` writes `data/published.json` from `data/published/measurements.csv` of the repository.
-The column `source` of that table names where each row was published.
+`precision-time fit anchors` writes `data/published.json` from the tables `TABLES` of `fit.anchors` of the repository.
+Their column `source` names where each row was published.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from functools import cache
 from typing import Any
 
-from precision_time.anchors.anchor import Anchor, JobDescriptor, environment_of
+from precision_time.anchors.anchor import Anchor, JobDescriptor
 from precision_time.anchors.covariance import EFFECTS, TRUSTS, Covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.shipped import shipped_file
@@ -33,7 +33,8 @@ def published() -> Anchors:
 def shipped_covariance() -> Covariance:
     """The fitted standard deviations."""
     stored = read_base()["covariance"]
-    return Covariance({e: float(stored["effects"][e]) for e in EFFECTS}, {t: float(stored["noise"][t]) for t in TRUSTS})
+    effects = {name: float(stored["effects"].get(name, 0.0)) for name in EFFECTS}
+    return Covariance(effects, {t: float(stored["noise"][t]) for t in TRUSTS}, float(stored["own_spread"]))
 
 
 @cache
@@ -43,14 +44,13 @@ def read_base() -> Any:
 
 def _anchor(row: list[Any]) -> Anchor:
     columns = dict(zip(COLUMNS, row, strict=True))
-    job = {name: columns[name] for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    job = {name: columns[name] for name in JobDescriptor.__dataclass_fields__}
     measured = {name: columns[name] for name in Anchor.__dataclass_fields__ if name != "job"}
-    environment = environment_of(columns["source"])
-    return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}, environment=environment), **measured)
+    return Anchor(JobDescriptor(**{**job, "shares": tuple(job["shares"])}), **measured)
 
 
 def row_of_anchor(anchor: Anchor) -> list[Any]:
     """The row of `data/published.json` for an anchor."""
-    columns = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__ if name != "environment"}
+    columns = {name: getattr(anchor.job, name) for name in JobDescriptor.__dataclass_fields__}
     columns |= {name: getattr(anchor, name) for name in Anchor.__dataclass_fields__ if name != "job"}
     return [list(columns[name]) if name == "shares" else columns[name] for name in COLUMNS]

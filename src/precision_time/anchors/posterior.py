@@ -60,96 +60,98 @@ class _Solved:
 
 
 class Anchors:
-    """Measured jobs, with the covariance between errors that turns them into corrections.
+    """Measured jobs by family and framework, with the covariance between errors that turns them into corrections.
 
     `kept`: they correct many jobs, so what alike jobs share is remembered.
     """
 
     def __init__(self, anchors: Iterable[Anchor], covariance: Covariance, kept: bool = False) -> None:
         self.covariance, self._kept = covariance, kept
-        self._by_family: dict[str, list[Anchor]] = {}
+        self._by_kind: dict[tuple[str, str], list[Anchor]] = {}
         for anchor in anchors:
-            self._by_family.setdefault(anchor.job.family, []).append(anchor)
+            self._by_kind.setdefault((anchor.job.family, anchor.job.framework), []).append(anchor)
         self._solved: dict[tuple[str, str], _Solved] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_family.values()))
+        return sum(map(len, self._by_kind.values()))
 
     def held_bytes(self) -> int:
         """Bytes of memory, with the two matrices of each family."""
-        return sum(1000 * len(anchors) + 16 * len(anchors) ** 2 for anchors in self._by_family.values())
+        return sum(1000 * len(anchors) + 16 * len(anchors) ** 2 for anchors in self._by_kind.values())
 
     def __iter__(self) -> Iterator[Anchor]:
-        for anchors in self._by_family.values():
+        for anchors in self._by_kind.values():
             yield from anchors
 
-    def _solve(self, job: JobDescriptor) -> _Solved:
-        """The anchors of the job's family that inform its framework, with their inverse covariance; computed once."""
-        key = (job.family, job.framework)
-        if key not in self._solved:
-            anchors = [a for a in self._by_family.get(job.family, []) if not _loose(a, job)]
+    def _solve(self, kind: tuple[str, str]) -> _Solved:
+        """The anchors of a family in a framework, with their inverse covariance; computed once.
+
+        Rows of trust C correct only where there are no better ones.
+        """
+        if kind not in self._solved:
+            every = self._by_kind[kind]
+            anchors = [each for each in every if each.trust != TRUSTS[-1]] or every
             jobs = JobColumns.of(anchors)
             noise = self.covariance.noise_of([a.trust for a in anchors])
             between = step_covariance(self.covariance, jobs, jobs) + np.diag(noise**2)
             residuals = np.array([a.residual for a in anchors])
             inverse = np.asarray(np.linalg.inv(between), dtype=np.float64)
-            self._solved[key] = _Solved(self.covariance, anchors, jobs, between, inverse, residuals)
-        return self._solved[key]
+            self._solved[kind] = _Solved(self.covariance, anchors, jobs, between, inverse, residuals)
+        return self._solved[kind]
 
     def correction(
         self, job: JobDescriptor, step_s: Callable[[Factors], float], without: Sequence[str] = ()
     ) -> Correction:
-        """The correction of a job by the anchors of its family.
+        """The correction of a job by the anchors of its family and framework; `NONE` where none shares an effect.
 
-        `step_s`: seconds of its step with the times of its program multiplied. Anchors that agree with the job in all
-        fields of `without` are left out; ("key",) leaves out those of the same job.
+        `step_s`: seconds of its step with the times of its program multiplied.
+        Anchors that agree with the job in all fields of `without` are left out; ("key",) leaves out those of the same
+        job.
         """
-        if job.family not in self._by_family:
+        kind = (job.family, job.framework)
+        if kind not in self._by_kind:
             return NONE
-        solved = self._solve(job)
+        solved = self._solve(kind)
         if without:
             solved = solved.of([not _agree(a.job, job, without) for a in solved.anchors])
-        if not solved.anchors:
-            return NONE
+            if not solved.anchors:
+                return NONE
         alike = _Alike(_COMPARED(job), job)
         find = _shared if self._kept and not without else _found
         shared = find(solved, alike)
-        prior = self_variance(self.covariance, job.shares)
-        factors = shared.factors
+        of_kernels = np.asarray(job.shares) @ shared.of_factor
         # The last factor depends on the length of the step alone, and so slowly that it keeps the order of steps. It is
         # constant outside the anchors' lengths, so that micro-steps of a long accumulation cost the same.
-        length = np.log2([step_s(factors) / factors.kernels])
-        within = np.minimum(np.maximum(length, shared.shortest), shared.longest)
-        known_lengths = solved.jobs.length
+        length = np.log2([step_s(shared.factors) / shared.factors.kernels])
+        within, known_lengths = np.clip(length, shared.shortest, shared.longest), solved.jobs.length
         of_length = shared.slowly * shared.length * fading(within, known_lengths)[0]
-        factors = factors.times(math.exp(float(of_length @ shared.weights)))
-        corrects = shared.environment + np.asarray(job.shares) @ shared.of_factor + of_length
-        across = corrects - of_length + shared.length * fading(length, known_lengths)[0] + shared.gpus
-        # the variance of log(true / corrected), where the correction leaves out some of what the anchors say
-        remaining = min(max(prior - float(corrects @ solved.inverse @ (2.0 * across - corrects)), 0.0), prior)
-        own_spread = self.covariance.noise["B"]  # of the same job, measured again
+        corrects, across = of_kernels + of_length, of_kernels + shared.length * fading(length, known_lengths)[0]
+        if not across.any():
+            return NONE
+        prior = self_variance(self.covariance, job.shares)
+        # the share of the variance that the correction takes away, where it leaves out some of what the anchors say
+        informed = min(max(float(corrects @ solved.inverse @ (2.0 * across - corrects)) / prior, 0.0), 1.0)
         correlation = across / np.sqrt(prior * np.diag(solved.between))
         nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
         return Correction(
-            factors=factors,
-            log_spread=math.hypot(math.sqrt(remaining), own_spread),
-            own_spread=own_spread,
-            informed=1.0 - remaining / prior,
-            count=len(solved.anchors),
+            factors=shared.factors.times(math.exp(float(of_length @ shared.weights))),
+            own_spread=self.covariance.own_spread,
+            informed=informed,
+            count=int(np.count_nonzero(across)),
             nearest=tuple(
                 AnchorUse(anchor.id, anchor.source, anchor.measured_s, round(float(correlation[i]), 3))
                 for i, anchor in ((i, solved.anchors[i]) for i in nearest)
+                if across[i]
             ),
         )
 
 
-_COMPARED = attrgetter(*COMPARED, "gpus")
+_COMPARED = attrgetter(*COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """A job as far as its covariances with anchors are concerned, apart from the length of its step: jobs with the same
-    `fields` (those of `COMPARED` and the number of GPUs) are equal."""
+    """A job as far as its covariances with anchors go: jobs with the same `fields` (`COMPARED`) are equal."""
 
     fields: tuple[Any, ...]
     job: JobDescriptor = field(compare=False)
@@ -159,18 +161,16 @@ class _Alike:
 class _Shared:
     """What the corrections of alike jobs have in common.
 
-    of_factor, environment, length, gpus   covariances with the anchors: of each factor (rows), and of the whole step by
-                                           effect, `length` as between steps of one length
-    weights                                of the anchors in a conditional mean
-    factors                                the correction without the effect of the length
-    shortest, longest                      log2 of the lengths between which its factor changes
-    slowly                                 the share of its change that keeps the order of steps
+    of_factor          covariances of each factor (rows) with the anchors
+    length             the same of the whole step by the effect of the length, as between steps of one length
+    weights            of the anchors in a conditional mean
+    factors            the correction without the effect of the length
+    shortest, longest  log2 of the lengths between which its factor changes
+    slowly             the share of its change that keeps the order of steps
     """
 
     of_factor: Array
-    environment: Array
     length: Array
-    gpus: Array
     weights: Array
     factors: Factors
     shortest: float
@@ -180,20 +180,16 @@ class _Shared:
 
 def _found(solved: _Solved, alike: _Alike) -> _Shared:
     covariances = factor_covariances(solved.covariance, JobColumns([alike.job], [1.0]), solved.jobs)
-    shared = {name: values[0] for name, values in covariances.items()}
-    of_factor = [shared[name] * solved.jobs.shares[:, at] for at, name in enumerate(INFORMED)]
+    of_factor = np.array([covariances[name][0] * solved.jobs.shares[:, at] for at, name in enumerate(INFORMED)])
     weights = solved.inverse @ solved.residuals
-    factors = Factors(*(math.exp(float((shared["environment"] + each) @ weights)) for each in of_factor))
-    lengths = solved.jobs.length
-    ends = lengths[shared["length"] > 0.0]
-    fall = steepest_fall(shared["length"] * weights, lengths)
+    shared, lengths = covariances["length"][0], solved.jobs.length
+    ends = lengths[shared > 0.0]
+    fall = steepest_fall(shared * weights, lengths)
     return _Shared(
-        of_factor=np.array(of_factor),
-        environment=shared["environment"],
-        length=shared["length"],
-        gpus=shared["gpus"],
+        of_factor=of_factor,
+        length=shared,
         weights=weights,
-        factors=factors,
+        factors=Factors(*np.exp(of_factor @ weights).tolist()),
         shortest=float(ends.min()) if len(ends) else -math.inf,
         longest=float(ends.max()) if len(ends) else math.inf,
         slowly=min(1.0, STEEPEST / max(-fall, STEEPEST)),
@@ -214,11 +210,6 @@ def steepest_fall(weights: Array, length: Array) -> float:
     slopes = -(np.sign(apart) * faded).sum(axis=1)
     at_once = (faded * (apart == 0.0)).sum(axis=1)
     return float(np.min(slopes - np.abs(at_once)))
-
-
-def _loose(anchor: Anchor, job: JobDescriptor) -> bool:
-    """Whether the anchor is of the lowest trust and another framework, whose kernels can be twice as slow."""
-    return anchor.trust == TRUSTS[-1] and anchor.job.framework != job.framework
 
 
 def _agree(one: JobDescriptor, other: JobDescriptor, names: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_time.anchors.anchor import OWN, family_of
+from precision_time.anchors.anchor import family_of
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.errors import DataError, JobError
 from precision_time.job.anchors import NONE, PUBLISHED, anchor_fields
@@ -14,6 +14,8 @@ from precision_time.job.code import CodeRule, is_code
 from precision_time.job.job import Job
 from precision_time.measurements.table import read_table
 
+OWN = "own"
+"""Source of an anchor that names none."""
 GIVEN_TRUST = "A"
 """An anchor on one line is the user's own measurement of this very setting."""
 
@@ -90,7 +92,7 @@ def _of_file(name: str, _changed_ns: int, _size: int) -> tuple[Measured, ...]:
     rows = tuple(
         Measured(
             row.job,
-            row.framework or "pytorch",
+            row.kernels_of or row.job.framework,
             row.trust or "B",
             row.id or f"{Path(name).name}:{row.line}",
             row.source or OWN,
@@ -114,4 +116,4 @@ def _of_line(text: str, job: Job) -> Measured:
         measured = job.replace(anchors=(), **fields)
     except JobError as error:
         raise JobError(f"anchors {text!r}: {error}") from None
-    return Measured(measured, "pytorch", GIVEN_TRUST, name, OWN, seconds, on_line=True)
+    return Measured(measured, measured.framework, GIVEN_TRUST, name, OWN, seconds, on_line=True)

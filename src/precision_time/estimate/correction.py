@@ -30,9 +30,9 @@ class AnchorUse:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The factors on a program's times; the spread of log(step time) is at most `log_spread`.
+    """The factors on a program's times, and how much of the spread of log(step time) is left.
 
-    own_spread      spread of log(step time) when the same job is measured again
+    own_spread      spread of log(step time) that no anchor explains
     informed        share of the variance between jobs that the anchors explain: 0 where nothing similar was measured
     count           anchors that were used
     nearest         the anchors with the highest likeness
@@ -40,7 +40,6 @@ class Correction:
     """
 
     factors: Factors = UNCHANGED
-    log_spread: float | None = None
     own_spread: float = 0.0
     informed: float = 0.0
     count: int = 0
@@ -58,10 +57,10 @@ class Correction:
 
     def narrowed(self, log_spread: float) -> float:
         """The remaining spread of an uncorrected one: without the share that the anchors explain."""
-        if self.log_spread is None:
+        if not self.count:
             return log_spread
         left = math.hypot(log_spread * math.sqrt(max(1.0 - self.informed, 0.0)), self.own_spread)
-        return min(log_spread, self.log_spread, left)
+        return min(log_spread, left)
 
     def lowered(self, factor: float) -> Correction:
         """This correction with all its factors multiplied, and so the step."""

@@ -307,17 +307,17 @@ class _Questions:
     def __init__(self, anchors: str) -> None:
         self._anchors = anchors
         self.all: list[Question] = []
-        self._by_object: dict[tuple[int, str, str], int] = {}
-        self._by_words: dict[tuple[str, str, str], int] = {}
+        self._by_object: dict[tuple[int, str], int] = {}
+        self._by_words: dict[tuple[str, str], int] = {}
 
     def number(self, row: Row) -> int | None:
         """Place in `all`; None for a row without a job."""
         if row.job is None:
             return None
-        place = (id(row.job), row.framework, row.source)
+        place = (id(row.job), row.framework)
         number = self._by_object.get(place)
         if number is None:
-            number = self._by_words.setdefault((repr(row.job), row.framework, row.source), len(self.all))
+            number = self._by_words.setdefault((repr(row.job), row.framework), len(self.all))
             if number == len(self.all):
                 self.all.append(Question(row.job, _anchoring(row, self._anchors)))
             self._by_object[place] = number
@@ -328,7 +328,7 @@ def _anchoring(row: Row, anchors: str) -> Anchoring:
     from precision_time.anchoring import Anchoring
 
     without = {"all": ("key",), "other-families": ("family",)}.get(anchors, ())
-    return Anchoring(anchors != "none", without, row.framework or "pytorch", row.source or "the table")
+    return Anchoring(anchors != "none", without, row.kernels_of or None)
 
 
 def _append(row: Row, forecast: Forecast, judged: list[JudgedRow], unpredicted: list[Unpredicted]) -> bool:

@@ -1,34 +1,37 @@
 """Fits the published anchors: what a measured job says about similar jobs.
 
-Reads `data/published/measurements.csv`, writes `anchors/data/published.json`: the rows with what this version predicts
-for them, and the standard deviations of the errors that similar jobs share. These are fitted to errors held out by
-model family. Prints what anchors are worth, every row judged by a covariance fitted without its family.
+Reads the tables of whole steps (`TABLES`), writes `anchors/data/published.json`: their rows with what this version
+predicts for them, and the standard deviations of the errors that similar jobs share (`fit.anchor_choice`). Prints what
+anchors are worth, every row judged by a covariance fitted without its family.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
-from precision_time.anchors.anchor import Anchor, JobDescriptor
+from precision_time.anchors.anchor import Anchor
 from precision_time.anchors.base import COLUMNS, row_of_anchor
-from precision_time.anchors.covariance import EFFECTS, TRUSTS, Array, Covariance, JobColumns, effect_matrices
+from precision_time.anchors.covariance import Covariance
 from precision_time.anchors.posterior import Anchors
+from precision_time.fit import kernel_factors
+from precision_time.fit.anchor_choice import FAMILY, KNOWN, LEFT_OUT, NEW, ONE_ROW, SEEN, Choice, Evidence
 from precision_time.fit.cases import cases
-from precision_time.fit.folds import FOLDS, TRUSTED, Z90, HeldOut, cross_validate, judge
+from precision_time.fit.folds import Z90, HeldOut, judge
 from precision_time.fit.kernel_factors import Steps
-from precision_time.fit.provenance import parameters_digest, provenance
+from precision_time.fit.provenance import parameters_digest, provenance, sha256
+from precision_time.fit.steps import NOVEL
 from precision_time.fit.traced import read
 from precision_time.measurements.repository import STEPS
+from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
-from precision_time.report.errors import ErrorStatistics, labels, percent
+from precision_time.report.errors import percent
 from precision_time.report.table import Table
 from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
@@ -37,206 +40,248 @@ from precision_time.timing.parameters import read_data
 from precision_time.timing.scaled import Factors
 
 OUTPUT = Path(__file__).parent.parent / "anchors" / "data" / "published.json"
-LIKELY_EFFECT = 0.05
-LIKELY_NOISE = {"A": 0.02, "B": 0.03, "C": 0.06}
-"""Medians of the log-normal priors: with ten effects and nine families, data alone would put some at zero."""
-PRIOR_WIDTH, NOISE_WIDTH = 1.0, 0.1
-"""Standard deviations of the logs of effects and of rows' own errors in these priors. A wider prior of the latter gives
-way to effects until intervals are too narrow (benchmarks/accuracy/README.md)."""
-_LARGEST = {"host": 0.1, "communication": 0.2}
-"""Upper bound of an effect's standard deviation, 0.6 for any other: host and collective costs are known that well, and
-anchors that wait must not slow the kernels of a job that does not."""
-
-
-def fit_covariance(anchors: Sequence[Anchor]) -> Covariance:
-    """The standard deviations under which the residuals are most likely (with the priors above)."""
-    blocks = []
-    for family in sorted({a.job.family for a in anchors}):
-        members = [a for a in anchors if a.job.family == family]
-        jobs = JobColumns.of(members)
-        matrices = effect_matrices(jobs, jobs)
-        trusts = np.array([[a.trust == trust for a in members] for trust in TRUSTS], dtype=np.float64)
-        blocks.append((np.array([matrices[e] for e in EFFECTS]), trusts, np.array([a.residual for a in members])))
-    likely = np.log([*([LIKELY_EFFECT] * len(EFFECTS)), *(LIKELY_NOISE[t] for t in TRUSTS)])
-    width = np.array([*([PRIOR_WIDTH] * len(EFFECTS)), *([NOISE_WIDTH] * len(TRUSTS))])
-
-    def negative_log_posterior(theta: Array) -> float:
-        variance = np.exp(2.0 * theta)
-        total = 0.5 * float((((theta - likely) / width) ** 2).sum())
-        for matrices, trusts, residual in blocks:
-            within = np.tensordot(variance[: len(EFFECTS)], matrices, 1) + np.diag(variance[len(EFFECTS) :] @ trusts)
-            root = np.linalg.cholesky(within + 1e-9 * np.eye(len(residual)))
-            total += float(np.log(np.diag(root)).sum() + 0.5 * (np.linalg.solve(root, residual) ** 2).sum())
-        return total
-
-    bounds = [(np.log(1e-3), np.log(_LARGEST.get(name, 0.6))) for name in (*EFFECTS, *TRUSTS)]
-    deviations = np.exp(minimize(negative_log_posterior, likely, method="L-BFGS-B", bounds=bounds).x).tolist()
-    return Covariance(
-        {e: round(v, 4) for e, v in zip(EFFECTS, deviations, strict=False)},
-        {t: round(v, 4) for t, v in zip(TRUSTS, deviations[len(EFFECTS) :], strict=True)},
-    )
-
-
-def covariances_without(anchors: Sequence[Anchor]) -> dict[str, Covariance]:
-    """For every model family the covariance fitted to the other families."""
-    families = sorted({a.job.family for a in anchors})
-    return {name: fit_covariance([a for a in anchors if a.job.family != name]) for name in families}
-
-
-LEFT_OUT: dict[str, tuple[str, ...]] = {
-    "the job itself": ("key",),
-    "its model on its GPU in its precision": ("model", "gpu", "precision"),
-    "its model in its precision": ("model", "precision"),
-    "its model on its architecture": ("model", "arch"),
-    "its family": ("family",),
+TABLES = (STEPS, Path("published") / "measurements_more.csv")
+"""Tables whose data-parallel rows are the published anchors, below the data folder."""
+FIELDS: dict[str, Callable[[Row], str]] = {
+    "model": lambda row: row.model,
+    FAMILY: NOVEL["family"],
+    "gpu": NOVEL["gpu"],
+    "precision": NOVEL["precision"],
 }
-"""Fields that no anchor of a judged row may share with it, from the job itself to a new family."""
-
-
-def usual_spreads(judged: Sequence[HeldOut]) -> list[float]:
-    """The spread of each held-out row without any anchor."""
-    base = float(read_data("step_scales.json")["interval"]["log_spread"])
-    return [math.hypot(base, j.widening) for j in judged]
+"""What the factors on kernels may not have seen of a row."""
+LEAST_ROWS = 8
+"""Families with fewer judged rows are not named as the worst."""
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectedRow:
-    """A held-out row that measured rows correct: seconds of its step by term, and the spread of log(step time)."""
+class Published:
+    """A published row: as it is predicted now, and as evidence for what jobs share."""
 
     held_out: HeldOut
-    terms: Mapping[str, float]
-    spread: float
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.terms.values())
-
-    @property
-    def log_error(self) -> float:
-        """log(predicted / measured)."""
-        return math.log(self.seconds / self.held_out.row.measured_s)
+    evidence: Evidence
 
 
-def judge_anchored(
-    judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance], without: Sequence[str]
-) -> list[CorrectedRow]:
-    """Every row once the others have corrected it.
+def published_rows(tables: Path, progress: Callable[[str], None] = lambda text: None) -> list[Published]:
+    """All rows of `TABLES` below `tables` as predicted by the shipped factors and by factors that lack what they share
+    with a row (`FIELDS`)."""
+    rows = [row for name in TABLES for row in read_table(tables / name).rows]
+    traced = cases(rows, lambda done: progress(f"tracing {done}/{len(rows)}"))
+    held_out = judge(traced, shipped(), "none")
+    kernels = Steps(read(tables))
+    changes = _changes(kernels, progress)
+    interval = read_data("step_scales.json")["interval"]
+    base, novelty = float(interval["log_spread"]), interval["novelty"]
+    found = []
+    for each in held_out:
+        usual = math.hypot(base, each.widening)
+        residual = -each.log_error
+        residuals, spreads = {SEEN: residual}, {SEEN: usual}
+        for field in FIELDS:
+            residuals[field] = residual - changes.get(each.row.id, {}).get(field, 0.0)
+            spreads[field] = math.hypot(usual, float(novelty.get(field, 0.0)))
+        found.append(Published(each, Evidence(each.anchor, residuals, spreads)))
+    return found
 
-    `spreads` are those without anchors, `covariances` those fitted without each family; no row that agrees with the
-    judged one in all fields of `without` corrects it.
+
+def _changes(kernels: Steps, progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
+    """By row: for each of `FIELDS`, log(predicted without the rows that share it / predicted with all rows).
+
+    Rows whose steps say nothing about kernels, such as those that wait for the host, have none.
     """
-    anchors = [each.anchor for each in judged]
-    by_family = {family: Anchors(anchors, covariance) for family, covariance in covariances.items()}
+    usual = kernels.seconds(kernels.full)
+    changes: dict[str, dict[str, float]] = {}
+    for field, fold in FIELDS.items():
+        seconds = kernel_factors.cross_validate(
+            kernels,
+            fold,
+            lambda text, field=field: progress(f"without its {field}: {text}"),  # type: ignore[misc]
+        ).seconds
+        for row, now, before in zip(kernels.rows, seconds.tolist(), usual.tolist(), strict=True):
+            if not math.isnan(now):
+                changes.setdefault(row.id, {})[field] = math.log(now / before)
+    return changes
+
+
+def evidence_of(judged: Sequence[HeldOut], spreads: Sequence[float]) -> list[Evidence]:
+    """Rows that factors fitted without their family predict; `spreads`: without anchors."""
     return [
-        _corrected(each, by_family[each.descriptor.family], spread, without)
+        Evidence(each.anchor, {FAMILY: each.anchor.residual}, {FAMILY: spread})
         for each, spread in zip(judged, spreads, strict=True)
     ]
 
 
-ONE: dict[str, Callable[[JobDescriptor, JobDescriptor], bool]] = {
-    "another size, batch or count": lambda one, other: one.precision == other.precision,
-    "another precision": lambda one, other: one.precision != other.precision,
-    "any of these": lambda one, other: True,
-}
-"""In what a single measured row of the same model on the same GPU differs from the job that is asked for."""
+def covariances_without(evidence: Sequence[Evidence]) -> dict[str, Covariance]:
+    """For every model family the covariance fitted to the other families."""
+    choice = Choice(evidence)
+    return {name: choice.covariance(name) for name in sorted({row.family for row in evidence})}
 
 
-def judge_one(
-    judged: Sequence[HeldOut],
-    spreads: Sequence[float],
-    covariances: Mapping[str, Covariance],
-    differs: Callable[[JobDescriptor, JobDescriptor], bool] = ONE["any of these"],
-) -> list[tuple[float, CorrectedRow]]:
-    """The rows of trust A and B when one other row of their model on their GPU corrects them.
+@dataclass(frozen=True, slots=True)
+class CorrectedRow:
+    """A row that measured rows correct: its log(predicted / measured) before and after, with spreads."""
 
-    For each row: the mean absolute error over all such other rows, and the row with the one that leaves the narrowest
-    interval. Rows without any such other row are left out.
-    """
-    result = []
-    trusted = [(j, spread) for j, spread in zip(judged, spreads, strict=True) if j.row.trust in TRUSTED]
-    for each, spread in trusted:
-        job = each.descriptor
-        rows = [
-            _corrected(each, Anchors([other.anchor], covariances[job.family]), spread)
-            for other, _ in trusted
-            if _of_one_model(other.descriptor, job) and differs(job, other.descriptor)
-        ]
-        if rows:
-            mean = float(np.mean([abs(math.expm1(row.log_error)) for row in rows]))
-            result.append((mean, min(rows, key=lambda row: row.spread)))
-    return result
+    held_out: HeldOut
+    factors: Factors
+    before: float
+    after: float
+    usual: float
+    spread: float
 
 
-def _of_one_model(one: JobDescriptor, other: JobDescriptor) -> bool:
-    """Whether two jobs are of one model on one GPU, and not the same."""
-    return all(getattr(one, n) == getattr(other, n) for n in ("model", "gpu", "framework")) and one.key != other.key
+def correct(
+    row: HeldOut, evidence: Evidence, anchors: Anchors, regime: str = NEW, field: str = "key", alone: bool = False
+) -> CorrectedRow:
+    """A row once anchors have corrected it, those left out that share `field` with it (`alone`: none is)."""
+    _, residual, usual = evidence.errors(regime, field)
 
-
-def _corrected(held_out: HeldOut, anchors: Anchors, spread: float, without: Sequence[str] = ()) -> CorrectedRow:
     def step_s(factors: Factors) -> float:
-        return sum(held_out.scaled(factors).values())
+        return sum(row.scaled(factors).values())
 
-    correction = anchors.correction(held_out.descriptor, step_s, without)
-    return CorrectedRow(held_out, held_out.scaled(correction.factors), correction.narrowed(spread))
-
-
-FIELDS = ("n", "mape", "median_ape", "p90_ape", "signed_mean", "coverage_p10_p90")
+    correction = anchors.correction(row.descriptor, step_s, () if alone else (field,))
+    moved = math.log(step_s(correction.factors) / step_s(Factors()))
+    return CorrectedRow(row, correction.factors, -residual, moved - residual, usual, correction.narrowed(usual))
 
 
-def statistics(rows: Sequence[CorrectedRow]) -> ErrorStatistics:
-    """Statistics of corrected rows."""
-    return ErrorStatistics.of(
-        [math.expm1(row.log_error) for row in rows], [abs(row.log_error) <= Z90 * row.spread for row in rows]
-    )
+def _as_anchors(rows: Sequence[Published], regime: str) -> list[Anchor]:
+    """The rows as anchors, by the predictions of this regime."""
+    found = []
+    for row in rows:
+        residual = row.evidence.errors(regime, "key")[0]
+        if not math.isnan(residual):
+            anchor = row.evidence.anchor
+            found.append(replace(anchor, predicted_s=anchor.measured_s * math.exp(-residual)))
+    return found
 
 
-def table_of_one(judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
-    """Errors where one measured row is all that is known of a family: over all such rows, and with the nearest."""
-    rows = []
-    for name, differs in ONE.items():
-        corrected = judge_one(judged, spreads, covariances, differs)
-        nearest = statistics([row for _, row in corrected])
-        mean = float(np.mean([error for error, _ in corrected])) if corrected else None
-        rows.append([name, percent(mean), *nearest.cells(FIELDS)])
-    return Table(["one row, differing in", "MAPE, mean of all", *labels(FIELDS)], rows)
+def judge_all(
+    rows: Sequence[Published], covariances: Mapping[str, Covariance]
+) -> Iterator[tuple[str, str, list[CorrectedRow]]]:
+    """The rows of trust A and B in every regime and situation, corrected by a covariance without their family."""
+    trusted = [row for row in rows if row.evidence.trusted]
+    for regime in (KNOWN, NEW):
+        bases = {
+            family: Anchors(_as_anchors([r for r in rows if r.evidence.family == family], regime), covariance)
+            for family, covariance in covariances.items()
+        }
+        for name, field in LEFT_OUT.items():
+            yield (
+                regime,
+                name,
+                [
+                    correct(row.held_out, row.evidence, bases[row.evidence.family], regime, field)
+                    for row in trusted
+                    if not math.isnan(row.evidence.errors(regime, field)[1]) and _others(row, rows, field)
+                ],
+            )
+        singles = {
+            row.held_out.row.id: Anchors(anchors, covariances[row.evidence.family])
+            for row in trusted
+            if (anchors := _as_anchors([row], regime))
+        }
+        for name, (equal, other) in ONE_ROW.items():
+            yield (
+                regime,
+                name,
+                [
+                    correct(row.held_out, row.evidence, singles[by.held_out.row.id], regime, "key", alone=True)
+                    for row in trusted
+                    if not math.isnan(row.evidence.errors(regime, "key")[1])
+                    for by in trusted
+                    if by.held_out.row.id in singles and differs(row.evidence, by.evidence, equal, other)
+                ],
+            )
 
 
-def table(judged: Sequence[HeldOut], spreads: Sequence[float], covariances: Mapping[str, Covariance]) -> Table:
-    """Errors on the rows of trust A and B, by the fields that no anchor may share with them."""
-    rows = []
-    for name, without in LEFT_OUT.items():
-        corrected = judge_anchored(judged, spreads, covariances, without)
-        trusted = [row for row in corrected if row.held_out.row.trust in TRUSTED]
-        rows.append([name, *statistics(trusted).cells(FIELDS)])
-    return Table(["no anchor shares with the row", *labels(FIELDS)], rows)
+def differs(row: Evidence, by: Evidence, equal: Sequence[str], other: str) -> bool:
+    """Whether two rows of a kind agree in the fields of `equal` and not in `other`."""
+    one, two = row.anchor.job, by.anchor.job
+    if row.kind != by.kind:
+        return False
+    return getattr(one, other) != getattr(two, other) and all(getattr(one, n) == getattr(two, n) for n in equal)
 
 
-def document(anchors: Sequence[Anchor], covariance: Covariance, source: Path) -> dict[str, Any]:
-    """What `anchors/data/published.json` holds."""
+def _others(row: Published, rows: Sequence[Published], field: str) -> bool:
+    """Whether some row of the kind differs in `field`."""
+    return any(differs(row.evidence, by.evidence, (), field) for by in rows if by.evidence.trusted)
+
+
+def summary(name: str, rows: Sequence[CorrectedRow]) -> list[str]:
+    """A line of the tables of worth: rows, mean errors without and with anchors, worst family, coverage of both."""
+    ids = {row.held_out.row.id: i for i, row in enumerate(rows)}
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.held_out.row.id] = counts.get(row.held_out.row.id, 0) + 1
+    weights = np.array([1.0 / counts[row.held_out.row.id] for row in rows])
+    errors = np.abs(np.expm1([[row.before, row.after] for row in rows]))
+    inside = np.array([[abs(row.before) <= Z90 * row.usual, abs(row.after) <= Z90 * row.spread] for row in rows])
+    families = np.array([row.held_out.descriptor.family for row in rows])
+    means, covered = (np.average(each, axis=0, weights=weights) for each in (errors, inside))
+    worst = ("-", -math.inf)
+    for family in dict.fromkeys(families.tolist()):
+        of = families == family
+        if weights[of].sum() >= LEAST_ROWS - 1e-9:
+            before, after = np.average(errors[of], axis=0, weights=weights[of])
+            worst = max(worst, (f"{family} {100 * (after - before):+.1f}", float(after - before)), key=lambda w: w[1])
+    return [
+        name,
+        str(len(ids)),
+        percent(means[0]),
+        percent(means[1]),
+        worst[0],
+        percent(covered[0], 0),
+        percent(covered[1], 0),
+    ]
+
+
+HEADS = ("rows", "MAPE without", "MAPE with", "worst family, points", "in P10-P90 without", "with")
+
+
+def worth(rows: Sequence[Published], progress: Callable[[str], None] = lambda text: None) -> dict[str, Table]:
+    """By regime and number of anchors: errors of the rows of trust A and B without and with anchors."""
+    progress("choosing effects without each family")
+    covariances = covariances_without([row.evidence for row in rows])
+    lines: dict[str, list[list[str]]] = {}
+    for regime, name, corrected in judge_all(rows, covariances):
+        progress(f"{name}, {regime}")
+        if corrected:
+            title = f"{regime}: {'all others' if name in LEFT_OUT else 'one row'}"
+            lines.setdefault(title, []).append(summary(name, corrected))
     return {
-        "provenance": {**provenance("anchors", source, len(anchors)), "parameters": parameters_digest()},
-        "covariance": {"effects": dict(covariance.effects), "noise": dict(covariance.noise)},
-        "columns": list(COLUMNS),
-        "rows": [row_of_anchor(a) for a in anchors],
+        title: Table(["no anchor shares" if title.endswith("others") else "the only anchor is", *HEADS], each)
+        for title, each in lines.items()
     }
 
 
-def worth(judged: Sequence[HeldOut]) -> tuple[Table, Table]:
-    """Errors of the rows held out by model family once other rows correct them: all other rows, and one row alone."""
-    spreads, covariances = usual_spreads(judged), covariances_without([j.anchor for j in judged])
-    return table(judged, spreads, covariances), table_of_one(judged, spreads, covariances)
+def document(rows: Sequence[Published], covariance: Covariance, tables: Path) -> dict[str, Any]:
+    """What `anchors/data/published.json` holds."""
+    first, *others = (tables / name for name in TABLES)
+    return {
+        "provenance": {
+            **provenance("anchors", first, len(rows)),
+            "other_tables": {path.name: sha256(path) for path in others},
+            "parameters": parameters_digest(),
+        },
+        "covariance": {
+            "effects": {name: size for name, size in covariance.effects.items() if size},
+            "noise": dict(covariance.noise),
+            "own_spread": covariance.own_spread,
+        },
+        "columns": list(COLUMNS),
+        "rows": [row_of_anchor(row.evidence.anchor) for row in rows],
+    }
 
 
 def run(tables: Path, judge_only: bool = False) -> None:
-    """Fit the anchors to the steps below `tables`, print their worth held out, and write them unless `judge_only`."""
-    source = tables / STEPS
-    rows = read_table(source).rows
-    traced = cases(rows, lambda done: print(f"\rtracing {done}/{len(rows)}", end="", file=sys.stderr))
+    """Fit the anchors to the steps below `tables`, print their worth, and write them unless `judge_only`."""
+
+    def progress(text: str) -> None:
+        print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
+
+    rows = published_rows(tables, progress)
+    tables_of_worth = worth(rows, progress)
     print(file=sys.stderr)
-    judged = cross_validate(traced, FOLDS["model family"], kernels=Steps(read(tables)))
-    print(*worth(judged), sep="\n\n")
+    print(*(f"{title}\n{table}" for title, table in tables_of_worth.items()), sep="\n\n")
     if not judge_only:
-        shipped_anchors = [j.anchor for j in judge(traced, shipped(), "none")]
-        content = document(shipped_anchors, fit_covariance([j.anchor for j in judged]), source)
-        write_shipped(OUTPUT, compact_json(content) + "\n")
-        print(f"{len(shipped_anchors)} anchors -> {OUTPUT}", file=sys.stderr)
+        covariance = Choice([row.evidence for row in rows]).covariance()
+        write_shipped(OUTPUT, compact_json(document(rows, covariance, tables)) + "\n")
+        print(f"{len(rows)} anchors -> {OUTPUT}", file=sys.stderr)

@@ -93,7 +93,9 @@ def judge(
         terms = spread_terms(timed, timeline, case.cluster.gpu.arch, openness)
         added = widening(terms)
         breakdown = {name: float(seconds) for name, seconds in estimate.breakdown.items()}
-        descriptor = describe_job(case.job, case.step, case.cluster.gpu, breakdown, case.row.framework, case.row.source)
+        descriptor = describe_job(
+            case.job, case.step, case.cluster.gpu, breakdown, case.row.kernels_of or case.job.framework
+        )
         seconds, fits = float(estimate.step.p50), bool(estimate.memory.fits)
         scaled = partial(_scaled_terms, simulated)
         judged.append(HeldOut(case.row, fold, seconds, added, breakdown, fits, descriptor, scaled))

@@ -54,7 +54,7 @@ RECOMPUTES = ("none", "selective", "full")
 FRAMEWORKS = (
     "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan", "mxnet",
 )  # fmt: skip
-_FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
+FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
 LAYOUTS = ("dp", "fsdp", "zero1", "zero2")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -174,7 +174,7 @@ class Job:
     execution: str = option("eager", choice(EXECUTIONS), "how the step is run")
     framework: str = option(
         "pytorch",
-        choice(FRAMEWORKS, _FRAMEWORK_ALIASES),
+        choice(FRAMEWORKS, FRAMEWORK_ALIASES),
         "framework, which decides fused kernels and communication overhead",
     )
     torch: str | None = option(

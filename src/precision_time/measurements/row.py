@@ -11,7 +11,7 @@ from operator import attrgetter
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job.code import CodeRule
 from precision_time.job.fields import Value, parse_fields
-from precision_time.job.job import FRAMEWORKS, Job
+from precision_time.job.job import FRAMEWORK_ALIASES, FRAMEWORKS, Job
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.digest import digest
 from precision_time.zoo.catalog import ENTRIES
@@ -67,6 +67,13 @@ class Row:
     assumed: tuple[str, ...]
     setting: tuple[str, ...]
     digest: str
+
+    @property
+    def kernels_of(self) -> str:
+        """The framework whose kernels the measured job ran: its own where PyTorch stands for it."""
+        if self.job is None or (self.job.framework == "pytorch" and self.framework):
+            return self.framework
+        return self.job.framework
 
     def at(self, line: int, name: str) -> Row:
         """A row of equal cells on another line, `name` its id; all values are shared."""
@@ -209,19 +216,28 @@ def _job(
     assumed = [f"{name} {value}" for name, value in taken.items() if value and not cells[name]]
     if implementation is not None and optimizer != "none" and not cells["optimizer_impl"]:
         assumed.append(f"optimizer_impl {implementation}")
+    system = cells["system"] or _SYSTEM_OF.get((cells["framework"], cells["gpu"]))
     if not cells["system"]:
-        assumed.append("system: the usual one of that GPU")
+        assumed.append(f"system {system}" if system else "system: the usual one of that GPU")
     torch = cells["torch"] or _torch(cells["framework"], notes)
     if torch and not cells["torch"]:
         assumed.append(f"torch {torch}")
     if triton := "flash-style triton" in notes:
         assumed.append("attention triton")
+    if not cells["no_sync"] and "no no_sync" in notes:
+        assumed.append("no_sync false")
+    reduced = cells["communication_dtype"] or next((dtype for phrase, dtype in _REDUCED if phrase in notes), None)
+    if reduced and not cells["communication_dtype"]:
+        assumed.append(f"communication_dtype {reduced}")
     layout, config, implied = _layout(cells["parallelism"], int(cells["gpus"] or 1), config)
     assumed += implied
     if overlaps := _overlaps(cells["framework"], cells["model"], notes, layout):
         layout = ",".join((layout, *overlaps))
         assumed += [name.replace("=", " ") for name in overlaps]
-    framework = cells["framework"] if cells["framework"] in FRAMEWORKS else "pytorch"
+    framework = FRAMEWORK_ALIASES.get(cells["framework"], cells["framework"])
+    if framework not in FRAMEWORKS:
+        framework = "pytorch"
+        assumed.append("framework pytorch")
     if framework in _DROPS_OUT and entry is not None and "dropout" in entry.config and "dropout" not in config:
         config = {**config, "dropout": 0.1}
         assumed.append("dropout 0.1")
@@ -235,7 +251,7 @@ def _job(
         gpu=cells["gpu"],
         gpus=int(cells["gpus"] or 1),
         nodes=int(cells["nodes"]) if cells["nodes"] else None,
-        system=cells["system"] or _SYSTEM_OF.get((cells["framework"], cells["gpu"])),
+        system=system,
         layout=layout,
         optimizer=optimizer,
         optimizer_impl=implementation,
@@ -245,8 +261,8 @@ def _job(
         execution=cells["execution"] or taken["execution"],
         framework=framework,
         torch=torch,
-        no_sync="no no_sync" not in notes,
-        communication_dtype=next((dtype for phrase, dtype in _REDUCED if phrase in notes), None),
+        no_sync=cells["no_sync"] or "no no_sync" not in notes,  # type: ignore[arg-type]
+        communication_dtype=reduced,
         code=code,
     )
     return job, tuple(assumed)
