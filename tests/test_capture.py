@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,6 +176,20 @@ def test_batch_norm(regime: str, data: str, statistics: str) -> None:
     size = kind.inputs[0].nbytes
     assert moved(kind) == (2 * size, size)
     assert moved(only(graph, "aten.native_batch_norm_backward")) == (4 * size, size)
+
+
+def test_an_evaluation_has_no_backward_pass_and_no_statistics() -> None:
+    def workload(training: bool) -> Workload:
+        layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.ReLU())
+        return replace(total(layers, torch.ones(2, 3, 8, 8)), training=training)
+
+    graph = trace(lambda: workload(False), "autocast")
+    assert {call.phase for call in graph.calls} == {Phase.FORWARD, Phase.LOSS}
+    kind = only(graph, "aten.native_batch_norm")
+    assert moved(kind) == (kind.inputs[0].nbytes, kind.inputs[0].nbytes)
+    assert not {"native_dropout", "bernoulli_"} & set(names(graph))
+    trained = trace(lambda: workload(True), "autocast")
+    assert product_flops(graph) == product_flops(trained, Phase.FORWARD)
 
 
 def test_batch_norm_after_a_convolution_under_autocast_reads_half() -> None:

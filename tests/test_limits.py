@@ -53,12 +53,12 @@ def test_an_absurd_product_of_legal_sizes_is_refused(config: dict[str, Any], mor
 
 def test_a_model_too_long_to_trace_is_refused_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from precision_time.capture import tracer
+    from precision_time.capture import limits, tracer
 
     monkeypatch.setattr(tracer, "MOST_DISPATCHED", 200)
     with pytest.raises(CaptureError, match=r"more than 200 operators.*small-cct with layers=7: correct"):
         predict_time("small-cct", model_config={"layers": 7})
-    monkeypatch.setattr(tracer, "MOST_BUILT", 20)
+    monkeypatch.setattr(limits, "MOST_BUILT", 20)
     with pytest.raises(CaptureError, match=r"more than 20 operators.*layers=8"):
         predict_time("small-cct", model_config={"layers": 8})
 

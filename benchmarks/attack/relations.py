@@ -228,7 +228,7 @@ def faster_gpu_of_the_catalog(job: Job, estimate: Estimate) -> str:
 
 
 def _dominates(better: Gpu, worse: Gpu) -> bool:
-    figures = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
+    figures = ("memory_bytes_per_s", "sm_count", "top_hz", "l2_bytes", "tdp_w")
     pairs = [(getattr(better, name), getattr(worse, name)) for name in figures]
     pairs += [(better.peaks.get(key), peak) for key, peak in worse.peaks.items()]
     return all(more is not None and less is not None and more >= less for more, less in pairs)

@@ -112,6 +112,14 @@ def capture_model(job: Job, precision: Precision | None = None, device_type: str
     )
 
 
+def evaluation_graph(job: Job) -> OpGraph:
+    """The operators of an evaluation's forward pass and loss, in which a module runs as `eval()` has it.
+
+    It is traced, which needs PyTorch.
+    """
+    return _graph(resolve(job), job, job.precision_spec, "cuda", training=False)
+
+
 def usual_implementation(device_type: str) -> str | None:
     """torch.optim takes its multi-tensor kernels by itself on accelerators alone; None: see `optimizer.tail`."""
     return "single" if device_type == "cpu" else None
@@ -218,17 +226,19 @@ class _GraphKey:
     channels_last: bool
     framework: str
     """Whose fused kernels run; "" where it fuses nothing."""
+    training: bool
+    """False: an evaluation, which is never stored."""
     entry: ZooEntry = field(compare=False)
 
 
-def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> OpGraph:
+def _graph(model: _Model, job: Job, precision: Precision, device_type: str, training: bool = True) -> OpGraph:
     rules = device_type if precision.autocast else "cuda"
     attention = "math" if job.attention == "math" and (model.entry.attention or not model.shipped) else "flash"
     last = model.entry.converts and channels_last(job.memory_format, precision)
     return _cached_graph(
         _GraphKey(
             model.name,
-            model.shipped and rules == "cuda",
+            model.shipped and rules == "cuda" and training,
             tuple(sorted(model.config.items())),
             tuple(sorted(model.sizes.items())),
             precision,
@@ -237,6 +247,7 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str) -> O
             rules,
             last,
             "mxnet" if job.framework == "mxnet" and last else "",
+            training,
             model.entry,
         )
     )
@@ -252,7 +263,7 @@ def _cached_graph(key: _GraphKey) -> OpGraph:
         return compiled(framework_kernels(graph, key.framework), key.execution)
     regime = regime_of(key.precision)
     rules = key.device_rules, key.channels_last
-    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules)
+    graph = trace_entry(key.entry, dict(key.config), sizes, regime, key.attention, *rules, key.training)
     graph = symbolic.rename_dtypes(graph, dtype_renames(key.precision))
     graph = framework_kernels(graph, key.framework)
     return transform(graph, key.precision, key.execution, key.device_rules)

@@ -10,6 +10,8 @@ MOST_DISPATCHED = 30_000
 decoders and encoders of any depth are traced with few layers."""
 MOST_BUILT = 15_000
 """Most tensors that building a model makes or fills: about two seconds."""
+MOST_BUILT_BY_NAME = 150_000
+"""The same of networks that a library fixes by name: MaxViT of timm makes 100,000, which takes ten seconds."""
 MOST_TENSOR_BYTES = 2**50
 """Most bytes of one tensor."""
 MOST_PARAMETERS = 10**15
@@ -29,6 +31,11 @@ def check_size(graph: OpGraph, parameters: int) -> None:
             f"model {graph.name} has a tensor of {largest:.3g} bytes at this model_config, input and batch_size; the "
             f"most are {MOST_TENSOR_BYTES:.3g}, so lower them"
         )
+
+
+def most_built(model: str) -> int:
+    """Most tensors that building the model makes; `model` is the word of the job."""
+    return MOST_BUILT_BY_NAME if model.startswith(("timm:", "torchvision:")) else MOST_BUILT
 
 
 class OperatorBudget:

@@ -17,6 +17,7 @@ import torch
 from precision_time.capture.channels_last import convert, converted
 from precision_time.capture.graph import Category, OpGraph, Parameter, Phase
 from precision_time.capture.intercept import region
+from precision_time.capture.limits import most_built
 from precision_time.capture.tracer import BudgetedBuild, Tracer, dtype_name
 from precision_time.errors import CaptureError, PrecisionTimeError
 from precision_time.zoo.workload import Workload
@@ -41,7 +42,7 @@ def capture(
     channels_last: bool = False,
     tracer: Tracer | None = None,
 ) -> OpGraph:
-    """The `OpGraph` of one forward + loss + backward.
+    """The `OpGraph` of one forward + loss + backward, or of an evaluation's forward + loss.
 
     `build` constructs the workload; it is called under `torch.device("meta")`. `tracer` replaces the default one, for a
     caller that observes the operators; its memory format holds. Raises `CaptureError` when the model cannot run without
@@ -50,7 +51,7 @@ def capture(
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with BudgetedBuild():
+            with BudgetedBuild(most_built(name)):
                 workload = build()
             tracer = tracer or Tracer(device_rules == "cpu", channels_last)
             return _trace(workload, regime, low_precision, attention, name, device_rules, tracer)
@@ -96,7 +97,7 @@ def _trace(
     if tracer.channels_last:
         convert(module)
         workload.inputs = {k: converted(v) for k, v in workload.inputs.items()}
-    module.train()
+    module.train(workload.training)
     parameters = dict(module.named_parameters())
     for tensor in (*parameters.values(), *module.buffers()):
         tracer.storage_index(tensor, Category.WEIGHTS)
@@ -116,12 +117,13 @@ def _trace(
     with _module_paths(module, tracer):
         for loss_function in updates:
             tracer.phase = Phase.FORWARD
-            with tracer, region(autocast_dtype, attention, device_rules):
+            with torch.set_grad_enabled(workload.training), tracer, region(autocast_dtype, attention, device_rules):
                 loss = loss_function()
             _require_scalar(loss, name)
-            tracer.phase = Phase.BACKWARD
-            with tracer:
-                loss.backward()
+            if workload.training:
+                tracer.phase = Phase.BACKWARD
+                with tracer:
+                    loss.backward()
             del loss
     for handle in handles:
         handle.remove()

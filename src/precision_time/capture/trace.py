@@ -46,12 +46,13 @@ def trace_entry(
     attention: str,
     device_rules: str = "cuda",
     channels_last: bool = False,
+    training: bool = True,
 ) -> OpGraph:
     """Trace a workload at concrete sizes, which needs PyTorch.
 
-    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math"; `channels_last`: images are stored so.
-    Raises `MissingExtraError` for a
-    library that is not installed and `CaptureError` for a model that cannot be traced.
+    `regime` is a value of `capture.step.Regime`, `attention` "flash" or "math"; `channels_last`: images are stored so;
+    `training`: with a backward pass. Raises `MissingExtraError` for a library that is not installed and `CaptureError`
+    for a model that cannot be traced.
     """
     require_torch(f"{entry.name} at this shape" if device_rules == "cuda" else f"{entry.name} under CPU autocast")
     from precision_time.capture.step import Regime, capture
@@ -60,7 +61,7 @@ def trace_entry(
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
     try:
         graph = capture(
-            lambda: build(config, sizes),
+            lambda: replace(build(config, sizes), training=training),
             Regime(regime),
             attention=attention,
             name=entry.name,

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from precision_time.capture.channels_last import COPIES, RESULTS
 from precision_time.capture.graph import AttrValue, Call, Category, OpSignature, Phase, Storage, TensorSpec
-from precision_time.capture.limits import MOST_BUILT, MOST_DISPATCHED, OperatorBudget
+from precision_time.capture.limits import MOST_DISPATCHED, OperatorBudget
 
 # Arguments that change an operator's work beyond its tensor shapes.
 _ATTRS = frozenset(
@@ -57,9 +57,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 class BudgetedBuild(TorchDispatchMode):
     """Ends the construction of a model that makes too many tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._budget = OperatorBudget(MOST_BUILT)
+        self._budget = OperatorBudget(most)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._budget.spend()

@@ -1,9 +1,9 @@
-"""Fits the factors on kernels (`timing.kernel_factors`) to published training steps of hundreds of networks.
+"""Fits the factors on kernels (`timing.kernel_factors`) to published steps and forward passes of hundreds of networks.
 
-Writes `timing/data/kernel_factors.json`. The terms are those under which the measured steps are most likely: a step is
-the sum of its kernels, each with its factors, and of what no kernel takes. Errors of rows of one model family on one
-architecture in one precision, memory format and framework share an effect; rows of large families weigh less; errors
-beyond 1.5 standard deviations count linearly (Huber).
+Writes `timing/data/kernel_factors.json`. The terms are those under which what was measured is most likely: a step or
+pass is the sum of its kernels, each with its factors, and of what no kernel takes. Errors of rows of one model family
+on one architecture in one precision, memory format and framework share an effect; rows of large families weigh less;
+errors have Student's t distribution, so that networks with a mechanism that the model lacks move the terms little.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from precision_time.estimate.spread import SpreadTerms, widening
 from precision_time.fit.provenance import provenance, sha256
-from precision_time.fit.traced import ROWS, TABLES, WORKS, Traced, read
+from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, is_forward, read
 from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
@@ -55,13 +55,16 @@ from precision_time.timing.work import CONVOLUTIONS
 OUTPUT = Path(__file__).parent.parent / "timing" / "data" / FILE
 SHARED = 0.15
 """Standard deviation of the effect that rows of one family, architecture, precision and format share: chosen."""
+SHARED_TIMM = 0.1
+"""The same for image networks of timm, measured by one program: chosen."""
 SHARED_ELSEWHERE = 0.2
 """The same for rows of another framework than PyTorch, whose libraries fuse and choose kernels otherwise: chosen."""
 OWN = {"A": 0.08, "B": 0.10, "C": 0.30}
 """Standard deviations of a row's own error, by trust."""
 CROWDING = 0.35
 """A row weighs as many rows of its family as there are to the power of minus this: chosen."""
-HUBER = 1.5
+FREEDOM = 3.0
+"""Degrees of freedom of the errors' t distribution: chosen, as are the three above, by errors of families held out."""
 RESTARTS = 4
 LAUNCH_SPREAD = 0.3
 """Standard deviation of the log of what a step takes besides kernels: chosen."""
@@ -98,10 +101,15 @@ class Steps:
         self.design = _design(traced, self.classes, self.class_of)
         self.convolves = np.array([of.family in CONVOLUTIONS for of in self.classes])[self.class_of]
         self.measured = np.array([row.measured_s for row in self.rows])
-        self.keys = [
-            f"{row.family}|{self.arch[case]}|{row.precision}|{row.job.memory_format if row.job else ''}|{row.framework}"
-            for row, case in zip(self.rows, traced.case.tolist(), strict=True)
-        ]
+        self.forward = np.array([is_forward(row) for row in self.rows])
+        self.keys = [self._key(row, case) for row, case in zip(self.rows, traced.case.tolist(), strict=True)]
+
+    def _key(self, row: Row, case: int) -> str:
+        """Rows with the same one share an effect."""
+        what = "forward" if is_forward(row) else "step"
+        memory_format = row.job.memory_format if row.job else ""
+        source = "timm" if row.model.startswith("timm:") else row.framework
+        return f"{what}|{row.family}|{self.arch[case]}|{row.precision}|{memory_format}|{source}"
 
     @cached_property
     def usable(self) -> NDArray[np.bool_]:
@@ -184,7 +192,7 @@ class Steps:
         cells, cell = np.unique(keys, return_inverse=True)
         weight = np.array([crowd[key] for key in keys], dtype=np.float64) ** -CROWDING
         own = np.array([OWN.get(self.rows[i].trust, OWN["C"]) for i in at])
-        shared_of = np.array([SHARED if key.endswith("|pytorch") else SHARED_ELSEWHERE for key in cells])
+        shared_of = np.array([_shared(key) for key in cells])
         case, other, target = self.traced.case[at], self.traced.other_s[at], np.log(self.measured[at])
         widths, count = self.design.widths, len(self.design.widths)
 
@@ -192,9 +200,9 @@ class Steps:
             kernels, slopes = self._kernels(z[:count] * widths)
             step = np.maximum(kernels[case] + other, 1e-6)
             error = (np.log(step) - target + (shared_of * z[count:])[cell]) / own
-            inside = np.abs(error) <= HUBER
-            cost = np.where(inside, 0.5 * error**2, HUBER * np.abs(error) - 0.5 * HUBER**2)
-            pull = weight * np.clip(error, -HUBER, HUBER) / own
+            square = error**2 / FREEDOM
+            cost = 0.5 * (FREEDOM + 1.0) * np.log1p(square)
+            pull = weight * (FREEDOM + 1.0) / FREEDOM * error / (1.0 + square) / own
             of_job = np.bincount(case, weights=pull / step, minlength=len(kernels))[self.traced.of_case]
             gradient = sum(self.design.transposed[part] @ (slopes[part] * of_job) for part in PARTS)
             shared = shared_of * np.bincount(cell, weights=pull, minlength=len(cells))
@@ -240,6 +248,12 @@ class Steps:
             if np.abs(theta[first : first + count]).max() >= 0.001
         }
         return KernelFactors(dict(sorted(constants.items())), dict(sorted(shaped.items())))
+
+
+def _shared(key: str) -> float:
+    """Standard deviation of the effect that the rows with a key (`Steps.keys`) share."""
+    source = key.rpartition("|")[2]
+    return SHARED_TIMM if source == "timm" else SHARED if source == "pytorch" else SHARED_ELSEWHERE
 
 
 def _table_of(row: Row) -> str:
@@ -351,10 +365,15 @@ def cross_validate(
 
 def _summary(steps: Steps, runs: Mapping[str, Array]) -> Table:
     fields = ("n", "mape", "median_ape", "signed_mean", "p90_ape")
-    image = np.array([row.model.startswith("timm:") for row in steps.rows])
+    image = np.array([row.model.startswith("timm:") for row in steps.rows]) & ~steps.forward
     last = np.array([row.job is not None and row.job.memory_format == "nhwc" for row in steps.rows])
     trusted = np.array([row.trust != "C" for row in steps.rows])
-    kinds = {"image networks": image, "image networks, NHWC": image & last, "other rows": ~image}
+    kinds = {
+        "image networks": image,
+        "image networks, NHWC": image & last,
+        "other steps": ~image & ~steps.forward,
+        "forward passes": steps.forward,
+    }
     rows = []
     for name, seconds in runs.items():
         for kind, mask in kinds.items():
@@ -385,9 +404,11 @@ def run(tables: Path, judge_only: bool = False) -> None:
             **provenance("kernel_factors", tables / WORKS, int(steps.usable.sum())),
             "rows_sha256": sha256(tables / ROWS),
             "row_digests": digests_of(row.digest for row in steps.rows),
-            "tables": {name: sha256(tables / "published" / name) for name in TABLES},
+            "tables": {name: sha256(tables / "published" / name) for name in ALL},
             "shared_error": SHARED,
+            "shared_error_of_timm": SHARED_TIMM,
             "shared_error_of_other_frameworks": SHARED_ELSEWHERE,
+            "degrees_of_freedom": FREEDOM,
             "own_errors": OWN,
         },
         "constants": factors.constants,

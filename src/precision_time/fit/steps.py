@@ -84,10 +84,10 @@ class NewRows:
 
 
 def new_rows(kernels: Steps, fold: Callable[[Row], str], known: Array) -> NewRows:
-    """The rows of trust A and B of all tables, each predicted without its fold. `known`: the spread of every row."""
+    """The steps of trust A and B of all tables, each predicted without its fold. `known`: the spread of every row."""
     seconds = kernel_factors.cross_validate(kernels, fold).seconds
     trusted = np.array([row.trust in TRUSTED for row in kernels.rows])
-    kept = np.flatnonzero(trusted & ~np.isnan(seconds))
+    kept = np.flatnonzero(trusted & ~kernels.forward & ~np.isnan(seconds))
     rows = tuple(kernels.rows[i] for i in kept.tolist())
     return NewRows(
         rows,
@@ -121,8 +121,8 @@ def novelty(kernels: Steps, known: Array) -> dict[str, float]:
 
 
 def seen(kernels: Steps) -> dict[str, Any]:
-    """What the fitted rows have (`JobFacts`)."""
-    rows = kernels.rows
+    """What the fitted steps have (`JobFacts`); a forward pass tells little of a step."""
+    rows = [row for row, forward in zip(kernels.rows, kernels.forward.tolist(), strict=True) if not forward]
     values = {name: sorted({fold(row) for row in rows}) for name, fold in NOVEL.items()}
     return {**values, "gpus": max(row.gpus for row in rows)}
 

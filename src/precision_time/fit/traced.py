@@ -2,13 +2,16 @@
 
 `data/traced/works.parquet` has one line per kernel of a traced job (works that share all factors are added up),
 `data/traced/rows.parquet` one line per measured row. `precision-time fit traced` writes both from the tables of
-data-parallel steps; it needs torch, torchvision and timm, and takes ten minutes. All other stages read them.
+data-parallel steps and of forward passes; it needs torch, torchvision and timm, and takes half an hour. All other
+stages read them.
 """
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,13 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.capture.captured_model import evaluation_graph
+from precision_time.capture.graph import Phase
 from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.fit.cases import case_of, is_data_parallel
-from precision_time.measurements.row import Row
-from precision_time.measurements.table import read_table
+from precision_time.layout.segment import OpSignatures
+from precision_time.measurements.row import Row, row_of
+from precision_time.measurements.table import OPTIONAL, REQUIRED, read_table
+from precision_time.placement import cluster_of
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.curves import Array
 from precision_time.timing.kernel_factors import NO_FACTORS
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.signature_times import time_signatures
 from precision_time.timing.work import ATTENTION, CONVOLUTION_FEATURES, CONVOLUTIONS, TILE_FAMILIES
 from precision_time.timing.work_table import DETAILS, WorkTable
 
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
 
 TABLES = ("measurements.csv", "measurements_more.csv", "timm_train.csv", "torchvision_gpus.csv")
 """Tables of `published/` with data-parallel steps."""
+FORWARD = "timm_forward.csv"
+"""Table of `published/` with forward passes of evaluations, which say something about kernels and nothing of steps."""
+ALL = (*TABLES, FORWARD)
 WORKS, ROWS = Path("traced") / "works.parquet", Path("traced") / "rows.parquet"
 _NUMBERS = (
     *(f"shape{i}" for i in range(4)), "flops", "floor_flops", "bytes", "serial_bytes", "launches", "repeats",
@@ -46,7 +58,8 @@ _ADDED = ("flops", "floor_flops", "bytes", "serial_bytes", "launches")
 class Traced:
     """Measured rows with the works of their jobs.
 
-    rows    the measured rows; `case[i]` is the traced job of row i, `other_s[i]` what its step takes besides kernels
+    rows    the measured rows, those of FORWARD among them (see `forward_rows`)
+    case    the traced job of each row, `other_s` the seconds of its step besides kernels
     table   the works of all jobs, `of_case` the job and `calls` the calls per step of each, sorted by job
     gpu     name of the GPU of each job
     """
@@ -102,19 +115,79 @@ def _traced_model(rows: Sequence[Row]) -> list[_Job]:
     for row in rows:
         if row.job is None:
             continue
-        key = repr(row.job)
+        forward = is_forward(row)
+        key = f"{forward} {row.job!r}"
         if key not in jobs:
             try:
-                case = case_of(row, row.job)
-                timed, timeline = case.run(constants)
+                jobs[key] = (_forward_pass if forward else _training_step)(row, constants)
             except PrecisionTimeError as error:
                 print(f"\n{row.id}: {error}", file=sys.stderr)
                 continue
-            calls = timed.calls_per_kind[timed.works.owner]
-            columns = _work_columns(timed.works.table, calls)
-            jobs[key] = _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
         jobs[key].rows.append((row.id, family_of(row.model, row.family)))
     return list(jobs.values())
+
+
+def _training_step(row: Row, constants: StepConstants) -> _Job:
+    assert row.job is not None
+    case = case_of(row, row.job)
+    timed, timeline = case.run(constants)
+    calls = timed.calls_per_kind[timed.works.owner]
+    columns = _work_columns(timed.works.table, calls)
+    return _Job(columns, timeline.step_s - float(timed.work_s @ calls), case.cluster.gpu.name, [])
+
+
+def _forward_pass(row: Row, constants: StepConstants) -> _Job:
+    """What the host takes longer to launch than the kernels run is no kernel's time."""
+    assert row.job is not None
+    cluster, graph = cluster_of(row.job), evaluation_graph(row.job)
+    options = WorkOptions(row.job.precision_spec.tf32, row.job.memory_format == "nhwc", row.job.slow_groups)
+    timed = time_signatures(OpSignatures(graph.kinds), cluster, options, row.job.execution, constants)
+    count = Counter(call.kind for call in graph.calls if call.phase is Phase.FORWARD)
+    per_kind = np.array([count[kind] for kind in range(len(graph.kinds))], dtype=np.float64)
+    calls = per_kind[timed.works.owner]
+    host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
+    return _Job(_work_columns(timed.works.table, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+
+
+def is_forward(row: Row) -> bool:
+    """Whether a row is a forward pass, not a step."""
+    return row.id.startswith(_FORWARD_ID)
+
+
+_FORWARD_ID = "forward-"
+_TAKEN = {"1.13": "1.13", "2.4": "2.4", "2.91": "2.9"}
+"""Versions of PyTorch in FORWARD whose rows are taken, as jobs have them. Times of 2.1 are near to those of 2.4."""
+
+
+def forward_rows(path: Path) -> list[Row]:
+    """The eager rows of the table FORWARD, one image size of each model; their `measured_s` is that of the pass.
+
+    Attention is fused from PyTorch 2.0 on.
+    """
+    with path.open(newline="") as file:
+        cells = [(i, line) for i, line in enumerate(csv.DictReader(file), 2) if line["execution"] == "eager"]
+    sizes: dict[str, Counter[str]] = {}
+    for _, line in cells:
+        sizes.setdefault(line["model"], Counter())[line["image_size"]] += 1
+    usual = {model: max(count, key=lambda size: (count[size], -int(size))) for model, count in sizes.items()}
+    rows = []
+    for number, line in cells:
+        if line["image_size"] != usual[line["model"]] or line["torch"] not in _TAKEN:
+            continue
+        version = _TAKEN[line["torch"]]
+        given = {name: line.get(name, "") for name in (*REQUIRED, *OPTIONAL)} | {
+            "id": f"{_FORWARD_ID}{number}", "source": path.name, "trust": "A", "framework": "pytorch", "gpus": "1",
+            "input": f"image_size={line['image_size']}", "optimizer": "none", "step_time_s": line["forward_s"],
+            "attention": "math" if version.startswith("1.") else "flash",
+            "torch": version,
+        }  # fmt: skip
+        rows.append(row_of(number, given))
+    return rows
+
+
+def _rows_of(tables: Path, name: str) -> Sequence[Row]:
+    path = tables / "published" / name
+    return forward_rows(path) if name == FORWARD else read_table(path).rows
 
 
 def family_of(model: str, other: str = "") -> str:
@@ -139,12 +212,12 @@ _TORCHVISION = (
 
 
 def run(tables: Path) -> None:
-    """Trace every row of TABLES below `tables` and write WORKS and ROWS there."""
+    """Trace every row of ALL below `tables` and write WORKS and ROWS there."""
     import pandas as pd
 
     by_model: dict[str, list[tuple[str, Row]]] = {}
-    for name in TABLES:
-        for row in read_table(tables / "published" / name).rows:
+    for name in ALL:
+        for row in _rows_of(tables, name):
             if row.job is not None and is_data_parallel(row.job) and row.measured_s > 0:
                 by_model.setdefault(row.job.model, []).append((name, row))
     tables_of = {row.id: name for rows in by_model.values() for name, row in rows}
@@ -167,7 +240,7 @@ def run(tables: Path) -> None:
     print(f"{len(rows_table)} rows, {case} jobs, {len(table)} works -> {tables / WORKS}", file=sys.stderr)
 
 
-def read(tables: Path, names: Iterable[str] = TABLES) -> Traced:
+def read(tables: Path, names: Iterable[str] = ALL) -> Traced:
     """The traced rows of the named tables. Raises `DataError` where they were not traced."""
     import pandas as pd
 
@@ -177,7 +250,7 @@ def read(tables: Path, names: Iterable[str] = TABLES) -> Traced:
     chosen = set(names)
     lines = pd.read_parquet(tables / ROWS)
     lines = lines[lines["table"].isin(chosen)]
-    measured = {(name, row.id): row for name in sorted(chosen) for row in read_table(tables / "published" / name).rows}
+    measured = {(name, row.id): row for name in sorted(chosen) for row in _rows_of(tables, name)}
     kept = [(name, key) in measured for name, key in zip(lines["table"], lines["id"], strict=True)]
     lines = lines[kept]
     rows = tuple(

@@ -237,12 +237,13 @@ def stronger_gpus(gpu: Gpu) -> tuple[Gpu, ...]:
     )
 
 
-_FIGURES = ("memory_bytes_per_s", "sm_count", "boost_hz", "l2_bytes", "tdp_w")
+def _figures(gpu: Gpu) -> tuple[float | None, ...]:
+    return gpu.memory_bytes_per_s, gpu.sm_count, gpu.top_hz, gpu.l2_bytes, gpu.tdp_w
 
 
 def _dominates(better: Gpu, worse: Gpu) -> bool:
     """Whether every figure and peak of `worse` is known of both, and not higher than that of `better`."""
-    figures = [(getattr(better, name), getattr(worse, name)) for name in _FIGURES]
+    figures = [*zip(_figures(better), _figures(worse), strict=True)]
     figures += [(better.peaks.get(name), peak) for name, peak in worse.peaks.items()]
     return all(more is not None and less is not None and more >= less for more, less in figures)
 

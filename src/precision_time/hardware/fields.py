@@ -118,6 +118,12 @@ GPU: Mapping[str, EntryField] = {
     "sm_count": EntryField(whole(1, 10**5, "multiprocessors"), "multiprocessors, or cores", "sm_count"),
     "fp32_lanes_per_sm": EntryField(whole(1, 10**5, "lanes"), "fp32 lanes of one", "fp32_lanes_per_sm"),
     "boost_mhz": EntryField(number(1, 1e6, "MHz"), "boost clock", "boost_hz", 1e6),
+    "max_mhz": EntryField(
+        number(1, 1e6, "MHz"),
+        "highest clock, as nvidia-smi -q -d CLOCK prints it; absent: the boost clock",
+        "max_hz",
+        1e6,
+    ),
     "l2_mb": EntryField(number(1e-3, 1e6, "MiB"), "last-level cache", "l2_bytes", 2**20),
     "tdp_w": EntryField(number(1e-3, 1e5, "W"), "power limit", "tdp_w"),
     "nvlink_gbs": EntryField(

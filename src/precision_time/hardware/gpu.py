@@ -34,6 +34,9 @@ class Gpu:
     sm_count: int | None = None
     fp32_lanes_per_sm: int | None = None
     boost_hz: float | None = None
+    max_hz: float | None = None
+    """Highest clock of a card that runs above its boost clock where power allows: GeForce, Titan and workstation cards.
+    `peaks` are those of the boost clock."""
     l2_bytes: int | None = None
     tdp_w: float | None = None
     nvlink_bytes_per_s: float = 0.0
@@ -57,6 +60,18 @@ class Gpu:
     def __hash__(self) -> int:
         # `peaks` is a mapping; equal devices hash equal
         return hash((self.name, self.memory_bytes_per_s, self.calibration))
+
+    @property
+    def top_hz(self) -> float | None:
+        """The highest clock."""
+        return self.max_hz or self.boost_hz
+
+    @property
+    def clock_headroom(self) -> float:
+        """Highest clock over that of `peaks`, at least 1; 1 on a calibrated device, whose peaks were measured."""
+        if self.calibration is not None or not (self.max_hz and self.boost_hz):
+            return 1.0
+        return max(self.max_hz / self.boost_hz, 1.0)
 
     def peak(self, math: str) -> float:
         """Dense FLOP/s in `math`, a key of `peaks`; a missing peak is an error, not a guess."""

@@ -29,6 +29,8 @@ TRANSPOSE_SHARE = 0.85
 DEFAULT_SM_COUNT = 132
 # Of devices that publish none: the largest last-level cache of the catalog, so that no floor is too high.
 DEFAULT_CACHE_BYTES = 128 << 20
+# Batch norm reads its input once for the statistics and again to normalise; what fits on chip is read once.
+LEAST_PASSES = {("batch_norm", "fwd"): 2 / 3, ("batch_norm", "bwd"): 3 / 5}
 _POWER, _MEMORY, _START = INDEX["power"], INDEX["memory"], INDEX["start"]
 
 
@@ -47,6 +49,8 @@ class Device(Protocol):
     def memory_bytes_per_s(self) -> float: ...
     @property
     def tdp_w(self) -> float | None: ...
+    @property
+    def clock_headroom(self) -> float: ...
     @property
     def peaks(self) -> Mapping[str, float]: ...
     def peak(self, math: str) -> float: ...
@@ -204,7 +208,7 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
             if len(rows):
                 found = grid.log2_factor(tables, first[rows, columns], busy[rows, columns], works, columns)
                 correction[rows, columns] = np.exp2(found)
-    operations = works.floor_flops / peaks
+    operations = works.floor_flops / (peaks * known.headroom)
     return KernelParts(
         compute,
         memory,
@@ -214,7 +218,7 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         works.serial_bytes / (bandwidth * TRANSPOSE_SHARE),
         works.launches * start,
         operations,
-        np.maximum(operations, works.bytes / bandwidth),
+        np.maximum(operations, works.bytes * known.least_passes[at] / bandwidth),
         known.log_spread[:, at],
     )
 
@@ -224,6 +228,8 @@ class _Classes:
     """What the classes of works of a table are timed with, a row for each device and a column for each class.
 
     units        FLOP/s of the units that the class runs on
+    headroom     by device: highest clock over that of its peaks
+    least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
     factors      `KernelFactors.vector`: devices x classes x numbers
     apart        by class: whether its operands pass through memory in any implementation
@@ -236,6 +242,8 @@ class _Classes:
     sms: Array
     cached: Array
     peaks: Array
+    headroom: Array
+    least_passes: Array
     units: Array
     values: Array
     rivals: Array
@@ -289,6 +297,8 @@ def _classes_on(
         sms=np.array([[float(gpu.sm_count or DEFAULT_SM_COUNT)] for gpu in gpus]),
         cached=np.array([[2.0 * (gpu.l2_bytes or DEFAULT_CACHE_BYTES)] for gpu in gpus]),
         peaks=units,
+        headroom=np.array([[gpu.clock_headroom] for gpu in gpus]),
+        least_passes=np.array([LEAST_PASSES.get((family, variant), 1.0) for family, variant, *_ in classes]),
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,
         rivals=of_rivals,

@@ -236,6 +236,8 @@ def _nll_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
 def _norm(family: str, read_passes: float, write_passes: float, launches: int = 1) -> Rule:
     def rule(kind: OpSignature, _options: WorkOptions) -> list[Work]:
         x = max(kind.inputs, key=lambda s: s.numel)
+        if kind.attr("training") is False:  # the statistics are known: a scale and a shift
+            return [memory_work("pointwise", x.nbytes, x.nbytes, dtype=x.dtype, flops=4.0 * x.numel)]
         channels = min((s.numel for s in kind.inputs if s.numel > 1), default=1)
         return [
             memory_work(

@@ -28,13 +28,15 @@ class Workload:
     """A model ready to be traced: everything in it was created under `torch.device("meta")`.
 
     `inputs` are the tensors of one micro-batch of one rank; `loss(module, inputs)` runs forward and loss and returns
-    a scalar. `updates`, where given, replaces the single update (adversarial training).
+    a scalar. `updates`, where given, replaces the single update (adversarial training). `training`: false for an
+    evaluation, which has no backward pass and whose module runs as `eval()` has it.
     """
 
     module: torch.nn.Module
     inputs: dict[str, torch.Tensor]
     loss: Callable[[torch.nn.Module, dict[str, torch.Tensor]], torch.Tensor]
     updates: list[Update] | None = None
+    training: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,38 @@
+"""Rows of forward passes: which are taken, and as what jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from precision_time.fit.traced import forward_rows, is_forward
+from precision_time.measurements.repository import required_data_folder
+
+HEAD = "model,family,image_size,batch_size,gpu,precision,memory_format,execution,torch,forward_s\n"
+
+
+def test_forward_rows_are_eager_and_of_one_image_size(tmp_path: Path) -> None:
+    path = tmp_path / "forward.csv"
+    path.write_text(
+        HEAD
+        + "timm:resnet50,resnet,224,1024,rtx-3090,amp-fp16,nhwc,eager,1.13,0.3\n"
+        + "timm:resnet50,resnet,224,1024,rtx-4090,amp-fp16,nchw,eager,2.91,0.2\n"
+        + "timm:resnet50,resnet,288,512,rtx-4090,amp-fp16,nchw,eager,2.91,0.2\n"
+        + "timm:resnet50,resnet,224,1024,rtx-4090,amp-fp16,nchw,compile,2.91,0.2\n"
+    )
+    old, new = forward_rows(path)
+    assert old.id == "forward-2"
+    assert is_forward(old)
+    assert old.job is not None
+    assert new.job is not None
+    assert (old.measured_s, old.job.batch_size, dict(old.job.input)) == (0.3, 1024, {"image_size": 224})
+    assert (old.job.memory_format, old.job.torch, old.job.attention) == ("nhwc", "1.13", "math")
+    assert (new.job.gpu, new.job.torch, new.job.attention) == ("rtx-4090", "2.9", "flash")
+
+
+def test_every_row_of_the_published_table_is_a_job() -> None:
+    rows = forward_rows(required_data_folder() / "published" / "timm_forward.csv")
+    assert [row.reason for row in rows if row.job is None] == []
+    assert len({row.model for row in rows}) == pytest.approx(1028, abs=5)
+    assert len({row.id for row in rows}) == len(rows)
