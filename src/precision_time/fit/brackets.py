@@ -25,6 +25,7 @@ from precision_time.errors import DataError, PrecisionTimeError
 from precision_time.estimate.memory import FRAMEWORK, Memory
 from precision_time.estimate.step_memory import step_memory
 from precision_time.fit.traced import family_of
+from precision_time.job.code import CodeRule
 from precision_time.job.job import Job
 from precision_time.layout.step_program import Options, step_program
 
@@ -55,6 +56,9 @@ class Brackets:
         return len(self.id)
 
 
+_DATA = CodeRule("a line of the table of brackets")
+
+
 def job_of(cells: Mapping[str, str], batch: int) -> Job:
     """A line of the table at a batch, as its source ran it: timm's benchmark under PyTorch 1.10 to 1.12."""
     return Job(
@@ -68,6 +72,7 @@ def job_of(cells: Mapping[str, str], batch: int) -> Job:
         torch=torch_of(cells["id"]),
         attention="math",
         optimizer_impl="torch1",
+        code=_DATA,
     )
 
 
