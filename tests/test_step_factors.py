@@ -23,6 +23,7 @@ CELLS = {
     "model_config": "", "input": "", "batch_size": "64", "grad_accum": "", "gpus": "1", "nodes": "",
     "gpu": "v100-16gb-sxm", "system": "", "precision": "fp32", "parallelism": "", "optimizer": "",
     "memory_format": "", "attention": "", "recompute": "", "torch": "", "optimizer_impl": "",
+    "no_sync": "", "communication_dtype": "",
     "step_time_s": "0.2", "notes": "",
 }  # fmt: skip
 
