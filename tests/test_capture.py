@@ -17,8 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from networks import cnn, dtypes, names, only, rows, total, trace, transformer  # noqa: E402
 from precision_time.capture.graph import OpGraph, OpSignature, Phase, TensorSpec  # noqa: E402
+from precision_time.capture.trace import trace_entry  # noqa: E402
 from precision_time.errors import CaptureError  # noqa: E402
 from precision_time.timing.operators import WorkOptions, works  # noqa: E402
+from precision_time.zoo.catalog import ENTRIES  # noqa: E402
 from precision_time.zoo.workload import Workload  # noqa: E402
 
 OPTIONS = WorkOptions()
@@ -399,3 +401,9 @@ def test_module_paths_reach_the_backward_pass() -> None:
     modules = {kind.name: graph.modules[call.module] for call, kind in rows(graph)}
     assert modules["aten.native_batch_norm"] == "norm"
     assert modules["aten.native_batch_norm_backward"] == "norm"
+
+
+def test_updates_may_hold_the_workload_that_is_traced() -> None:
+    entry = ENTRIES["hifigan"]
+    sizes = {**entry.input, "batch_size": 2}
+    assert trace_entry(entry, entry.config, sizes, "half", "flash").calls

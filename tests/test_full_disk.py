@@ -51,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("JOBLIB_MULTIPROCESSING", "0")  # its semaphore is a file, too
     (tmp_path / "table.csv").write_text(TABLE)
     (tmp_path / "training.py").write_text(TRAINING)
     (tmp_path / "jobs.json").write_text(json.dumps(JOBS))

@@ -59,9 +59,15 @@ def trace_entry(
 
     build = builder(entry)
     plain = {k: v for k, v in sizes.items() if isinstance(v, int)}
+
+    def built() -> Workload:
+        workload = build(config, sizes)
+        workload.training = training  # not of a copy: updates may hold the workload itself
+        return workload
+
     try:
         graph = capture(
-            lambda: replace(build(config, sizes), training=training),
+            built,
             Regime(regime),
             attention=attention,
             name=entry.name,
