@@ -294,3 +294,10 @@ def test_every_measured_job_has_a_cluster(table: str) -> None:
         for row in csv.DictReader(lines):
             nodes = int(row["nodes"]) if row["nodes"] else None
             assert cluster(row["gpu"], int(row["gpus"]), row["system"], nodes).gpus == int(row["gpus"])
+
+
+def test_a_card_above_its_boost_clock_has_a_lower_floor() -> None:
+    assert gpu("a100-80gb-sxm").clock_headroom == 1.0
+    assert gpu("rtx-3090").clock_headroom == pytest.approx(2100 / 1695)
+    assert gpu("rtx-3090").top_hz == 2100e6
+    assert gpu("a100-80gb-sxm").top_hz == 1410e6

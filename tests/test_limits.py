@@ -85,3 +85,10 @@ def test_a_trace_that_would_be_huge_is_refused(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(JobError, match=r"grad_accum makes 5,000 micro-batches, of which at most 4,370 on 512 stages"):
         deep.trace_events()
+
+
+def test_networks_that_a_library_fixes_by_name_may_make_more_tensors() -> None:
+    from precision_time.capture.limits import MOST_BUILT, MOST_BUILT_BY_NAME, most_built
+
+    assert most_built("timm:maxvit_xlarge_tf_512") == MOST_BUILT_BY_NAME
+    assert most_built("small-cct") == MOST_BUILT < MOST_BUILT_BY_NAME
