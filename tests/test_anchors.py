@@ -23,7 +23,7 @@ from precision_time.anchors.base import published, read_base, row_of_anchor, shi
 from precision_time.anchors.covariance import EFFECTS, FADING, Covariance, JobColumns, self_variance, step_covariance
 from precision_time.anchors.posterior import Anchors
 from precision_time.cli.main import main
-from precision_time.errors import DataError, JobError
+from precision_time.errors import DataError, JobError, MissingPeakError
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
 from precision_time.evaluation import evaluate
@@ -354,6 +354,26 @@ def test_a_file_of_measured_jobs(tmp_path: Path) -> None:
         predict(job)
     with pytest.raises(DataError, match="cannot be read"):
         predict(job.replace(anchors=str(tmp_path / "none.csv")))
+
+
+def test_a_row_that_cannot_be_predicted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(
+        "id,model,gpu,precision,step_time_s\nours,resnet50,a100-80gb-sxm,bf16,0.2\ntheirs,resnet50,t4,bf16,0.9\n",
+        encoding="utf-8",
+    )
+    job = Job("resnet50", anchors=(str(tmp_path / "own.csv"),))
+    with pytest.raises(MissingPeakError, match="anchors 'theirs': t4 has no bf16 peak"):
+        predict(job)
+
+
+def test_host_time_that_kernels_hide_is_corrected_too() -> None:
+    """At batch 2 kernels hide the host as predicted, but not as the anchors have it."""
+    job = Job("transformer-xl-large", gpu="mi300x", precision="fp8", batch_size=2)
+    estimate, alone = predict(job), predict(job.replace(anchors="none"))
+    assert alone.breakdown["host_gaps"] < 1e-9 < estimate.breakdown["host_gaps"]
+    assert estimate.anchors.count > 0
+    assert estimate.anchors.informed == 0.0
+    assert predict(job.replace(batch_size=64)).anchors == NONE
 
 
 def test_the_field_of_a_job() -> None:

@@ -267,6 +267,11 @@ def test_help_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("h100" in gpu["name"] for gpu in json.loads(capsys.readouterr().out))
 
 
+def test_the_package_is_a_command() -> None:
+    command = [sys.executable, "-m", "precision_time", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("precision-time 0.")
+
+
 def test_zoo_lists_every_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zoo"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == sorted(ENTRIES)

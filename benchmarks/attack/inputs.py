@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from benchmarks.attack import samples, settings
-from benchmarks.attack.jobs import Fields, models, random_fields
+from benchmarks.attack.jobs import TRACED, Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
 from precision_time.cli.flags import FLAGS
 from precision_time.cli.parser import build_parser, flags_of
@@ -120,6 +120,10 @@ def shapes(source: random.Random, folder: Path) -> Input:
     """A model with wrong sizes in model_config or input."""
     name = source.choice(models())
     entry = ENTRIES[name]
+    if source.random() < 0.05:  # torch traces it
+        sizes = {source.choice(("image_size", "channels", "seq_len")): bad_value(source, plain=True)}
+        traced = {"model": f"timm:{source.choice(TRACED)}", "batch_size": 2, "input": sizes}
+        return Input("shape", ("predict", _job_file(source, folder, traced), *_json(source)))
     fields: Fields = {"model": name, "model_config": {}, "input": {}}
     for section, known in (("model_config", entry.config), ("input", entry.input)):
         keys = [*known, *source.choices(("vocab", "layers", "volume", "experts", "image_size", "channels"), k=1)]
@@ -211,7 +215,7 @@ def imports(source: random.Random, folder: Path) -> Input:
 def device_file(source: random.Random, folder: Path) -> Input:
     """A device file with wrong figures, and a job that uses it."""
     name = _document(source, folder, "device", samples.DEVICE)
-    gpu = source.choice(("acme-1", "slow-a100", "a100-80gb-sxm"))
+    gpu = source.choice(("acme-1", "slow-a100", "cool-4090", "a100-80gb-sxm"))
     price = source.choice(((), ("--steps=100", "--price=ours")))
     count = source.choice(("1", "8"))
     return Input(

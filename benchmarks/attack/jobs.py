@@ -12,7 +12,17 @@ from typing import Any
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.hardware.catalog import default_catalog
-from precision_time.job.job import ATTENTIONS, EXECUTIONS, FRAMEWORKS, MEMORY_FORMATS, OPTIMIZERS, RECOMPUTES, Job
+from precision_time.job.job import (
+    ATTENTIONS,
+    DTYPES,
+    EXECUTIONS,
+    FRAMEWORKS,
+    MEMORY_FORMATS,
+    OPTIMIZER_IMPLS,
+    OPTIMIZERS,
+    RECOMPUTES,
+    Job,
+)
 from precision_time.job.precision import PRECISIONS
 from precision_time.zoo.catalog import ENTRIES
 
@@ -24,6 +34,15 @@ LAYOUTS = {
     "tp=4,pp=2": 8, "tp=2,pp=4,vpp=2": 8, "hsdp=8": 8,
 }  # fmt: skip
 """Layouts, and what must divide the GPUs."""
+
+TORCH_VERSIONS = ("1.9", "1.11", "1.12", "1.13.1+cu117", "2.0", "2.4", "2.10", "2.11")
+"""On both sides of each version at which a kernel or what it keeps changed."""
+TRACED = (
+    "convnext_atto", "densenet121", "edgenext_xx_small", "efficientnet_b0", "ghostnet_100", "levit_128s", "mixnet_s",
+    "mobilenetv2_050", "mobilenetv3_small_050", "regnetx_002", "regnety_004", "resnest14d", "resnet26d",
+    "resnext50_32x4d", "vit_tiny_patch16_224", "xcit_nano_12_p16_224",
+)  # fmt: skip
+"""Networks of timm with grouped and depthwise convolutions, attention and plain convolutions; torch traces them."""
 
 
 @cache
@@ -50,14 +69,14 @@ def random_fields(source: random.Random, short: bool = False, names: Sequence[st
     `short`: only model, precision, GPU, batch and count.
     """
     name = source.choice(names or models())
-    entry = ENTRIES[name]
+    usual = ENTRIES[name].batch_size if name in ENTRIES else 32
     gpu = source.choice(gpus())
     fields: Fields = {
         "model": name,
         "precision": _precision(source, gpu),
         "gpu": gpu,
         "gpus": source.choice(COUNTS),
-        "batch_size": max(1, int(entry.batch_size * 2.0 ** source.uniform(-4, 2))),
+        "batch_size": max(1, int(usual * 2.0 ** source.uniform(-4, 2))),
     }
     if short:
         return fields
@@ -73,6 +92,12 @@ def random_fields(source: random.Random, short: bool = False, names: Sequence[st
         ("recompute", RECOMPUTES, 0.2),
         ("execution", EXECUTIONS, 0.2),
         ("framework", FRAMEWORKS, 0.2),
+        ("torch", TORCH_VERSIONS, 0.2),
+        ("optimizer_impl", OPTIMIZER_IMPLS, 0.1),
+        ("no_sync", (False,), 0.1),
+        ("communication_dtype", DTYPES, 0.1),
+        ("loss_scale", ("static",), 0.1),
+        ("clip_norm", (0, 1.0), 0.1),
     ):
         if source.random() < chance:
             fields[field] = source.choice(choices)

@@ -48,6 +48,12 @@ def consistent(job: Job, estimate: Estimate) -> str:
         return f"the breakdown has {parts:.6g} of {estimate.step.p50:.6g}"
     if not math.isclose(sum(estimate.sources.values()), 1.0, rel_tol=1e-6):
         return f"shares of sources add up to {sum(estimate.sources.values()):.6g}"
+    memory = estimate.memory
+    low, middle, high = memory.peak_interval
+    if not 0 <= low <= middle <= high or not 0.0 < memory.fit_probability < 1.0:
+        return f"peak memory is not ordered: {memory.peak_interval}, fits with {memory.fit_probability}"
+    if memory.fits != (memory.fit_probability >= 0.5):
+        return f"the job fits: {memory.fits}, with a probability of {memory.fit_probability}"
     return ""
 
 
@@ -165,6 +171,20 @@ def larger_cache(job: Job, estimate: Estimate) -> str:
     return _not_less("no cache against a cache", predict(without).step.p50, estimate.step.p50)
 
 
+def reduced_once(job: Job, estimate: Estimate) -> str:
+    """Gradients reduced after every micro-step take no less time than reduced once."""
+    if job.grad_accum == 1 or job.gpus == 1:
+        return ""
+    every, once = (predict(job.replace(no_sync=no_sync)).step.p50 for no_sync in (False, True))
+    return _not_less("a reduction after every micro-step against one", every, once)
+
+
+def an_update_costs(job: Job, estimate: Estimate) -> str:
+    """A step takes no less time than its forward and backward passes."""
+    none = predict(job.replace(optimizer="none", optimizer_impl=None))
+    return _not_less("a step against its passes", estimate.step.p50, none.step.p50)
+
+
 def schedule_of_one(job: Job, estimate: Estimate) -> str:
     """A schedule of one precision, in one or two entries, is that precision."""
     single = predict(job.replace(schedule=[{"from_step": 0, "precision": job.precision}]))
@@ -265,7 +285,9 @@ def larger_input(job: Job, estimate: Estimate) -> str:
     """Twice the sequence, or an image of twice the side, takes no less time."""
     from precision_time.zoo.catalog import ENTRIES
 
-    sizes: dict[str, Any] = {**ENTRIES[job.model].input, **job.input}
+    sizes: dict[str, Any] = {"image_size": 224, **job.input}
+    if job.model in ENTRIES:
+        sizes = {**ENTRIES[job.model].input, **job.input}
     for key in ("seq_len", "image_size"):
         if isinstance(sizes.get(key), int):
             more = predict(job.replace(input={**job.input, key: 2 * sizes[key]}))
@@ -276,7 +298,7 @@ def larger_input(job: Job, estimate: Estimate) -> str:
 def more_layers(job: Job, estimate: Estimate) -> str:
     from precision_time.zoo.catalog import ENTRIES
 
-    layers = {**ENTRIES[job.model].config, **job.model_config}.get("layers")
+    layers = {**ENTRIES[job.model].config, **job.model_config}.get("layers") if job.model in ENTRIES else None
     if not isinstance(layers, int):
         return ""
     order = training_step(job).layers.order
@@ -292,6 +314,7 @@ def more_layers(job: Job, estimate: Estimate) -> str:
 
 RELATIONS: tuple[Relation, ...] = (
     consistent, same_after_json, same_work_on_more_gpus, one_more_gpu, twice_the_batch, one_more_sample,
-    one_more_micro_step, steady_micro_steps, larger_cache, schedule_of_one, tf32_not_slower, longer_run, faster_gpu,
-    faster_gpu_of_the_catalog, recompute_saves_memory, largest_batch_fits, larger_input, more_layers,
+    one_more_micro_step, steady_micro_steps, larger_cache, reduced_once, an_update_costs, schedule_of_one,
+    tf32_not_slower, longer_run, faster_gpu, faster_gpu_of_the_catalog, recompute_saves_memory, largest_batch_fits,
+    larger_input, more_layers,
 )  # fmt: skip

@@ -47,8 +47,12 @@ IMPORTS = (("ds_config.json", json.dumps(_DEEPSPEED)), ("pretrain.sh", _MEGATRON
 
 DEVICE: dict[str, Any] = {
     "gpus": {
-        "acme-1": {"vendor": "ACME", "mem_gb": 64, "mem_bw_gbs": 3000, "fp32_tflops": 50, "bf16_tflops": 400},
+        "acme-1": {
+            "vendor": "ACME", "mem_gb": 64, "mem_bw_gbs": 3000, "fp32_tflops": 50, "bf16_tflops": 400,
+            "boost_mhz": 1800, "max_mhz": 2100, "sm_count": 100, "l2_mb": 40, "tdp_w": 400,
+        },
         "slow-a100": {"based_on": "a100-80gb-sxm", "mem_bw_gbs": 1800},
+        "cool-4090": {"based_on": "rtx-4090", "boost_mhz": 2000, "max_mhz": 2500},
     },
     "nodes": {
         "acme-box": {
@@ -76,11 +80,12 @@ resnet50-amp,A,pytorch,resnet50,image_size=224,128,8,a100-80gb-sxm,amp-fp16,sgd,
 bert-fp32,A,pytorch,bert-base,seq_len=128,32,1,v100-16gb-sxm,fp32,adamw,,0.21,invented
 bert-amp,B,pytorch,bert-base,seq_len=128,64,1,v100-16gb-sxm,amp-fp16,adamw,,0.14,invented
 """
-WIDE_TABLE = """id,source,trust,framework,execution,model,model_config,input,batch_size,grad_accum,gpus,nodes,gpu,system,precision,parallelism,optimizer,memory_format,attention,recompute,step_time_s,notes
-one,x,A,pytorch,eager,resnet50,,image_size=224,128,1,8,1,a100-80gb-sxm,,tf32,dp,sgd,nchw,,none,0.14,invented
-two,x,A,pytorch,compile,gpt2,,seq_len=1024,8,2,8,1,h100-80gb-sxm,,amp-bf16,dp,adamw,,flash,none,0.21,fused
-three,x,B,megatron,eager,gpt3-5b,layers=24;hidden=4096;heads=32,seq_len=2048,1,16,64,8,a100-80gb-sxm,selene,bf16-master,tp=4;pp=2,adam,,flash,selective,2.5,
-four,x,C,tensorflow2,,bert-large,,seq_len=128,32,1,16,2,v100-32gb-sxm,dgx2h,amp-fp16,dp,lamb,,,,0.3,no no_sync
+WIDE_TABLE = """id,source,trust,framework,execution,model,model_config,input,batch_size,grad_accum,gpus,nodes,gpu,system,precision,parallelism,optimizer,memory_format,attention,recompute,torch,optimizer_impl,no_sync,communication_dtype,step_time_s,notes
+one,x,A,pytorch,eager,resnet50,,image_size=224,128,1,8,1,a100-80gb-sxm,,tf32,dp,sgd,nchw,,none,1.11,fused,true,float32,0.14,invented
+two,x,A,pytorch,compile,gpt2,,seq_len=1024,8,2,8,1,h100-80gb-sxm,,amp-bf16,dp,adamw,,flash,none,2.10,,false,,0.21,fused
+three,x,B,megatron,eager,gpt3-5b,layers=24;hidden=4096;heads=32,seq_len=2048,1,16,64,8,a100-80gb-sxm,selene,bf16-master,tp=4;pp=2,adam,,flash,selective,,,,bfloat16,2.5,
+four,x,C,tensorflow2,,bert-large,,seq_len=128,32,1,16,2,v100-32gb-sxm,dgx2h,amp-fp16,dp,lamb,,,,,,,,0.3,no no_sync
+five,x,A,pytorch,eager,resnet50,,image_size=224,256,1,1,1,rtx-3090,,amp-fp16,dp,none,nhwc,,none,1.13,,,,0.05,forward and backward
 """  # noqa: E501
 ANCHOR = (("step_time_s", 0.31), ("gpus", 1), ("precision", "fp32"), ("batch_size", 64), ("gpu", "a100-80gb-sxm"))
 NODES = (

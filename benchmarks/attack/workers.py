@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.attack.corpus import Entry, input_entry
 from benchmarks.attack.inputs import random_input
-from benchmarks.attack.jobs import models, random_job
+from benchmarks.attack.jobs import TRACED, models, random_job
 from benchmarks.attack.judge import ANSWERED, DEFECT, judged, limit_memory
 from benchmarks.attack.relations import RELATIONS
 from precision_time.errors import PrecisionTimeError
@@ -28,6 +28,8 @@ PIECE = 100
 _RELATIONS_OF_A_JOB = 3
 _MODELS_OF_A_PIECE = 5
 """So that a process seldom reads a graph again."""
+_TRACED = 0.04
+"""Share of jobs whose model torch traces, a fifth of a second for every batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +161,11 @@ def _inputs(seed: int, count: int) -> Findings:
 
 def _jobs(seed: int, count: int) -> Findings:
     found = Findings(seed, 0, count)
-    names = random.Random(seed).sample(models(), _MODELS_OF_A_PIECE)
+    pick = random.Random(seed)
+    names, traced = pick.sample(models(), _MODELS_OF_A_PIECE), [f"timm:{pick.choice(TRACED)}"]
     for number in range(count):
         source = random.Random(f"{seed} {number}")
-        for relation, reason, fields in _relations(source, names):
+        for relation, reason, fields in _relations(source, traced if source.random() < _TRACED else names):
             found.add(relation, "broken" if reason else "holds")
             if reason:
                 entry = {"relation": relation, "job": fields}

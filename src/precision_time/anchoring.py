@@ -11,6 +11,7 @@ from precision_time.anchors.posterior import Anchors
 from precision_time.anchors.sources import Measured, given_anchors, wants_published
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.training_step import TrainingStep
+from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.assemble import SimulatedStep, step_terms
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.hardware.gpu import Gpu
@@ -83,12 +84,20 @@ class _Given:
 
 
 def _with_own(given: _Given) -> Anchors:
-    own = [_anchor(measured, *given.uncorrected(measured)) for measured in given.measured]
+    own = [_predicted(measured, given.uncorrected) for measured in given.measured]
     kept = not any(measured.on_line for measured in given.measured)
     return Anchors([*(published() if given.base else ()), *own], shipped_covariance(), kept)
 
 
 _kept_anchors = bounded(budget=STRUCTURES)(_with_own)
+
+
+def _predicted(measured: Measured, uncorrected: Uncorrected) -> Anchor:
+    try:
+        found = uncorrected(measured)
+    except PrecisionTimeError as error:
+        raise type(error)(f"anchors {measured.id!r}: {error}") from None
+    return _anchor(measured, *found)
 
 
 def _anchor(measured: Measured, step: TrainingStep, gpu: Gpu, terms: Mapping[str, float], predicted_s: float) -> Anchor:

@@ -29,7 +29,7 @@ from precision_time.anchors.covariance import (
 )
 from precision_time.bounded_cache import bounded
 from precision_time.estimate.correction import INFORMED, NONE, AnchorUse, Correction
-from precision_time.timing.scaled import Factors
+from precision_time.timing.scaled import UNCHANGED, Factors
 
 NEAREST = 3
 """Anchors that a correction names."""
@@ -122,26 +122,30 @@ class Anchors:
         of_kernels = np.asarray(job.shares) @ shared.of_factor
         # The last factor depends on the length of the step alone, and so slowly that it keeps the order of steps. It is
         # constant outside the anchors' lengths, so that micro-steps of a long accumulation cost the same.
-        length = np.log2([step_s(shared.factors) / shared.factors.kernels])
+        corrected_s = step_s(shared.factors)
+        length = np.log2([corrected_s / shared.factors.kernels])
         within, known_lengths = np.clip(length, shared.shortest, shared.longest), solved.jobs.length
         of_length = shared.slowly * shared.length * fading(within, known_lengths)[0]
         corrects, across = of_kernels + of_length, of_kernels + shared.length * fading(length, known_lengths)[0]
+        sharing = across
         if not across.any():
-            return NONE
+            sharing = _of_hidden_terms(shared, corrected_s, step_s)
+            if not sharing.any():
+                return NONE
         prior = self_variance(self.covariance, job.shares)
         # the share of the variance that the correction takes away, where it leaves out some of what the anchors say
         informed = min(max(float(corrects @ solved.inverse @ (2.0 * across - corrects)) / prior, 0.0), 1.0)
         correlation = across / np.sqrt(prior * np.diag(solved.between))
-        nearest = np.argsort(-correlation, kind="stable")[:NEAREST].tolist()
+        nearest = np.argsort(-correlation if across.any() else -sharing, kind="stable")[:NEAREST].tolist()
         return Correction(
             factors=shared.factors.times(math.exp(float(of_length @ shared.weights))),
             own_spread=self.covariance.own_spread,
             informed=informed,
-            count=int(np.count_nonzero(across)),
+            count=int(np.count_nonzero(sharing)),
             nearest=tuple(
                 AnchorUse(anchor.id, anchor.source, anchor.measured_s, round(float(correlation[i]), 3))
                 for i, anchor in ((i, solved.anchors[i]) for i in nearest)
-                if across[i]
+                if sharing[i]
             ),
         )
 
@@ -210,6 +214,19 @@ def steepest_fall(weights: Array, length: Array) -> float:
     slopes = -(np.sign(apart) * faded).sum(axis=1)
     at_once = (faded * (apart == 0.0)).sum(axis=1)
     return float(np.min(slopes - np.abs(at_once)))
+
+
+def _of_hidden_terms(shared: _Shared, corrected_s: float, step_s: Callable[[Factors], float]) -> Array:
+    """Covariances with the anchors of the factors that lengthen a step by terms it has no share of.
+
+    Time of the host that kernels hide is no part of the step, and becomes one where the anchors' host was slower.
+    """
+    usual_s = step_s(UNCHANGED)
+    if corrected_s == usual_s:
+        return np.zeros_like(shared.length)
+    alone = [step_s(UNCHANGED._replace(**{name: getattr(shared.factors, name)})) for name in INFORMED]
+    moves = np.array([seconds != usual_s for seconds in alone])
+    return np.asarray((moves if moves.any() else ~moves) @ shared.of_factor)
 
 
 def _agree(one: JobDescriptor, other: JobDescriptor, names: Sequence[str]) -> bool:
