@@ -8,11 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from precision_time.fit.folds import least_spread
+from precision_time.capture.graph import OpSignature, TensorSpec
+from precision_time.fit.folds import Z90, least_spread
+from precision_time.fit.layout_spreads import Spread, covered, novelty
 from precision_time.fit.layouts import FACTORS, OUTPUT, Fitted, costs_of, solve, usual
 from precision_time.hardware import gpu
+from precision_time.job import Job
+from precision_time.layout.segment import OpSignatures
+from precision_time.placement import cluster_of
 from precision_time.timing.constants import StepConstants, shipped
-from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs
+from precision_time.timing.layout_costs import FrameworkOverhead, LayoutCosts, shipped_layout_costs, wide
+from precision_time.timing.operators import WorkOptions
+from precision_time.timing.signature_times import time_signatures
 from precision_time.timing.work import Attention, attention_work, memory_work
 
 DOCUMENT = json.loads(OUTPUT.read_text(encoding="utf-8"))
@@ -66,6 +73,7 @@ def test_costs_have_every_factor():
     assert (slow.host, slow.host_power, slow.traffic) == pytest.approx((2.0, 6.0, 1.0))
     assert costs.overhead("pytorch") == FrameworkOverhead()
     sections = (costs.host, costs.host_power, costs.traffic, costs.network, costs.attention, costs.kernels)
+    sections += (costs.products,)
     assert sum(map(len, sections)) + 1 == len(FACTORS)  # and the overlap
 
 
@@ -95,6 +103,53 @@ def test_kernels_of_an_architecture_have_their_factors():
     ):  # fmt: skip
         ratio = factored.seconds(works, gpu(name)).seconds / plain.seconds(works, gpu(name)).seconds
         assert ratio == pytest.approx(expected, rel=0.01)
+
+
+def test_the_width_of_a_product() -> None:
+    """The geometric mean of its two smaller sizes: 2,048 is narrow, 4,096 wide, between them lies 2,896."""
+    products = [(16384, 1024, 4096), (1024, 16384, 4096), (16384, 4096, 2048), (4096, 4096, 16384), (10**5, 8192, 8192)]
+    shapes = np.array([(1, *each) for each in products], dtype=np.float64).T
+    assert wide(shapes) == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0])
+
+
+def test_wide_products_of_an_architecture_have_their_factor() -> None:
+    """Narrow ones, other dtypes, other architectures and memory-bound kernels have none."""
+    cluster = cluster_of(Job("gpt2", gpu="h100-80gb-sxm"))
+
+    def product(width: int, dtype: str) -> OpSignature:
+        square = TensorSpec((width, width), dtype)
+        return OpSignature("aten.mm", (square, square), (square,))
+
+    kinds = OpSignatures((product(8192, "bfloat16"), product(1024, "bfloat16"), product(8192, "float32")))
+
+    def seconds(factors: dict[str, float]) -> np.ndarray:
+        constants = replace(shipped(), layouts=LayoutCosts(products=factors))
+        return time_signatures(kinds, cluster, WorkOptions(), constants=constants).kind_s
+
+    plain = seconds({})
+    assert seconds({"hopper|half": 1.5}) / plain == pytest.approx([1.5, 1.0, 1.0], rel=0.01)
+    assert (seconds({"ampere|half": 1.5}) == plain).all()
+
+
+def test_spreads_by_kind_by_hand() -> None:
+    """Ten rows of each of two kinds, of which eight have to lie inside 1.2816 times the spread."""
+    errors = np.array([0.01 * i for i in range(1, 11)] + [0.1 * i for i in range(1, 11)])
+    kinds = np.array(["fp8"] * 10 + ["whole"] * 10)
+    spread = Spread(np.zeros(20), kinds, np.ones(20, dtype=np.bool_), errors)
+    bases = spread.bases()
+    assert (bases["fp8"], bases["whole"]) == pytest.approx((0.08 / Z90, 0.8 / Z90))
+    assert bases[""] == pytest.approx(0.6 / Z90)  # the sixteenth of 20
+    assert spread.added(2 * errors)["fp8"] == pytest.approx(np.sqrt(0.16**2 - 0.08**2) / Z90)
+    assert set(novelty(spread, {"gpu": errors})) == {"gpu", "gpu:fp8", "gpu:whole"}
+
+
+def test_spreads_from_elsewhere_are_of_other_folds() -> None:
+    """Half of the rows are off by 0.1, half by 0.4: each half gets the spread of the other."""
+    errors, folds = np.repeat([0.1, 0.4], 10), ["near"] * 10 + ["far"] * 10
+    spread = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), errors)
+    assert spread.elsewhere(errors, folds, new=False) * Z90 == pytest.approx(np.repeat([0.4, 0.1], 10))
+    (_, every, outside), _ = covered(spread, errors, folds, new=False)
+    assert (every.coverage_p10_p90, outside) == (1.0, 0.5)
 
 
 def test_shipped_costs_are_those_of_the_file():

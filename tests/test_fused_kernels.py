@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from precision_time.capture.captured_model import capture_model
-from precision_time.capture.fused_kernels import FUSED, framework_kernels
+from precision_time.capture.fused_kernels import FLOAT_LOSS, FUSED, MEASURES_TRAINING, framework_kernels
 from precision_time.capture.graph import Category, OpGraph, OpSignature, Phase
 from precision_time.capture.layers import AFTER, BEFORE, layered
 from precision_time.capture.training_step import training_step
@@ -166,7 +166,8 @@ def test_products_weights_and_order_stay(model: str, framework: str) -> None:
     else:
         graph = graph_of(model, "pytorch")
     fused = framework_kernels(graph, framework)
-    assert len(fused.calls) <= len(graph.calls) or framework == "llm-foundry"  # whose metrics are losses of their own
+    longer = framework in MEASURES_TRAINING or framework in FLOAT_LOSS  # losses of their own, or of more operators
+    assert longer or len(fused.calls) <= len(graph.calls)
     for name in ("mm", "addmm", "pt.attention", "pt.attention_backward", "embedding", "pt.rms_norm"):
         assert names(fused)[name] == names(graph)[name]
     assert [replace(p, ready=0) for p in fused.parameters] == [replace(p, ready=0) for p in graph.parameters]
@@ -179,3 +180,21 @@ def test_products_weights_and_order_stay(model: str, framework: str) -> None:
         assert storage.category is Category.WEIGHTS or -1 <= storage.born <= storage.dies <= len(fused.calls)
     units = layered(fused)
     assert [units.units[i].name in (BEFORE, AFTER) for i in units.order] == [True, False, False, False, True]
+
+
+def test_megatrons_loss_of_half_precision_logits_runs_in_fp32() -> None:
+    """Bytes per logit: cast 2 + 4, largest 4, difference 4 + 4, exponential 4 + 4, sum 4, quotient 4 + 4; back 4 + 4
+    for the product and 4 + 2 for the cast."""
+    found = graph_of("gpt2", "megatron-deepspeed")
+    logits, rows = BATCH * SEQ * 50257, BATCH * SEQ
+    loss = [found.kinds[c.kind] for c in found.calls if c.phase is Phase.LOSS and "nll" not in found.kinds[c.kind].name]
+    assert [k.name.removeprefix("aten.") for k in loss] == ["_to_copy", "amax", "sub_", "exp", "sum", "div_"]
+    assert sum(sum(moved(k)) for k in loss) == 38 * logits + 4 * 4 * rows
+    back = [k for name in ("mul_", "_to_copy") for k in inside(found, "", Phase.BACKWARD, f"aten.{name}")]
+    assert sum(sum(moved(k)) for k in back) == 14 * logits + 4 * rows
+    assert names(found)["_log_softmax"] == names(found)["_log_softmax_backward_data"] == 0
+
+
+def test_a_loss_in_fp32_stays_as_it_is() -> None:
+    job = Job("gpt2", precision="fp32", input={"seq_len": SEQ}, batch_size=BATCH, framework="megatron-deepspeed")
+    assert names(training_step(job).layers.graph)["_log_softmax"] == 1

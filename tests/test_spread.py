@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from precision_time import Job, predict
 from precision_time.estimate import spread
-from precision_time.estimate.spread import JobFacts, SpreadTerms, log_spread, novel
+from precision_time.estimate.spread import JobFacts, SpreadTerms, kind_of, log_spread, novel
 
 SEEN = {
     "family": ["resnet"], "gpu": ["a100"], "architecture": ["ampere"], "precision": ["amp-fp16"],
@@ -54,3 +55,25 @@ def test_an_interval_is_wider_where_nothing_alike_was_measured() -> None:
     usual = width(gpu="a100-80gb-sxm")
     assert width(gpu="mi300x") > usual
     assert width(gpu="a100-80gb-sxm", precision="bf16") > usual
+
+
+def test_kinds_of_steps_have_spreads_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    novelty = {"gpu": 0.1, "gpu:fp8": 0.3}
+    fitted = {"log_spread": 0.05, "log_spread:fp8": 0.12, "seen": SEEN, "novelty": novelty}
+    monkeypatch.setattr(spread, "_fitted", lambda source: fitted)
+    for kind, base, new in (("fp8", 0.12, 0.3), ("whole", 0.05, 0.1), ("", 0.05, 0.1)):
+        known = JobFacts(**KNOWN, kind=kind)  # type: ignore[arg-type]
+        assert log_spread(NOTHING, known) == pytest.approx(base)
+        assert log_spread(NOTHING, dataclasses.replace(known, gpu="a30")) == pytest.approx(math.hypot(base, new))
+        assert log_spread(NOTHING, dataclasses.replace(known, family="vit")) == pytest.approx(base)  # which none says
+
+
+@pytest.mark.parametrize(
+    ("precision", "layout", "kind"),
+    [
+        ("fp8", "tp=2,dp=4", "fp8"), ("bf16", "tp=2,dp=4", "divided"), ("bf16", "pp=8,dp=1", "divided"),
+        ("bf16", "fsdp", "whole"),
+    ],
+)  # fmt: skip
+def test_the_kind_of_a_step(precision: str, layout: str, kind: str) -> None:
+    assert kind_of(precision, Job("gpt2", layout=layout, gpus=8).layout_spec) == kind

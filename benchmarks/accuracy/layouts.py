@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from precision_time.fit.folds import TRUSTED, Z90
-from precision_time.fit.layouts import FACTORS, HELD_OUT_BY_MODEL, Judgement
+from precision_time.fit.layout_spreads import covered
+from precision_time.fit.layouts import FACTORS, FOLDS, HELD_OUT_BY_MODEL, Judgement
 from precision_time.measurements.row import Row
 from precision_time.report.errors import ErrorStatistics, labels, percent
 from precision_time.report.table import Table
@@ -32,11 +33,11 @@ _FIELDS = ("n", "mape", "median_ape", "p90_ape", "coverage_p10_p90")
 def errors_of(judged: Judgement) -> dict[str, Any]:
     """Errors by group of rows and by run, as benchmarks/results/large-models.json holds them.
 
-    A group is listed again with its rows of trust C where it has any. Intervals are judged in every run by the spreads
-    of the rows held out by model.
+    A group is listed again with its rows of trust C where it has any. Intervals are judged in every run by spreads from
+    the errors of other models.
     """
     groups: list[dict[str, Any]] = []
-    rows = [case.row for case in judged.cases]
+    rows, spreads = [case.row for case in judged.cases], judged.spreads
     everything: tuple[tuple[str, float | None, Callable[[Row], bool]], ...] = ((_ALL, None, lambda row: True), *GROUPS)
     for title, goal, belongs in everything:
         inside = np.array([belongs(row) for row in rows])
@@ -46,11 +47,26 @@ def errors_of(judged: Judgement) -> dict[str, Any]:
             runs = {}
             for name, logs in judged.runs.items():
                 errors = (logs - judged.measured)[chosen]
-                covered = np.abs(errors) <= Z90 * judged.spreads[chosen]
+                covered = np.abs(errors) <= Z90 * spreads[chosen]
                 statistics = ErrorStatistics.of(np.expm1(errors), covered.tolist()).to_dict()
                 runs[name] = {key: value if value is None else round(value, 4) for key, value in statistics.items()}
             groups.append({"title": title, "trust": trust, "n": int(chosen.sum()), "goal": goal, "runs": runs})
-    return {"judged": len(rows), "groups": groups}
+    return {"judged": len(rows), "groups": groups, "new": _new(judged)}
+
+
+_NEW = ("model", "GPU", "framework", "scale")
+"""What is new about a job, as `FOLDS` names it. A new model adds no spread."""
+
+
+def _new(judged: Judgement) -> list[dict[str, Any]]:
+    """Errors and coverage by what is new and by kind of step: at the shipped spreads, and at those of other folds."""
+    found = []
+    for name in _NEW:
+        folds, errors = [FOLDS[name](case.row) for case in judged.cases], judged.errors(f"held out by {name}")
+        for kind, statistics, outside in covered(judged.spread, errors, folds, new=name != "model"):
+            rounded = {k: v if v is None else round(v, 4) for k, v in statistics.to_dict().items()}
+            found.append({"new": name, "kind": kind or _ALL, "errors": rounded, "elsewhere": round(outside, 4)})
+    return found
 
 
 _TEXT = """\
@@ -68,6 +84,15 @@ rows in view.
 ## Held out by model
 
 {summary}
+
+## In P10-P90 by what is new and by kind of step
+
+Steps in fp8, of ranks that share the layers of a replica (`divided`), and others (`whole`) have spreads of their own.
+The last two columns are the rows inside with the shipped spreads, which make them 80 % of each kind by construction,
+and with spreads from rows of other folds alone. Launch-bound steps are all of one cluster and framework: without its
+rows none tells how slow its host is.
+
+{new}
 
 ## Fitted factors
 
@@ -87,6 +112,7 @@ def page(parameters: Mapping[str, Any], errors: Mapping[str, Any]) -> str:
         judged=errors["judged"],
         runs=_runs_table(errors["groups"]),
         summary=summary(errors, with_trust_c=True),
+        new=_new_table(errors["new"]),
         factors=_factors_table(parameters["costs"]),
     )
 
@@ -112,6 +138,15 @@ def summary(errors: Mapping[str, Any], with_trust_c: bool = False) -> str:
         rows.append([*name, *statistics.cells(_FIELDS)])
     names = ["measured", "trust"] if with_trust_c else ["measured"]
     return Table([*names, *labels(_FIELDS)], rows, left=len(names)).markdown()
+
+
+def _new_table(found: list[Mapping[str, Any]]) -> str:
+    fields = ("n", "mape", "median_ape", "coverage_p10_p90")
+    rows = [
+        [each["new"], each["kind"], *ErrorStatistics(**each["errors"]).cells(fields), percent(each["elsewhere"], 0)]
+        for each in found
+    ]
+    return Table(["new is the", "kind", *labels(fields), "from other folds"], rows, left=2).markdown()
 
 
 def _factors_table(costs: Mapping[str, Any]) -> str:

@@ -27,9 +27,15 @@ FUSED: Mapping[str, frozenset[str]] = {
 }
 """What each framework fuses; other frameworks run PyTorch's own operators."""
 
-MEASURES_TRAINING: Mapping[str, int] = {"llm-foundry": 2}
+MEASURES_TRAINING: Mapping[str, int] = {"llm-foundry": 2, "internevo": 2}
 """Metrics of the training batch that are cross-entropies of all logits, in fp32 under autocast: LanguageCrossEntropy
-and LanguagePerplexity of llm-foundry's language models (`use_train_metrics`, on by default)."""
+and LanguagePerplexity of llm-foundry's language models (`use_train_metrics`, on by default). InternEvo's AccPerplex
+copies the logits, takes the largest, the exponentials and their sum, in fp32: about the traffic of two."""
+
+FLOAT_LOSS = frozenset({"megatron-deepspeed"})
+"""Frameworks whose cross-entropy of half-precision logits runs in fp32, one operator after another: a cast, the largest
+logit, its subtraction, exponentials, their sum, the division by it; backward a product and a cast (Megatron-LM,
+megatron/mpu/cross_entropy.py)."""
 
 _CHAINS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (SOFTMAX, ("mul", "masked_fill", "_softmax")),
@@ -67,6 +73,8 @@ def framework_kernels(graph: OpGraph, framework: str) -> OpGraph:
     """The graph with the framework's fused kernels, and with the metrics that it computes in addition to the loss."""
     if framework in MEASURES_TRAINING:
         graph = _with_metrics(graph, MEASURES_TRAINING[framework])
+    if framework in FLOAT_LOSS:
+        graph = _with_float_loss(graph)
     fused = FUSED.get(framework, frozenset())
     if not fused:
         return graph
@@ -212,3 +220,36 @@ def _with_metrics(graph: OpGraph, count: int) -> OpGraph:
         if i == at:
             calls += [Call(signatures(kind), Phase.LOSS, call.module) for _ in range(count) for kind in extra]
     return replace_calls(graph, signatures, calls, new_positions)
+
+
+def _with_float_loss(graph: OpGraph) -> OpGraph:
+    """The graph with its cross-entropy of half-precision logits as `FLOAT_LOSS` has it."""
+    signatures = Signatures()
+    calls: list[Call] = []
+    new_positions: list[int] = []
+    for call in graph.calls:
+        *before, last = _in_float(graph.kinds[call.kind])
+        calls += [Call(signatures(kind), call.phase, call.module) for kind in before]
+        new_positions.append(len(calls))
+        calls.append(replace(call, kind=signatures(last)))
+    return replace_calls(graph, signatures, calls, new_positions)
+
+
+def _in_float(kind: OpSignature) -> list[OpSignature]:
+    """The operators in place of one of a half-precision cross-entropy; any other is itself."""
+    half = kind.outputs[0] if kind.outputs else None
+    if half is None or half.dtype not in ("float16", "bfloat16"):
+        return [kind]
+    wide, row = TensorSpec(half.shape, "float32"), TensorSpec(half.shape[:1], "float32")
+    rules = {
+        "aten._log_softmax": (
+            ("_to_copy", (half,), wide), ("amax", (wide,), row), ("sub_", (wide, row), wide), ("exp", (wide,), wide),
+            ("sum", (wide,), row), ("div_", (wide, row), wide),
+        ),
+        "aten.nll_loss_backward": (("mul_", (wide, row), wide),),
+        "aten._log_softmax_backward_data": (("_to_copy", (wide,), half),),
+    }  # fmt: skip
+    rule = rules.get(kind.name)
+    if rule is None:
+        return [kind]
+    return [OpSignature(f"aten.{name}", inputs, (output,)) for name, inputs, output in rule]

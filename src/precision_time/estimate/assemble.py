@@ -23,6 +23,7 @@ from precision_time.estimate.spread import (
     JobFacts,
     SpreadTerms,
     calibrated_log_spread,
+    kind_of,
     log_spread,
 )
 from precision_time.estimate.verified import verified
@@ -180,7 +181,9 @@ def _with_stall(sources: Mapping[str, float], loading: Loading, step_s: float) -
 def _spread(terms: SpreadTerms, job: Job, cluster: Cluster, family: str) -> float:
     calibration, gpu = cluster.gpu.calibration, cluster.gpu
     if calibration is None:
-        facts = JobFacts(family, gpu.name, gpu.arch, job.precision_spec.label, job.framework, cluster.gpus)
+        precision = job.precision_spec.label
+        kind = kind_of(precision, job.layout_spec)
+        facts = JobFacts(family, gpu.name, gpu.arch, precision, job.framework, cluster.gpus, kind)
         return log_spread(terms, facts)
     return calibrated_log_spread(terms, calibration.noise)
 

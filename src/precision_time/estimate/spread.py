@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from precision_time.job.layout import Layout
 from precision_time.timing.parameters import read_data
 from precision_time.zoo.catalog import ENTRIES
 
@@ -95,6 +96,16 @@ class JobFacts:
     precision: str
     framework: str
     gpus: int
+    kind: str = ""
+    """Of a decoder's step, as `kind_of` has it."""
+
+
+def kind_of(precision: str, layout: Layout) -> str:
+    """The kind of a step of a large model, by which the size of its error differs: in fp8, of ranks that share the
+    layers of a replica ("divided"), or neither ("whole")."""
+    if precision.startswith("fp8"):
+        return "fp8"
+    return "divided" if layout.tp * layout.pp * layout.cp * layout.ep > 1 else "whole"
 
 
 def novel(facts: JobFacts, seen: Mapping[str, Any]) -> list[str]:
@@ -113,7 +124,9 @@ def log_spread(terms: SpreadTerms, facts: JobFacts) -> float:
     """Standard deviation of log(step time) of a job."""
     fitted = _fitted(LAYOUTS if facts.family in _decoder_families() else STEPS)
     spreads = fitted["novelty"]
-    # A kind of models may have spreads of its own: "gpu:timm".
+    # A kind of models or of steps may have spreads of its own: "gpu:timm", "gpu:fp8".
+    own = f":{facts.family}", f":{facts.kind}", ""
     news = novel(facts, fitted["seen"])
-    added = [float(spreads.get(f"{name}:{facts.family}", spreads.get(name, 0.0))) for name in news]
-    return math.hypot(float(fitted["log_spread"]), widening(terms), *added)
+    added = [next((float(spreads[name + end]) for end in own if name + end in spreads), 0.0) for name in news]
+    base = fitted.get(f"log_spread:{facts.kind}", fitted["log_spread"])
+    return math.hypot(float(base), widening(terms), *added)

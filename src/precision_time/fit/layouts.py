@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_time.estimate.spread import kind_of
 from precision_time.fit.cases import Case, layout_cases
-from precision_time.fit.folds import TRUSTED, Z90, least_spread
+from precision_time.fit.folds import TRUSTED, Z90
+from precision_time.fit.layout_spreads import Spread, novelty
 from precision_time.fit.provenance import provenance, sha256
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.repository import LARGE_TABLES
@@ -50,21 +52,24 @@ class Factor:
     why: str
 
 
-_FLASH2 = "FlashAttention-2 without Hopper's instructions: up to 335 TFLOP/s on H100 (arXiv:2307.08691, section 4.1)"
+_FLASH2 = "the rule of kernel_priors.json has it: 370 TFLOP/s on H100 where FlashAttention-3 has 648 (arXiv:2407.08608)"
+_LARGE = "wider products than those of the steps behind the factors on kernels, in steps at the power limit"
 FACTORS: tuple[Factor, ...] = (
     Factor("host.megatron-deepspeed", 2.0, 0.5, "Python per kernel over plain PyTorch's: nothing measured"),
     Factor("host_power.megatron-deepspeed", 6.0, 0.4, "timers and synchronizing sends: no running ahead"),
-    Factor("overlap", 1.0, 0.5, "block counts of NCCL are recalled, the sharing law assumed"),
+    Factor("overlap", 1.0, 0.15, "block counts of NCCL are recalled, the sharing law assumed"),
     Factor("traffic.llm-foundry", 1.0, 0.15, "pointwise kernels of PyTorch 1.13 and 2.1 against tables of later ones"),
     Factor("network.hgx-a100-4nic", 0.8, 0.3, "vTrain's cluster: four ports for eight GPUs, nothing measured of it"),
     Factor("attention.bwd.triton64", 1.3, 0.2, "flash-attention 2 over Triton's backward (arXiv:2307.08691, figure 5)"),
     Factor("attention.bwd.triton128", 1.6, 0.25, "the same at head size 128"),
     Factor("attention.fwd.triton64", 1.15, 0.15, "the same, forward (arXiv:2307.08691, figure 4)"),
     Factor("attention.fwd.triton128", 1.15, 0.15, "the same at head size 128"),
-    Factor("attention.fwd.flash2|hopper", 1.8, 0.25, _FLASH2),
-    Factor("attention.bwd.flash2|hopper", 1.8, 0.25, "the same, backward"),
+    Factor("attention.fwd.flash2|hopper", 1.0, 0.15, _FLASH2),
+    Factor("attention.bwd.flash2|hopper", 1.0, 0.2, "the same, backward"),
     Factor("attention.fwd.triton128|hopper", 2.0, 0.3, "Triton's of that time on Hopper: nothing measured"),
     Factor("attention.bwd.triton128|hopper", 3.0, 0.3, "the same, backward"),
+    Factor("products.ampere|half", 1.0, 0.05, _LARGE),
+    Factor("products.hopper|half", 1.0, 0.1, _LARGE),
     Factor("kernels.cdna3", 1.3, 0.3, "kernels of AMD's GPUs: no table measures them"),
     Factor("attention.flash2|cdna3", 2.0, 0.4, "attention there, in addition: nothing measured"),
 )
@@ -195,16 +200,16 @@ def held_out(cases: Sequence[Case], at: Fitted, fold: Callable[[Row], str], base
 class Judgement:
     """All measured cases under the fit to those of trust A and B, and under fits without them.
 
-    `runs`: log(predicted) of every case by the name of the run. `spreads`: standard deviation of log(step) of every
-    case, whose base `log_spread` puts four of five cases held out by model into P10-P90.
+    `runs`: log(predicted) of every case by the name of the run. `widenings`: what each job adds to its spread;
+    `kinds`: the kind of each (`estimate.spread.kind_of`).
     """
 
     cases: Sequence[Case]
     fitted_on: Sequence[Case]
     theta: Array
     runs: Mapping[str, Array]
-    log_spread: float
-    spreads: Array
+    widenings: Array
+    kinds: NDArray[np.str_]
 
     @property
     def measured(self) -> Array:
@@ -215,6 +220,20 @@ class Judgement:
     def trusted(self) -> NDArray[np.bool_]:
         """Whether each case has trust A or B."""
         return np.array([c.row.trust in TRUSTED for c in self.cases])
+
+    def errors(self, run: str) -> Array:
+        """log(predicted / measured) of every case in a run."""
+        return self.runs[run] - self.measured
+
+    @property
+    def spread(self) -> Spread:
+        """The spreads of the cases."""
+        return Spread(self.widenings, self.kinds, self.trusted, self.errors(HELD_OUT_BY_MODEL))
+
+    @property
+    def spreads(self) -> Array:
+        """Standard deviation of log(step) of every case, from the errors of other models."""
+        return self.spread.elsewhere(self.errors(HELD_OUT_BY_MODEL), [by_model(c.row) for c in self.cases], new=False)
 
 
 HELD_OUT_BY_MODEL = "held out by model"
@@ -230,10 +249,8 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     runs |= {f"held out by {name}": held_out(cases, everywhere, fold, base) for name, fold in FOLDS.items()}
     constants = replace(base, layouts=costs_of(at.theta))
     widenings = np.array([case.widening(constants) for case in cases])
-    trusted = np.array([c.row.trust in TRUSTED for c in cases])
-    errors = runs[HELD_OUT_BY_MODEL] - np.log([c.row.measured_s for c in cases])
-    log_spread = least_spread(errors[trusted], widenings[trusted])
-    return Judgement(cases, fitted_on, at.theta, runs, log_spread, np.hypot(log_spread, widenings))
+    kinds = np.array([kind_of(case.row.precision, case.job.layout_spec) for case in cases])
+    return Judgement(cases, fitted_on, at.theta, runs, widenings, kinds)
 
 
 def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, base: StepConstants) -> Fitted:
@@ -250,12 +267,8 @@ def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, ba
     return Fitted(at.theta, logs, slopes)
 
 
-def novelty(judged: Judgement) -> dict[str, float]:
-    """What is added to the spread of a job with something that no fitted row has, by what that is."""
-    folds = {"gpu": "GPU", "architecture": "GPU", "framework": "framework", "scale": "scale"}
-    errors = {name: (judged.runs[f"held out by {fold}"] - judged.measured) for name, fold in folds.items()}
-    kept = judged.trusted
-    return {name: round(least_spread(each[kept], judged.spreads[kept]), 4) for name, each in errors.items()}
+NOVEL = {"gpu": "GPU", "architecture": "GPU", "framework": "framework", "scale": "scale"}
+"""What may be new about a job, and the fold whose errors say how far a prediction is off then."""
 
 
 def seen(cases: Sequence[Case]) -> dict[str, Any]:
@@ -275,10 +288,10 @@ FIELDS = ("n", "mape", "median_ape", "signed_mean", "p90_ape", "coverage_p10_p90
 
 def summary(judged: Judgement) -> Table:
     """One row of errors for each run, of the rows of trust A and B."""
-    rows = []
+    rows, spreads = [], judged.spreads
     for name, logs in judged.runs.items():
         errors = (logs - judged.measured)[judged.trusted]
-        inside = np.abs(errors) <= Z90 * judged.spreads[judged.trusted]
+        inside = np.abs(errors) <= Z90 * spreads[judged.trusted]
         rows.append([name, *ErrorStatistics.of(np.expm1(errors), inside.tolist()).cells(FIELDS)])
     return Table(["rows of trust A and B", *labels(FIELDS)], rows)
 
@@ -290,7 +303,7 @@ def read_rows(tables: Path) -> list[Row]:
 
 def document(judged: Judgement, tables: Path) -> dict[str, Any]:
     """What `layout_scales.json` holds, fitted to the tables below `tables`."""
-    costs = costs_of(judged.theta)
+    costs, bases = costs_of(judged.theta), judged.spread.bases()
     first, *others = (tables / name for name in LARGE_TABLES)
 
     def rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -311,11 +324,12 @@ def document(judged: Judgement, tables: Path) -> dict[str, Any]:
             "network": rounded(costs.network),
             "attention": rounded(costs.attention),
             "kernels": rounded(costs.kernels),
+            "products": rounded(costs.products),
         },
         "interval": {
-            "log_spread": round(judged.log_spread, 4),
+            **{f"log_spread:{kind}" if kind else "log_spread": round(base, 4) for kind, base in bases.items()},
             "seen": seen(judged.fitted_on),
-            "novelty": novelty(judged),
+            "novelty": novelty(judged.spread, {name: judged.errors(f"held out by {f}") for name, f in NOVEL.items()}),
         },
     }
 

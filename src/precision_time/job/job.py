@@ -52,7 +52,8 @@ MEMORY_FORMATS = ("nchw", "nhwc")
 ATTENTIONS = ("flash", "fused", "flash2", "triton", "math")
 RECOMPUTES = ("none", "selective", "full")
 FRAMEWORKS = (
-    "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan", "mxnet",
+    "pytorch", "megatron", "megatron-deepspeed", "megatron-bridge", "deepspeed", "llm-foundry", "torchtitan",
+    "internevo", "mxnet",
 )  # fmt: skip
 FRAMEWORK_ALIASES = {"nemo": "megatron-bridge", "composer": "llm-foundry", "megatron-core": "megatron"}
 EXECUTIONS = ("eager", "compile", "cuda_graphs", "torchscript", "xla")
@@ -254,6 +255,12 @@ class Job:
     def zeroes_gradients(self) -> bool:
         """Whether PyTorch is older than 2.0, whose `zero_grad` zeroes gradients where later ones free them."""
         return self._older_than(2, 0)
+
+    @property
+    def stops_recomputing(self) -> bool:
+        """Whether recomputation of a block ends with the last tensor that its backward pass needs: PyTorch's checkpoint
+        without reentrant autograd from 2.1 on, which Megatron-LM and DeepSpeed replace by their own."""
+        return self.framework in ("pytorch", "llm-foundry", "torchtitan") and not self._older_than(2, 1)
 
     @property
     def attention_kernel(self) -> str:

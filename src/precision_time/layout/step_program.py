@@ -37,7 +37,14 @@ from precision_time.layout.program import (
 from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.stages import chunks_of, cut_into_parts
 from precision_time.layout.sweeps import Cut, Held, Updates, sweeps, updates_of
-from precision_time.layout.unit_program import SignatureTable, gradient_copies, plain_unit, unit_program
+from precision_time.layout.unit_program import (
+    SECOND_PRODUCTS,
+    UNTIL_SAVED,
+    SignatureTable,
+    gradient_copies,
+    plain_unit,
+    unit_program,
+)
 
 REPLICAS, EXPERT_DATA, TIED = "replicas", "expert_data", "tied"
 _ACCUMULATES_IN_PRODUCTS = frozenset({"megatron", "megatron-bridge"})
@@ -58,6 +65,14 @@ class Options:
     no_sync: bool = True
     softmax_inputs: bool = False
     zeroes_gradients: bool = False
+    stops_recomputing: bool = False
+
+    @property
+    def repeated(self) -> str:
+        """What of a block runs again in the backward pass, as `unit_program` names it."""
+        if self.recompute == "full" and self.stops_recomputing:
+            return UNTIL_SAVED
+        return SECOND_PRODUCTS if self.recompute == "selective" and self.framework == "torchtitan" else self.recompute
 
     @classmethod
     def of(cls, job: Job) -> Options:
@@ -72,6 +87,7 @@ class Options:
             job.no_sync,
             job.keeps_softmax_inputs,
             job.zeroes_gradients,
+            job.stops_recomputing,
         )
 
 
@@ -127,7 +143,7 @@ def step_program(step: TrainingStep, layout: Layout, options: Options) -> StepPr
     copied = replicated and layout.zero >= 2
     divides = options.framework in ("pytorch", "mxnet")  # as they copy into buckets
     ddp = replicated and divides and not layout.zero
-    units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.recompute, copied, wire if copied else None)
+    units = _units(step, _Inside(_INSIDE_UNITS(layout), layout), options.repeated, copied, wire if copied else None)
     cut = Cut(
         layout.pp,
         layout.vpp,

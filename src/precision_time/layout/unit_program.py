@@ -15,7 +15,7 @@ from precision_time.capture.optimizer import Sweep, sweep_kind
 from precision_time.capture.training_step import TrainingStep
 from precision_time.job.layout import Layout
 from precision_time.layout import tensor_parallel
-from precision_time.layout.program import CONTEXT, CollectiveOp, UnitProgram
+from precision_time.layout.program import CONTEXT, TENSOR, CollectiveOp, UnitProgram
 from precision_time.layout.segment import Indices, Segment
 from precision_time.layout.sweeps import sizes_of
 
@@ -100,6 +100,17 @@ def _sorting(graph: OpGraph, unit: Unit, layout: Layout) -> tuple[OpSignature, .
     return (kind, kind)
 
 
+UNTIL_SAVED, SECOND_PRODUCTS = "until saved", "second products"
+"""Further modes of recomputation beside those of a job:
+
+until saved       PyTorch's checkpoint without reentrant autograd stops "as soon as it has computed all needed Tensors"
+                  (torch/utils/checkpoint.py, set_checkpoint_early_stop), before a block's last product and sum
+second products   the same, of torchtitan's selective mode: what its policy saves does not run again, which is fused
+                  attention and every product but each second (torchtitan/models/llama3/parallelize.py, _save_list);
+                  fp8 products are not on its list
+"""
+
+
 def _recomputed(graph: Skeleton, unit: Unit, mode: str) -> tuple[int, ...]:
     """Forward calls that run again in the backward pass.
 
@@ -108,13 +119,37 @@ def _recomputed(graph: Skeleton, unit: Unit, mode: str) -> tuple[int, ...]:
     """
     if not _is_block(unit) or mode == "none":
         return ()
+    if mode in (UNTIL_SAVED, SECOND_PRODUCTS):
+        needed = _until_saved(graph, unit)
+        return needed if mode == UNTIL_SAVED else _without_saved_products(graph, needed)
     return unit.forward if mode == "full" else _core_attention(graph, unit)
+
+
+@bounded(budget=STRUCTURES)
+def _until_saved(graph: Skeleton, unit: Unit) -> tuple[int, ...]:
+    """Forward calls up to the last that writes what the unit's backward pass reads. A product saves what it reads
+    before it runs."""
+    written = graph.spans.born[graph.calls.read_by(unit.backward)]
+    needed = written[np.isin(written, np.array(unit.forward))]
+    return tuple([i for i in unit.forward if i <= needed.max(initial=-1)])
+
+
+def _without_saved_products(graph: Skeleton, calls: Sequence[int]) -> tuple[int, ...]:
+    names = {i: graph.names[graph.calls.kind[i]] for i in calls}
+    saved = {i for i, name in names.items() if name == "pt.attention"}
+    saved.update([i for i, name in names.items() if name == "aten.mm"][::2])
+    return tuple([i for i in calls if i not in saved])
 
 
 def _exchanged_again(forward: tuple[CollectiveOp, ...], mode: str) -> tuple[CollectiveOp, ...]:
     """Collectives that recomputation repeats: all with `full`, keys and values of other ranks with `selective`."""
     if mode == "full":
         return forward
+    if mode == UNTIL_SAVED:  # not what leaves the block's last product
+        last = max((i for i, e in enumerate(forward) if e.group == TENSOR), default=None)
+        return tuple(e for i, e in enumerate(forward) if i != last)
+    if mode == SECOND_PRODUCTS:  # torchtitan saves the results of reductions and of attention
+        return tuple(e for e in forward if e.group == TENSOR and e.collective == "all_gather")
     return tuple(e for e in forward if e.group == CONTEXT) if mode == "selective" else ()
 
 
@@ -219,4 +254,4 @@ def _calls(graph: Skeleton, unit: Unit, name: str) -> tuple[Sequence[int], Indic
     calls: Sequence[int] = getattr(unit, name) if name in ("forward", "backward") else _recomputed(graph, unit, name)
     at = np.array(calls, dtype=np.intp)
     views = graph.calls.views[at]
-    return calls, views * (np.diff(at, prepend=-2) == 1) if name == "selective" else views
+    return calls, views * (np.diff(at, prepend=-2) == 1) if name in ("selective", SECOND_PRODUCTS) else views

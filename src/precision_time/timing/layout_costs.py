@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from precision_time.timing.parameters import read_data
+from precision_time.timing.work import MATMUL
+from precision_time.timing.work_table import WorkTable
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,20 @@ class FrameworkOverhead:
         return float(larger * (1.0 + (smaller / larger) ** self.host_power) ** (1.0 / self.host_power))
 
 
+NARROW, WIDE = 2048.0, 4096.0
+"""Width of a matrix product up to which the factors of whole steps hold, and from which those of large models do: the
+products of the steps that the former are fitted to are at most as wide as BERT-large's (1,024 by 4,096)."""
+
+
+def wide(shape: Array) -> Array:
+    """From 0 (narrow) to 1 (wide), linear in the logarithm of the width: the geometric mean of the two smaller of m, n
+    and k, which are those of the weights unless there are few tokens. `shape`: (batch, m, n, k) of many works."""
+    smallest = np.sort(shape[1:], axis=0)[:2]
+    width = np.sqrt(np.maximum(smallest.prod(axis=0), 1.0))
+    result: Array = np.clip(np.log(width / NARROW) / np.log(WIDE / NARROW), 0.0, 1.0)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutCosts:
     """host        framework -> factor on every cost of its host (custom autograd functions, checkpointing with random
@@ -46,6 +67,7 @@ class LayoutCosts:
     network        node type -> share of its network's bandwidth that jobs get there; whole where nothing is known
     attention      kernel variant ("bwd.triton128"), or "variant|architecture" -> factor on its time
     kernels        architecture -> factor on the time of all kernels, where no table measures its kernels
+    products       "architecture|dtype class" -> factor on the time of wide matrix products (see `wide`)
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
@@ -55,6 +77,18 @@ class LayoutCosts:
     network: Mapping[str, float] = field(default_factory=dict)
     attention: Mapping[str, float] = field(default_factory=dict)
     kernels: Mapping[str, float] = field(default_factory=dict)
+    products: Mapping[str, float] = field(default_factory=dict)
+
+    def on_products(self, works: WorkTable, arch: str) -> Array | None:
+        """The factor on every work of a table on an architecture; None where all are 1."""
+        of_class = [
+            self.products.get(f"{arch}|{kind}", 1.0) if family == MATMUL else 1.0
+            for family, _, _, kind in works.classes
+        ]
+        if all(factor == 1.0 for factor in of_class):
+            return None
+        factors: Array = np.array(of_class)[works.class_of] ** wide(works.shape)
+        return factors
 
     def overhead(self, framework: str) -> FrameworkOverhead:
         """The effect of a framework on host and kernel times."""

@@ -266,6 +266,9 @@ def _time_signatures(
         factor = np.where(calibrated, 1.0, factor)  # the points already are this device's own
     if overhead is not None and overhead.traffic != 1.0:
         factor = factor * np.where(np.isin(kinds.family, _SLOWED), overhead.traffic, 1.0)
+    products = constants.layouts.on_products(kinds.table, gpu.arch) if gpu.calibration is None else None
+    if products is not None:
+        factor = factor * products
     # A power- or cooling-limited machine runs the same kernels slower or faster (DGX-1, DGX-2, DGX-2H).
     floor = times.floor_seconds / cluster.node.clock_factor
     seconds = np.maximum(times.seconds * factor / cluster.node.clock_factor, floor)
