@@ -47,10 +47,12 @@ def seconds(of: KernelModel, work: Work) -> float:
     return float(times.seconds[0] - PLAIN.parts(WorkTable.from_works([work]), A100).start[0, 0])
 
 
-def convolution(channels: int = 64, direction: str = "fwd", stride: int = 1, images: int = 64) -> Work:
+def convolution(
+    channels: int = 64, direction: str = "fwd", stride: int = 1, images: int = 64, outputs: int = 0, math: str = "fp16"
+) -> Work:
     out = (56 // stride, 56 // stride)
-    sizes_of = Convolution(images, channels, 2 * channels, (56, 56), out, (3, 3), (stride, stride))
-    return conv_work(sizes_of, "fp16", 2.0, direction=direction, layout="nhwc")
+    sizes_of = Convolution(images, channels, outputs or 2 * channels, (56, 56), out, (3, 3), (stride, stride))
+    return conv_work(sizes_of, math, 2.0 if math == "fp16" else 4.0, direction=direction, layout="nhwc")
 
 
 # --- what they multiply
@@ -103,7 +105,18 @@ def test_all_passes_of_a_convolution_have_its_sizes(stride: int) -> None:
     expected = {"inputs": 48, "outputs": 96, "taps": 9, "positions": (56 // stride) ** 2, "stride": stride**2}
     for axis, value in expected.items():
         assert found[axis] == pytest.approx([math.log2(value)] * 3), axis
-    assert list(found["odd"]) == [0.0] * 3
+    assert list(found["input_alignment"]) == list(found["output_alignment"]) == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("channels", "math", "doublings"),
+    [(324, "fp16", 1), (324, "tf32", 0), (21, "fp16", 3), (18, "tf32", 1), (3, "fp16", 0), (96, "fp16", 0)],
+)
+def test_alignment_counts_doublings_to_whole_16_bytes(channels: int, math: str, doublings: int) -> None:
+    """324 half numbers are 648 bytes, which twice are a multiple of 16; in tf32 they are 1,296."""
+    table = WorkTable.from_works([convolution(channels, outputs=64, math=math)])
+    found = sizes(table, np.arange(1), np.array(["fwd"]))
+    assert (list(found["input_alignment"]), list(found["output_alignment"])) == ([doublings], [0.0])
 
 
 def test_a_class_without_terms_has_no_factor() -> None:

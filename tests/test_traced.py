@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_time.fit.traced import forward_rows, is_forward
+from precision_time.fit.traced import forward_rows, is_forward, measured_otherwise, read
 from precision_time.measurements.repository import required_data_folder
 
 HEAD = "model,family,image_size,batch_size,gpu,precision,memory_format,execution,torch,forward_s\n"
@@ -36,3 +36,30 @@ def test_every_row_of_the_published_table_is_a_job() -> None:
     assert [row.reason for row in rows if row.job is None] == []
     assert len({row.model for row in rows}) == pytest.approx(1028, abs=5)
     assert len({row.id for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "why"),
+    [
+        ("tresnet_m", "1.13", "InPlaceABN"), ("tresnet_m", "2.4", ""),
+        ("repvgg_b1", "2.91", "branches fused"), ("repvgg_b1", "2.4", ""),
+        ("ecaresnext50t_32x4d", "2.4", "26 layers"), ("ig_resnext101_32x48d", "1.13", "32x8d"),
+        ("ig_resnext101_32x16d", "1.13", ""), ("resnet50", "2.91", ""),
+    ],
+)  # fmt: skip
+def test_rows_of_networks_that_are_others_today_are_left_out(
+    tmp_path: Path, model: str, version: str, why: str
+) -> None:
+    path = tmp_path / "forward.csv"
+    path.write_text(HEAD + f"timm:{model},x,224,64,rtx-3090,amp-fp16,nhwc,eager,{version},0.3\n")
+    (row,) = forward_rows(path)
+    assert why in measured_otherwise(row)
+    assert bool(why) == bool(measured_otherwise(row))
+
+
+def test_no_traced_row_was_measured_otherwise() -> None:
+    found = read(required_data_folder())
+    assert [row.id for row in found.rows if measured_otherwise(row)] == []
+    group_norm = [number for number, key in enumerate(found.table.classes) if key[0] == "group_norm"]
+    normed = set(found.of_case[[number in group_norm for number in found.table.class_of]].tolist())
+    assert [r.id for r, case in zip(found.rows, found.case, strict=True) if is_forward(r) and case in normed] == []

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from precision_time.capture.captured_model import capture_model
 from precision_time.errors import JobError
+from precision_time.job import Job
+from precision_time.timing.operators import WorkOptions, works
 from precision_time.zoo.tables.vision import ENTRIES
 from precision_time.zoo.workload import Workload, ZooEntry
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
+
+from precision_time.zoo.models.operators import focal_loss  # noqa: E402
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 PUBLISHED = [entry for entry in ENTRIES if entry.parameters]
@@ -145,6 +150,48 @@ def test_old_names_of_timm_and_other_image_sizes(name: str, size: int) -> None:
     with torch.device("meta"):
         workload = build_timm({"name": name}, {"batch_size": 2, "image_size": size})
     step(workload)
+
+
+def test_old_names_that_timm_takes_for_a_smaller_network() -> None:
+    pytest.importorskip("timm")
+    from precision_time.zoo.models.torchvision_models import build_timm
+
+    with torch.device("meta"):
+        workloads = [build_timm({"name": f"ig_resnext101_32x{n}d"}, {"batch_size": 1}) for n in (8, 16, 32)]
+    assert [count(workload) for workload in workloads] == [88_791_336, 194_026_792, 468_530_472]
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_focal_loss_is_that_of_torchvision(gradient: bool) -> None:
+    from torchvision.ops import sigmoid_focal_loss
+
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(2, 7, 5, generator=generator, requires_grad=True)
+    classes = torch.tensor([[0, 4, -1, -2, 3, -1, 1], [-1, -1, -2, 2, 2, -1, 0]])
+    target = torch.nn.functional.one_hot(classes.clamp(min=0), 5).float() * (classes >= 0).unsqueeze(-1)
+    expected = (sigmoid_focal_loss(logits, target) * (classes > -2).unsqueeze(-1)).sum(dim=(1, 2))
+    found = focal_loss(logits, classes)
+    if gradient:
+        found, expected = (torch.autograd.grad(loss.sum(), logits)[0] for loss in (found, expected))
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_focal_loss_is_one_kernel_each_way() -> None:
+    """Logits in half precision are read and their gradient is written, 4 bytes; then it is scaled, 4 more."""
+    job = Job(model="retinanet-resnext50", precision="amp-fp16", batch_size=2, memory_format="nhwc")
+    graph = capture_model(job).graph
+    forward, backward = (kind for kind in graph.kinds if kind.name.startswith("pt.focal_loss"))
+    logits = 2 * 120_087 * 264
+    assert forward.inputs[0].numel == forward.outputs[1].numel == backward.outputs[0].numel == logits
+    read_and_written = sum(w.bytes for kind in (forward, backward) for w in works(kind, WorkOptions()) or [])
+    assert read_and_written == pytest.approx(8 * logits, rel=0.01)
+
+
+def test_a_scripted_model_fuses_in_every_execution_mode() -> None:
+    jobs = [Job(model="retinanet-resnext50", batch_size=2, execution=mode) for mode in ("eager", "torchscript")]
+    eager, scripted = (capture_model(job).graph for job in jobs)
+    assert eager.kinds == scripted.kinds
+    assert any(kind.name == "pt.fused_pointwise" for kind in eager.kinds)
 
 
 def test_the_tag_of_a_timm_model_decides_its_classes() -> None:

@@ -243,7 +243,7 @@ def _graph(model: _Model, job: Job, precision: Precision, device_type: str, trai
             tuple(sorted(model.sizes.items())),
             precision,
             attention,
-            job.execution if job.execution in FUSING else "eager",
+            job.execution if job.execution in FUSING else "torchscript" if model.entry.scripted else "eager",
             rules,
             last,
             "mxnet" if job.framework == "mxnet" and last else "",

@@ -1,4 +1,5 @@
-"""Operators for kernels of mixtures of experts (grouped products, permutation of tokens) and the scan of Mamba layers.
+"""Operators for kernels of mixtures of experts (grouped products, permutation of tokens), the scan of Mamba layers and
+focal loss.
 
 They are defined as in `fused`. Products with one weight per expert are one launch (torch's `_grouped_mm`, Transformer
 Engine's GroupedLinear); routing is assumed balanced, so every expert has the mean number of rows. Tokens are permuted
@@ -26,6 +27,9 @@ _library.define(
     "state_scan_backward(Tensor grad, Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c,"
     " Tensor skip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
+# As apex.contrib.focal_loss: the gradient before its factor is written together with the loss.
+_library.define("focal_loss_forward(Tensor logits, Tensor classes) -> (Tensor, Tensor)")
+_library.define("focal_loss_backward(Tensor grad, Tensor partial) -> Tensor")
 
 
 def _grouped_mm(x: Any, weight: Any, bias: Any) -> Any:
@@ -56,6 +60,14 @@ def _state_scan_backward(grad: Any, *saved: Any) -> Any:
     return tuple(y.new_empty(y.shape) for y in saved)
 
 
+def _focal_loss_forward(logits: Any, classes: Any) -> Any:
+    return logits.new_empty(logits.shape[0], dtype=torch.float32), torch.empty_like(logits)
+
+
+def _focal_loss_backward(grad: Any, partial: Any) -> Any:
+    return torch.empty_like(partial)
+
+
 for _shape in (
     _grouped_mm,
     _grouped_mm_weight,
@@ -64,6 +76,8 @@ for _shape in (
     _combine_backward,
     _state_scan_forward,
     _state_scan_backward,
+    _focal_loss_forward,
+    _focal_loss_backward,
 ):
     _library.impl(_shape.__name__.removeprefix("_"), _shape, "Meta")
 
@@ -120,6 +134,18 @@ class _StateScan(torch.autograd.Function):
         return torch.ops.precision_time.state_scan_backward(grad, *ctx.saved_tensors)
 
 
+class _FocalLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Any, classes: Any) -> Any:
+        loss, partial = torch.ops.precision_time.focal_loss_forward(logits, classes)
+        ctx.save_for_backward(partial)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return torch.ops.precision_time.focal_loss_backward(grad, *ctx.saved_tensors), None
+
+
 def grouped_linear(x: Any, weight: Any, bias: Any, _ends: Any) -> Any:
     return _GroupedLinear.apply(x, weight, bias)
 
@@ -136,10 +162,15 @@ def state_scan(*args: Any) -> Any:
     return _StateScan.apply(*args)
 
 
+def focal_loss(logits: Any, classes: Any) -> Any:
+    return _FocalLoss.apply(logits, classes)
+
+
 REPLACEMENTS: dict[str, tuple[Any, bool]] = {
     "grouped_linear": (grouped_linear, True),
     "permute": (permute, False),
     "unpermute": (unpermute, False),
     "state_scan": (state_scan, False),
+    "focal_loss": (focal_loss, False),
 }
 """As `fused.REPLACEMENTS`, of the operators in `zoo.models.operators`."""

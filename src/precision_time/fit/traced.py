@@ -115,6 +115,9 @@ def _traced_model(rows: Sequence[Row]) -> list[_Job]:
     for row in rows:
         if row.job is None:
             continue
+        if reason := measured_otherwise(row):
+            print(f"\n{row.id}: {reason}", file=sys.stderr)
+            continue
         forward = is_forward(row)
         key = f"{forward} {row.job!r}"
         if key not in jobs:
@@ -140,6 +143,8 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     """What the host takes longer to launch than the kernels run is no kernel's time."""
     assert row.job is not None
     cluster, graph = cluster_of(row.job), evaluation_graph(row.job)
+    if row.job.precision_spec.autocast and any(kind.name == "aten.native_group_norm" for kind in graph.kinds):
+        raise DataError(f"{row.model}: timm ran group norm in half precision here (its fast norm), autocast does not")
     options = WorkOptions(row.job.precision_spec.tf32, row.job.memory_format == "nhwc", row.job.slow_groups)
     timed = time_signatures(OpSignatures(graph.kinds), cluster, options, row.job.execution, constants)
     count = Counter(call.kind for call in graph.calls if call.phase is Phase.FORWARD)
@@ -147,6 +152,32 @@ def _forward_pass(row: Row, constants: StepConstants) -> _Job:
     calls = per_kind[timed.works.owner]
     host_s, device_s = float(timed.host_kind_s @ per_kind), float(timed.work_s @ calls)
     return _Job(_work_columns(timed.works.table, calls), max(host_s - device_s, 0.0), cluster.gpu.name, [])
+
+
+_REPARAMETERISED = (
+    "efficientvit_m", "fastvit", "levit", "mobileclip", "mobileone", "repghost", "repvgg", "repvit", "tiny_vit",
+)  # fmt: skip
+_MEASURED_OTHERWISE = {
+    "ecaresnext50t_32x4d": "was measured with 26 layers (as long as ecaresnext26t_32x4d); today's timm has 50",
+    "ig_resnext101_32x48d": "is resnext101_32x8d in today's timm",
+}
+"""Start of a timm name -> why its rows cannot be reproduced with today's library."""
+
+
+def measured_otherwise(row: Row) -> str:
+    """Why what was measured is not what today's library runs under that name; empty where it is."""
+    name = row.model.removeprefix("timm:")
+    if name == row.model:
+        return ""
+    for start, reason in _MEASURED_OTHERWISE.items():
+        if name.startswith(start):
+            return f"{row.model} {reason}"
+    version = row.job.torch or "" if row.job is not None else ""
+    if version.startswith("1.") and (name.startswith("tresnet") or "iabn" in name):
+        return f"{row.model} was measured with InPlaceABN, for which timm has batch norm since PyTorch 2.0"
+    if is_forward(row) and version == "2.9" and name.startswith(_REPARAMETERISED):
+        return f"{row.model} was measured with its branches fused (timm's reparameterize_model)"
+    return ""
 
 
 def is_forward(row: Row) -> bool:

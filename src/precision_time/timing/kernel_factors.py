@@ -33,6 +33,9 @@ FILE = "kernel_factors.json"
 COMMON, OF_ARCHITECTURE, OF_SIZE, OF_HELPERS = 0.15, 0.5, 0.2, 0.6
 """Prior standard deviations of convolutions: of what all share, of an architecture, of a curve at a knot, of layout
 transposes. Chosen among half to three times their values by errors of families held out."""
+OF_SIZE_NHWC = 0.5
+"""Of a curve of grouped and depthwise convolutions in NHWC, for which libraries have fast kernels of a few widths and
+filters and slow ones of all others."""
 MEMORY_SHARE = 0.7
 """Of these, for the memory time of a convolution."""
 _PRODUCTS, _STREAMS = frozenset({"matmul", "rnn"}), frozenset({"pointwise", "cast", "copy"})
@@ -47,14 +50,15 @@ AXES: Mapping[str, Array] = {
     "inputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
     "outputs": np.array([0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]),
     "taps": np.log2([1.0, 3.0, 9.0, 25.0, 49.0, 121.0]),
-    "positions": np.array([4.0, 6.0, 8.0, 10.0, 12.0, 14.0]),
+    "positions": np.array([4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0]),
     "stride": np.array([0.0, 2.0, 4.0]),
     "groups": np.array([1.0, 3.0, 5.0, 6.0, 8.0, 10.0]),
-    "odd": np.array([0.0, 1.0]),
+    "input_alignment": np.array([0.0, 1.0, 2.0, 3.0]),
+    "output_alignment": np.array([0.0, 1.0, 2.0, 3.0]),
 }
-"""Knots of the curves: log2 of channels per group, taps, positions of an image, product of strides and groups; and
-whether a number of channels is no multiple of 8, which tensor cores need. Outside the knots the value at the edge
-holds."""
+"""Knots of the curves: log2 of channels per group, taps, positions of an image, product of strides and groups; and how
+far channels are from whole 16 bytes, which tensor cores load at once: how often their number must be doubled (0 below
+8 channels, which the first curves tell apart). Outside the knots the value at the edge holds."""
 _STARTS = dict(zip(AXES, np.cumsum([0, *(len(knots) for knots in AXES.values())]).tolist(), strict=False))
 _CURVES = sum(len(knots) for knots in AXES.values())
 _WIDTH = 1 + _CURVES
@@ -169,7 +173,8 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     if part == HELPING or of.family not in CONVOLUTIONS:
         return
     kind = {CONV_DEPTHWISE: "depthwise", CONV_GROUPED: "grouped"}.get(of.family, "dense")
-    width = OF_SIZE * (MEMORY_SHARE if part == MEMORY else 1.0)
+    size = OF_SIZE if kind == "dense" or of.layout == "nchw" else OF_SIZE_NHWC
+    width = size * (MEMORY_SHARE if part == MEMORY else 1.0)
     label = f"{kind}|{of.layout}|{of.unit}"
     for axis in ("inputs", "outputs", "taps", "positions", "stride"):
         yield label, axis, width
@@ -177,7 +182,8 @@ def curves(part: str, of: KernelClass) -> Iterator[tuple[str, str, float]]:
     if kind == "grouped":
         yield label, "groups", width
     if kind != "depthwise" and of.unit == "half":
-        yield label, "odd", width
+        yield label, "input_alignment", width
+        yield label, "output_alignment", width
 
 
 class Columns(Protocol):
@@ -200,9 +206,16 @@ def sizes(table: Columns, at: Any, directions: NDArray[np.str_]) -> dict[str, Ar
     forward, dgrad = directions == "fwd", directions == "dgrad"
     inputs = np.where(forward, depth / taps, np.where(dgrad, columns, columns / taps))
     outputs = np.where(forward, columns, np.where(dgrad, np.maximum(depth / taps * stride, 1.0), rows))
-    odd = (np.round(inputs) % 8 != 0) | (np.round(outputs) % 8 != 0)
-    raw = (inputs, outputs, taps, positions, stride, groups)
-    return dict(zip(AXES, (*(np.log2(np.maximum(each, 1.0)) for each in raw), odd.astype(np.float64)), strict=True))
+    logs = (np.log2(np.maximum(each, 1.0)) for each in (inputs, outputs, taps, positions, stride, groups))
+    whole = np.array([4 if kind == "tf32" else 8 for *_, kind in table.classes])[table.class_of[at]]
+    return dict(zip(AXES, (*logs, _doublings(inputs, whole), _doublings(outputs, whole)), strict=True))
+
+
+def _doublings(channels: Array, whole: NDArray[np.intp]) -> Array:
+    """How often numbers of channels must be doubled to be multiples of `whole`, which is 4 or 8."""
+    count = np.round(channels)
+    found = [count * factor % whole != 0 for factor in (1, 2, 4)]
+    return np.where(count < 8, 0.0, np.sum(found, axis=0, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

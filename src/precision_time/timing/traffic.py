@@ -207,6 +207,13 @@ def _combine_backward(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("gather", read, written, dtype=kind.outputs[0].dtype, variant="bwd")]
 
 
+@register("pt.focal_loss_forward", "pt.focal_loss_backward")
+def _focal_loss(kind: OpSignature, _options: WorkOptions) -> list[Work]:
+    variant = "bwd" if kind.name.endswith("backward") else "fwd"
+    read, written = nbytes(kind.inputs), nbytes(kind.outputs)
+    return [memory_work("pointwise", read, written, dtype=kind.outputs[-1].dtype, variant=variant)]
+
+
 @register("pt.grouped_sum")
 def _grouped_sum(kind: OpSignature, _options: WorkOptions) -> list[Work]:
     return [memory_work("reduction", nbytes(kind.inputs), nbytes(kind.outputs), dtype=kind.inputs[0].dtype)]

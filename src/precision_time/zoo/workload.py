@@ -91,6 +91,8 @@ class ZooEntry:
     samples_unit: str = "samples"
     varies: float = 0.0
     """Half the range of padded lengths of batches, as a share of the middle."""
+    scripted: bool = False
+    """Whether published runs script the model, so that pointwise chains are one kernel in every execution mode."""
     own_formats: bool = False
     """Whether published runs with images channels last have kernels of their own for that format, beside convolutions,
     so that none of the copies is made that PyTorch makes there."""

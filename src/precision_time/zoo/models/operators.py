@@ -1,8 +1,8 @@
-"""Operators of experts, windowed attention and state spaces that torch has not.
+"""Operators of experts, windowed attention, state spaces and detection that torch has not.
 
 Each is a composition of torch's operators, so that a model runs on any device. Capture replaces it by the kernel that
 training frameworks run (see `capture.intercept`): grouped products (cuBLAS, CUTLASS), Transformer Engine's permutation
-kernels, flash attention with a window, Mamba's chunked scan.
+kernels, flash attention with a window, Mamba's chunked scan, apex's focal loss.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _library.define(
 _library.define(
     "state_scan(Tensor values, Tensor steps, Tensor step_bias, Tensor decay, Tensor b, Tensor c, Tensor skip) -> Tensor"
 )
+_library.define("focal_loss(Tensor logits, Tensor classes) -> Tensor")
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor) -> Tensor:
@@ -84,14 +85,31 @@ def _state_scan(
     return y.to(x.dtype)
 
 
+def _focal_loss(logits: Tensor, classes: Tensor) -> Tensor:
+    """Sum of the sigmoid focal losses of every image (alpha 0.25, gamma 2; Lin et al. 2017, arXiv:1708.02002).
+
+    logits (images, anchors, classes); classes (images, anchors) is -1 for the background, -2 for what does not count.
+    """
+    positive = (classes >= 0).unsqueeze(-1).to(logits.dtype)
+    target = torch.zeros_like(logits).scatter_(2, classes.clamp(min=0).unsqueeze(-1), positive)
+    chance = logits.sigmoid()
+    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    right = chance * target + (1 - chance) * (1 - target)
+    weight = 0.25 * target + 0.75 * (1 - target)
+    losses: Tensor = weight * entropy * (1 - right) ** 2
+    return (losses * (classes > -2).unsqueeze(-1)).sum(dim=(1, 2), dtype=torch.float32)
+
+
 _library.impl("grouped_linear", _grouped_linear, "CompositeImplicitAutograd")
 _library.impl("permute", _permute, "CompositeImplicitAutograd")
 _library.impl("unpermute", _unpermute, "CompositeImplicitAutograd")
 _library.impl("window_attention", _window_attention, "CompositeImplicitAutograd")
 _library.impl("state_scan", _state_scan, "CompositeImplicitAutograd")
+_library.impl("focal_loss", _focal_loss, "CompositeImplicitAutograd")
 
 grouped_linear = torch.ops.precision_time.grouped_linear
 permute = torch.ops.precision_time.permute
 unpermute = torch.ops.precision_time.unpermute
 window_attention = torch.ops.precision_time.window_attention
 state_scan = torch.ops.precision_time.state_scan
+focal_loss = torch.ops.precision_time.focal_loss

@@ -1,9 +1,10 @@
 """RetinaNet on ResNeXt-50 32x4d, the single-stage detector of MLPerf training 2.0 and later.
 
 Lin et al. 2017 (arXiv:1708.02002) as in the MLPerf reference: frozen batch norm, stem and first stage
-frozen, P3..P7. Batch norm is one kernel in the dtype of the images, as the submissions have it. The reference
-loops over the images of a batch in its loss; here the same arithmetic is done on the whole batch at once,
-with masks where it selects rows. Every image has `objects` boxes.
+frozen, P3..P7. Batch norm is one kernel in the dtype of the images, and chains of pointwise operators (batch norm with
+what follows) are one kernel each, as is the focal loss: so the submissions have them. The reference loops over the
+images of a batch in its loss; here the same arithmetic is done on the whole batch at once, with masks where it selects
+rows. Every image has `objects` boxes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from precision_time.zoo.models.operators import focal_loss
 from precision_time.zoo.models.pyramid import (
     FeaturePyramid,
     corner_boxes,
@@ -54,25 +56,15 @@ class RetinaNet(nn.Module):
         return torch.cat(scores, 1), torch.cat(boxes, 1)
 
 
-def focal_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Sigmoid focal loss with alpha 0.25 and gamma 2, per element."""
-    chance = logits.sigmoid()
-    entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-    right = chance * target + (1 - chance) * (1 - target)
-    weight = 0.25 * target + 0.75 * (1 - target)
-    return weight * entropy * (1 - right) ** 2
-
-
 def detection_loss(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     scores, boxes = model(inputs["image"])
     overlap, matched = pairwise_iou(inputs["anchors"], inputs["box"]).max(dim=2)
     positive = (overlap >= 0.5).float()
-    counted = positive + (overlap < 0.4).float()
     count = positive.sum(dim=1).clamp(min=1)
 
     label = inputs["label"].gather(1, matched)
-    target = torch.zeros_like(scores).scatter_(2, label.unsqueeze(-1), positive.unsqueeze(-1).to(scores.dtype))
-    score_loss = (focal_loss(scores, target) * counted.unsqueeze(-1)).sum(dim=(1, 2)) / count
+    classes = torch.where(overlap >= 0.5, label, torch.where(overlap < 0.4, -1, -2))
+    score_loss = focal_loss(scores, classes) / count
 
     wanted = encode(take(inputs["box"], matched), inputs["anchors"])
     distance = F.l1_loss(boxes, wanted, reduction="none") * positive.unsqueeze(-1)

@@ -87,6 +87,13 @@ def build_torchvision(config: Config, sizes: Sizes) -> Workload:
     return labelled(module, image(sizes), dense, config)
 
 
+_OTHERWISE_SMALLER = {
+    "ig_resnext101_32x16d": "resnext101_32x16d.fb_wsl_ig1b_ft_in1k",
+    "ig_resnext101_32x32d": "resnext101_32x32d.fb_wsl_ig1b_ft_in1k",
+}
+"""Old names that timm 1.0.31 takes for resnext101_32x8d, with what they named."""
+
+
 def build_timm(config: Config, sizes: Sizes) -> Workload:
     """`config["name"]` names a model of timm; models of a fixed input get `image_size` as `img_size`."""
     try:
@@ -98,7 +105,7 @@ def build_timm(config: Config, sizes: Sizes) -> Workload:
         raise JobError(f"timm has no model {name}; nearest: {nearest(name, timm.list_models())}")
     options: dict[str, Any] = {"num_classes": int(config["classes"])} if "classes" in config else {}
     # Renamed models keep their old names as aliases of an architecture with a tag, which decides the number of classes.
-    name = timm.models.get_deprecated_models().get(name) or name
+    name = _OTHERWISE_SMALLER.get(name) or timm.models.get_deprecated_models().get(name) or name
     try:
         expected = timm.get_pretrained_cfg(name)
     except RuntimeError:  # the weights of that tag are gone

@@ -96,6 +96,7 @@ _DETECTORS = (
         "retinanet-resnext50", "models.retinanet:build", "retinanet", {"image_size": 800}, "adam",
         "openimages", 16,
         config={"groups": 32, "group_width": 4, "classes": 264, "objects": 8},
+        scripted=True,
     ),
     *(
         ZooEntry(
