@@ -159,6 +159,8 @@ def test_old_names_that_timm_takes_for_a_smaller_network() -> None:
     with torch.device("meta"):
         workloads = [build_timm({"name": f"ig_resnext101_32x{n}d"}, {"batch_size": 1}) for n in (8, 16, 32)]
     assert [count(workload) for workload in workloads] == [88_791_336, 194_026_792, 468_530_472]
+    with pytest.raises(JobError, match="another network under the name ig_resnext101_32x48d"):
+        build_timm({"name": "ig_resnext101_32x48d"}, {"batch_size": 1})
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -103,6 +103,10 @@ def build_timm(config: Config, sizes: Sizes) -> Workload:
     name = str(config["name"])
     if not timm.is_model(name):
         raise JobError(f"timm has no model {name}; nearest: {nearest(name, timm.list_models())}")
+    if name == "ig_resnext101_32x48d":
+        raise JobError(
+            f"timm builds another network under the name {name}, resnext101_32x8d; take ig_resnext101_32x32d"
+        )
     options: dict[str, Any] = {"num_classes": int(config["classes"])} if "classes" in config else {}
     # Renamed models keep their old names as aliases of an architecture with a tag, which decides the number of classes.
     name = _OTHERWISE_SMALLER.get(name) or timm.models.get_deprecated_models().get(name) or name
