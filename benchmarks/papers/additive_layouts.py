@@ -6,13 +6,17 @@ No measured rows of this job are public, so nothing here is judged. Batch and se
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.papers.boosting_claims import PUBLISHED_RANGE
 from benchmarks.papers.every_layout import LayoutForecast, every_layout
 from benchmarks.papers.study import Claim, Table
+from benchmarks.papers.wording import nearest_to
 from precision_time.anchoring import Anchoring
+from precision_time.hardware.catalog import gpu
 from precision_time.job.job import Job
 from precision_time.prediction import predict
 
@@ -125,12 +129,23 @@ def ratio_claim(layouts: Mapping[str, Sequence[Beside]]) -> Claim:
     )
     return Claim(
         f"The precision setting moves training time ({MODEL}, all layouts, predicted)",
-        "by about 2.4x over its minimum (abstract)",
+        f"by about {PUBLISHED_RANGE}x over its minimum (abstract)",
         text or "only one precision predicted",
         None,
-        "No measured rows of this job are public. Without matrix units fp32 has a fifteenth of the peak of half "
-        "precision on an H100; "
-        "2.4x is nearer to TF32.",
+        "No measured rows of this job are public." + _peaks(ratios),
+    )
+
+
+def _peaks(ratios: Mapping[str, Sequence[float]]) -> str:
+    """How the peaks of the GPU compare, and which slow precision comes nearest to the published range."""
+    if not ratios:
+        return ""
+    peaks = gpu(GPU).peaks
+    found = ", ".join(f"{peaks['fp16'] / peaks[slow]:.1f} times that of {slow}" for slow in ratios)
+    near = nearest_to(PUBLISHED_RANGE, {slow: statistics.median(values) for slow, values in ratios.items()})
+    return (
+        f" The peak of half precision on {GPU} is {found}. The layouts' median in {near} comes nearest to "
+        f"{PUBLISHED_RANGE}x."
     )
 
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.papers.predictddl_ernest import Protocol
+from benchmarks.papers.predictddl_ernest import Protocol, headline
 from benchmarks.papers.study import Claim, Table
+from benchmarks.papers.wording import order, target, unless
 from precision_time.report.errors import percent
 
 TARGET_RATIO = 3.0
@@ -42,7 +43,10 @@ def readings_table(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> T
             "rows",
             "Ernest",
             "PredictDDL",
-            "ratio",
+            "ratio of means",
+            "P10-P90 over networks",
+            "ratio of medians",
+            "P10-P90 over networks",
             "Ernest's s a network",
             "PredictDDL's s in all",
             "bills equal at networks",
@@ -55,6 +59,9 @@ def readings_table(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> T
                 percent(p.ernest_mape),
                 percent(p.predictddl_mape),
                 f"{p.ratio:.2f}",
+                _range(p.interval()),
+                f"{p.median_ratio:.2f}",
+                _range(p.interval(np.median)),
                 f"{p.ernest_network_s:.1f}" if p.ernest_network_s else "as PredictDDL",
                 f"{p.predictddl_s:.0f}",
                 f"{p.even:.0f}" if np.isfinite(p.even) else "any",
@@ -97,14 +104,20 @@ def amortised_table(protocols: Sequence[Protocol]) -> Table:
 def readings_text(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> str:
     """The three readings with their figures."""
     same, relative, network, job = protocols
+    which, ratio = headline((same, relative))
     return (
         "Equal measurement cost has three readings. (1) Same runs: both know the same "
         f"{same.predictddl_s:.0f} s of runs of other networks, one model of Ernest's for each dataset type, batch and "
-        f"precision; Ernest is off by {same.ratio:.2f} times as much as PredictDDL ({relative.ratio:.2f} fitted in per "
-        f"cent), and the target of {TARGET_RATIO:g} is {_met(same)}. (2) Ernest runs each network itself, for "
+        f"precision; Ernest is off by {same.ratio:.2f} times as much as PredictDDL by mean and {same.median_ratio:.2f} "
+        f"times by median ({relative.ratio:.2f} and {relative.median_ratio:.2f} fitted in per cent, as it was at "
+        "first; the fit was changed to seconds after the real runs were in). The smallest of the four stands for this "
+        f"reading, by a rule fixed in the code: {ratio:.2f} ({which}), and the target of {TARGET_RATIO:g} is "
+        f"{target(ratio, TARGET_RATIO)}. (2) Ernest runs each network itself, for "
         f"{network.ernest_network_s:.1f} s (its design in fp32 at the first batch) or {job.ernest_network_s:.1f} s (of "
-        f"each batch and precision): the ratio is {network.ratio:.2f} or {job.ratio:.2f}, so the target is "
-        f"{_met(network)}; both bills are equal at {network.even:.0f} or {job.even:.0f} networks. (3) Amortised: "
+        f"each batch and precision): the ratio is {network.ratio:.2f} or {job.ratio:.2f} by mean and "
+        f"{network.median_ratio:.2f} or {job.median_ratio:.2f} by median, so the target is "
+        f"{target(min(network.ratio, network.median_ratio), TARGET_RATIO)}; both bills are equal at "
+        f"{network.even:.0f} or {job.even:.0f} networks. (3) Amortised: "
         "PredictDDL's bill is paid once, so with fewer networks than that Ernest is the cheaper, with more PredictDDL "
         "is, at the errors of (2). "
         "Told of the very runs that Ernest makes, which scale its answers for that network, PredictDDL is at "
@@ -118,15 +131,23 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
     """The target on each reading."""
     same, relative, network, job = protocols
     served = SERVED[-1]
+    which, ratio = headline((same, relative))
+    own = order(
+        network.ernest_mape,
+        network.predictddl_mape,
+        "says more about it than all runs of other networks do",
+        "says as much about it as all runs of other networks do",
+        "says less about it than all runs of other networks do",
+    )
     return (
         Claim(
             "mean error of Ernest over PredictDDL's on unseen networks, at equal measurement cost (1: the same runs)",
             f"at least {TARGET_RATIO:g} (target)",
-            f"{same.ratio:.2f} ({percent(same.ernest_mape)} / {percent(same.predictddl_mape)})",
-            same.ratio >= TARGET_RATIO,
-            "Ernest as its authors fit it, in seconds; fitted in per cent it is at "
-            f"{percent(relative.ernest_mape)} and the ratio {relative.ratio:.2f}. It errs because it cannot tell "
-            "networks apart.",
+            f"{ratio:.2f} ({which}, the smallest of mean and median and both fits)",
+            ratio >= TARGET_RATIO,
+            f"By mean {same.ratio:.2f} ({percent(same.ernest_mape)} / {percent(same.predictddl_mape)}) and by median "
+            f"{same.median_ratio:.2f} with Ernest fitted in seconds, {relative.ratio:.2f} and "
+            f"{relative.median_ratio:.2f} in per cent. It has one curve for all networks.",
         ),
         Claim(
             "2: the same where Ernest runs every unseen network itself, and both bills are equal at "
@@ -134,8 +155,9 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
             f"at least {TARGET_RATIO:g} (stricter reading)",
             f"{network.ratio:.2f} ({percent(network.ernest_mape)} / {percent(network.predictddl_mape)})",
             network.ratio >= TARGET_RATIO,
-            "A few short runs of the very network say as much about it as all other networks' do; with runs for every "
-            f"batch and precision Ernest is at {percent(job.ernest_mape)}, for {job.ernest_network_s:.1f} s each.",
+            f"By median {network.median_ratio:.2f}. A design's runs of the very network: Ernest fitted to them {own}; "
+            f"with runs for every batch and precision Ernest is at {percent(job.ernest_mape)}, for "
+            f"{job.ernest_network_s:.1f} s each.",
         ),
         *(
             Claim(
@@ -143,8 +165,10 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
                 f"at least {TARGET_RATIO:g} (stricter reading)",
                 f"{each.ratio:.2f} ({percent(each.ernest_mape)} / {percent(each.predictddl_mape)})",
                 each.ratio >= TARGET_RATIO,
-                "One factor for a network cannot tell its precisions and batches apart, and repeats of a run differ by "
-                "a tenth themselves.",
+                unless(
+                    each.ratio >= TARGET_RATIO,
+                    f"By median {each.median_ratio:.2f}. One factor corrects all rows of a network's key.",
+                ),
             )
             for each in both
         ),
@@ -158,5 +182,5 @@ def readings_claims(protocols: Sequence[Protocol], both: Sequence[Protocol]) -> 
     )
 
 
-def _met(protocol: Protocol) -> str:
-    return "met" if protocol.ratio >= TARGET_RATIO else "missed"
+def _range(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.2f} - {interval[1]:.2f}"
