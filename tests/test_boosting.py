@@ -24,10 +24,10 @@ from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMPUTE, FEATURES, matrix, names, vector
 from precision_time.predictors.interface import MeasuredJob, Predictor
+from precision_time.predictors.kernel_sizes import NAMES
 from precision_time.predictors.published import card_group, grouped_folds, job_group, published_jobs
 from precision_time.predictors.registry import predictor_class
 from precision_time.predictors.residual import BoostingResidual
-from precision_time.predictors.rooflines import Rooflines, fit_rooflines
 from precision_time.predictors.rows import (
     Radii,
     Rows,
@@ -40,7 +40,7 @@ from precision_time.predictors.rows import (
 from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
 
-FEW = Setting(rounds=25, seeds=2)
+FEW = Setting(rounds=80, seeds=2)
 
 
 @pytest.fixture(scope="module")
@@ -143,27 +143,36 @@ def test_a_schedule_has_no_features() -> None:
         facts_of(job)
 
 
-# --- rooflines
+# --- the bound, and sizes of kernels
 
 
-def test_rooflines_find_the_utilisation_of_every_dtype(measured: list[MeasuredJob]) -> None:
-    alone = [m for m in measured if m.job.gpus == 1]
-    facts = [facts_of(m.job) for m in alone]
-    fitted = fit_rooflines(facts, [m.seconds for m in alone], [card_group(m) for m in alone], 0.4)
-    off = [fitted.seconds(f) / m.seconds - 1 for f, m in zip(facts, alone, strict=True)]
-    assert np.abs(off).mean() < 0.05
-    assert Rooflines().seconds(facts[0]) > facts[0].roof_s  # nothing measured: the prior's utilisation
+def test_the_bound_is_the_longer_of_roofline_and_launches(linear: Job) -> None:
+    facts = facts_of(linear)
+    assert facts.roof_s < facts.host_s == facts.bound_s  # one small layer: a launch takes longer than its product
+    large = dataclasses.replace(facts, host_s=facts.roof_s / 2)
+    assert large.bound_s == facts.roof_s
+    assert dataclasses.replace(large, bubble=0.2).bound_s == pytest.approx(facts.roof_s / 0.8)
 
 
-def test_a_group_without_rows_has_the_common_part(measured: list[MeasuredJob]) -> None:
-    alone = [m for m in measured if m.job.gpus == 1]
-    facts = [
-        dataclasses.replace(f, kernels=0.0, host_s=0.0, roofs={k: s for k, s in f.roofs.items() if k[0] != "helpers"})
-        for f in (facts_of(m.job) for m in alone)
-    ]  # nothing but rooflines, all of them at half their speed
-    fitted = fit_rooflines(facts, [2.0 * f.roof_s for f in facts], [m.id for m in alone], 0.1)
-    assert fitted.log_factor("sort", "fp8", "vega") == fitted.theta[":common"]
-    assert fitted.theta[":common"] == pytest.approx(math.log(2), abs=0.02)
+def test_sizes_of_one_linear_layer_by_hand(linear: Job) -> None:
+    """Two products: x w^T is 512 x 1024 by 1024 x 2048, the weight's gradient 2048 x 512 by 512 x 1024."""
+    sizes = facts_of(linear).sizes
+    assert set(sizes) == set(NAMES)
+    assert sizes["matmul.batch"] == 0.0  # log2 of one product
+    assert sizes["matmul.m"] + sizes["matmul.n"] + sizes["matmul.k"] == pytest.approx(30.0)  # 2^9 x 2^10 x 2^11
+    assert sizes["matmul.k"] == pytest.approx(9.5)  # 1024 and 512, of equal seconds
+    facts = facts_of(linear)
+    assert sizes["matmul.compute"] == pytest.approx(facts.roofs["matmul", "fp32"] / facts.roof_s)
+    assert sizes["matmul.narrow"] == 0.0
+    assert not any(value for name, value in sizes.items() if name.startswith("conv"))
+
+
+def test_sizes_of_convolutions_weigh_by_seconds() -> None:
+    sizes = facts_of(Job("resnet50", precision="fp32", gpu="v100-16gb-sxm", batch_size=32)).sizes
+    assert 0.0 < sizes["conv.taps"] < math.log2(49)
+    assert 0.0 < sizes["conv.strided"] < 0.5
+    depthwise = facts_of(Job("efficientnet-b0", precision="fp32", gpu="v100-16gb-sxm", batch_size=32)).sizes
+    assert depthwise["conv.narrow"] > sizes["conv.narrow"]
 
 
 # --- folds and their rows

@@ -17,7 +17,6 @@ from precision_time.predictors.boosting import Boosting
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.residual import BoostingResidual
-from precision_time.predictors.rooflines import POWER, Rooflines
 from precision_time.predictors.runs import read_runs
 from precision_time.predictors.simulator import BlindSimulator, Simulator
 from precision_time.predictors.trees import Setting
@@ -57,12 +56,10 @@ def test_a_device_calibrated_anew_is_counted_anew(here: Job) -> None:
 
 
 def test_host_and_kernels_take_turns_on_a_cpu(here: Job) -> None:
-    facts = dataclasses.replace(facts_of(here), host_s=2.0, kernels=0.0)
-    theta = {":common": 0.0}
-    device = facts.roof_s + sum(s for (group, _), s in facts.roofs.items() if group == "helpers")
-    assert Rooflines(theta).seconds(facts) == pytest.approx(device + 2.0)
+    facts = dataclasses.replace(facts_of(here), host_s=2.0)
+    assert facts.bound_s == pytest.approx(facts.roof_s + 2.0)
     gpu = dataclasses.replace(facts, cluster=facts_of(Job("resnet50", gpu="v100-16gb-sxm")).cluster)
-    assert Rooflines(theta).seconds(gpu) == pytest.approx((device**POWER + 2.0**POWER) ** (1 / POWER))
+    assert gpu.bound_s == pytest.approx(max(facts.roof_s, 2.0))
 
 
 def jobs_here(here: Job) -> list[MeasuredJob]:

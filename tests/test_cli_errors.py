@@ -84,7 +84,7 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "verify")) == sorted([*VERIFY_FLAGS, "--allow-code"])
     assert flags_of(parser, "fit") == ["--help", "--tables", "--measured", "--report", "--json"]
     assert sorted(flags_of(parser, "train")) == sorted(
-        ["--help", "--tables", "--real-runs", "--output", "--json", "--allow-code"]
+        ["--help", "--tables", "--real-runs", "--rows", "--output", "--json", "--allow-code"]
     )
     assert flags_of(parser, "reproduce") == ["--help", "--json"]  # moved to the repository
     assert flags_of(parser, "zoo") == ["--help", "--json"]

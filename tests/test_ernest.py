@@ -163,11 +163,33 @@ def test_predictions_of_a_job_it_was_run_for() -> None:
     found = model.predict(job(10_000, 16))
     assert found.seconds == pytest.approx(3.0 + 200.0 / 16 + 8.0 + math.log(16), rel=1e-6)
     assert found.p10_s < found.seconds < found.p90_s
-    assert "Extrapolated" in found.notes[0]
-    assert not model.predict(job(5_000, 8)).notes
+    assert found.notes == ("extrapolated from 16 runs on 1 to 8 GPUs and 0.1 to 1 of the data",)
+    assert model.predict(job(5_000, 8)).notes[0].startswith("interpolated from 16 runs")
     spent = model.cost()
     assert spent.runs == len(GRID)
     assert spent.measured_s == pytest.approx(sum(r.cost_s for r in measured(theta, GRID)))
+
+
+def steps(*runs: tuple[int, int, float], **words: object) -> list[MeasuredJob]:
+    """Single steps of (GPUs, batch of a rank, seconds)."""
+    given: dict[str, object] = {"precision": "fp32", "gpu": "t4", **words}
+    return [
+        MeasuredJob(f"{gpus}-{batch}", Job("resnet50", gpus=gpus, batch_size=batch, **given), seconds, "resnet")  # type: ignore[arg-type]
+        for gpus, batch, seconds in runs
+    ]
+
+
+def test_published_steps_of_a_model_on_a_gpu_are_one_curve() -> None:
+    """t = 0.1 + 0.01 s / m: 16 samples of a rank take 0.26 s on any number of GPUs, and a run as often as it steps."""
+    model = Ernest(per_step=True)
+    other = steps((1, 8, 9.0), gpu="l4")
+    model.fit([*steps((1, 8, 0.18), (1, 32, 0.42), (2, 8, 0.18), optimizer="adam"), *other])
+    asked = steps((4, 16, 0.0))[0].job
+    assert model.predict(asked).seconds == pytest.approx(0.26, rel=1e-6)
+    assert model.predict(asked.replace(run={"samples": 64 * 10})).seconds == pytest.approx(2.6, rel=1e-6)
+    assert model.predict(asked).notes == ("extrapolated from 3 runs on 1 to 2 GPUs and 8 to 32 samples of a step",)
+    with pytest.raises(PredictorError, match=r"resnet50 in fp32 on l4.*of this model it has t4 in fp32"):
+        model.predict(other[0].job)  # a single run says nothing of how time grows
 
 
 @pytest.mark.parametrize(

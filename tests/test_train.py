@@ -13,7 +13,7 @@ import pytest
 from precision_time.cli.main import main
 from precision_time.errors import MissingExtraError, PredictorError
 from precision_time.job import Job
-from precision_time.predictors import registry, store
+from precision_time.predictors import registry
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, global_batch_size, steps_of
 from precision_time.predictors.registry import predictor_class
 
@@ -43,6 +43,9 @@ class Mean:
         found.seconds = json.loads((folder / "mean.json").read_text())
         return found
 
+    def held_out(self) -> dict[str, float]:
+        return {"job": 0.125}
+
     def cost(self) -> Cost:
         return Cost(len(self.seen), sum(m.cost_s for m in self.seen), 0.0)
 
@@ -53,7 +56,6 @@ def mean(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Mean = Mean  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "precision_time.predictors.mean", module)
     monkeypatch.setitem(registry.PREDICTORS, "mean", "mean:Mean")
-    monkeypatch.setitem(store.LEARNS_FROM, "mean", ("runs",))
 
 
 # --- the interface
@@ -114,6 +116,8 @@ def test_train_then_predict(mean: None, tmp_path: Path, capsys: pytest.CaptureFi
     assert "run of 10 steps" in text
     assert "25%" in text
     assert "a mean" in text
+    assert "published rows" in text
+    assert "mean error held out, by job 12.5%" in text
     assert step["steps"] == 1
     assert step["p10_s"] < step["seconds"] == step["step_s"] < step["p90_s"]
 

@@ -136,7 +136,6 @@ def _published(context: Context) -> Section:
             "timing": timing,
             "precision_range": precision_ratios(measured),
             "setting": asdict(setting),
-            "width": whole.learned.width,
         },
     )
 
@@ -269,26 +268,9 @@ def _tables(results: _Results) -> tuple[Table, ...]:
             moves,
             left=2,
         ),
-        Table(
-            "Roofline over fitted seconds, which boosting starts from, trained on all rows",
-            ("kernels", "dtype class", "share, %"),
-            _utilisations(results.whole),
-            left=2,
-        ),
         Table("Features", ("name", "unit", "monotone", "what"), features, left=4),
         Table("Seconds of a call on this machine", ("call", "median, ms"), calls),
     )
-
-
-def _utilisations(whole: Boosting) -> tuple[tuple[str, str, str], ...]:
-    """One over exp(theta), of every group and class, without the parts of architectures."""
-    rooflines = whole.learned.compute.rooflines
-    rows = []
-    for name in sorted(rooflines.theta):
-        if name.count("|") == 1:
-            group, _, kind = name.partition("|")
-            rows.append((group, kind, f"{100 * np.exp(-rooflines.log_factor(group, kind, '')):.0f}"))
-    return tuple(rows)
 
 
 def _figures(results: _Results, curve: Sequence[tuple[float, float]]) -> tuple[Figure, ...]:

@@ -30,12 +30,11 @@ def method() -> tuple[str, ...]:
         "precisions, batches, accumulations, memory formats and optimizers stays in one fold: a group is model, its "
         "configuration and input, GPU, system, number of GPUs and nodes, and layout. By model and GPU is stricter: the "
         "same model on the same GPU with another number of GPUs stays in the fold too.",
-        "Compute starts from rooflines over utilisations that are fitted with partial pooling, and trees learn what "
-        "these leave; communication learns what rows of several GPUs take beyond the compute predicted for them out of "
-        "fold; the aggregator is trained on out-of-fold outputs of both. The trees' setting was fixed beforehand and "
-        "not tuned; the one prior width is chosen inside the training rows, by leaving out their families. "
-        "The form of the whole, rooflines before trees and compute fitted again without communication, was chosen with "
-        "held-out errors of these rows in view.",
+        "Compute is trees for the log of seconds over a bound, the larger of roofline and launches; communication "
+        "learns what rows of several GPUs take beyond the compute predicted for them out of fold; the aggregator is "
+        "trained on out-of-fold outputs of both. The form of the whole (the bound beneath the trees, compute fitted "
+        "again without communication), the trees' rounds, leaves and share of features, and the features of kernel "
+        "sizes were chosen with held-out errors of these rows in view.",
         "The simulator and boosting-residual are judged with step factors fitted again without the fold (to rows of "
         "trust A and B), and without anchors.",
         "Its GPUs alone, in the table of blind twins: rows of GPUs on which the twin's own precision was measured, so "
@@ -66,7 +65,7 @@ def findings(large_runs: Runs, runs: Runs, models: Importance) -> tuple[str, ...
             "communication overhead is in no feature."
         )
     best = ", ".join(name for name, _, _ in sorted(models["compute"], key=lambda each: -each[1])[:3])
-    notes.append(f"Beside the rooflines it starts from, boosting of compute relies most on {best} (mean |SHAP|).")
+    notes.append(f"Beside the bound it starts from, boosting of compute relies most on {best} (mean |SHAP|).")
     return tuple(notes)
 
 

@@ -41,7 +41,9 @@ def _predict(parser: Parser, complete: bool) -> None:
         choices=PREDICTORS if complete else None,
         help=f"which predictor: {', '.join(PREDICTORS)} (default simulator)",
     )
-    parser.add_argument("--trained", metavar="FOLDER", help="folder that `train` has written")
+    parser.add_argument(
+        "--trained", metavar="FOLDER", help="folder that `train` has written (default: those that ship)"
+    )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch_size that fits")
     _add_job_flags(parser, complete)
     _add_job_sources(parser)
@@ -196,7 +198,13 @@ def _train(parser: Parser, complete: bool) -> None:
     parser.add_argument(
         "--real-runs",
         metavar="FOLDER",
-        help="real runs that `runs` has made (default: data/small_networks of the repository)",
+        help="train on real runs that `runs` has made, instead of the published steps",
+    )
+    parser.add_argument(
+        "--rows",
+        metavar="FILE.csv",
+        action="append",
+        help="train on measured steps of your own (columns as for evaluate); may be given again",
     )
     parser.add_argument("--output", metavar="FOLDER", help="folder to write (default trained)")
 

@@ -40,7 +40,7 @@ _USAGE = {
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",
     "runs": "[--output FOLDER] [--budget 35min] [--only NETWORK,NETWORK] [--quick] [--on cpu|cuda] ...",
     "verify": "[MODEL|FILE ...] [--precision X,Y] [--gpus 1,2] [--device FILE] [--flag VALUE ...]",
-    "train": "[PREDICTOR ...] [--tables DIR] [--real-runs FOLDER] [--output FOLDER]",
+    "train": "[PREDICTOR ...] [--tables DIR | --rows FILE.csv | --real-runs FOLDER] [--output FOLDER]",
     "reproduce": "(moved: run `make reproduce` in a checkout of the repository)",
     "fit": "[STAGE ...] [--tables DIR] [--measured FOLDER] [--report]",
     "zoo": "[TEXT] [--json]",

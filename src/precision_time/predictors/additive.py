@@ -6,11 +6,12 @@ in a profile of the device. The times come, in this order, from
 1. operators profiled on the machine at hand (`Additive(budget_s=...)`, see `operator_profile`), or earlier, in a file
    `operators.zip` beside the job's device file;
 2. the points of the job's device file, as `calibrate` measured them, interpolated where none has the shape;
-3. the shipped kernel curves, fitted to kernel benchmarks alone, where the device is not at hand.
+3. the shipped kernel curves, fitted to kernel benchmarks alone (published tables, and folders that `measure` wrote and
+   `fit kernels` took in), for GPUs of the catalog that the benchmarks know.
 
-The notes of a forecast give the share of each source. Measured training times are not used: `fit` takes from measured
-jobs only their devices and operators. The paper gives no interval; ours covers the spread of operator times, not what
-the equations leave out.
+The notes of a forecast give the share of each source, and which kernels the benchmarks know on that GPU. Measured
+training times are not used, so nothing has to be trained: `fit` takes from measured jobs only their operators. The
+paper gives no interval; ours covers the spread of operator times, not what the equations leave out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 
 from precision_time.errors import DataError, PredictorError
 from precision_time.hardware.fabric import Cluster
+from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.placement import catalog_of, cluster_of
@@ -47,7 +49,7 @@ from precision_time.timing.operators import WorkOptions
 from precision_time.timing.signature_times import TimedSignatures, time_signatures
 
 FILE = "additive.json"
-FORMAT = 1
+FORMAT = 2
 _CURVES = StepConstants()
 """Kernel curves without the shipped step factors, which were fitted to whole steps."""
 _MEASURED = SOURCES.index("measured")
@@ -75,7 +77,7 @@ class Added:
 
 
 class Additive:
-    """The predictor. `fit` sets the devices it is for and, with a budget, profiles the operators of its jobs here.
+    """The predictor. With a budget `fit` profiles the operators of its jobs here; without, nothing has to be fitted.
 
     budget_s  seconds of profiling on the machine at hand, for the jobs that run on it (gpu this-cpu or this-gpu of a
               device file that `calibrate` wrote); 0: nothing is run
@@ -98,24 +100,23 @@ class Additive:
         self._beside = beside
         self._budget_s, self._journal, self._report = budget_s, journal, report
         self._ranks, self._threads = ranks, threads
-        self._devices: frozenset[str] = frozenset()
         self._profile = OperatorProfile()
         self._cost = Cost(0, 0.0, 0.0)
         self._uncharged: Sequence[Job] = ()
 
     def fit(self, measured: Sequence[MeasuredJob]) -> None:
-        """Set the devices, and profile the jobs' operators if there is a budget. The jobs' times are not used."""
+        """Profile the jobs' operators if there is a budget. The jobs' times are not used."""
         begin = time.perf_counter()
         self._settle(measured)
         jobs = [self._as_profiled(each.job) for each in measured]
-        self._devices = frozenset(device_key(_where(job).gpu) for job in jobs)
         self._profile = self._profiled(jobs)
         profiled = self._profile
         self._cost = Cost(len(profiled), profiled.spent_s, time.perf_counter() - begin - profiled.now_s)
         self._uncharged = jobs
 
     def predict(self, job: Job) -> Forecast:
-        """Seconds of the job's run or step. Raises `PredictorError` for an unknown device or layout."""
+        """Seconds of the job's run or step. Raises `PredictorError` for a device without operator times, or a layout
+        without equation."""
         added = self.added(job)
         return Forecast.spread(
             steps_of(job) * added.terms.seconds, added.log_spread, notes=tuple(_notes(job, added, self._profile))
@@ -128,14 +129,11 @@ class Additive:
             raise PredictorError("the additive model takes one precision, not a schedule; predict each part by itself")
         cluster = _where(job)
         device = device_key(cluster.gpu)
-        if device not in self._devices:
-            raise PredictorError(
-                f"predictor {self.name} has not been trained for gpu {device}; it knows "
-                f"{', '.join(sorted(self._devices)) or 'none'}: fit it to jobs on that device"
-            )
+        profile = self._profile if self._profile.device == device else OperatorProfile()
+        if not len(profile):
+            _check_known(cluster.gpu)
         compute_peak(cluster.gpu, job.precision_spec.math, "")
         local, timed, options = self._timed(job, cluster)
-        profile = self._profile if self._profile.device == device else OperatorProfile()
         seconds, spread, profiled = _operators(timed, options, profile)
         stages = [float(calls @ seconds) for calls in local.calls]
         busiest = int(np.argmax(stages))
@@ -157,13 +155,12 @@ class Additive:
         )
 
     def save(self, folder: Path) -> None:
-        """Write `additive.json`: devices, cost and profiled points."""
+        """Write `additive.json`: cost and profiled points."""
         make_folder(folder, "folder", parents=True)
         cost = self.cost()
         content = {
             "format": FORMAT,
             "name": self.name,
-            "devices": sorted(self._devices),
             **self._more(),
             "cost": [cost.runs, cost.measured_s, cost.fit_s],
             "profile": self._profile.to_json(),
@@ -181,7 +178,6 @@ class Additive:
                     f"{path} holds predictor {content['name']} in format {content['format']}, not {cls.name}"
                 )
             predictor = cls()
-            predictor._devices = frozenset(content["devices"])
             predictor._cost = Cost(*content["cost"])
             predictor._profile = OperatorProfile.from_json(content["profile"])
             predictor._restore(content)
@@ -202,6 +198,10 @@ class Additive:
             self._uncharged = ()
         return self._cost
 
+    def held_out(self) -> Mapping[str, float]:
+        """Nothing, since no measured time is fitted to."""
+        return {}
+
     def _profiled(self, jobs: Sequence[Job]) -> OperatorProfile:
         """Operators profiled now, or profiles beside the device file of a job; else none."""
         if self._budget_s > 0.0:
@@ -215,7 +215,8 @@ class Additive:
             return profile_operators(here_jobs, self._budget_s, self._journal, self._report, self._ranks, self._threads)
         files = {Path(job.device).with_name(BESIDE) for job in jobs if job.device} if self._beside else set()
         profiles = [OperatorProfile.read(path) for path in sorted(files) if path.is_file()]
-        return next((profile for profile in profiles if profile.device in self._devices), OperatorProfile())
+        devices = {device_key(_where(job).gpu) for job in jobs}
+        return next((profile for profile in profiles if profile.device in devices), OperatorProfile())
 
     def _settle(self, measured: Sequence[MeasuredJob]) -> None:
         """Take other settings from the jobs."""
@@ -296,6 +297,24 @@ def _where(job: Job, alone: bool = False) -> Cluster:
     return catalog_of(job).cluster(job.gpu, 1, node=job.system or job.node) if alone else cluster_of(job)
 
 
+def _check_known(gpu: Gpu) -> None:
+    """Raise `PredictorError` for a device without a calibration that no kernel benchmark knows."""
+    if gpu.calibration is None and not any(_CURVES.kernels.tables(gpu)):
+        raise PredictorError(
+            f"additive has no operator times for gpu {gpu.name}: kernel benchmarks know none of architecture "
+            f"{gpu.arch} (they know {', '.join(_CURVES.kernels.known_devices)}); calibrate the GPU, or choose another "
+            "predictor"
+        )
+
+
+def _known(gpu: Gpu) -> str:
+    """Which kernels the benchmarks know on this GPU."""
+    of_device, pooled = (", ".join(name.replace("|", " ") for name in each) for each in _CURVES.kernels.tables(gpu))
+    known = [f"{of_device} on {gpu.name}"] if of_device else []
+    known += [f"{pooled} on other {gpu.arch} GPUs"] if pooled else []
+    return f"kernel benchmarks know {'; '.join(known)}; other kernels are assumed from these"
+
+
 def _operators(timed: TimedSignatures, options: WorkOptions, profile: OperatorProfile) -> tuple[Any, Any, Any]:
     """Seconds of every operator, the spread of their log, and which are profiled; casts take no time."""
     seconds = timed.kind_s.copy()
@@ -325,7 +344,7 @@ def _notes(job: Job, added: Added, profile: OperatorProfile) -> list[str]:
     shares = ", ".join(f"{share:.0%} {name}" for name, share in added.shares.items())
     notes = [f"operators' times: {shares}"]
     if not {"profiled", "measured", "interpolated"} & set(added.shares):
-        notes.append(f"{job.gpu} has no profile: kernel curves are used")
+        notes.append(_known(_where(job).gpu))
     layout = job.layout_spec
     if layout.pp > 1 and job.grad_accum > 1:
         notes.append(

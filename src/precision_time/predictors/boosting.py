@@ -1,6 +1,6 @@
 """Precision-aware hierarchical gradient boosting: models of compute, of communication, and of their overlap.
 
-    compute        rooflines over fitted utilisations, and trees for the residuals of log(seconds)
+    compute        trees for log(seconds / bound), the bound being the larger of roofline and launches
     communication  trees for log(1 + communication / compute)
     aggregator     trees on out-of-fold outputs of both, for the residual of their sum by precision and overlap
 
@@ -12,7 +12,7 @@ The folds of this inner cross-validation keep a job with all its precisions and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -26,16 +26,13 @@ from precision_time.predictors.blind import Blind, PrecisionAware
 from precision_time.predictors.facts import Facts, facts_of
 from precision_time.predictors.features import COMMUNICATION, COMPUTE, OVERLAP, Feature, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.rooflines import Rooflines, fit_rooflines
-from precision_time.predictors.rows import Indices, Known, Radii, Rows, merged, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, mean_error, merged, out_of_fold
 from precision_time.predictors.simulator import saved_json
 from precision_time.predictors.trees import Setting, Trees, write
 from precision_time.report.write import compact_json
 
 Array = NDArray[np.float64]
 
-WIDTHS = (0.15, 0.25, 0.4)
-"""Prior widths of a kernel family's utilisation to choose from: by leaving out families of the training rows alone."""
 INNER_FOLDS = 4
 FEWEST_OF_ONE_GPU = 30
 """With fewer rows of one GPU compute is first fitted to all rows, as if all communication were hidden."""
@@ -51,17 +48,15 @@ AGGREGATED = (_ADDED, *OVERLAP)
 class Compute:
     """The base predictor for compute."""
 
-    rooflines: Rooflines
     trees: Trees
 
     @classmethod
-    def fit(cls, rows: Rows, log_s: Array, width: float, setting: Setting, seed: int) -> Compute:
-        rooflines = fit_rooflines(rows.facts, np.exp(log_s), rows.experiments, width)
-        left = log_s - _log_rooflines(rooflines, rows.facts)
-        return cls(rooflines, Trees.fit(COMPUTE, matrix(rows.facts, COMPUTE), left, rows.weights, setting, seed))
+    def fit(cls, rows: Rows, log_s: Array, setting: Setting, seed: int) -> Compute:
+        left = log_s - _log_bounds(rows.facts)
+        return cls(Trees.fit(COMPUTE, matrix(rows.facts, COMPUTE), left, rows.weights, setting, seed))
 
     def log_seconds(self, facts: Sequence[Facts]) -> Array:
-        return _log_rooflines(self.rooflines, facts) + self.trees.predict(matrix(facts, COMPUTE))
+        return _log_bounds(facts) + self.trees.predict(matrix(facts, COMPUTE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,18 +98,21 @@ def _aggregated(facts: Sequence[Facts], added: Array) -> Array:
     return np.column_stack([np.expm1(added), matrix(facts, OVERLAP)])
 
 
-def _log_rooflines(rooflines: Rooflines, facts: Sequence[Facts]) -> Array:
-    return np.log([rooflines.seconds(each) for each in facts])
+def _log_bounds(facts: Sequence[Facts]) -> Array:
+    return np.log([each.bound_s for each in facts])
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """The result of a fit: models, prior width of the rooflines, interval widths, and what is known from training."""
+    """The result of a fit: models, interval widths, and what is known from training.
+
+    `held_out` are mean errors as shares, by what was left out.
+    """
 
     compute: Compute
-    width: float
     radii: Radii
     known: Known
+    held_out: Mapping[str, float]
     communication: Communication | None = None
     aggregator: Aggregator | None = None
 
@@ -151,28 +149,26 @@ class Boosting(PrecisionAware, Predictor):
         self._cost = Cost(len(taught), sum(m.cost_s for m in taught), time.perf_counter() - start)
 
     def _learn(self, rows: Rows) -> Learned:
-        width = choose_width(rows)
-        self._progress(1, 5)
         several = rows.several
         if several.sum() < FEWEST_OF_SEVERAL:
             rows = rows.pick(np.flatnonzero(~several))
-            compute = self._compute_out_of_fold(rows, rows.log_s, width, rows.job_folds(INNER_FOLDS, self.seed))
-            return self._learned_of(rows, rows.log_s, width, rows.log_s - compute)
+            compute = self._compute_out_of_fold(rows, rows.log_s, rows.job_folds(INNER_FOLDS, self.seed))
+            return self._learned_of(rows, rows.log_s, rows.log_s - compute)
         folds = rows.job_folds(INNER_FOLDS, self.seed)
         alone = ~several
         if alone.sum() < FEWEST_OF_ONE_GPU or len(set(folds[alone])) < 2:
             alone = np.ones(len(rows), dtype=np.bool_)
-        compute = self._compute_out_of_fold(rows, rows.log_s, width, folds, alone)
-        self._progress(2, 5)
+        compute = self._compute_out_of_fold(rows, rows.log_s, folds, alone)
+        self._progress(1, 4)
         target = rows.log_s - self._added_out_of_fold(rows, compute, folds)
-        compute = self._compute_out_of_fold(rows, target, width, folds)
+        compute = self._compute_out_of_fold(rows, target, folds)
         added = self._added_out_of_fold(rows, compute, folds)
-        self._progress(3, 5)
+        self._progress(2, 4)
         at = np.flatnonzero(several)
         communication = Communication.fit(rows.pick(at), compute[at], self._small, self.seed)
         aggregator = Aggregator.fit(rows.pick(at), compute[at], added[at], self._small, self.seed)
-        self._progress(4, 5)
-        learned = self._learned_of(rows, target, width, rows.log_s - compute - added)
+        self._progress(3, 4)
+        learned = self._learned_of(rows, target, rows.log_s - compute - added)
         return replace(learned, communication=communication, aggregator=aggregator)
 
     @property
@@ -193,32 +189,40 @@ class Boosting(PrecisionAware, Predictor):
         return out_of_fold(folds, held_out)
 
     def _compute_out_of_fold(
-        self, rows: Rows, target: Array, width: float, folds: Indices, usable: NDArray[np.bool_] | None = None
+        self, rows: Rows, target: Array, folds: Indices, usable: NDArray[np.bool_] | None = None
     ) -> Array:
         """log compute seconds of every row by models fitted to the `usable` rows of the other folds."""
 
         def held_out(training: Indices, judged: Indices) -> Array:
             training = training if usable is None else training[usable[training]]
-            fitted = Compute.fit(rows.pick(training), target[training], width, self.setting, self.seed)
+            fitted = Compute.fit(rows.pick(training), target[training], self.setting, self.seed)
             return fitted.log_seconds(rows.pick(judged).facts)
 
         return out_of_fold(folds, held_out)
 
-    def _learned_of(self, rows: Rows, target: Array, width: float, errors: Array) -> Learned:
+    def _learned_of(self, rows: Rows, target: Array, errors: Array) -> Learned:
         """The compute model of all rows and the interval widths.
 
         `target` is log seconds of compute, `errors` are those of held-out rows of other jobs.
         """
-        new_family = self._compute_out_of_fold(rows, target, width, rows.family_folds())
-        same_family = self._compute_out_of_fold(rows, target, width, rows.card_folds(INNER_FOLDS, self.seed))
+        new_family = self._compute_out_of_fold(rows, target, rows.family_folds())
+        same_family = self._compute_out_of_fold(rows, target, rows.card_folds(INNER_FOLDS, self.seed))
         radii = Radii.of(errors, target - same_family, target - new_family, rows.families)
-        final = Compute.fit(rows, target, width, self.setting, self.seed)
-        self._progress(5, 5)
-        return Learned(final, width, radii, rows.known)
+        final = Compute.fit(rows, target, self.setting, self.seed)
+        self._progress(4, 4)
+        held_out = {
+            "job": mean_error(errors),
+            "model on a GPU": mean_error(target - same_family),
+            "family": mean_error(target - new_family),
+        }
+        return Learned(final, radii, rows.known, held_out)
 
     def predict(self, job: Job) -> Forecast:
+        return self.predict_facts(job, facts_of(self._view(job)))
+
+    def predict_facts(self, job: Job, facts: Facts) -> Forecast:
+        """`predict` of a job whose facts are known."""
         learned = self.learned
-        facts = facts_of(self._view(job))
         if facts.ranks > 1 and learned.communication is None:
             raise PredictorError(
                 f"{self.name} was trained on jobs of one GPU, so it cannot predict gpus {facts.ranks}; "
@@ -247,6 +251,9 @@ class Boosting(PrecisionAware, Predictor):
     def cost(self) -> Cost:
         return self._cost
 
+    def held_out(self) -> Mapping[str, float]:
+        return self.learned.held_out
+
     def save(self, folder: Path) -> None:
         learned = self.learned
         models = {"compute": learned.compute.trees}
@@ -255,16 +262,15 @@ class Boosting(PrecisionAware, Predictor):
         content = {
             "predictor": self.name,
             "models": list(models),
-            "rooflines": dict(learned.compute.rooflines.theta),
             "cost": asdict(self._cost),
-            "width": learned.width,
+            "held_out": dict(learned.held_out),
             "radii": asdict(learned.radii),
             "known": learned.known.to_dict(),
             **self._settings(),
         }
         files = {FILE: compact_json(content) + "\n"}
         for name, trees in models.items():
-            files |= trees.texts(name)
+            files |= trees.files(name)
         write(folder, files)
 
     @classmethod
@@ -272,14 +278,14 @@ class Boosting(PrecisionAware, Predictor):
         content = saved_json(folder, FILE, cls.name)
         predictor = cls._from(content)
         count, models = predictor.setting.seeds, content["models"]
-        compute = Compute(Rooflines(content["rooflines"]), Trees.read(folder, "compute", COMPUTE, count))
+        compute = Compute(Trees.read(folder, "compute", COMPUTE, count))
         communication = aggregator = None
         if "communication" in models:
             communication = Communication(Trees.read(folder, "communication", COMMUNICATION, count))
             aggregator = Aggregator(Trees.read(folder, "aggregator", AGGREGATED, count))
         known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
         radii = Radii(**content["radii"])
-        predictor._learned = Learned(compute, content["width"], radii, known, communication, aggregator)
+        predictor._learned = Learned(compute, radii, known, content["held_out"], communication, aggregator)
         predictor._cost = Cost(**content["cost"])
         return predictor
 
@@ -295,24 +301,3 @@ class BlindBoosting(Blind, Boosting):
     """The precision-blind twin: the features of every job are those of one precision."""
 
     name = "boosting-blind"
-
-
-def choose_width(rows: Rows) -> float:
-    """The prior width with the least mean error on families of the training rows that are left out.
-
-    Errors are those of the rooflines alone, on rows of one GPU where there are enough.
-    """
-    alone = np.flatnonzero(~rows.several)
-    if len(alone) >= FEWEST_OF_ONE_GPU:
-        rows = rows.pick(alone)
-    folds = rows.family_folds()
-
-    def off(width: float) -> float:
-        def held_out(training: Indices, judged: Indices) -> Array:
-            some = rows.pick(training)
-            fitted = fit_rooflines(some.facts, np.exp(some.log_s), some.experiments, width)
-            return _log_rooflines(fitted, rows.pick(judged).facts)
-
-        return float(np.average(np.abs(rows.log_s - out_of_fold(folds, held_out)), weights=rows.weights))
-
-    return min(WIDTHS, key=off)

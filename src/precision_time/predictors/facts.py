@@ -18,12 +18,14 @@ from precision_time.bounded_cache import bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Phase
 from precision_time.capture.training_step import training_step
 from precision_time.errors import PredictorError
+from precision_time.fit.traced import family_of
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layout.program import CollectiveOp, StepProgram
 from precision_time.layout.segment import OpSignatures, Segment
 from precision_time.layout.step_program import Options, step_program
 from precision_time.placement import cluster_of
+from precision_time.predictors.kernel_sizes import kernel_sizes
 from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
@@ -39,6 +41,14 @@ Array = NDArray[np.float64]
 
 CLASSES = ("fp64", "fp32", "tf32", "half", "fp8")
 """dtype classes of arithmetic, as kernels know them."""
+_UNITS: Mapping[str, tuple[str, ...]] = {
+    "fp64": ("fp64_matrix", "fp64"),
+    "fp32": ("fp32",),
+    "tf32": ("tf32",),
+    "half": ("fp16", "bf16", "fp16_vector"),
+    "fp8": ("fp8",),
+}
+"""dtype class -> peaks of its matrix products."""
 _FLOATS = ("fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8")
 """Peaks that a training step may come near."""
 _GROUP_OF = {family: group for group, families in GROUPS.items() for family in families}
@@ -52,6 +62,7 @@ class Facts:
 
     roofs             (group of kernels, dtype class) -> seconds at the roofline: per kernel the larger of operations
                       over dense peak and bytes over memory bandwidth; "helpers" are transposes a library may add
+    sizes             sizes of convolutions and products (`kernel_sizes`)
     flops             dtype class -> FLOP
     matrix_flops      FLOP on matrix units, weighted by the peak they have there over the best peak of the device
     bytes, fp32_bytes device memory traffic; what it would be with every number in fp32 and no casts
@@ -65,6 +76,7 @@ class Facts:
     """
 
     roofs: Mapping[tuple[str, str], float]
+    sizes: Mapping[str, float]
     flops: Mapping[str, float]
     matrix_flops: float
     bytes: float
@@ -86,12 +98,26 @@ class Facts:
     micro_steps: int
     cluster: Cluster
     execution: str
+    torch: str | None
     family: str
 
     @property
     def roof_s(self) -> float:
         """Roofline seconds of all kernels, helpers apart."""
         return sum(seconds for (group, _), seconds in self.roofs.items() if group != HELPERS)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of the dtype class with most operations."""
+        kind = max(self.flops, key=lambda name: self.flops[name])
+        return max(self.cluster.gpu.peaks.get(name, 0.0) for name in _UNITS[kind]) or 1.0
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds of compute at the least: roofline or launches, whichever is longer (their sum where the host runs the
+        kernels itself), and the wait of a pipeline's stage."""
+        busy_s = self.roof_s + self.host_s if self.in_turns else max(self.roof_s, self.host_s)
+        return busy_s / (1.0 - self.bubble)
 
     @property
     def ranks(self) -> int:
@@ -178,7 +204,7 @@ def _count(job: Job) -> Facts:
 def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Facts:
     works = kind_works(step.kinds, options)
     phases = _calls(step.kinds, step.runs)
-    roof_s = _roofline_seconds(works, cluster)
+    compute_s, roof_s = _roofline_seconds(works, cluster)
     total, cast, unscale = phases.sum(axis=1), works.is_cast, phases[:, Phase.UNSCALE]
     nbytes = total * works.nbytes
     flops, matrix_flops = _flops(works, total, cluster)
@@ -186,6 +212,7 @@ def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Fac
     per_kind = np.bincount(works.owner, weights=roof_s, minlength=len(step.kinds))
     return Facts(
         roofs=_roofs(works, total, roof_s, cluster),
+        sizes=kernel_sizes(works.table, total[works.owner], roof_s, compute_s),
         flops=flops,
         matrix_flops=matrix_flops,
         bytes=float(nbytes.sum()),
@@ -207,15 +234,16 @@ def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Fac
         micro_steps=job.grad_accum,
         cluster=cluster,
         execution=job.execution,
-        family=step.family,
+        torch=job.torch,
+        family=family_of(job.model, step.family),
     )
 
 
-def _roofline_seconds(works: KindWorks, cluster: Cluster) -> Array:
-    """Seconds of every kernel at the roofline: the larger of operations over peak and bytes over bandwidth."""
+def _roofline_seconds(works: KindWorks, cluster: Cluster) -> tuple[Array, Array]:
+    """Seconds of every kernel's operations at peak, and at the roofline: the larger of these and of its bytes' time."""
     table, gpu = works.table, cluster.gpu
-    seconds = np.maximum(table.flops / _peaks(works, cluster)[table.class_of], table.bytes / gpu.memory_bytes_per_s)
-    return np.asarray(seconds / cluster.node.clock_factor)
+    compute_s = table.flops / _peaks(works, cluster)[table.class_of] / cluster.node.clock_factor
+    return compute_s, np.maximum(compute_s, table.bytes / gpu.memory_bytes_per_s / cluster.node.clock_factor)
 
 
 def _peaks(works: KindWorks, cluster: Cluster) -> Array:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import bounded
 from precision_time.predictors.facts import CLASSES, Facts
+from precision_time.predictors.kernel_sizes import NAMES
 from precision_time.timing.work import HELPERS
 
 Array = NDArray[np.float64]
@@ -45,6 +46,32 @@ def _share(name: str, *groups: str) -> Feature:
         return sum(s for (group, _), s in facts.roofs.items() if group in groups) / facts.roof_s
 
     return Feature(f"share_{name}", "1", 0, f"roofline seconds in {name} over all", of)
+
+
+def _class_share(group: str, kind: str) -> Feature:
+    def of(facts: Facts) -> float:
+        return facts.roofs.get((group, kind), 0.0) / facts.roof_s
+
+    return Feature(f"share_{group}_{kind}", "1", 0, f"roofline seconds of {group} in {kind} over all", of)
+
+
+def _size(name: str) -> Feature:
+    unit = "1" if name.endswith(("narrow", "compute", "strided")) else "log10 s" if name.endswith("kernel") else "log2"
+    return Feature(name, unit, 0, f"kernel_sizes: {name}", lambda f: f.sizes[name])
+
+
+CLASSED = ("conv.nchw", "conv.nhwc", "conv_1d", "conv_dilated", "depthwise", "grouped", "matmul", "norm", "traffic")
+"""Groups of kernels whose share is told by dtype class."""
+CURRENT_RELEASE = 24.0
+"""`_release` of a job that names no version of PyTorch."""
+
+
+def _release(facts: Facts) -> float:
+    """Minor releases of PyTorch since 1.0; 2.0 followed 1.13."""
+    if facts.torch is None:
+        return CURRENT_RELEASE
+    major, _, minor = facts.torch.partition(".")
+    return float(minor.partition(".")[0] or 0) + (14.0 if major == "2" else 0.0)
 
 
 def _peak(facts: Facts, *names: str) -> float:
@@ -85,23 +112,25 @@ COMPUTE: tuple[Feature, ...] = (
         "log_intensity", "log10 FLOP/byte", 0, "operations over traffic",
         lambda f: _log(sum(f.flops.values()) / max(f.bytes, 1.0)),
     ),
-    _share("matmul", "matmul"),
+    *(_class_share(group, kind) for group in CLASSED for kind in CLASSES if kind != "fp8"),
     _share("attention", "attention"),
-    _share("conv_nchw", "conv.nchw"),
-    _share("conv_nhwc", "conv.nhwc"),
-    _share("conv_other", "conv_1d", "conv_dilated", "depthwise", "grouped"),
     _share("helpers", HELPERS),
-    _share("norm", "norm"),
     _share("indexed", "indexed"),
-    _share("traffic", "traffic"),
     _share("optimizer", "optimizer"),
+    *(_size(name) for name in NAMES),
     Feature("host_share", "1", 0, "seconds of launching over roofline", lambda f: f.host_s / f.roof_s),
     Feature("log_roof_kernel", "log10 s", 0, "roofline seconds of a kernel, mean", _per_kernel),
     Feature("fused", "0 or 1", 0, "pointwise chains fused", _is_fused),
+    Feature("torch", "releases", 0, "minor releases of PyTorch since 1.0", _release),
     # device
     Feature("log_peak_fp32", "log10 FLOP/s", 0, "vector units in fp32", lambda f: _peak(f, "fp32")),
     Feature("log_peak_half", "log10 FLOP/s", 0, "matrix units in half", lambda f: _peak(f, "fp16", "bf16")),
     Feature("log_bandwidth", "log10 byte/s", 0, "device memory", lambda f: _log(f.cluster.gpu.memory_bytes_per_s)),
+    Feature("log_peak", "log10 FLOP/s", 0, "of the dtype class with most operations", lambda f: _log(f.peak)),
+    Feature(
+        "log_balance", "log10 FLOP/byte", 0, "that peak over memory bandwidth",
+        lambda f: _log(f.peak / f.cluster.gpu.memory_bytes_per_s),
+    ),
     # job
     Feature("log_batch", "log10", 0, "samples of a rank and micro-step", lambda f: _log(f.batch)),
     Feature("log_micro_steps", "log10", 0, "micro-steps of a step", lambda f: _log(f.micro_steps)),

@@ -7,14 +7,17 @@ are steps; real runs are passes over a data set.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from precision_time.errors import JobError
 from precision_time.job.datasets import samples_per_epoch
 from precision_time.job.job import Job
+
+if TYPE_CHECKING:
+    from precision_time.predictors.facts import Facts
 
 Z90 = 1.2815515655446004
 """Standard deviations from the median to the ninth decile of a normal distribution."""
@@ -29,6 +32,7 @@ class MeasuredJob:
     family      model family, for leaving out families
     dataset     type of data it trains on ("" where unknown)
     log_spread  standard deviation of log(seconds) between repeats, None where measured once
+    facts       counts of the job's operations where they are known without tracing its model
     """
 
     id: str
@@ -38,6 +42,7 @@ class MeasuredJob:
     dataset: str = ""
     cost_s: float = 0.0
     log_spread: float | None = None
+    facts: Facts | None = field(default=None, compare=False, repr=False)
 
     @property
     def precision(self) -> str:
@@ -97,6 +102,10 @@ class Predictor(Protocol):
     def load(cls, folder: Path) -> Predictor: ...
 
     def cost(self) -> Cost: ...
+
+    def held_out(self) -> Mapping[str, float]:
+        """Mean error as a share on rows that parts of the training rows were fitted without, by what was left out."""
+        ...
 
 
 def steps_of(job: Job) -> float:

@@ -7,19 +7,47 @@ nor judge a predictor.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
+from precision_time.fit.traced import measured_otherwise
 from precision_time.job.code import is_code
 from precision_time.job.fields import Value, format_fields
+from precision_time.measurements.repository import LARGE_STEPS, STEPS
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
+from precision_time.predictors import traced_facts
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.zoo.catalog import ENTRIES
 
 TRUSTED = ("A", "B")
+TABLES = (
+    STEPS,
+    *(STEPS.with_name(name) for name in ("measurements_more.csv", *traced_facts.TABLES)),
+    LARGE_STEPS,
+    LARGE_STEPS.with_name("measurements_llm_more.csv"),
+)
+"""Tables of steps below the data folder: data-parallel ones, then large language models in other layouts."""
+
+
+def all_published(data: Path, *, allow_code: bool = False) -> tuple[MeasuredJob, ...]:
+    """The rows of all tables. Rows whose model torch has to trace have their facts from `traced_facts`; those that it
+    lacks, and those of networks that are others today (`fit.traced.measured_otherwise`), are left out."""
+    found: list[MeasuredJob] = []
+    traced = traced_facts.read(data)
+    for table in TABLES:
+        if table.name not in traced_facts.TABLES:
+            found += published_jobs(data / table, allow_code=allow_code)
+        elif (data / table).is_file():
+            for row in read_table(data / table).rows:
+                columns = traced.get((table.name, row.id))
+                if columns is not None and row.job and row.trust in TRUSTED and not measured_otherwise(row):
+                    known = traced_facts.facts_from(columns, row.job)
+                    found.append(replace(measured_job(row), family=columns["family"], facts=known))
+    return tuple(found)
 
 
 def published_jobs(path: Path, trust: Sequence[str] = TRUSTED, *, allow_code: bool = False) -> tuple[MeasuredJob, ...]:

@@ -11,7 +11,7 @@ because the kernels of that device are measured.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from precision_time.job.job import Job
 from precision_time.predictors.facts import facts_of
 from precision_time.predictors.features import FEATURES, matrix
 from precision_time.predictors.interface import Cost, Forecast, MeasuredJob, Predictor, steps_of
-from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, merged, out_of_fold
+from precision_time.predictors.rows import Indices, Known, Radii, Rows, best_share, mean_error, merged, out_of_fold
 from precision_time.predictors.simulator import Simulator, saved_json
 from precision_time.predictors.trees import Setting, Trees, write
 from precision_time.report.write import compact_json
@@ -47,6 +47,7 @@ class BoostingResidual(Predictor):
         self._trees: Trees | None = None
         self._share = 1.0
         self._radii = Radii(0.0, 0.0, 0.0)
+        self._held_out: Mapping[str, float] = {}
         self._known = Known(*(frozenset[str](),) * 4)
         self._cost = Cost(0, 0.0, 0.0)
 
@@ -75,12 +76,13 @@ class BoostingResidual(Predictor):
             target = errors - moved.get(int(fold), 0.0)  # of a simulator fitted without this fold
             family_errors[judged], family_learned[judged] = target[judged], held_out(target)(training, judged)
         self._share = best_share(family_errors, family_learned, rows.weights)
-        self._radii = Radii.of(
-            errors - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out(errors)),
-            errors - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out(errors)),
-            family_errors - self._share * family_learned,
-            rows.families,
-        )
+        left = {
+            "job": errors - out_of_fold(rows.job_folds(INNER_FOLDS, self.seed), held_out(errors)),
+            "model on a GPU": errors - out_of_fold(rows.card_folds(INNER_FOLDS, self.seed), held_out(errors)),
+            "family": family_errors - self._share * family_learned,
+        }
+        self._radii = Radii.of(left["job"], left["model on a GPU"], left["family"], rows.families)
+        self._held_out = {name: mean_error(each) for name, each in left.items()}
         self._known = rows.known
         self._trees = self._grow(columns, errors, rows.weights)
         self._cost = Cost(len(measured), sum(m.cost_s for m in measured), time.perf_counter() - start)
@@ -105,17 +107,21 @@ class BoostingResidual(Predictor):
     def cost(self) -> Cost:
         return self._cost
 
+    def held_out(self) -> Mapping[str, float]:
+        return self._held_out
+
     def save(self, folder: Path) -> None:
         content = {
             "predictor": self.name,
             "seed": self.seed,
             "setting": asdict(self.setting),
             "share": self._share,
+            "held_out": dict(self._held_out),
             "radii": asdict(self._radii),
             "known": self._known.to_dict(),
             "cost": asdict(self._cost),
         }
-        write(folder, {FILE: compact_json(content) + "\n", **self.trees.texts("residual")})
+        write(folder, {FILE: compact_json(content) + "\n", **self.trees.files("residual")})
         self.simulator.save(folder)
 
     @classmethod
@@ -126,5 +132,5 @@ class BoostingResidual(Predictor):
         predictor._trees = Trees.read(folder, "residual", FEATURES, predictor.setting.seeds)
         predictor._share, predictor._radii = content["share"], Radii(**content["radii"])
         predictor._known = Known(**{name: frozenset(values) for name, values in content["known"].items()})
-        predictor._cost = Cost(**content["cost"])
+        predictor._cost, predictor._held_out = Cost(**content["cost"]), content["held_out"]
         return predictor

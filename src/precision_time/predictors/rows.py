@@ -80,7 +80,7 @@ class Rows:
             )
         return cls(
             tuple(measured),
-            tuple(facts_of(view(each.job)) for each in measured),
+            tuple(_facts(each, view(each.job)) for each in measured),
             np.log([each.seconds / steps_of(each.job) for each in measured]),
             tuple(map(card_group, measured)),
         )
@@ -138,6 +138,11 @@ class Rows:
             return np.array(grouped_folds(self.measured, lambda each: each.family, most), dtype=np.intp)
         known = {name: i for i, name in enumerate(sorted(set(self.families)))}
         return np.array([known[name] for name in self.families], dtype=np.intp)
+
+
+def _facts(measured: MeasuredJob, job: Job) -> Facts:
+    """The facts of the job that the row is taken for, which may be in another precision."""
+    return measured.facts if measured.facts is not None and job is measured.job else facts_of(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +221,12 @@ def out_of_fold(folds: Indices, held_out: Callable[[Indices, Indices], Array]) -
         judged = np.flatnonzero(folds == fold)
         values[judged] = held_out(np.flatnonzero(folds != fold), judged)
     return values
+
+
+def mean_error(errors: Array) -> float:
+    """Mean of |predicted / measured - 1|, of errors log(measured / predicted)."""
+    finite = errors[np.isfinite(errors)]
+    return float(np.mean(np.abs(np.expm1(-finite)))) if len(finite) else 0.0
 
 
 def conformal(errors: Array, coverage: float = 0.8) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -118,6 +118,10 @@ class Simulator(PrecisionAware, Predictor):
         if self.constants is None:
             return float(predict(seen).step.p50)
         return _traced(JobKey.of(seen)).seconds(self.constants)
+
+    def held_out(self) -> Mapping[str, float]:
+        """Nothing: `benchmarks/results/accuracy.md` has the errors of the simulator."""
+        return {}
 
     def cost(self) -> Cost:
         return self._cost

@@ -121,6 +121,15 @@ class KernelModel:
     ) -> None:
         self._book = ParameterBook(fitted=fitted, scales=scales, factors=factors)
 
+    def tables(self, gpu: Device) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """`ParameterBook.tables` of a device."""
+        return self._book.tables(gpu.kernel_name, gpu.arch)
+
+    @property
+    def known_devices(self) -> tuple[str, ...]:
+        """Devices of the kernel tables, as these call them."""
+        return self._book.gpus()
+
     def seconds(self, works: Sequence[Work] | WorkTable, gpu: Device) -> KernelTimes:
         """Seconds of works on one device."""
         table = works if isinstance(works, WorkTable) else WorkTable.from_works(works)

@@ -191,6 +191,19 @@ class ParameterBook:
         self._scales = shipped_scales() if scales is None else scales
         self._found: dict[tuple[str, str], Correction | None] = {}
 
+    def tables(self, kernel_name: str, arch: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Classes of kernels ("matmul|half") in the kernel tables: of this device, and of others of its kind."""
+        of_device = {name for name, devices in self._sets.items() if kernel_name in devices}
+        of_device |= {name for name, devices in self._own.items() if kernel_name in devices}
+        pooled = {name for name, devices in self._sets.items() if f"arch:{arch}" in devices}
+        return tuple(sorted(of_device)), tuple(sorted(pooled - of_device))
+
+    def gpus(self) -> tuple[str, ...]:
+        """Devices of the kernel tables."""
+        return tuple(
+            sorted({name for devices in self._sets.values() for name in devices if not name.startswith("arch:")})
+        )
+
     def resolve(
         self, family: str, variant: str, dtype_class: str, kernel_name: str, arch: str, flops_per_w: float = 0.0
     ) -> Resolved:

@@ -90,6 +90,12 @@ class PredictDDL:
         made._trained = trained
         return made
 
+    def held_out(self) -> Mapping[str, float]:
+        """Mean |log error| of the regressor that was kept, with the network left out, by dataset type."""
+        return {
+            f"network ({name})": dict(each.errors)[each.fitted.setting.label] for name, each in self._trained.items()
+        }
+
     def cost(self) -> Cost:
         kinds = self._trained.values()
         return Cost(sum(k.rows for k in kinds), sum(k.measured_s for k in kinds), sum(k.fit_s for k in kinds))

@@ -1,0 +1,110 @@
+"""Facts of published jobs whose models torch has to trace, so that a predictor is trained in minutes without them.
+
+    python -m precision_time.predictors.traced_facts        # in a clone; needs torch, torchvision and timm
+
+writes `data/traced/facts.parquet`: one line for each row of `TABLES` that can be traced, with the fields of
+`facts.Facts`, columns `roof|GROUP|CLASS` in seconds, `size|NAME` and `flops|CLASS`. Tracing takes 20 minutes of one
+core and goes on where it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.fit.traced import measured_otherwise
+from precision_time.job.job import Job
+from precision_time.measurements.repository import required_data_folder
+from precision_time.measurements.row import Row
+from precision_time.measurements.table import read_table
+from precision_time.placement import cluster_of
+from precision_time.predictors.facts import Facts, facts_of
+
+TABLES = ("torchvision_gpus.csv", "timm_train.csv")
+"""Tables of `published/` whose models torch has to trace."""
+FACTS = Path("traced") / "facts.parquet"
+_PART = Path("traced") / "facts.part"
+"""One line of JSON for each traced row, until all are."""
+_SCALARS = tuple(
+    each.name for each in fields(Facts) if each.name not in ("roofs", "sizes", "flops", "cluster", "torch")
+)
+_ROOF, _SIZE, _FLOPS = "roof", "size", "flops"
+
+
+def run(tables: Path) -> None:
+    """Trace every row and write `FACTS`. Rows that cannot be traced are named on standard error and left out."""
+    import pandas as pd
+
+    part = tables / _PART
+    done = {(line["table"], line["id"]) for line in _lines(part)}
+    left = [(name, row) for name, row in _rows(tables) if (name, row.id) not in done]
+    with part.open("a", encoding="utf-8") as file:
+        for count, (name, row) in enumerate(left, 1):
+            print(f"\rtracing row {count}/{len(left)}", end="", file=sys.stderr)
+            assert row.job is not None
+            try:
+                known = facts_of(row.job)
+            except PrecisionTimeError as error:
+                print(f"\n{row.id}: {error}", file=sys.stderr)
+                continue
+            line = {"id": row.id, "table": name, **_columns(known)}
+            file.write(json.dumps(line) + "\n")
+    table = pd.DataFrame(list(_lines(part))).fillna(0.0)
+    table.to_parquet(tables / FACTS, compression="zstd", index=False)
+    part.unlink()
+    print(f"\n{len(table)} rows -> {tables / FACTS}", file=sys.stderr)
+
+
+def _rows(tables: Path) -> Iterator[tuple[str, Row]]:
+    """Rows of a model follow each other, so that its graph is traced once for each batch and memory format."""
+    for name in TABLES:
+        rows = [row for row in read_table(tables / "published" / name).rows if row.job and not measured_otherwise(row)]
+        for row in sorted(rows, key=lambda row: repr(row.job)):
+            yield name, row
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):  # the last line of a process that was killed may be cut
+                    yield json.loads(line)
+
+
+def _columns(known: Facts) -> dict[str, Any]:
+    columns = {name: getattr(known, name) for name in _SCALARS}
+    columns |= {f"{_ROOF}|{group}|{kind}": seconds for (group, kind), seconds in known.roofs.items()}
+    columns |= {f"{_SIZE}|{name}": size for name, size in known.sizes.items()}
+    return columns | {f"{_FLOPS}|{kind}": count for kind, count in known.flops.items()}
+
+
+def read(tables: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The columns of every traced row, by table and id. Empty where the tables were not traced."""
+    import pandas as pd
+
+    if not (tables / FACTS).is_file():
+        return {}
+    lines = pd.read_parquet(tables / FACTS).to_dict("records")
+    return {(line["table"], line["id"]): line for line in lines}
+
+
+def facts_from(columns: Mapping[str, Any], job: Job) -> Facts:
+    """The facts of the job of a traced row."""
+    parts = {tuple(name.split("|")): value for name, value in columns.items() if "|" in name}
+    return Facts(
+        **{name: columns[name] for name in _SCALARS},
+        roofs={(key[1], key[2]): float(s) for key, s in parts.items() if key[0] == _ROOF and s},
+        sizes={key[1]: float(size) for key, size in parts.items() if key[0] == _SIZE},
+        flops={key[1]: float(count) for key, count in parts.items() if key[0] == _FLOPS},
+        cluster=cluster_of(job),
+        torch=job.torch,
+    )
+
+
+if __name__ == "__main__":
+    run(required_data_folder(sys.argv[1] if len(sys.argv) > 1 else None))
