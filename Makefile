@@ -60,6 +60,7 @@ board: .venv/.dev  ## judge the parameters held out: benchmarks/results/ and the
 reproduce: .venv/.dev  ## train and judge the published predictors: out/reproduction and benchmarks/results/reproduce.md (15 minutes on two cores)
 	$(BIN)/python -m benchmarks.papers
 	cp out/reproduction/report.md benchmarks/results/reproduce.md
+	$(BIN)/python -m benchmarks.papers.claims
 
 gpu-day: .venv/.dev  ## what a GPU is needed for, in 40 minutes, resumable, into out/gpu-day for fit and evaluate
 	$(BIN)/python -m benchmarks.rigs.gpu_day --output out/gpu-day
