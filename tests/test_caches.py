@@ -47,6 +47,7 @@ UNBOUNDED = {
     "measure.tensors._pool": "one entry for each device of the machine",
     "predictors.predictddl.predictor.encoder_of": "two encoders",
     "predictors.predictddl.predictor.embedder_of": "two encoders",
+    "predictors.predictddl.traced.known_networks": "a data file of the repository",
     "reading.yaml_text._loader": "no arguments",
     "shipped._digests": "no arguments",
     "timing.collectives.fitted": "a data file of the package",

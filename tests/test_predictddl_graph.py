@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import networkx
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,20 +16,22 @@ from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.predictors.predictddl.encoder import (
+    WEIGHTS,
     Encoder,
     embed,
     load_encoder,
     random_encoder,
     save_encoder,
-    tensors_of,
+    size_bins,
 )
 from precision_time.predictors.predictddl.network import Network, network_of
-from precision_time.predictors.predictddl.paths import levels, levels_from_the_end, virtual_edges
+from precision_time.predictors.predictddl.paths import levels, levels_from_the_end, path_lengths
 from precision_time.predictors.predictddl.primitives import (
     CHANNEL_BINS,
     CHANNEL_EDGES,
     KERNEL_BINS,
     KERNEL_EDGES,
+    POOLS,
     Primitive,
     channel_bin,
     kernel_bin,
@@ -112,19 +115,17 @@ def acyclic(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 
 @given(acyclic(), st.integers(2, 6))
 @settings(max_examples=60, deadline=None)
-def test_virtual_edges_are_the_shortest_paths_of_networkx(
-    graph: tuple[int, list[tuple[int, int]]], longest: int
-) -> None:
+def test_path_lengths_are_those_of_networkx(graph: tuple[int, list[tuple[int, int]]], longest: int) -> None:
     nodes, edges = graph
     oracle = networkx.DiGraph(edges)
     expected = {
         (a, b): length
         for a, to in networkx.all_pairs_shortest_path_length(oracle, cutoff=longest)
         for b, length in to.items()
-        if length > 1
+        if length
     }
-    pairs, lengths = virtual_edges(nodes, np.array(edges).T, longest)
-    assert {(int(a), int(b)): length for (a, b), length in zip(pairs.T, lengths, strict=True)} == expected
+    lengths = path_lengths(nodes, np.array(edges).T, longest)
+    assert {(int(a), int(b)): int(lengths[b, a]) for b, a in zip(*np.nonzero(lengths), strict=True)} == expected
 
 
 @given(acyclic())
@@ -145,27 +146,24 @@ def test_levels_are_longest_paths_from_both_ends(graph: tuple[int, list[tuple[in
 
 def transparent_encoder() -> Encoder:
     """Width 4, MLP(h) = relu(h), MLP_ve(h) = 2 relu(h), GRU(m, h) = tanh(m + h)."""
-    encoder = Encoder(width=4).eval()
-    one, state = torch.eye(4), encoder.state_dict()
+    arrays = dict(random_encoder(width=4).arrays)
+    one = np.eye(4)
     for name in ("near", "far"):
         for part in (0, 2):
-            state[f"{name}.{part}.weight"] = one * (2.0 if (name, part) == ("far", 2) else 1.0)
-            state[f"{name}.{part}.bias"] = torch.zeros(4)
-    zero = torch.zeros(4, 4)
-    state["gru.weight_ih"] = torch.cat([zero, zero, one])  # reset, update, new
-    state["gru.weight_hh"] = torch.cat([zero, zero, one])
-    state["gru.bias_ih"] = torch.cat([torch.full((4,), 100.0), torch.full((4,), -100.0), torch.zeros(4)])
-    state["gru.bias_hh"] = torch.zeros(12)
-    encoder.load_state_dict(state)
-    return encoder
+            arrays[f"{name}.{part}.weight"] = one * (2.0 if (name, part) == ("far", 2) else 1.0)
+            arrays[f"{name}.{part}.bias"] = np.zeros(4)
+    zero = np.zeros((4, 4))
+    arrays["gru.weight_ih"] = np.concatenate([zero, zero, one])  # reset, update, new
+    arrays["gru.weight_hh"] = np.concatenate([zero, zero, one])
+    arrays["gru.bias_ih"] = np.concatenate([np.full(4, 100.0), np.full(4, -100.0), np.zeros(4)])
+    arrays["gru.bias_hh"] = np.zeros(12)
+    return Encoder(arrays)
 
 
 def test_both_sweeps_over_three_nodes_worked_by_hand() -> None:
     encoder = transparent_encoder()
     chain = network([CONV, BN, ACT], [(0, 1), (1, 2)], [(3, 8, 3, 3), (8, 8, 0, 0), (8, 8, 0, 0)])
-    types = encoder.type_embedding.weight.detach().numpy()
-    channels = encoder.channel_embedding.weight.detach().numpy()
-    kernels = encoder.kernel_embedding.weight.detach().numpy()
+    types, channels, kernels = (encoder.arrays[f"{name}_embedding.weight"] for name in ("type", "channel", "kernel"))
 
     def start(kind: Primitive, i: int, o: int, k: int) -> np.ndarray:
         sizes = (channels[channel_bin(i)], channels[channel_bin(o)], kernels[kernel_bin(k)], kernels[kernel_bin(k)])
@@ -205,26 +203,61 @@ def test_edges_matter_and_so_does_their_direction() -> None:
     assert np.abs(chain - fan).max() > 1e-3
 
 
-def test_networks_side_by_side_in_a_batch_of_torch_geometric_have_their_own_vectors() -> None:
-    from benchmarks.papers import predictddl_pretraining as pretraining
+def test_the_encoder_in_numpy_is_the_one_that_pytorch_trains() -> None:
+    import torch
 
-    encoder, networks = random_encoder(1), random_networks(6, seed=2)
-    made = [pretraining._data(each, torch.zeros(1)) for each in networks]
-    from torch_geometric.data import Batch
+    from benchmarks.papers.predictddl_torch import TorchEncoder, batch_of, graph_of
 
-    with torch.no_grad():
-        together = encoder(Batch.from_data_list(made)).numpy()
-    alone = np.stack([embed(encoder, each) for each in networks])
-    np.testing.assert_allclose(together, alone, atol=1e-5)
+    networks = random_networks(12, seed=2)
+    for encoder in (random_encoder(1), load_encoder()):
+        with torch.no_grad():
+            together = TorchEncoder(encoder)(batch_of([graph_of(each) for each in networks])).numpy()
+        alone = np.stack([embed(encoder, each) for each in networks])
+        np.testing.assert_allclose(together, alone, atol=1e-5)
+        again = TorchEncoder(encoder).encoder()
+        assert all(np.allclose(again.arrays[name], array, atol=1e-6) for name, array in encoder.arrays.items())
 
 
-def test_pretraining_lowers_the_error_on_networks_held_out() -> None:
-    from benchmarks.papers.predictddl_pretraining import pretrain
+def test_pretraining_lowers_the_error_on_networks_held_out_and_goes_on_where_it_stopped(tmp_path) -> None:
+    from benchmarks.papers.predictddl_pretraining import Pool, pretrain, r2_of, started
 
-    networks, held_out = random_networks(48, seed=0), random_networks(16, seed=1)
-    before = pretrain(networks, held_out, epochs=0)
-    after = pretrain(networks, held_out, epochs=6, batch=16, rate=1e-2)
-    assert np.median(after.r2) > np.median(before.r2) + 0.1
+    pool, held_out = Pool.of(random_networks(48, seed=0)), Pool.of(random_networks(16, seed=1))
+    whole = started(pool, 6, 16, 1e-2, 0)
+    before = np.median(r2_of(whole, pool, held_out))
+    pretrain(pool, whole, epochs=6, batch=16, after_epoch=lambda e: whole.save(tmp_path / "at.pt") if e == 3 else None)
+    assert np.median(r2_of(whole, pool, held_out)) > before + 0.1
+    resumed = started(pool, 6, 16, 1e-2, 0)
+    resumed.resume(tmp_path / "at.pt")
+    assert resumed.done == 9
+    pretrain(pool, resumed, epochs=6, batch=16)
+    np.testing.assert_allclose(r2_of(resumed, pool, held_out), r2_of(whole, pool, held_out), atol=1e-4)
+
+
+def test_the_shipped_encoder_tells_flops_and_parameters_of_networks_it_never_saw() -> None:
+    """Its provenance says so; a linear fit on its vectors says most of it again."""
+    with np.load(WEIGHTS, allow_pickle=False) as stored:
+        scores = json.loads(str(stored["provenance"]))["held_out_r2"]
+    assert scores["flops"] > 0.95
+    assert scores["parameters"] > 0.95
+    networks = random_networks(90, seed=11)
+    truth = np.log([each.flops.sum() for each in networks])
+    r2 = []
+    for encoder in (load_encoder(), random_encoder()):
+        x = np.stack([np.append(embed(encoder, each), 1.0) for each in networks])
+        theta = np.linalg.lstsq(x[:60], truth[:60])[0]
+        r2.append(1.0 - ((x[60:] @ theta - truth[60:]) ** 2).sum() / ((truth[60:] - truth[60:].mean()) ** 2).sum())
+    assert r2[0] > max(0.7, r2[1])
+
+
+def test_cells_have_the_structure_of_darts() -> None:
+    cells = [each for each in random_networks(60, seed=3) if each.name == "cells"]
+    assert len(cells) > 5
+    for each in cells:
+        joins = np.flatnonzero(each.types == Primitive.CONCAT)
+        assert len(joins)
+        assert all((each.edges[1] == node).sum() == 4 for node in joins)  # four nodes of a cell
+    kinds = set(np.concatenate([each.types for each in cells]).tolist())
+    assert {int(p) for p in (*POOLS, CONV, Primitive.SEP_CONV, Primitive.DIL_CONV, SUM, Primitive.CSE)} <= kinds
 
 
 def test_the_shipped_encoder_has_a_provenance_and_saves_exactly(tmp_path) -> None:
@@ -232,6 +265,8 @@ def test_the_shipped_encoder_has_a_provenance_and_saves_exactly(tmp_path) -> Non
     some = random_networks(1, seed=5)[0]
     save_encoder(encoder, tmp_path / "again.npz", {"networks": 1})
     assert embed(load_encoder(tmp_path / "again.npz"), some).tolist() == embed(encoder, some).tolist()
+    save_encoder(random_encoder(width=8), tmp_path / "narrow.npz", {})
+    assert load_encoder(tmp_path / "narrow.npz").width == 8
     (tmp_path / "broken.npz").write_bytes(b"no npz")
     with pytest.raises(DataError, match="pretraining"):
         load_encoder(tmp_path / "broken.npz")
@@ -243,4 +278,4 @@ def test_generated_networks_are_well_formed() -> None:
         assert (each.flops >= 0).all()
         assert each.flops.sum() > 0
         assert (each.bytes > 0).sum() == each.nodes - (each.types == Primitive.INPUT).sum()
-        assert tensors_of(each).bins.max() < max(CHANNEL_BINS, KERNEL_BINS)
+        assert size_bins(each).max() < max(CHANNEL_BINS, KERNEL_BINS)

@@ -43,7 +43,8 @@ from benchmarks.papers.predictddl_speed import Speed, speed_claims, speed_table,
 from benchmarks.papers.study import Claim, Context, Section, Table, Verdict
 from benchmarks.papers.wording import order
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Row, described
+from precision_time.predictors.predictddl.law import LEAST_NETWORKS
+from precision_time.predictors.predictddl.trainer import Row, described
 from precision_time.report.errors import percent
 
 FOLDS = 5

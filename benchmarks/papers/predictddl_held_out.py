@@ -11,10 +11,11 @@ import numpy as np
 
 from precision_time.errors import PredictorError
 from precision_time.predictors.predictddl.features import CLUSTER, GRAPH, PRECISION, PUBLISHED, RUN, SIZE
+from precision_time.predictors.predictddl.identity import plain_name
 from precision_time.predictors.predictddl.predictor import PredictDDL, embedder_of
 from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting
 from precision_time.predictors.predictddl.selection import grouped_folds
-from precision_time.predictors.predictddl.trainer import Design, Row, network_name
+from precision_time.predictors.predictddl.trainer import Design, Row
 from precision_time.report.errors import ErrorStatistics
 
 FULL = Design()
@@ -106,7 +107,7 @@ def _held(predictor: PredictDDL, row: Row, vector: np.ndarray) -> Held:
 
 
 def network_of_row(row: Row) -> str:
-    return network_name(row.measured)
+    return plain_name(row.measured.job.model)
 
 
 def family_of_row(row: Row) -> str:

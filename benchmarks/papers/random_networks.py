@@ -1,9 +1,9 @@
 """Random networks to pre-train the encoder on: the layer graphs of architectures that nobody has to build or run.
 
-Six kinds (convolutional, transformer, mixer, recurrent, fully connected, U-shaped, message passing), each with random
-depth, width, kernels, blocks and image or sequence size. FLOPs and bytes of every node follow from its shape, with the
-same conventions as captured graphs: a multiply-add is two FLOP, tensors of four bytes an element pass through memory
-once, weights do not count.
+Eight kinds (cells as in DARTS, convolutional, transformer, mixer, recurrent, fully connected, U-shaped, message
+passing), each with random depth, width, kernels, blocks and image or sequence size. FLOPs and bytes of every node
+follow from its shape, with the same conventions as captured graphs: a multiply-add is two FLOP, tensors of four bytes
+an element pass through memory once, weights do not count.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class _Builder:
     def norm(self, kind: Primitive, x: _Tensor) -> _Tensor:
         return self.same(kind, x, per_element=8.0)
 
-    def pool(self, x: _Tensor, kernel: int, stride: int) -> _Tensor:
+    def pool(self, x: _Tensor, kernel: int, stride: int, kind: Primitive = Primitive.MAX_POOL) -> _Tensor:
         size = (max(1, x.height // stride), max(1, x.width // stride))
-        return self.add(Primitive.POOL, [x], x.channels, size, (kernel, kernel), float(x.channels * size[0] * size[1]))
+        return self.add(kind, [x], x.channels, size, (kernel, kernel), float(x.channels * size[0] * size[1]))
 
     def whole(self, x: _Tensor) -> _Tensor:
-        return self.add(Primitive.POOL, [x], x.channels, (1, 1), (x.height, x.width), float(x.numel))
+        return self.add(Primitive.GLOB_AVG, [x], x.channels, (1, 1), (x.height, x.width), float(x.numel))
 
     def concat(self, *inputs: _Tensor) -> _Tensor:
         x = inputs[0]
@@ -230,6 +230,91 @@ def _modern(
     return net.same(Primitive.SUM, x, y)
 
 
+def _cells(net: _Builder, chance: np.random.Generator) -> None:
+    """Cells as in DARTS (Liu et al. 2019) and GHN-2's DeepNets-1M: a normal and a reduction cell, drawn once.
+
+    A cell has four nodes, each the sum of two operations on two earlier results (the cells before and the nodes so
+    far); its result is the concatenation of the nodes. Reduction cells, at a third and at two thirds of the depth,
+    halve the resolution and double the channels.
+    """
+    size = _pick(chance, 32, 32, 64, 224)
+    x = net.input(3, size, size)
+    width, depth = _pick(chance, 8, 16, 24, 32, 48, 64), _pick(chance, 2, 3, 4, 5)
+    x = net.norm(Primitive.BN, net.conv(x, 3 * width, 3, 1 if size <= 64 else 4))
+    normal, reduction = _drawn_cell(chance), _drawn_cell(chance)
+    before = x
+    for number in range(depth):
+        halves = number in (depth // 3, 2 * depth // 3) and number > 0
+        width *= 2 if halves else 1
+        before, x = x, _cell(net, (before, x), reduction if halves else normal, width, 2 if halves else 1)
+    _head(net, x, chance)
+
+
+_Choice = tuple[int, int]
+"""Which earlier result, and which of `_OPERATIONS`."""
+
+
+def _drawn_cell(chance: np.random.Generator) -> list[tuple[_Choice, _Choice]]:
+    count = len(_OPERATIONS)
+    return [
+        tuple((int(i), int(chance.integers(count))) for i in chance.choice(2 + node, 2, replace=False))  # type: ignore[misc]
+        for node in range(4)
+    ]
+
+
+def _cell(
+    net: _Builder, inputs: tuple[_Tensor, _Tensor], drawn: list[tuple[_Choice, _Choice]], width: int, stride: int
+) -> _Tensor:
+    least = min(each.height for each in inputs)
+    results = [
+        net.norm(Primitive.BN, net.conv(net.same(Primitive.ACT, each), width, 1, max(1, each.height // least)))
+        for each in inputs
+    ]
+    for node in drawn:
+        some = [_OPERATIONS[kind](net, results[i], stride if i < 2 else 1) for i, kind in node]
+        results.append(net.same(Primitive.SUM, *some))
+    return net.concat(*results[2:])
+
+
+def _separable_twice(net: _Builder, x: _Tensor, stride: int, kernel: int) -> _Tensor:
+    for each in (stride, 1):
+        x = net.conv(net.same(Primitive.ACT, x), x.channels, kernel, each, x.channels)
+        x = net.norm(Primitive.BN, net.conv(x, x.channels, 1))
+    return x
+
+
+def _dilated(net: _Builder, x: _Tensor, stride: int, kernel: int) -> _Tensor:
+    x = net.conv(net.same(Primitive.ACT, x), x.channels, kernel, stride, 1, 2)
+    return net.norm(Primitive.BN, net.conv(x, x.channels, 1))
+
+
+def _skipped(net: _Builder, x: _Tensor, stride: int) -> _Tensor:
+    return x if stride == 1 else net.norm(Primitive.BN, net.conv(net.same(Primitive.ACT, x), x.channels, 1, stride))
+
+
+def _attended(net: _Builder, x: _Tensor, stride: int) -> _Tensor:
+    x = _skipped(net, x, stride)
+    if x.positions > 1024:  # as GHN-2, attention is for small resolutions
+        return net.norm(Primitive.BN, net.conv(x, x.channels, 3))
+    return net.linear(net.attention(net.linear(net.norm(Primitive.LN, x), 3 * x.channels)), x.channels)
+
+
+_OPERATIONS: tuple[Callable[[_Builder, _Tensor, int], _Tensor], ...] = (
+    lambda net, x, stride: net.norm(Primitive.BN, net.pool(x, 3, stride)),
+    lambda net, x, stride: net.norm(Primitive.BN, net.pool(x, 3, stride, Primitive.AVG_POOL)),
+    _skipped,
+    lambda net, x, stride: _separable_twice(net, x, stride, 3),
+    lambda net, x, stride: _separable_twice(net, x, stride, 5),
+    lambda net, x, stride: _dilated(net, x, stride, 3),
+    lambda net, x, stride: _dilated(net, x, stride, 5),
+    lambda net, x, stride: net.norm(Primitive.BN, net.conv(net.same(Primitive.ACT, x), x.channels, 3, stride)),
+    lambda net, x, stride: net.norm(Primitive.BN, net.conv(net.same(Primitive.ACT, x), x.channels, 1, stride)),
+    lambda net, x, stride: _squeeze(net, _skipped(net, x, stride)),
+    _attended,
+)
+"""The operations of DARTS, and those that DeepNets-1M adds: convolutions, squeeze and excitation, attention."""
+
+
 def _squeeze(net: _Builder, x: _Tensor) -> _Tensor:
     gate = net.conv(net.whole(x), max(2, x.channels // 8), 1)
     gate = net.same(Primitive.ACT, net.conv(net.same(Primitive.ACT, gate), x.channels, 1))
@@ -276,7 +361,7 @@ def _mixer(net: _Builder, chance: np.random.Generator) -> None:
         y = net.norm(Primitive.LN, x)
         turned = _Tensor(y.node, y.positions, y.channels, 1)  # linear over positions
         if pooled:
-            y = net.pool(y, 3, 1)
+            y = net.pool(y, 3, 1, Primitive.AVG_POOL)
         else:
             mixed = net.linear(net.same(Primitive.ACT, net.linear(turned, 2 * x.positions)), x.positions)
             y = _Tensor(mixed.node, x.channels, x.height, x.width)
@@ -330,15 +415,15 @@ def _messages(net: _Builder, chance: np.random.Generator) -> None:
     neighbours = _pick(chance, 4, 9, 16)
     for _ in range(_pick(chance, 2, 3, 4, 6)):
         seen = net.add(Primitive.EMBEDDING, [x], x.channels, (x.positions, neighbours))
-        added = net.add(Primitive.POOL, [seen], x.channels, (x.height, x.width), (neighbours, 1), float(seen.numel))
+        added = net.add(Primitive.AVG_POOL, [seen], x.channels, (x.height, x.width), (neighbours, 1), float(seen.numel))
         y = net.same(Primitive.SUM, net.linear(x, x.channels), net.linear(added, x.channels))
         x = net.same(Primitive.ACT, net.norm(Primitive.LN, y))
     _head(net, x, chance)
 
 
 _KINDS: tuple[tuple[Callable[[_Builder, np.random.Generator], None], float], ...] = (
-    (_convolutional, 0.5), (_transformer, 0.18), (_mixer, 0.1), (_recurrent, 0.06), (_connected, 0.04),
-    (_u_shaped, 0.06), (_messages, 0.06),
+    (_cells, 0.25), (_convolutional, 0.35), (_transformer, 0.15), (_mixer, 0.08), (_recurrent, 0.05),
+    (_connected, 0.03), (_u_shaped, 0.05), (_messages, 0.04),
 )  # fmt: skip
 
 

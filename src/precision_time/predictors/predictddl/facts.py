@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from precision_time.bounded_cache import bounded
 from precision_time.capture.captured_model import CapturedModel, capture_model
 from precision_time.errors import CatalogError, PredictorError
 from precision_time.hardware.fabric import Cluster
-from precision_time.job.code import GIVEN, check_code, is_code
+from precision_time.job.code import check_code, is_code
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.placement import catalog_of, cluster_of
 from precision_time.predictors.interface import global_batch_size, steps_of
 from precision_time.predictors.predictddl.network import Network, network_of
+from precision_time.predictors.predictddl.traced import TracedNetwork, job_of, key_of
 from precision_time.zoo.catalog import ENTRIES
 
 _TRACED_BATCH = 8
@@ -46,14 +47,17 @@ class Facts:
         return self.cluster.gpu.name if self.cluster else self.job.gpu
 
 
-def facts_of(job: Job) -> Facts:
-    """The facts of a job. Raises an error for an unknown model, a layout that is not data parallel, or a bad run."""
+def facts_of(job: Job, networks: Mapping[str, TracedNetwork] = MappingProxyType({})) -> Facts:
+    """The facts of a job. Raises an error for an unknown model, a layout that is not data parallel, or a bad run.
+
+    `networks` (by `key_of`) are taken as they are; others are traced.
+    """
     if not job.layout_spec.plain:
         raise PredictorError(
             f"layout {job.layout} is not plain data parallelism, the only layout of predictddl; "
             "use layout dp or predictor simulator"
         )
-    model = _model_of(job)
+    model = networks.get(key_of(job)) or _model_of(job)
     sized = job if job.batch_size else job.replace(batch_size=model.batch_size)
     if sized.run.epochs is not None and not sized.run.dataset and not sized.run.dataset_size and model.dataset:
         sized = sized.replace(dataset=model.dataset)
@@ -69,37 +73,28 @@ def facts_of(job: Job) -> Facts:
         nodes=cluster.nodes if cluster else job.nodes or 1,
         steps=steps,
         samples=float(job.run.samples or steps * global_batch_size(sized)),
-        resolution=_resolution(model.sizes),
+        resolution=model.resolution,
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Model:
-    """A model with its configuration and input."""
-
-    network: Network
-    dataset: str
-    batch_size: int
-    """The default of the model."""
-    sizes: Mapping[str, Any]
-
-
-def _model_of(job: Job) -> _Model:
+def _model_of(job: Job) -> TracedNetwork:
     """Traced once for all jobs of the network, of any precision, device and batch size."""
-    user_model = is_code(job.model)
-    if user_model:
+    if is_code(job.model):
         check_code(job.code, job.model)
-    fields: dict[str, Any] = {"model": job.model, "model_config": dict(job.model_config), "input": dict(job.input)}
-    return _remembered(json.dumps(fields, sort_keys=True), user_model)
+    return _remembered(key_of(job))
 
 
 @bounded()
-def _remembered(fields: str, user_model: bool) -> _Model:
-    job = Job.from_fields(json.loads(fields), GIVEN)  # checked above
+def _remembered(key: str) -> TracedNetwork:
+    return traced_network(job_of(key))
+
+
+def traced_network(job: Job) -> TracedNetwork:
+    """The network of a job, from the graph that ships or traced here and now."""
     entry = ENTRIES.get(job.model.lower())
-    step = _captured(job if user_model else job.replace(batch_size=_TRACED_BATCH))
+    step = _captured(job if is_code(job.model) else job.replace(batch_size=_TRACED_BATCH))
     usual = entry.batch_size if entry else step.batch_size
-    return _Model(network_of(step.graph, step.batch_size), step.dataset or "", usual, step.sizes)
+    return TracedNetwork(network_of(step.graph, step.batch_size), step.dataset or "", usual, _resolution(step.sizes))
 
 
 def _captured(job: Job) -> CapturedModel:

@@ -1,7 +1,7 @@
 """The columns of PredictDDL: the graph's vector, its sizes, the cluster, the run, the precision.
 
     x = [graph vector, log params, log FLOPs, log nodes | servers n, 1/n, log n, cores, memory, peaks, bandwidths,
-         links | batch, data, samples, image size | precision]
+         links | batch, data, samples, image size, memory format, execution, optimizer | precision]
 
 and, as an addition of this project, `work`: operations and bytes by kind of layer, and roofline seconds in the job's
 precision where the device has peaks. An ablation removes whole groups of columns; `PUBLISHED` are the groups of the
@@ -15,7 +15,6 @@ from math import log
 
 import numpy as np
 
-from precision_time.bounded_cache import bounded
 from precision_time.errors import MissingPeakError, PredictorError, nearest
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.precision import Precision
@@ -36,6 +35,8 @@ _COSTLY = {
     "recurrent": (Primitive.RNN,),
 }
 """Kinds of layers that are bound by operations; all others move memory."""
+STATELESS = ("sgd", "none")
+"""Optimizers that read and write little more than weights and gradients."""
 _PASSES = 3.0
 """Operations of forward and backward over forward: the backward pass has two products for each forward one."""
 
@@ -53,7 +54,6 @@ def columns(facts: Facts, vector: Floats, groups: Iterable[str] = GROUPS) -> dic
     return values
 
 
-@bounded()  # the same jobs are asked about in every fold
 def _named(facts: Facts, group: str) -> Mapping[str, float]:
     return {f"{group}.{name}": value for name, value in _MADE[group](facts).items()}
 
@@ -93,6 +93,10 @@ def _run(facts: Facts) -> dict[str, float]:
         "log_samples": log(max(1.0, facts.samples)),
         "log_steps": log(max(1.0, facts.samples / global_batch_size(facts.job))),
         "log_resolution": log(facts.resolution),
+        "nhwc": float(facts.job.memory_format == "nhwc"),
+        "math_attention": float(facts.job.attention == "math"),
+        "static_graph": float(facts.job.execution != "eager"),
+        "stateless": float(facts.job.optimizer in STATELESS),
     }
 
 

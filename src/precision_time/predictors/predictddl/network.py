@@ -21,6 +21,7 @@ from precision_time.predictors.predictddl.primitives import (
     CONVOLUTIONS,
     GATES,
     OF_OPERATOR,
+    POOLS,
     PRODUCTS,
     TWO_SIDED,
     Primitive,
@@ -159,6 +160,8 @@ def _primitive(kind: OpSignature, read: list[frozenset[int]], batch_size: int) -
         return Primitive.LINEAR  # by a weight
     if primitive in TWO_SIDED and name != "aten.glu" and len(read) < 2:
         return None
+    if primitive is Primitive.AVG_POOL and kind.outputs[0].shape[2:] == (1, 1):
+        return Primitive.GLOB_AVG
     return primitive
 
 
@@ -197,7 +200,7 @@ def _shape(kind: OpSignature, primitive: Primitive, before: list[int]) -> tuple[
         return (before[0], kind.int_attr("hidden", 0) or out[-1], length, GATES.get(mode, 1))
     if primitive is Primitive.CONCAT:
         return (before[0], sum(before), 0, 0)
-    return (before[0], before[0], *(_window(kind) if primitive is Primitive.POOL else (0, 0)))
+    return (before[0], before[0], *(_window(kind) if primitive in POOLS else (0, 0)))
 
 
 def _window(kind: OpSignature) -> tuple[int, int]:

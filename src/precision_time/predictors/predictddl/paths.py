@@ -1,15 +1,15 @@
-"""Levels of a graph, which order the sweeps of the encoder, and virtual edges between distant nodes."""
+"""Levels of a graph, which order the sweeps of the encoder, and the shortest paths between its nodes."""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
+import numpy.typing as npt
 
-from precision_time.predictors.predictddl.network import Floats, Ints
+from precision_time.predictors.predictddl.network import Ints
 
 LONGEST = 50
 """Edges of the longest shortest path that still makes a virtual edge (GHN-2)."""
+_FAR = np.iinfo(np.int16).max
 
 
 def levels(nodes: int, edges: Ints) -> Ints:
@@ -30,10 +30,16 @@ def levels_from_the_end(nodes: int, edges: Ints) -> Ints:
     return levels(nodes, turned)[::-1].copy()
 
 
-def virtual_edges(nodes: int, edges: Ints, longest: int = LONGEST) -> tuple[Ints, Floats]:
-    """Pairs of nodes, first to last, whose shortest path has 2 to `longest` edges, and those lengths."""
-    graph = csr_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(nodes, nodes))
-    lengths = dijkstra(graph, unweighted=True, limit=longest)
-    near = np.isfinite(lengths) & (lengths > 1)
-    sources, targets = np.nonzero(near)
-    return np.stack([sources, targets]).astype(np.int64), lengths[near]
+def path_lengths(nodes: int, edges: Ints, longest: int = LONGEST) -> npt.NDArray[np.int16]:
+    """Edges on the shortest path from a node (column) to another (row), 0 where there is none or it is longer.
+
+    Edges are in topological order, so that a node's row follows from those of its producers. An entry of 1 is an edge,
+    one of 2 to `longest` is a virtual edge.
+    """
+    lengths = np.full((nodes, nodes), _FAR, dtype=np.int16)
+    np.fill_diagonal(lengths, 0)
+    for source, target in edges.T[np.argsort(edges[1], kind="stable")].tolist():
+        row = lengths[target]
+        np.minimum(row, lengths[source] + (lengths[source] < _FAR), out=row)
+    lengths[lengths > longest] = 0
+    return lengths

@@ -14,7 +14,8 @@ from precision_time.predictors.predictddl import storage
 from precision_time.predictors.predictddl.encoder import Encoder, embed, load_encoder, random_encoder
 from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.task_checker import check
-from precision_time.predictors.predictddl.trainer import Design, Row, Trained, described, train
+from precision_time.predictors.predictddl.traced import data_parallel
+from precision_time.predictors.predictddl.trainer import Design, Row, Table, Trained, described, train
 
 
 @cache
@@ -62,7 +63,7 @@ class PredictDDL:
 
     def learn(self, measured: Sequence[MeasuredJob]) -> None:
         """Train the dataset types in these rows; types trained before and not in them are kept."""
-        self.learn_described(described(measured))
+        self.learn_described(described(data_parallel(measured)))
 
     def learn_described(self, rows: Sequence[Row]) -> None:
         """The same for rows with facts."""
@@ -71,7 +72,8 @@ class PredictDDL:
             by_type.setdefault(row.facts.dataset, []).append(row)
         for dataset, mine in sorted(by_type.items()):
             try:
-                self._trained[dataset] = train(mine, dataset, embedder_of(self.design.encoder), self.design)
+                table = Table.of(mine, embedder_of(self.design.encoder))
+                self._trained[dataset] = train(table, dataset, self.design)
             except PredictorError as error:
                 self.left_out[dataset] = str(error)
 

@@ -1,10 +1,10 @@
-"""The fifteen node types of a network's graph, and the bins of its channels and kernel sizes.
+"""The node types of a network's graph, and the bins of its channels and kernel sizes.
 
 GHN-2 (Knyazev et al., "Parameter Prediction for Unseen Deep Architectures", 2021) has fifteen primitives: max_pool,
-avg_pool, sep_conv, dil_conv, conv, msa, cse, sum, concat, input, bias, bn, ln, pos_enc and glob_avg. They describe
-image networks whose weights are to be guessed. Ours are fifteen too, for all networks and for time: the three
-poolings are one (they differ in kernel), a bias is no node, a position table is an embedding. Added are linear layers
-(1 x 1 convolutions in GHN-2), recurrent layers and activations.
+avg_pool, sep_conv, dil_conv, conv, msa, cse, sum, concat, input, bias, bn, ln, pos_enc and glob_avg. Fourteen of them
+are here. A bias is no node, since it takes no kernel of its own; pos_enc is the type of all tables (`EMBEDDING`).
+Added, for networks that are no image classifiers and for time, are linear layers (1 x 1 convolutions in GHN-2),
+recurrent layers and activations. The bins of GHN-2 are not known here; those below are this project's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class Primitive(IntEnum):
     BN = 8
     LN = 9  # layer, group, instance and RMS norm
     ACT = 10  # pointwise and softmax
-    POOL = 11  # max, average, global, and any other reduction or change of resolution
-    SUM = 12
-    CSE = 13  # product of two activations: gates, squeeze and excitation
-    CONCAT = 14
+    MAX_POOL = 11  # and other selections: maxima, top-k
+    AVG_POOL = 12  # and any other change of resolution
+    GLOB_AVG = 13  # and any other mean or sum over a dimension
+    SUM = 14
+    CSE = 15  # product of two activations: gates, squeeze and excitation
+    CONCAT = 16
+
+
+POOLS = (Primitive.MAX_POOL, Primitive.AVG_POOL, Primitive.GLOB_AVG)
 
 
 CHANNEL_EDGES = (
@@ -70,13 +75,20 @@ OF_OPERATOR: dict[str, Primitive] = {
     **dict.fromkeys(("aten.native_layer_norm", "aten.native_group_norm", "pt.rms_norm"), Primitive.LN),
     **dict.fromkeys(
         (
-            "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.avg_pool2d", "aten.avg_pool3d",
-            "aten._adaptive_avg_pool2d", "aten.mean", "aten.sum", "aten.amax", "aten.amin", "aten.max",
-            "aten.upsample_nearest2d", "aten.upsample_bilinear2d", "aten.grid_sampler_2d", "aten.index_add",
-            "aten.scatter_add", "aten.scatter_add_", "aten.index_add_", "aten.scatter_reduce", "aten.topk",
+            "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.amax", "aten.amin", "aten.max",
+            "aten.topk",
         ),
-        Primitive.POOL,
+        Primitive.MAX_POOL,
     ),
+    **dict.fromkeys(
+        (
+            "aten.avg_pool2d", "aten.avg_pool3d", "aten._adaptive_avg_pool2d", "aten.upsample_nearest2d",
+            "aten.upsample_bilinear2d", "aten.grid_sampler_2d", "aten.index_add", "aten.scatter_add",
+            "aten.scatter_add_", "aten.index_add_", "aten.scatter_reduce",
+        ),
+        Primitive.AVG_POOL,
+    ),
+    **dict.fromkeys(("aten.mean", "aten.sum"), Primitive.GLOB_AVG),
     **dict.fromkeys(("aten.cat", "aten.stack"), Primitive.CONCAT),
     **dict.fromkeys(("aten.add", "aten.add_", "aten.sub", "aten.sub_", "aten.addcmul"), Primitive.SUM),
     **dict.fromkeys(("aten.mul", "aten.mul_", "aten.div", "aten.glu"), Primitive.CSE),

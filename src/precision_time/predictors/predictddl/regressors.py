@@ -39,6 +39,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(MLP, (("alpha", 30.0),)),
 )
 """Settings that the selection compares. `width` scales the RBF's 1 / columns."""
+MANY_ROWS = 1000
+SETTINGS_OF_MANY: tuple[Setting, ...] = (
+    Setting(LINEAR, (("alpha", 10.0),)),
+    Setting(QUADRATIC, (("alpha", 300.0),)),
+    Setting(MLP, (("alpha", 30.0),)),
+    Setting(SVR, (("C", 10.0), ("width", 0.3))),
+)
+"""The same from `MANY_ROWS` rows on: one of each kind, since each takes seconds then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +79,13 @@ def fit(setting: Setting, x: Floats, y: Floats, seed: int = 0) -> Fitted:
     y_mean, y_deviation = float(y.mean()), float(y.std()) or 1.0
     z = (x - mean) / deviation
     learned = _FIT[setting.kind](z, (y - y_mean) / y_deviation, dict(setting.options), seed)
-    return Fitted(
-        setting,
-        {
-            "mean": mean,
-            "deviation": deviation,
-            "y_mean": np.array(y_mean),
-            "y_deviation": np.array(y_deviation),
-            **learned,
-        },
-    )
+    scales = {"mean": mean, "deviation": deviation, "y_mean": np.array(y_mean), "y_deviation": np.array(y_deviation)}
+    return Fitted(setting, {name: _rounded(array) for name, array in (scales | learned).items()})
+
+
+def _rounded(array: Floats) -> Floats:
+    """To single precision, in which arrays are saved, so that a saved regressor answers as the fitted one."""
+    return np.asarray(array, dtype=np.float32).astype(np.float64)
 
 
 def _squares(z: Floats) -> Floats:

@@ -55,27 +55,34 @@ def choose(
     *,
     settings: Sequence[Setting] = SETTINGS,
     folds: int = FOLDS,
+    compared: int | None = None,
     seed: int = 0,
 ) -> Choice:
-    """Fit every setting to every fold, keep one, fit it to all rows.
+    """Fit every setting to the first `compared` folds (all where None), keep one, fit it to all folds and all rows.
 
     The first of `settings`, which are ordered from simple to flexible, within one standard error of the best over
     networks is kept (Breiman et al. 1984), since with some thirty networks the order of the best is mostly chance.
     """
     parts = grouped_folds(groups, folds, seed)
-    off: dict[Setting, Floats] = {}
-    for setting in settings:
-        residuals = np.zeros(len(y))
-        for train, test in parts:
-            # With a single network nothing can be held out.
-            known = train if len(train) else test
-            residuals[test] = fit(setting, x[known], y[known], seed).predict(x[test]) - y[test]
-        off[setting] = residuals
-    errors = tuple((setting, float(np.mean(np.abs(residuals)))) for setting, residuals in off.items())
+    first = parts[:compared]
+    judged = np.sort(np.concatenate([test for _, test in first]))
+    off = {setting: _residuals(setting, x, y, first, seed) for setting in settings}
+    errors = tuple((setting, float(np.mean(np.abs(residuals[judged])))) for setting, residuals in off.items())
     best, least = min(errors, key=lambda pair: pair[1])
-    allowed = least + _standard_error(off[best], groups)
+    allowed = least + _standard_error(off[best][judged], [groups[i] for i in judged])
     kept = next(setting for setting, error in errors if error <= allowed)
-    return Choice(fit(kept, x, y, seed), errors, off[kept])
+    residuals = off[kept] + _residuals(kept, x, y, parts[len(first) :], seed)
+    return Choice(fit(kept, x, y, seed), errors, residuals)
+
+
+def _residuals(setting: Setting, x: Floats, y: Floats, parts: Sequence[tuple[Ints, Ints]], seed: int) -> Floats:
+    """log(predicted / measured) of the rows of these folds, each by the fit without it; 0 for other rows."""
+    residuals = np.zeros(len(y))
+    for train, test in parts:
+        # With a single network nothing can be held out.
+        known = train if len(train) else test
+        residuals[test] = fit(setting, x[known], y[known], seed).predict(x[test]) - y[test]
+    return residuals
 
 
 def _standard_error(residuals: Floats, groups: Sequence[str]) -> float:

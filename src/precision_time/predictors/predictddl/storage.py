@@ -19,7 +19,10 @@ from precision_time.reading import read_json, to_json
 from precision_time.report.write import make_folder, write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
-_PLAIN = ("dataset", "names", "networks", "gpus", "groups", "spread", "rows", "measured_s", "fit_s", "errors", "peaks")
+_PLAIN = (
+    "dataset", "names", "networks", "gpus", "groups", "spreads", "several", "rows", "measured_s", "fit_s", "errors",
+    "peaks",
+)  # fmt: skip
 
 
 def save(folder: Path, design: Design, trained: Mapping[str, Trained]) -> None:
@@ -76,7 +79,8 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         networks=tuple(entry["networks"]),
         gpus=tuple(entry["gpus"]),
         groups=tuple(entry["groups"]),
-        spread=float(entry["spread"]),
+        spreads={str(kind): float(value) for kind, value in entry["spreads"].items()},
+        several=float(entry["several"]),
         rows=int(entry["rows"]),
         measured_s=float(entry["measured_s"]),
         fit_s=float(entry["fit_s"]),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from precision_time.errors import PredictorError, nearest
 from precision_time.job.job import Job
 from precision_time.predictors.predictddl.facts import Facts, facts_of
-from precision_time.predictors.predictddl.trainer import LEAST_NETWORKS, Trained
+from precision_time.predictors.predictddl.law import LEAST_NETWORKS
+from precision_time.predictors.predictddl.trainer import Trained
 
 
 def how_to_train(gpu: str) -> str:

@@ -1,0 +1,228 @@
+"""PredictDDL on published GPU steps, held out by network and by family, with and without the graph vector.
+
+    python -m benchmarks.papers.predictddl_gpus            # judge: benchmarks/results/predictddl.json and .md
+    python -m benchmarks.papers.predictddl_gpus --ship     # train on all rows: the predictor that ships, and its card
+
+Every variant has the same rows, folds, inner folds and regressors; only its columns differ. The regressor is chosen on
+the training part of each fold. A network is held out under all its names (`network_groups`), a family with all networks
+that it shares with another. Judging goes on from out/predictddl_gpus.json where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_time.measurements.repository import required_data_folder
+from precision_time.predictors import store
+from precision_time.predictors.interface import Z90
+from precision_time.predictors.predictddl.encoder import WEIGHTS
+from precision_time.predictors.predictddl.features import CLUSTER, GRAPH, GROUPS, PRECISION, RUN, SIZE
+from precision_time.predictors.predictddl.identity import joined
+from precision_time.predictors.predictddl.predictor import embedder_of
+from precision_time.predictors.predictddl.selection import grouped_folds
+from precision_time.predictors.predictddl.traced import key_of, known_networks, published_steps
+from precision_time.predictors.predictddl.trainer import Design, Table, Trained, described, train
+from precision_time.report.write import write_whole
+from precision_time.shipped import ROOT
+
+DATASET = "imagenet"
+"""The only type of data with enough networks among the published steps."""
+FOLDS, SEEDS = 5, 5
+WITH, WITHOUT, RANDOM = "graph vector", "no graph vector", "random encoder"
+_PAPER = (GRAPH, SIZE, CLUSTER, RUN, PRECISION)
+_NO_GRAPH = tuple(group for group in GROUPS if group != GRAPH)
+VARIANTS: Mapping[str, Design] = {
+    WITH: Design(),
+    WITHOUT: Design(groups=_NO_GRAPH, encoder="random"),
+    RANDOM: Design(encoder="random"),
+    "published columns": Design(groups=_PAPER, law=False),
+    "published columns, no graph vector": Design(groups=_PAPER[1:], law=False, encoder="random"),
+}
+"""The shipped design and its ablations; then the columns of the paper (and precision) without law of work.
+
+Where the graph vector is no column, the encoder only decides which networks are flagged as unlike.
+"""
+BY = {"network": tuple(VARIANTS), "family": (WITH, WITHOUT)}
+"""What is held out -> the variants that are judged so."""
+RESULTS = Path("benchmarks/results/predictddl.json")
+CHECKPOINT = Path("out/predictddl_gpus.json")
+SHIPPED = ROOT / "predictors/trained/predictddl"
+CARD = "held_out.json"
+COMMAND = "python -m benchmarks.papers.predictddl_gpus"
+
+
+def table_of(data: Path, encoder: str) -> Table:
+    """The published steps of `DATASET` with the vectors of an encoder."""
+    rows = [row for row in described(published_steps(data)) if row.facts.dataset == DATASET]
+    return Table.of(rows, embedder_of(encoder))
+
+
+def groups_of(table: Table, by: str) -> list[str]:
+    """What is held out together: the network of each row, or its family and those that share networks with it."""
+    if by == "network":
+        return list(table.networks)
+    known = known_networks()
+    families = [known[key_of(row.measured.job)].family for row in table.rows]
+    return joined(zip(families, table.networks, strict=True))
+
+
+def judged(table: Table, design: Design, by: str, seed: int) -> dict[str, Any]:
+    """Errors of every row by a predictor that was trained without its group."""
+    groups = groups_of(table, by)
+    errors, inside = np.zeros(len(groups)), np.zeros(len(groups), dtype=bool)
+    chosen: Counter[str] = Counter()
+    for known, unseen in grouped_folds(groups, FOLDS, seed):
+        trained = train(table.only(known.tolist()), DATASET, dataclasses.replace(design, seed=seed))
+        log_error, spread = _held_out(trained, table.only(unseen.tolist()))
+        errors[unseen] = np.expm1(log_error)
+        inside[unseen] = np.abs(log_error) <= Z90 * spread
+        chosen[trained.fitted.setting.label] += 1
+    timm = np.array([row.measured.job.model.startswith("timm:") for row in table.rows])
+    several = np.array([row.facts.ranks > 1 for row in table.rows])
+    parts = {"timm": timm, "other": ~timm, "several GPUs": several, "all": np.ones(len(timm), dtype=bool)}
+    return {
+        "chosen": dict(chosen),
+        **{
+            name: {
+                "rows": int(mine.sum()),
+                "mean": float(np.abs(errors[mine]).mean()),
+                "median": float(np.median(np.abs(errors[mine]))),
+                "p90": float(np.quantile(np.abs(errors[mine]), 0.9)),
+                "coverage": float(inside[mine].mean()),
+            }
+            for name, mine in parts.items()
+        },
+    }
+
+
+def _held_out(trained: Trained, table: Table) -> tuple[Any, Any]:
+    """log(predicted / measured) of each row, and the spread of its forecast."""
+    _, x = table.of_groups(trained.groups)
+    log_seconds = trained.log_seconds(x, table.work)
+    spread = [
+        trained.spread(row.facts, vector, at) for row, vector, at in zip(table.rows, table.vectors, x, strict=True)
+    ]
+    return log_seconds - np.log(table.seconds), np.array(spread)
+
+
+def judge(data: Path, seeds: int, checkpoint: Path) -> dict[str, Any]:
+    """All variants, both ways of holding out, all seeds; results that the checkpoint has are taken from there."""
+    found: dict[str, Any] = json.loads(checkpoint.read_text()) if checkpoint.is_file() else {}
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    tables = cache(lambda encoder: table_of(data, encoder))
+    plan = [(by, seed, name) for seed in range(seeds) for by, names in BY.items() for name in names]
+    for done, (by, seed, name) in enumerate(plan, 1):
+        key = f"{by}|{seed}|{name}"
+        if key not in found:
+            found[key] = judged(tables(VARIANTS[name].encoder), VARIANTS[name], by, seed)
+            write_whole(checkpoint, json.dumps(found, indent=1))
+        print(f"\r{done}/{len(plan)} {key:60s}", end="", file=sys.stderr, flush=True)
+    table = tables("pretrained")
+    return {
+        "command": COMMAND,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": len(table.rows),
+        "networks": len(set(table.networks)),
+        "families": len(set(groups_of(table, "family"))),
+        "folds": FOLDS,
+        "seeds": seeds,
+        "encoder": _provenance(),
+        "variants": {
+            by: {name: _over_seeds([found[f"{by}|{seed}|{name}"] for seed in range(seeds)]) for name in names}
+            for by, names in BY.items()
+        },
+        "gain": {
+            by: {over: gain(found, by, over, seeds) for over in (WITHOUT, RANDOM) if over in names}
+            for by, names in BY.items()
+        },
+    }
+
+
+def _provenance() -> dict[str, Any]:
+    with np.load(WEIGHTS, allow_pickle=False) as stored:
+        known: dict[str, Any] = json.loads(str(stored["provenance"]))
+        return known
+
+
+def _over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each part and figure the mean, lowest and highest over seeds; the regressors that folds chose."""
+    chosen = sum((Counter(run["chosen"]) for run in runs), Counter())
+    parts = [name for name in runs[0] if name != "chosen"]
+    return {"chosen": dict(chosen.most_common())} | {
+        part: {"rows": runs[0][part]["rows"]}
+        | {figure: _spread([run[part][figure] for run in runs]) for figure in ("mean", "median", "p90", "coverage")}
+        for part in parts
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": float(np.mean(values)), "low": min(values), "high": max(values)}
+
+
+def gain(found: Mapping[str, Any], by: str, over: str, seeds: int) -> dict[str, Any]:
+    """Mean error on timm rows of the variant `over`, less that with the graph vector, seed by seed.
+
+    `interval` is the mean and twice its standard error over seeds; seeds share rows, so it is of the folds alone.
+    """
+    each = [
+        found[f"{by}|{seed}|{over}"]["timm"]["mean"] - found[f"{by}|{seed}|{WITH}"]["timm"]["mean"]
+        for seed in range(seeds)
+    ]
+    middle = float(np.mean(each))
+    half = 2.0 * float(np.std(each, ddof=1)) / math.sqrt(seeds) if seeds > 1 else math.inf
+    return {
+        "mean": middle,
+        "low": middle - half,
+        "high": middle + half,
+        "verdict": verdict(middle - half, middle + half),
+    }
+
+
+def verdict(low: float, high: float) -> str:
+    """What an interval of the gain says of the graph vector."""
+    return "helps" if low > 0 else "harms" if high < 0 else "makes no difference"
+
+
+def ship(results: Mapping[str, Any]) -> None:
+    """Train the predictor that ships, as `precision-time train` does, and write its card of held-out errors beside."""
+    store.train(["predictddl"], SHIPPED.parent)
+    card = {
+        **{name: results[name] for name in ("command", "date", "rows", "networks", "families", "folds", "seeds")},
+        "ship": f"{COMMAND} --ship",
+        "held_out": {by: results["variants"][by][WITH] for by in BY},
+    }
+    write_whole(SHIPPED / CARD, json.dumps(card, indent=1) + "\n")
+    print(f"{SHIPPED}: run python -m precision_time.shipped")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    from benchmarks.papers.predictddl_page import page
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT)
+    parser.add_argument("--ship", action="store_true", help="train and write the predictor that ships")
+    given = parser.parse_args(arguments)
+    if given.ship:
+        ship(json.loads(RESULTS.read_text()))
+        return 0
+    results = judge(required_data_folder(), given.seeds, given.checkpoint)
+    write_whole(RESULTS, json.dumps(results, indent=1) + "\n")
+    write_whole(RESULTS.with_suffix(".md"), page(results))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
