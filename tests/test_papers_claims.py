@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.papers import claims
 from benchmarks.papers.claim_readings import BANDWIDTH, READERS, TENSOR_CORES, Reading
-from benchmarks.papers.claims import CLAIMS, VERDICTS, Published, agrees, judged, markdown, verdict
+from benchmarks.papers.claims import CLAIMS, VERDICTS, Published, agrees, judged, markdown, summary, verdict
 from benchmarks.speed import RESULTS
 from precision_time.predictors.features import COMPUTE
+from precision_time.report.page import fill_markers
 
 LEAST = Published("error", "ten times less", 10.0, "at least", "x", "a paper")
 MOST = Published("aware", "errs by 10 %", 0.1, "at most", "%", "a paper")
@@ -90,6 +91,12 @@ def test_all_claims_hold_or_are_refuted_by_the_report() -> None:
     assert "rank of tensor-core use by mean |SHAP|" in text.replace("\\|", "|")
     assert "| 10 |" in text
     assert "30.0 % - 30.0 %" in text
+    assert "| 30.0 % to 30.0 % in 4 readings | refuted |" in summary(bad)
+
+
+def test_the_page_has_its_markers() -> None:
+    page = claims.PAGE.read_text(encoding="utf-8")
+    assert "| new text |" in fill_markers(page, "claims", "| new text |", "docs/predictors.md")
 
 
 def test_one_feature_at_the_top_holds_in_part() -> None:
@@ -135,6 +142,8 @@ def test_the_committed_page_is_that_of_the_committed_file() -> None:
         pytest.skip("make reproduce has not written it")
     content = json.loads(file.read_text(encoding="utf-8"))
     assert (RESULTS / "claims.md").read_text(encoding="utf-8") == markdown(content)
+    page = claims.PAGE.read_text(encoding="utf-8")
+    assert fill_markers(page, "claims", summary(content), "docs/predictors.md") == page
     for published in CLAIMS:
         claim = next(each for each in content["claims"] if each["key"] == published.key)
         readings = [Reading(**{k: v for k, v in each.items() if k != "agrees"}) for each in claim["readings"]]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.additive_layouts import GPU, ratio_claim
+from benchmarks.papers.boosting_claims import residual_claims
 from benchmarks.papers.cloud_tables import CloudRun
 from benchmarks.papers.ernest import inputs_text
 from benchmarks.papers.intervals import over_groups
 from benchmarks.papers.predictddl_ernest import Beside, Protocol, headline
 from benchmarks.papers.predictddl_readings import TARGET_RATIO, readings_claims, readings_table, readings_text
 from benchmarks.papers.predictddl_speed import Speed, Spread, speed_claims
+from benchmarks.papers.study import Claim
 from benchmarks.papers.wording import nearest_to, order, portion, target, unless
 from precision_time.hardware.catalog import gpu
 
@@ -118,3 +120,17 @@ def test_an_interval_over_groups() -> None:
     assert 1.5 < low < 3.0 < high < 4.5
     with pytest.raises(ValueError, match="needs a group"):
         over_groups([], len)
+
+
+def test_a_miss_of_boosting_residual_says_in_how_many_families_it_is_nearer() -> None:
+    def run(*errors: float) -> list[SimpleNamespace]:
+        families = [SimpleNamespace(family=str(i), seconds=1.0) for i in range(len(errors))]
+        return [SimpleNamespace(measured=m, error=e, inside=True) for m, e in zip(families, errors, strict=True)]
+
+    def claim(*errors: float) -> Claim:
+        runs = {"simulator by job": run(0.1, 0.1, 0.1), "boosting-residual by job": run(*errors)}
+        return residual_claims(runs, {"job": "simulator by job"})[0]  # type: ignore[arg-type]
+
+    assert claim(0.05, 0.05, 0.5).why == "nearer in 2 of 3 families"
+    assert claim(0.2, 0.2, 0.2).why == "nearer in 0 of 3 families"
+    assert (claim(0.05, 0.05, 0.05).met, claim(0.05, 0.05, 0.05).why) == (True, "")

@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.papers.boosting_held_out import ATTENTION, FOLDS
 from benchmarks.papers.judging import Predictions, Runs, having, mape, precision_ratios
 from benchmarks.papers.study import Claim, Table
+from benchmarks.papers.wording import unless
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.report.errors import percent
 
@@ -54,7 +55,8 @@ def findings(large_runs: Runs, runs: Runs, models: Importance) -> tuple[str, ...
             )
             notes.append(
                 f"Held out by {way}, boosting-residual is {'better' if residual < simulator else 'no better'} than the "
-                f"simulator: {percent(residual)} against {percent(simulator)} MAPE, nearer in {_nearer(runs, way)} "
+                f"simulator: {percent(residual)} against {percent(simulator)} MAPE, nearer in "
+                f"{_nearer(runs, f'simulator by {way}', f'boosting-residual by {way}')} "
                 f"families; boosting alone reaches {percent(alone)}."
             )
     if large_runs:
@@ -69,9 +71,9 @@ def findings(large_runs: Runs, runs: Runs, models: Importance) -> tuple[str, ...
     return tuple(notes)
 
 
-def _nearer(runs: Runs, way: str) -> str:
+def _nearer(runs: Runs, simulator_run: str, residual_run: str) -> str:
     """In how many families boosting-residual has the smaller MAPE."""
-    residual, simulator = (by_family(runs[f"{name} by {way}"]) for name in ("boosting-residual", "simulator"))
+    residual, simulator = by_family(runs[residual_run]), by_family(runs[simulator_run])
     return f"{sum(residual[family] < simulator[family] for family in residual)} of {len(residual)}"
 
 
@@ -155,7 +157,7 @@ def residual_claims(runs: Runs, ways: Mapping[str, str], where: str = "") -> lis
                 f"the simulator itself: {percent(simulator)}",
                 percent(residual),
                 better,
-                "" if better else "the simulator's errors on one family say little about another's",
+                unless(better, f"nearer in {_nearer(runs, simulator_run, f'boosting-residual by {way}')} families"),
             )
         )
     return made

@@ -264,7 +264,7 @@ def _text(measured: Sequence[MeasuredJob], runs: Runs) -> tuple[str, ...]:
 
 
 def _claims(measured: Sequence[MeasuredJob], runs: Runs, blind: Blind) -> tuple[Claim, ...]:
-    near = f"repeats of one row differ by {percent(noise(measured))} (median), which bounds every predictor"
+    near = f"repeats of one row differ by {percent(noise(measured))} (median)"
     claims = [
         Claim(
             f"boosting on real runs, grouped {FOLDS}-fold cross-validation, MAPE",

@@ -80,7 +80,7 @@ def _blind(sources: Sources) -> Iterator[Reading]:
             for way, by in by_way.items()
             if "blind" in way and way.endswith(ending) and (ending or not way.endswith(SAME_GPUS))
             for asked, size in by.items()
-            if asked != "all" and np.isfinite(size) and not way.removesuffix(SAME_GPUS).endswith(asked)
+            if asked != "all" and np.isfinite(size) and way.removesuffix(SAME_GPUS).rpartition(" ")[2] != asked
         ]
         if sizes:
             yield Reading(f"worst twin and precision, {what}", max(sizes), None, None, rows, "rows")

@@ -1,8 +1,8 @@
 """The published claims beside what was found here: `python -m benchmarks.papers.claims [out/reproduction/report.json]`.
 
 Reads the report of `make reproduce` and, of benchmarks/results, the measured makespans of stagger.json and the seeds of
-boosting.json; writes claims.json and claims.md there. A claim has one or more readings, since the papers leave open
-what exactly was measured. The rule, fixed here:
+boosting.json; writes claims.json and claims.md there, and the verdicts into docs/predictors.md. A claim has one or more
+readings, since the papers leave open what exactly was measured. The rule, fixed here:
 
 reading   *agrees* where its whole interval lies on the claimed side of the published figure, *disagrees* where the
           whole interval lies on the other side, and is *open* otherwise. Without an interval the figure itself decides.
@@ -24,12 +24,14 @@ from typing import Any
 from benchmarks.papers.claim_readings import READERS, Reading
 from benchmarks.speed import RESULTS
 from precision_time.errors import DataError, PrecisionTimeError
+from precision_time.report.page import fill_markers
 from precision_time.report.table import Table
 from precision_time.report.write import write_whole
 
 REPORT = Path("out/reproduction/report.json")
 MORE = {"stagger_runs": RESULTS / "stagger.json", "boosting_steps": RESULTS / "boosting.json"}
 """Other results that readings come from; what is absent gives none."""
+PAGE = Path(__file__).parents[2] / "docs" / "predictors.md"
 LEAST_N = 5
 VERDICTS = ("holds", "holds in part", "refuted", "cannot be judged here")
 """In the order of the rule: all readings agree, some do, none does, there is none."""
@@ -126,6 +128,16 @@ def markdown(content: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def summary(content: Mapping[str, Any]) -> str:
+    """The table of docs/predictors.md: the verdict of every claim, with the extent of its readings."""
+    lines = []
+    for claim in content["claims"]:
+        form, found = _FORMS[claim["unit"]], sorted(each["figure"] for each in claim["readings"])
+        extent = f"{form(found[0])} to {form(found[-1])} in {len(found)} readings" if found else "-"
+        lines.append((claim["claim"], extent, claim["verdict"]))
+    return Table(("published claim", "found", "verdict"), lines, left=3).markdown()
+
+
 def _readings(claim: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     form = _FORMS[claim["unit"]]
     for each in claim["readings"]:
@@ -153,6 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = judged(_read(given.report), more)
         write_whole(given.output / "claims.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         write_whole(given.output / "claims.md", markdown(content))
+        if given.output == RESULTS:
+            page = PAGE.read_text(encoding="utf-8")
+            write_whole(PAGE, fill_markers(page, "claims", summary(content), str(PAGE)))
     except PrecisionTimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
