@@ -57,7 +57,7 @@ def test_a_study_that_fails_does_not_end_the_others(studies: None) -> None:
 
 
 def test_a_report_that_was_interrupted_goes_on(studies: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished study is not run again, unless tables, versions or settings differ."""
+    """A finished study is not run again, unless tables, shipped data, code, versions or settings differ."""
     journal, names = tmp_path / "studies.jsonl", ["ernest", "cherrypick"]
     before = reproduce.reproduce(names, workers=1, journal=journal)
 
@@ -70,6 +70,28 @@ def test_a_report_that_was_interrupted_goes_on(studies: None, tmp_path: Path, mo
     assert again.failed == before.failed
     with pytest.raises(DataError, match="was begun with made from"):
         reproduce.reproduce(names, workers=1, journal=journal, seed=5)
+
+
+def test_a_report_is_not_continued_on_other_data_or_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of file that a study reads changes what the journal was made from."""
+    data, package, papers_code = tmp_path / "data", tmp_path / "package", tmp_path / "papers"
+    monkeypatch.setattr(reproduce, "ROOT", package)
+    monkeypatch.setattr(reproduce, "__file__", str(papers_code / "reproduce.py"))
+    files = [
+        data / "published" / "measurements.csv", data / "traced" / "facts.parquet", package / reproduce.MANIFEST,
+        package / "predictors" / "trained" / "trees.txt", package / "job" / "job.py", papers_code / "ernest.py",
+    ]  # fmt: skip
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("before", encoding="utf-8")
+    about = {"versions": "1", "rows": "2", "seed": "0"}
+    made_from = reproduce._digest(data, None, about)
+    assert reproduce._digest(data, None, about) == made_from
+    for file in files:
+        file.write_text("after", encoding="utf-8")
+        assert reproduce._digest(data, None, about) != made_from, file
+        file.write_text("before", encoding="utf-8")
+    assert reproduce._digest(data, None, {**about, "seed": "1"}) != made_from
 
 
 def test_all_stand_in_one_table(studies: None) -> None:

@@ -202,7 +202,7 @@ def _by_stages(judged: Sequence[Judged]) -> Table:
 _TEXT = (
     "T = T_comp + V_dp/B + V_tp/B + T_comp (pp - 1), after arXiv 2604.16145 as readers of it report; what the "
     "symbols stand for "
-    "beyond that is our reading (docs/predictors.md). No term overlaps another, no message has a latency, and "
+    "beyond that is our reading (docs/additive.md). No term overlaps another, no message has a latency, and "
     "optimizer, loss "
     "scaler, casts and host are not in it. Nothing is fitted to training times, so every row is held out.",
     "On real runs operators take the times that they were profiled with on that machine, each by itself, whole, "

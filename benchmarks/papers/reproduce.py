@@ -19,12 +19,13 @@ from typing import Any
 from benchmarks.papers.report import Report
 from benchmarks.papers.study import Context, Section
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
-from precision_time.fit.provenance import parameters_digest
+from precision_time.fit.provenance import sha256
 from precision_time.journal import Journal
 from precision_time.measurements.repository import LARGE_STEPS, STEPS
 from precision_time.predictors.published import published_jobs
 from precision_time.predictors.runs import read_runs
 from precision_time.processes import cores, pooled
+from precision_time.shipped import MANIFEST, ROOT
 
 STUDIES = ("boosting", "additive", "predictddl", "ernest", "cherrypick")
 """In the order of the report; each is a module of this package with a function `study(context) -> Section`."""
@@ -33,6 +34,7 @@ Progress = Callable[[str, str, int, int], None]
 """Called with a study, a part of it, and how much of that is done of how much."""
 
 _HEARTBEAT_S = 0.5
+_TABLES = (".csv", ".parquet")
 _LONGEST_FIRST = ("boosting", "predictddl", "cherrypick", "additive", "ernest")
 _PACKAGES = ("precision-time", "numpy", "scipy", "scikit-learn", "lightgbm", "cvxpy", "torch", "torch-geometric")
 
@@ -93,7 +95,7 @@ def reproduce(
     `data` is the folder with `published/` and `cloud-configurations/`; without it the studies do what they can. `runs`
     is a folder that `precision-time runs` wrote, `data/small_networks` of the repository where None. A study that fails
     is listed in the report with the reason and does not end the others. Studies that the file `journal` holds, made
-    from the same tables, parameters and settings, are not run again.
+    from the same tables, shipped data, code and settings, are not run again.
     """
     chosen = known_studies(names)
     read_runs(runs)  # a table that cannot be read is an error before the work
@@ -189,14 +191,14 @@ class _Watcher:
 
 
 def _digest(data: Path | None, runs: Path | None, about: Mapping[str, str]) -> str:
-    """Of all that a study reads: tables, shipped parameters, versions and settings."""
-    folders = [data] if data else []
-    folders += [runs] if runs else []
-    files = sorted(path for folder in folders for path in folder.rglob("*.csv"))
-    digest = hashlib.sha256(parameters_digest().encode())
-    digest.update(repr([about[name] for name in ("versions", "rows", "seed")]).encode())
+    """Of all that a study depends on: tables, shipped data and trees, code, versions and settings."""
+    tables = [folder for folder in (data, runs) if folder]
+    files = sorted(path for folder in tables for path in folder.rglob("*") if path.suffix in _TABLES)
+    files += [ROOT / MANIFEST, *sorted((ROOT / "predictors").rglob("*.txt"))]
+    files += sorted(path for folder in (ROOT, Path(__file__).parent) for path in folder.rglob("*.py"))
+    digest = hashlib.sha256(repr([about[name] for name in ("versions", "rows", "seed")]).encode())
     for path in files:
-        digest.update(path.read_bytes())
+        digest.update(sha256(path).encode())
     return digest.hexdigest()[:16]
 
 
