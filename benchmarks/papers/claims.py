@@ -120,7 +120,7 @@ def markdown(content: Mapping[str, Any]) -> str:
         "# Published claims beside what was found",
         "Written by `python -m benchmarks.papers.claims` from the report of `make reproduce`"
         f" of {content['about'].get('date', 'an unknown date')}; the rule of the verdicts is in "
-        "[claims.py](../papers/claims.py). All figures are of rows that the predictor was not fitted to. Intervals are "
+        "[claims.py](../papers/claims.py). Errors are of rows that the predictor was not fitted to. Intervals are "
         "over draws of families, networks, jobs or pairs, named beside n; the range over seeds of the folds, "
         "and quartiles of timings, where the reading says so.",
         Table(header, lines, left=4).markdown(),
