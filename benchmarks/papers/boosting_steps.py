@@ -29,11 +29,14 @@ from precision_time.predictors.published import TABLES, all_published, grouped_f
 from precision_time.predictors.rows import Rows, merged
 from precision_time.predictors.trees import Setting, Trees
 from precision_time.report.errors import ErrorStatistics
+from precision_time.report.page import fill_markers
 from precision_time.report.table import Table
 from precision_time.report.write import write_whole
 
 Array = NDArray[np.float64]
 
+PAGE = RESULTS.parents[1] / "docs" / "boosting.md"
+"""Page with `page_table` between its markers."""
 JOURNAL = Path("out/boosting-steps.jsonl")
 SETTING = Setting(seeds=1)
 """One ensemble instead of two, since every fold grows some twenty."""
@@ -121,6 +124,7 @@ def main() -> None:
     content = _content(rows, tables, runs)
     write_whole(RESULTS / "boosting.json", json.dumps(content, indent=1) + "\n")
     write_whole(RESULTS / "boosting.md", _markdown(content))
+    write_whole(PAGE, fill_markers(PAGE.read_text(encoding="utf-8"), "boosting", page_table(content), PAGE.name))
     by_family = runs["family", SEEDS["family"][0]]["boosting"]
     write_whole(RESULTS / "precision_table.md", precision_table(measured, by_family - 1.0))
 
@@ -171,6 +175,17 @@ def _over_seeds(found: Sequence[ErrorStatistics]) -> dict[str, float | int | Non
         "signed": float(np.mean([each.signed_mean or 0.0 for each in found])),
         "in_p10_p90": float(np.mean(inside)) if inside else None,
     }
+
+
+def page_table(content: Mapping[str, Any]) -> str:
+    """The errors over all rows and by table, as docs/boosting.md has them."""
+    lines = []
+    for by, found in content["held_out"].items():
+        lines += [(by, *_line(kind, "all", found[f"{kind} | all"]["all"])) for kind in KINDS[:2]]
+        lines += [(by, *_line("boosting", name, each)) for name, each in found["boosting | table"].items()]
+    bound = content["held_out"]["job"]["bound | all"]["all"]
+    header = ("held out by", "predictor", "rows of", "n", "MAPE", "range", "median", "P90", "signed", "in P10-P90")
+    return Table(header, [*lines, ("-", *_line("bound", "all", bound))], left=3).markdown()
 
 
 def _markdown(content: dict[str, Any]) -> str:
