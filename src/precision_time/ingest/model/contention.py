@@ -5,7 +5,8 @@ unknowns are the share of time u_j that j reads from the storage and the share g
 
     speed of i's reads       = mean over who reads   of 1 / (1 + sum over readers j (storage[i][j] - 1))
     speed of i's preparation = mean over who prepares of 1 / (1 + sum over preparers j (hot[i][j] - 1))
-    time_i = JobRates.time_s(m_i, 1 / first, 1 / second);   u_i = min(1, m_i storage_i / time_i);   g_i = hot_i / time_i
+    s_i = storage_i / speed of i's reads;   h_i = hot_i / speed of i's preparation   (stretched by the other jobs)
+    time_i = sample_s(h_i, s_i, m_i, overlap_i);   u_i = min(1, m_i s_i / time_i);   g_i = h_i / time_i
 
 The jobs are taken to be busy independently of each other. A mean of *speeds* over time is exact when one job reads all
 the time and another some of it. More reading by one job makes the others read longer and prepare for a smaller share of

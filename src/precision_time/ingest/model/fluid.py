@@ -2,8 +2,8 @@
 
 A job advances continuously through its epochs, at 1 / (time per sample x samples) epochs per second. The time per
 sample depends on the share of its next samples that are missing from the cache (misses.py) and on the other jobs
-(contention.py). This is the performance model of cache-aware staggering (HiPC 2023) in continuous form, for any number
-of jobs, overlapping data and a cache of stated capacity.
+(contention.py). Cache-aware staggering (HiPC 2023) has a performance model for this; only its abstract is known here,
+so these equations are this project's, for any number of jobs, overlapping data and a cache of stated capacity.
 
 Time advances in steps of the midpoint method (second order) that end exactly where a rate may jump: at starts, ends of
 epochs, and when the cache is full. The midpoint is used because a small LRU cache misses most at the end of an epoch.
