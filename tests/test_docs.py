@@ -10,6 +10,7 @@ blocks that starts with `precision-time`. HTML comments before a block steer it:
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -64,6 +65,20 @@ def test_examples(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             for line in block.text.replace("\\\n", " ").splitlines():
                 if line.removeprefix("$ ").startswith("precision-time "):
                     run_command(line.removeprefix("$ "), where)
+
+
+def test_the_staggering_example_gains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs" / "staggering.md"):
+        if block.tag == "file":
+            (tmp_path / block.value).write_text(block.text, encoding="utf-8")
+    assert main(["stagger", "jobs.yaml", "--allow-code", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    together = next(way for way in found["others"] if way["way"] == "together")
+    assert found["gain_is_sure"]
+    assert found["best"]["makespan_s"] < 0.95 * together["makespan_s"]
 
 
 def _installed(module: str) -> bool:

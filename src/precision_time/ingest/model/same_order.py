@@ -152,6 +152,7 @@ class Simulation:
         self._launch = offsets if count_start_up else None
         self._begin = offsets + np.array([[job.start_up_s] for job in jobs])
         self._goal = np.array([[float(job.epochs)] for job in jobs]) * self.blocks.per_epoch
+        self._lanes = np.arange(shape[1])
         self._self = np.arange(len(jobs))[:, None] + np.zeros(shape, dtype=int)
         self.time = np.zeros(shape[1])
         self._done, self._part = np.zeros(shape, dtype=int), np.zeros(shape)
@@ -177,7 +178,7 @@ class Simulation:
         self._column = self.blocks.column(self._done)
         self._enter()
         self._target = self._nearest_ahead()
-        stored = np.take_along_axis(self.blocks.entered.T, self._column, 0) > 0
+        stored = self.blocks.entered[self._lanes, self._column] > 0
         follows = (self._target != self._self) & stored & ~self._reads
         misses = self._running & (self._lost > 0) & ~follows
         leader = self._self.copy()
@@ -234,8 +235,8 @@ class Simulation:
         moments = self._begin if self._launch is None else np.concatenate([self._begin, self._launch])
         start = np.where(moments > self.time, moments, np.inf).min(axis=0)
         stop = np.minimum(self._goal - self._done, 1.0)
-        gap = np.take_along_axis(self._part, self._target, 0) - self._part
-        closing = self._rate - np.take_along_axis(self._rate, self._target, 0)
+        gap = self._part[self._target, self._lanes] - self._part
+        closing = self._rate - self._rate[self._target, self._lanes]
         with np.errstate(divide="ignore", invalid="ignore"):
             block = np.where(self._running, (stop - self._part) / self._rate, np.inf)
             meeting = np.where((gap > 0) & (closing > 0), gap / closing, np.inf)
@@ -247,14 +248,14 @@ class Simulation:
         part = self._part + self._rate * dt
         ended = self._running & (part >= stop - TIED)
         # A job that has reached another is at exactly the same sample.
-        there = np.take_along_axis(part, self._target, 0)
+        there = part[self._target, self._lanes]
         self._part = np.where(np.abs(there - part) <= TIED, there, part)
         self._end_blocks(ended, stop)
 
     def _end_blocks(self, ended: Flags, stop: Array) -> None:
         """Record the jobs that `ended` a block, or the last share `stop` of their last block."""
         whole = ended & (stop >= 1)
-        stored = np.take_along_axis(self.blocks.entered.T, self._column, 0) > 0
+        stored = self.blocks.entered[self._lanes, self._column] > 0
         self._part = np.where(whole, 0.0, np.where(ended, stop, self._part))
         self._done, self._enters = self._done + whole, self._enters | whole
         for i, j in self._pairs:

@@ -255,8 +255,9 @@ def _curve(calibration: Calibration, first: int, both: BothOrders) -> Curve:
 
 
 def _draws(calibration: Calibration) -> tuple[Model, ...]:
-    """Parameter draws; fewer for a cache that is too small, whose runs take longer."""
-    return calibration.draws[:FEW_DRAWS] if _too_small(calibration) else calibration.draws
+    """Parameter draws; fewer for a cache that is too small or jobs that read in one order, whose runs take longer."""
+    slow = _too_small(calibration) or calibration.slowdowns.same_order
+    return calibration.draws[:FEW_DRAWS] if slow else calibration.draws
 
 
 def _too_small(calibration: Calibration) -> bool:
