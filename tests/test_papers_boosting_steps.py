@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import boosting_steps
-from benchmarks.papers.boosting_steps import PAGE, RESULTS, folds, page_table
+from benchmarks.papers.boosting_steps import PAGE, RESULTS, folds, judge, mape, page_table
 from benchmarks.papers.precision_table import precision_table
 from precision_time.job import Job
+from precision_time.measurements.repository import required_data_folder
 from precision_time.predictors.interface import MeasuredJob
-from precision_time.predictors.rows import Rows
+from precision_time.predictors.published import all_published
+from precision_time.predictors.rows import Rows, merged
 from precision_time.report.page import fill_markers
 
 
@@ -20,6 +22,16 @@ def test_the_page_shows_the_file() -> None:
     content = json.loads((RESULTS / "boosting.json").read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8")
     assert fill_markers(page, "boosting", page_table(content), PAGE.name) == page
+
+
+@pytest.mark.slow
+def test_a_fold_judged_again_gives_the_figure_of_the_file() -> None:
+    pytest.importorskip("lightgbm")
+    content = json.loads((RESULTS / "boosting.json").read_text(encoding="utf-8"))
+    rows = Rows.of(merged(all_published(required_data_folder())), lambda job: job, "boosting")
+    assert len(rows) == content["rows"]
+    fold = next(each for each in folds(rows) if each.key == "job 0 0")
+    assert mape(judge(rows, fold)) == pytest.approx(content["folds"][fold.key], rel=0.02)
 
 
 def row(model: str, gpu: str, precision: str, seconds: float, batch: int = 8) -> MeasuredJob:

@@ -96,6 +96,11 @@ def judge(rows: Rows, fold: Fold) -> dict[str, list[float]]:
     }
 
 
+def mape(judged: Mapping[str, Sequence[float]]) -> float:
+    """Mean error of boosting on the rows of a fold; `judged` as `judge` gives it."""
+    return float(np.abs(np.array(judged["boosting"]) - 1.0).mean())
+
+
 def statistics(ratios: Mapping[str, Array], kind: str, mine: NDArray[np.bool_]) -> ErrorStatistics:
     inside = (ratios["p10"] <= 1.0) & (ratios["p90"] >= 1.0)
     return ErrorStatistics.of(ratios[kind][mine] - 1.0, inside[mine] if kind == "boosting" else None)
@@ -122,6 +127,7 @@ def main() -> None:
         for kind, ratios in run.items():
             ratios[fold.judged] = found[kind]
     content = _content(rows, tables, runs)
+    content["folds"] = {fold.key: mape(journal.get(fold.key) or {}) for fold in asked}
     write_whole(RESULTS / "boosting.json", json.dumps(content, indent=1) + "\n")
     write_whole(RESULTS / "boosting.md", _markdown(content))
     write_whole(PAGE, fill_markers(PAGE.read_text(encoding="utf-8"), "boosting", page_table(content), PAGE.name))
