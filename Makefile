@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 WORKERS ?= 2
+SLOW := $(BIN)/python -m pytest --durations 15
 DEMO := resnet50 --gpu a100-80gb-sxm --gpus 8 --precision fp32,tf32,amp-fp16,amp-bf16 --batch-size 256
 
 .DEFAULT_GOAL := help
@@ -23,8 +24,9 @@ demo-stagger: .venv/.dev  ## really run two jobs that read the same data, togeth
 
 test: lint typecheck unit  ## set up (with torch), then lint, types, imports and tests (about five minutes on two cores)
 
-test-slow: .venv/.dev  ## studies of a minute or more, and tests of real rates, one at a time
-	$(BIN)/python -m pytest -m slow || $(BIN)/python -m pytest -m slow --last-failed
+test-slow: .venv/.dev  ## studies of a minute or more in two processes, then tests of real rates, alone
+	$(SLOW) -m "slow and not idle" --numprocesses $(WORKERS) --dist worksteal || $(SLOW) -m "slow and not idle" --last-failed
+	$(SLOW) -m "slow and idle" || $(SLOW) -m "slow and idle" --last-failed
 
 lint: .venv/.dev  ## ruff, the direction of imports, unused code
 	$(BIN)/ruff check

@@ -21,6 +21,13 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "idle_machine" in getattr(item, "fixturenames", ()):
+            item.add_marker("idle")
+
+
 @pytest.fixture
 def idle_machine() -> None:
     """For slow tests of real rates and times: skips them while other programs use more than a quarter of the cores."""

@@ -171,7 +171,7 @@ def test_a_second_training_into_a_folder_is_refused(tmp_path: Path, capsys: pyte
     out = tmp_path / "there"
     out.mkdir()
     holder = start_holder(out / store.LOCK)
-    words = ["train", "additive", "--output", str(out)]
+    words = ["train", "ernest", "--output", str(out)]
     try:
         assert main(words) == 2
     finally:
@@ -183,7 +183,7 @@ def test_a_second_training_into_a_folder_is_refused(tmp_path: Path, capsys: pyte
     assert [path.name for path in out.iterdir()] == [store.LOCK]
     (out / f"{PART}killed").mkdir()
     assert main(words) == 0
-    assert [path.name for path in out.iterdir()] == ["additive"]
+    assert [path.name for path in out.iterdir()] == ["ernest"]
 
 
 def test_a_second_fit_of_an_installation_is_refused_and_judging_is_not(

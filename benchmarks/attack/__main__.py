@@ -21,11 +21,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="first seed (default: the time)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--show", type=int, default=3, help="examples of each class of defect (default 3)")
+    parser.add_argument("--journal", type=Path, help="file that keeps what is done, so that the same call goes on")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/attack.json and .md")
     parser.add_argument("--corpus", action="store_true", help="add an example of each class of defect to the corpus")
     options = parser.parse_args()
     seed = int(time.time()) if options.seed is None else options.seed
-    found = attack(options.inputs, options.jobs, seed, options.workers)
+    found = attack(options.inputs, options.jobs, seed, options.workers, options.journal)
     print(found.text(options.show))
     if options.corpus:
         print(f"{add_to_corpus(found.by_class())} new entries in {CORPUS}")

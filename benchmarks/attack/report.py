@@ -17,8 +17,8 @@ def write_report(found: Findings, folder: Path) -> None:
     classes = collections.Counter(defect.of_class for defect in found.defects)
     machine = {"processor": platform.machine(), "python": platform.python_version(), "date": str(datetime.date.today())}
     content = {
-        "seed": found.seed, "inputs": found.inputs, "jobs": found.jobs, "seconds": round(found.seconds),
-        "slowest_input_s": round(found.slowest_s, 2), "machine": machine,
+        "seed": found.seed, "code": found.code, "inputs": found.inputs, "jobs": found.jobs,
+        "seconds": round(found.seconds), "slowest_input_s": round(found.slowest_s, 2), "machine": machine,
         "outcomes": {kind: dict(outcomes) for kind, outcomes in sorted(found.outcomes.items())},
         "defects": dict(classes.most_common()),
     }  # fmt: skip
@@ -27,7 +27,8 @@ def write_report(found: Findings, folder: Path) -> None:
         "# Attacks with fresh seeds",
         "",
         f"`python -m benchmarks.attack --inputs {found.inputs} --jobs {found.jobs} --seed {found.seed} --write`, "
-        f"{machine['date']}, Python {machine['python']} on {machine['processor']}, {found.seconds:,.0f} s.",
+        f"{machine['date']}, Python {machine['python']} on {machine['processor']}, {found.seconds:,.0f} s "
+        f"(time of all pieces over the number of workers); digest of package, data and attack `{found.code}`.",
         "",
         f"An input is answered or refused in one sentence within {LIMIT_S:g} s and {LIMIT_BYTES / 2**30:g} GiB, "
         "without a warning, "

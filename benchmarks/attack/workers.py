@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import multiprocessing
 import os
 import random
@@ -10,9 +11,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from benchmarks.attack.inputs import random_input
 from benchmarks.attack.jobs import TRACED, models, random_job
 from benchmarks.attack.judge import ANSWERED, DEFECT, judged, limit_memory
 from benchmarks.attack.relations import RELATIONS
+from benchmarks.code_digest import code_digest
 from precision_time.errors import PrecisionTimeError
+from precision_time.journal import Journal, held
 
 PIECE = 100
 """Inputs or jobs of one task of a worker."""
@@ -52,7 +55,7 @@ class Defect:
 
 @dataclass(slots=True)
 class Findings:
-    """Counts by kind and outcome, and the defects."""
+    """Counts by kind and outcome, and the defects; `code` is the digest of the code that was attacked."""
 
     seed: int
     inputs: int
@@ -61,6 +64,7 @@ class Findings:
     defects: list[Defect] = field(default_factory=list)
     slowest_s: float = 0.0
     seconds: float = 0.0
+    code: str = ""
 
     def add(self, kind: str, outcome: str, count: int = 1) -> None:
         self.outcomes.setdefault(kind, collections.Counter())[outcome] += count
@@ -71,6 +75,21 @@ class Findings:
                 self.add(kind, outcome, count)
         self.defects += other.defects
         self.slowest_s = max(self.slowest_s, other.slowest_s)
+        self.seconds += other.seconds
+
+    def to_record(self) -> dict[str, Any]:
+        outcomes = {kind: dict(counts) for kind, counts in self.outcomes.items()}
+        return {
+            "seed": self.seed, "inputs": self.inputs, "jobs": self.jobs, "outcomes": outcomes,
+            "defects": [asdict(each) for each in self.defects], "slowest_s": self.slowest_s, "seconds": self.seconds,
+        }  # fmt: skip
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Findings:
+        found = cls(**{name: record[name] for name in ("seed", "inputs", "jobs", "slowest_s", "seconds")})
+        found.outcomes = {kind: collections.Counter(outcomes) for kind, outcomes in record["outcomes"].items()}
+        found.defects = [Defect(**each) for each in record["defects"]]
+        return found
 
     def by_class(self) -> dict[str, list[Defect]]:
         """The defects whose reasons differ in numbers only, together."""
@@ -94,25 +113,41 @@ class Findings:
         return "\n".join(lines)
 
 
-def attack(inputs: int, jobs: int, seed: int, workers: int) -> Findings:
-    """Runs the attacks and returns what they found; progress goes to standard error."""
-    total, start = Findings(seed, inputs, jobs), time.perf_counter()
+def attack(inputs: int, jobs: int, seed: int, workers: int, journal: Path | None = None) -> Findings:
+    """Runs the attacks and returns what they found; progress goes to standard error.
+
+    Pieces that `journal` holds of the same code, seed and counts are taken from there. `seconds` is the time of all
+    pieces over the number of workers.
+    """
+    total = Findings(seed, inputs, jobs, code=code_digest(Path(__file__).parent))
     tasks = [("inputs", seed * 1_000_003 + n, min(PIECE, inputs - n)) for n in range(0, inputs, PIECE)]
     tasks += [("jobs", seed * 1_000_033 + n, min(PIECE, jobs - n)) for n in range(0, jobs, PIECE)]
     random.Random(seed).shuffle(tasks)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _prepare) as pool:
-        running = [pool.submit(piece, task) for task in tasks]
-        for number, done in enumerate(as_completed(running), start=1):
+    with contextlib.ExitStack() as stack:
+        if journal:
+            journal.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(journal))
+        kept = Journal(journal, {"seed": seed, "inputs": inputs, "jobs": jobs, "code": total.code})
+        pool = stack.enter_context(ProcessPoolExecutor(workers, context, _prepare))
+        running = {pool.submit(piece, task): _label(task) for task in tasks if _label(task) not in kept}
+        for record in list(kept.records.values()):
+            total.merge(Findings.of_record(record))
+        for number, done in enumerate(as_completed(running), start=len(tasks) - len(running) + 1):
             found = done.result()
+            kept.add(running[done], found.to_record())
             total.merge(found)
             for defect in found.defects:
                 print(f"\n{defect.of_class}\n{defect.shown[:1000]}", file=sys.stderr)
             progress = f"\r{number} of {len(tasks)} pieces, {len(total.defects)} defects "
             print(progress, end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    total.seconds = time.perf_counter() - start
+    total.seconds /= workers
     return total
+
+
+def _label(task: tuple[str, int, int]) -> str:
+    return " ".join(map(str, task))
 
 
 def _prepare() -> None:
@@ -128,7 +163,10 @@ def _prepare() -> None:
 
 def piece(task: tuple[str, int, int]) -> Findings:
     kind, seed, count = task
-    return _inputs(seed, count) if kind == "inputs" else _jobs(seed, count)
+    start = time.perf_counter()
+    found = _inputs(seed, count) if kind == "inputs" else _jobs(seed, count)
+    found.seconds = time.perf_counter() - start
+    return found
 
 
 def _inputs(seed: int, count: int) -> Findings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib
 import json
 import platform
@@ -16,16 +15,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.code_digest import code_digest
 from benchmarks.papers.report import Report
 from benchmarks.papers.study import Context, Section
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
-from precision_time.fit.provenance import sha256
 from precision_time.journal import Journal
 from precision_time.measurements.repository import LARGE_STEPS, STEPS
 from precision_time.predictors.published import published_jobs
 from precision_time.predictors.runs import read_runs
 from precision_time.processes import cores, pooled
-from precision_time.shipped import MANIFEST, ROOT
+from precision_time.shipped import ROOT
 
 STUDIES = ("boosting", "additive", "predictddl", "ernest", "cherrypick")
 """In the order of the report; each is a module of this package with a function `study(context) -> Section`."""
@@ -194,12 +193,9 @@ def _digest(data: Path | None, runs: Path | None, about: Mapping[str, str]) -> s
     """Of all that a study depends on: tables, shipped data and trees, code, versions and settings."""
     tables = [folder for folder in (data, runs) if folder]
     files = sorted(path for folder in tables for path in folder.rglob("*") if path.suffix in _TABLES)
-    files += [ROOT / MANIFEST, *sorted((ROOT / "predictors").rglob("*.txt"))]
-    files += sorted(path for folder in (ROOT, Path(__file__).parent) for path in folder.rglob("*.py"))
-    digest = hashlib.sha256(repr([about[name] for name in ("versions", "rows", "seed")]).encode())
-    for path in files:
-        digest.update(sha256(path).encode())
-    return digest.hexdigest()[:16]
+    files += sorted((ROOT / "predictors").rglob("*.txt"))
+    settings = [about[name] for name in ("versions", "rows", "seed")]
+    return code_digest(Path(__file__).parent, files=files, settings=settings)
 
 
 def _about(data: Path | None, runs: Path | None, seed: int, quick: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from precision_time.checks import mapping, show
 from precision_time.errors import CatalogError, JobError
-from precision_time.reading.values import DEEPEST, LONGEST_KEY, MOST_DIGITS, MOST_VALUES, TOO_DEEP, TOO_MANY
+from precision_time.reading.values import DEEPEST, LONGEST_KEY, MOST_DIGITS, MOST_VALUES, TOO_DEEP, too_many
 
 _PLAIN = frozenset((type(None), bool, float, str))
 _LARGEST_WHOLE = 10**MOST_DIGITS
@@ -69,7 +69,7 @@ class _Converter:
     def convert(self, value: Any, depth: int) -> Any:
         self._values += 1
         if self._values > MOST_VALUES:
-            raise _FaultError(f"has {TOO_MANY}")
+            raise _FaultError(f"has {too_many()}")
         if depth > DEEPEST:
             raise _FaultError(f"has {TOO_DEEP}")
         if type(value) in _PLAIN:

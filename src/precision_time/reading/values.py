@@ -24,8 +24,12 @@ SMALLEST, LARGEST = 1e-300, 1e300
 """Least and largest number; the factor to the limits of a float leaves room for changes of units."""
 
 TOO_DEEP = f"more than {DEEPEST} mappings and lists inside each other; flatten it"
-TOO_MANY = f"more than {MOST_VALUES:,} values; give a smaller file"
 _LARGEST_WHOLE = 10**MOST_DIGITS
+
+
+def too_many(most: int = MOST_VALUES) -> str:
+    """What is wrong with a file of more than `most` values, and the fix."""
+    return f"more than {most:,} values; give a smaller file"
 
 
 def fault_of(value: Any) -> str:
@@ -56,7 +60,7 @@ def checked_tree(tree: Any, name: str, most: int = MOST_VALUES) -> Any:
     for _ in range(DEEPEST + 1):
         seen += len(level)
         if seen > most:
-            raise DataError(f"{name} has more than {most:,} values; give a smaller file")
+            raise DataError(f"{name} has {too_many(most)}")
         inner: list[Any] = []
         for value in level:
             kind = type(value)
@@ -69,7 +73,7 @@ def checked_tree(tree: Any, name: str, most: int = MOST_VALUES) -> Any:
             elif fault_of(value):
                 raise _wrong(tree, name)
             if len(inner) > most:
-                raise DataError(f"{name} has more than {most:,} values; give a smaller file")
+                raise DataError(f"{name} has {too_many(most)}")
         if not inner:
             return tree
         level = inner

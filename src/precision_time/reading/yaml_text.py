@@ -18,9 +18,9 @@ from precision_time.reading.values import (
     LONGEST_NUMBER,
     MOST_VALUES,
     TOO_DEEP,
-    TOO_MANY,
     fault_of,
     fault_of_key,
+    too_many,
 )
 
 LARGEST_YAML = 2**20
@@ -147,7 +147,7 @@ class _Builder:
     def _add(self, event: Any, value: Any) -> None:
         self._values += 1
         if self._values > MOST_VALUES:
-            raise self._refused(event, TOO_MANY)
+            raise self._refused(event, too_many())
         holder = self._open[-1]
         if type(holder) is dict:
             holder[self._keys[-1]] = value
