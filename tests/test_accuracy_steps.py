@@ -10,11 +10,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.accuracy import steps
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.facts import Facts
 from benchmarks.accuracy.residuals import KNOWN, NOT_UNDERSTOOD, why
@@ -29,9 +31,11 @@ from precision_time.errors import DataError
 from precision_time.estimate.interval import Interval
 from precision_time.evaluation.rows import JudgedRow
 from precision_time.fit import folds
+from precision_time.fit import traced as traced_rows
 from precision_time.fit.cases import Case, cases
 from precision_time.fit.folds import FOLDS, HeldOut, cross_validate, spread_for, with_intervals
 from precision_time.fit.provenance import parameters_digest
+from precision_time.measurements.repository import STEPS
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import read_table
 from precision_time.timing.scaled import Factors
@@ -236,8 +240,10 @@ def test_only_known_reasons_are_shown(rows: tuple[Row, ...]) -> None:
     assert "Ampere" in why(settled(replace(rows[0], gpu="rtx-3090"), 1.4))
 
 
-def test_the_command_writes_its_pages(tables: Path, tmp_path: Path) -> None:
+def test_the_command_writes_its_pages(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors on kernels are fitted to one table, since those of all tables take seconds for each fold."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(steps, "read", partial(traced_rows.read, names=[STEPS.name]))
     readme = tmp_path / "README.md"
     readme.write_text("<!-- accuracy:begin --><!-- accuracy:end -->", encoding="utf-8")
     given = ["steps", "--tables", str(tables), "--results", str(tmp_path)]
