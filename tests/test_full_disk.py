@@ -19,6 +19,13 @@ TABLE = (
     "id,model,gpu,gpus,precision,batch_size,step_time_s\n"
     "a,resnet50,a100-80gb-sxm,1,fp32,32,0.1\nb,resnet50,a100-80gb-sxm,1,tf32,32,0.08\n"
 )
+STEPS = "".join(
+    f"{model} {gpu} {batch},{model},{gpu},1,fp32,{batch},{batch / 300}\n"
+    for model in ("resnet50", "vgg16", "bert-base")
+    for gpu in ("a100-80gb-sxm", "v100-16gb-sxm")
+    for batch in (4, 8, 16, 32)
+)
+"""Enough rows to train on."""
 TRAINING = """
 import time
 
@@ -53,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("JOBLIB_MULTIPROCESSING", "0")  # its semaphore is a file, too
     (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "steps.csv").write_text(TABLE.splitlines()[0] + "\n" + STEPS)
     (tmp_path / "training.py").write_text(TRAINING)
     (tmp_path / "jobs.json").write_text(json.dumps(JOBS))
     (tmp_path / "files").mkdir()
@@ -88,7 +96,7 @@ def check(command: str, size: int, folder: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("command", [
     "predict resnet50 --trace old.json", "predict resnet50 --trace new.json", "compare resnet50 --plot old.html",
     "compare resnet50 --plot old.svg", "compare resnet50 --plot old.png", "evaluate table.csv --csv old.csv",
-    "evaluate table.csv --html old.html", "train ernest --output trained",
+    "evaluate table.csv --html old.html", "train ernest --rows steps.csv --output trained",
 ])  # fmt: skip
 def test_a_file_that_does_not_fit(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "--plot" in command or "--html" in command:
@@ -110,7 +118,7 @@ def test_a_journal_that_does_not_fit(size: int, folder: Path, capsys: pytest.Cap
         ("calibrate --budget 6s --ranks 1 --output old.json", "old.points.jsonl"),
         ("measure --budget 6s --ranks 1 --output there", "there/journal.jsonl"),
         ("runs --quick --budget 15s --ranks 1 --output there", "there/journal.jsonl"),
-        ("train boosting --output trained", None),
+        ("train boosting --rows steps.csv --output trained", None),
     ],
 )
 def test_measurements_that_do_not_fit(

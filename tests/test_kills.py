@@ -181,7 +181,7 @@ def test_training_killed_at_random_moments_leaves_whole_predictors(tmp_path: Pat
     print(f"PRECISION_TIME_SEED={seed}")
     chance = random.Random(seed)
     names, out = ("ernest", "boosting"), tmp_path / "there"
-    command = f"train {' '.join(names)} --output there --tables {REPOSITORY}/data"
+    command = f"train {' '.join(names)} --output there --rows {REPOSITORY}/data/published/measurements.csv"
     for _ in range(5):
         process = start(tmp_path, command)
         time.sleep(chance.uniform(0.1, 20.0))

@@ -63,11 +63,13 @@ class Ensemble:
     def predict(self, columns: Array) -> Array:
         """One value for every row of `columns` (rows x features)."""
         trees = np.arange(len(self.value))
+        tables = self.feature, self.threshold, self.left, self.right
+        feature, threshold, left, right = (table.ravel() for table in tables)
+        first, rows = trees * self.threshold.shape[1], np.arange(len(columns))[:, None]
         at = np.zeros((len(columns), len(trees)), dtype=np.intp)
         for _ in range(self.depth):
-            node = np.maximum(at, 0)
-            goes_left = np.take_along_axis(columns, self.feature[trees, node], axis=1) <= self.threshold[trees, node]
-            following = np.where(goes_left, self.left[trees, node], self.right[trees, node])
+            node = np.maximum(at, 0) + first
+            following = np.where(columns[rows, feature[node]] <= threshold[node], left[node], right[node])
             at = np.where(at < 0, at, following)
         return np.asarray(self.value[trees, -1 - at].sum(axis=1))
 
