@@ -33,7 +33,7 @@ from precision_time.predictors.predictddl.identity import joined
 from precision_time.predictors.predictddl.predictor import embedder_of
 from precision_time.predictors.predictddl.selection import grouped_folds
 from precision_time.predictors.predictddl.traced import key_of, known_networks, published_steps
-from precision_time.predictors.predictddl.trainer import Design, Table, Trained, described, train
+from precision_time.predictors.predictddl.trainer import Design, Table, Trained, described, in_known_frameworks, train
 from precision_time.report.write import write_whole
 from precision_time.shipped import ROOT
 
@@ -54,8 +54,9 @@ VARIANTS: Mapping[str, Design] = {
 
 Where the graph vector is no column, the encoder only decides which networks are flagged as unlike.
 """
-BY = {"network": tuple(VARIANTS), "family": (WITH, WITHOUT)}
+BY = {"network": tuple(VARIANTS), "family": (WITH, WITHOUT, RANDOM), "gpu": (WITH, WITHOUT)}
 """What is held out -> the variants that are judged so."""
+FIGURES = ("mean", "median", "p90", "signed", "coverage")
 RESULTS = Path("benchmarks/results/predictddl.json")
 CHECKPOINT = Path("out/predictddl_gpus.json")
 SHIPPED = ROOT / "predictors/trained/predictddl"
@@ -66,13 +67,15 @@ COMMAND = "python -m benchmarks.papers.predictddl_gpus"
 def table_of(data: Path, encoder: str) -> Table:
     """The published steps of `DATASET` with the vectors of an encoder."""
     rows = [row for row in described(published_steps(data)) if row.facts.dataset == DATASET]
-    return Table.of(rows, embedder_of(encoder))
+    return Table.of(in_known_frameworks(rows), embedder_of(encoder))
 
 
 def groups_of(table: Table, by: str) -> list[str]:
-    """What is held out together: the network of each row, or its family and those that share networks with it."""
+    """What is held out together: the network of each row, its GPU, or its family and those that share networks."""
     if by == "network":
         return list(table.networks)
+    if by == "gpu":
+        return [row.facts.gpu for row in table.rows]
     known = known_networks()
     families = [known[key_of(row.measured.job)].family for row in table.rows]
     return joined(zip(families, table.networks, strict=True))
@@ -81,40 +84,45 @@ def groups_of(table: Table, by: str) -> list[str]:
 def judged(table: Table, design: Design, by: str, seed: int) -> dict[str, Any]:
     """Errors of every row by a predictor that was trained without its group."""
     groups = groups_of(table, by)
-    errors, inside = np.zeros(len(groups)), np.zeros(len(groups), dtype=bool)
+    errors, inside, strange = np.zeros(len(groups)), np.zeros(len(groups), dtype=bool), np.zeros(len(groups), dtype=bool)
     chosen: Counter[str] = Counter()
     for known, unseen in grouped_folds(groups, FOLDS, seed):
         trained = train(table.only(known.tolist()), DATASET, dataclasses.replace(design, seed=seed))
-        log_error, spread = _held_out(trained, table.only(unseen.tolist()))
+        log_error, spread, strange[unseen] = _held_out(trained, table.only(unseen.tolist()))
         errors[unseen] = np.expm1(log_error)
         inside[unseen] = np.abs(log_error) <= Z90 * spread
         chosen[trained.fitted.setting.label] += 1
     timm = np.array([row.measured.job.model.startswith("timm:") for row in table.rows])
     several = np.array([row.facts.ranks > 1 for row in table.rows])
-    parts = {"timm": timm, "other": ~timm, "several GPUs": several, "all": np.ones(len(timm), dtype=bool)}
+    nhwc = np.array([row.facts.job.memory_format == "nhwc" for row in table.rows])
+    parts = {"timm": timm, "timm in NHWC": timm & nhwc, "other": ~timm, "several GPUs": several, "flagged": strange}
+    parts["all"] = np.ones(len(timm), dtype=bool)
     return {
         "chosen": dict(chosen),
-        **{
-            name: {
-                "rows": int(mine.sum()),
-                "mean": float(np.abs(errors[mine]).mean()),
-                "median": float(np.median(np.abs(errors[mine]))),
-                "p90": float(np.quantile(np.abs(errors[mine]), 0.9)),
-                "coverage": float(inside[mine].mean()),
-            }
-            for name, mine in parts.items()
-        },
+        **{name: _figures(errors[mine], inside[mine]) for name, mine in parts.items() if mine.any()},
     }
 
 
-def _held_out(trained: Trained, table: Table) -> tuple[Any, Any]:
-    """log(predicted / measured) of each row, and the spread of its forecast."""
+def _figures(errors: Any, inside: Any) -> dict[str, float]:
+    return {
+        "rows": len(errors),
+        "mean": float(np.abs(errors).mean()),
+        "median": float(np.median(np.abs(errors))),
+        "p90": float(np.quantile(np.abs(errors), 0.9)),
+        "signed": float(np.median(errors)),
+        "coverage": float(inside.mean()),
+    }
+
+
+def _held_out(trained: Trained, table: Table) -> tuple[Any, Any, Any]:
+    """log(predicted / measured) of each row, the spread of its forecast, and whether its network is flagged."""
     _, x = table.of_groups(trained.groups)
     log_seconds = trained.log_seconds(x, table.work)
     spread = [
         trained.spread(row.facts, vector, at) for row, vector, at in zip(table.rows, table.vectors, x, strict=True)
     ]
-    return log_seconds - np.log(table.seconds), np.array(spread)
+    strange = np.array([trained.likeness.is_strange(vector) for vector in table.vectors])
+    return log_seconds - np.log(table.seconds), np.array(spread), strange
 
 
 def judge(data: Path, seeds: int, checkpoint: Path) -> dict[str, Any]:
@@ -159,10 +167,10 @@ def _provenance() -> dict[str, Any]:
 def _over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of each part and figure the mean, lowest and highest over seeds; the regressors that folds chose."""
     chosen = sum((Counter(run["chosen"]) for run in runs), Counter())
-    parts = [name for name in runs[0] if name != "chosen"]
+    parts = [name for name in runs[0] if name != "chosen" and all(name in run for run in runs)]
     return {"chosen": dict(chosen.most_common())} | {
-        part: {"rows": runs[0][part]["rows"]}
-        | {figure: _spread([run[part][figure] for run in runs]) for figure in ("mean", "median", "p90", "coverage")}
+        part: {"rows": float(np.mean([run[part]["rows"] for run in runs]))}
+        | {figure: _spread([run[part][figure] for run in runs]) for figure in FIGURES}
         for part in parts
     }
 

@@ -20,7 +20,7 @@ from precision_time.report.write import make_folder, write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = (
-    "dataset", "names", "networks", "gpus", "groups", "spreads", "several", "rows", "measured_s", "fit_s", "errors",
+    "dataset", "names", "networks", "gpus", "frameworks", "groups", "spreads", "several", "rows", "measured_s", "fit_s", "errors",
     "peaks",
 )  # fmt: skip
 
@@ -78,6 +78,7 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         likeness=Likeness(like["vectors"], like["mean"], like["deviation"], float(like["threshold"])),
         networks=tuple(entry["networks"]),
         gpus=tuple(entry["gpus"]),
+        frameworks=tuple(entry["frameworks"]),
         groups=tuple(entry["groups"]),
         spreads={str(kind): float(value) for kind, value in entry["spreads"].items()},
         several=float(entry["several"]),
