@@ -34,7 +34,7 @@ from precision_time.predictors.predictddl.traced import (
     read_table,
     write_table,
 )
-from precision_time.predictors.predictddl.trainer import Design
+from precision_time.predictors.predictddl.trainer import OTHER_GPU, Design
 from precision_time.predictors.runs import read_runs
 from predictddl_cases import IMAGE_MODELS, lawful, network
 
@@ -156,6 +156,17 @@ def test_the_chosen_setting_has_the_least_error_on_unseen_networks() -> None:
     assert np.abs(choice.residuals).max() < 0.05
 
 
+def test_the_best_setting_is_kept_where_the_simplest_is_not_asked_for() -> None:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(200, 3))
+    groups = [str(i // 4) for i in range(200)]
+    y = x[:, 0] + 0.05 * x[:, 1] ** 2 + 0.4 * np.repeat(chance.normal(size=50), 4)  # networks differ more than settings
+    few = Setting(LINEAR, (("alpha", 1.0),)), Setting(QUADRATIC, (("alpha", 1.0),))
+    best = min(choose(x, y, groups, settings=few).errors, key=lambda pair: pair[1])[0]
+    assert choose(x, y, groups, settings=few, simplest=False).fitted.setting == best
+    assert choose(x, y, groups, settings=few).fitted.setting == few[0]
+
+
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +284,42 @@ def test_likeness_in_two_dimensions_by_hand() -> None:
     assert known.nearest(np.array([-0.5, 0.0])) in (2, 3)
 
 
+def test_a_framework_that_ran_one_network_takes_no_part() -> None:
+    other = [
+        dataclasses.replace(row, job=row.job.replace(framework="mxnet"), seconds=100.0 * row.seconds)
+        for row in rows()
+        if row.job.model == "vgg16"
+    ]
+    made = PredictDDL(QUICK)
+    made.fit([*rows(), *other])
+    job = rows()[0].job
+    assert made.predict(job).seconds == trained().predict(job).seconds
+    assert made.trained["imagenet"].frameworks == ("pytorch",)
+    assert any("No training run was in mxnet" in note for note in made.predict(job.replace(framework="mxnet")).notes)
+    alone = PredictDDL(QUICK)
+    alone.fit([dataclasses.replace(row, job=row.job.replace(framework="mxnet")) for row in rows()])
+    assert alone.trained["imagenet"].frameworks == ("mxnet",)
+
+
+def test_a_gpu_without_runs_has_the_interval_of_gpus_held_out() -> None:
+    """One GPU takes three times as long as its catalog figures and those of the others say."""
+    gpus = ("a100-80gb-sxm", "v100-16gb-sxm", "h100-80gb-sxm", "t4")
+    some = [
+        dataclasses.replace(row, seconds=row.seconds * (3.0 if gpu == "t4" else 1.0))
+        for gpu in gpus
+        for row in lawful(gpu=gpu)
+        if row.job.gpus == 1
+    ]
+    made = PredictDDL(QUICK)
+    made.fit(some)
+    who = made.trained["imagenet"]
+    assert set(who.gpus) == set(gpus)
+    assert who.spreads[OTHER_GPU] > max(spread for kind, spread in who.spreads.items() if kind != OTHER_GPU)
+    known, other = (made.predict(some[0].job.replace(gpu=gpu)) for gpu in ("v100-16gb-sxm", "l40s"))
+    assert other.p90_s / other.seconds > known.p90_s / known.seconds
+    assert any("No training run was on l40s" in note for note in other.notes)
+
+
 # --- the checker -----------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +407,19 @@ def test_the_law_finds_rates_that_add_and_survives_a_precision_it_never_saw() ->
     }  # fmt: skip
     other = Work.of([facts_of(rows()[0].job.replace(precision="amp-fp16"))])
     assert np.isfinite(law.log_seconds(other)).all()
+
+
+def test_a_theta_that_few_rows_tell_stays_near_that_of_all() -> None:
+    """amp-bf16 rows without linear layers of any size do not set the theta of linear layers, which fp32 rows tell."""
+    facts = [facts_of(row.job) for row in rows()]
+    theta = np.linspace(0.5, 2.0, len(terms(facts[0])))
+    linear = 2
+    small = [each.job.precision == "amp-bf16" for each in facts]
+    work = Work.of(facts)
+    work.terms[small, linear] *= 1e-6
+    seconds = work.terms @ theta
+    found = fit_law(work, seconds, [row.job.model for row in rows()]).theta
+    assert found["amp-bf16"][linear] == pytest.approx(found[""][linear], rel=0.1)
 
 
 def test_a_theta_of_few_networks_is_not_kept() -> None:

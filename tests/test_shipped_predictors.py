@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from precision_time.predictors.published import all_published
 from precision_time.predictors.store import SHIPPED, UNTRAINED, card_of, load_trained, train
 from precision_time.shipped import ROOT
 
-NAMES = ("boosting", "boosting-residual", "additive", "ernest")
+NAMES = ("boosting", "boosting-residual", "additive", "predictddl", "ernest")
 ASKED = ["predict", "resnet50", "--gpu", "a100-80gb-sxm", "--gpus", "8", "--precision", "amp-fp16"]
 MEASURED_S = 0.12
 """NVIDIA's DeepLearningExamples: 8 A100 at batch 256 take 0.123 s a step."""
@@ -63,6 +64,38 @@ def test_its_card_says_what_it_was_trained_on(name: str) -> None:
     assert card["rows"] > 200
     assert all(0.0 < error < 1.0 for error in card["held_out"].values())
     assert sum(path.stat().st_size for path in (ROOT / SHIPPED / name).iterdir()) < 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "refusal"),
+    [
+        ("bert-base", [], r"dataset type 'wikipedia' has no trained predictor, only imagenet; measure runs"),
+        ("resnet50", ["--dataset", "cifar10", "--epochs", "1"], r"dataset type 'cifar10' has no trained predictor"),
+        ("resnet50", ["--layout", "fsdp"], r"layout fsdp is not plain data parallelism"),
+        ("resnet50", ["--gpu", "my-own-gpu"], r"my-own-gpu"),
+    ],
+)
+def test_predictddl_refuses_what_it_was_not_trained_on(
+    model: str, words: list[str], refusal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["predict", model, "--gpu", "a100-80gb-sxm", "--gpus", "8", "--predictor", "predictddl", *words]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert re.search(refusal, said)
+
+
+def test_predictddl_flags_a_gpu_and_a_framework_without_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "resnet50", "--predictor", "predictddl", "--json", "--gpus", "1", "--batch-size", "64"]
+    widths = {}
+    for gpu, framework in (("a100-80gb-sxm", "pytorch"), ("b200-180gb-sxm", "pytorch"), ("a100-80gb-sxm", "mxnet")):
+        assert main([*asked, "--gpu", gpu, "--framework", framework]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        widths[gpu, framework] = answer["p90_s"] / answer["p10_s"]
+        notes = " ".join(answer["notes"])
+        assert ("No training run was on b200-180gb-sxm" in notes) == (gpu == "b200-180gb-sxm")
+        assert ("No training run was in mxnet" in notes) == (framework == "mxnet")
+    assert widths["b200-180gb-sxm", "pytorch"] > widths["a100-80gb-sxm", "pytorch"]
 
 
 def test_ernest_is_fitted_to_the_users_own_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,9 @@
 with x the ideal seconds of the network's operations and bytes by kind of layer (at the device's peak and bandwidth,
 or at nominal ones where it has none), its counts of layers and of recurrent steps, its weights, and one. Several
 ranks have more terms: all of them once more on CPUs, the ring all-reduce and one on GPUs. Fitted by non-negative least
-squares on relative errors; a set of few rows stays near that of all rows. This is an addition of this project: the regressor then predicts log(seconds / law) instead
-of log(seconds). The law is additive where regressors of logs are multiplicative, so one law fits networks bound by
-launches and networks bound by arithmetic.
+squares on relative errors; a set of few rows stays near that of all rows. This is an addition of this project: the
+regressor then predicts log(seconds / law) instead of log(seconds). The law is additive where regressors of logs are
+multiplicative, so one law fits networks bound by launches and networks bound by arithmetic.
 """
 
 from __future__ import annotations

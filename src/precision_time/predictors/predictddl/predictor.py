@@ -15,7 +15,15 @@ from precision_time.predictors.predictddl.encoder import Encoder, embed, load_en
 from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.task_checker import check
 from precision_time.predictors.predictddl.traced import data_parallel
-from precision_time.predictors.predictddl.trainer import Design, Row, Table, Trained, described, in_known_frameworks, train
+from precision_time.predictors.predictddl.trainer import (
+    Design,
+    Row,
+    Table,
+    Trained,
+    described,
+    in_known_frameworks,
+    train,
+)
 
 
 @cache

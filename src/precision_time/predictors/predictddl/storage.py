@@ -20,8 +20,8 @@ from precision_time.report.write import make_folder, write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = (
-    "dataset", "names", "networks", "gpus", "frameworks", "groups", "spreads", "several", "rows", "measured_s", "fit_s", "errors",
-    "peaks",
+    "dataset", "names", "networks", "gpus", "frameworks", "groups", "spreads", "several", "rows", "measured_s", "fit_s",
+    "errors", "peaks",
 )  # fmt: skip
 
 
