@@ -136,6 +136,7 @@ def judge(data: Path, seeds: int, checkpoint: Path) -> dict[str, Any]:
             found[key] = judged(tables(VARIANTS[name].encoder), VARIANTS[name], by, seed)
             write_whole(checkpoint, json.dumps(found, indent=1))
         print(f"\r{done}/{len(plan)} {key:60s}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     table = tables("pretrained")
     return {
         "command": COMMAND,

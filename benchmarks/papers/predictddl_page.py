@@ -81,7 +81,20 @@ def _gains(gains: Mapping[str, Any]) -> str:
     headings = ("held out by", "against", "rows of", "error", "falls by, points", "interval", "graph vector")
     counts = ", ".join(f"{verdicts.count(word)} times it {word}" for word in (HELPS, EQUAL, HARMS))
     table = Table(headings, rows, left=4).markdown()
-    return f"What the graph vector brings (interval: twice the standard error over seeds): {counts}.\n\n{table}"
+    return (
+        f"What the graph vector brings (interval: twice the standard error over seeds): {counts}. {_untrained(gains)}"
+        f"\n\n{table}"
+    )
+
+
+def _untrained(gains: Mapping[str, Any]) -> str:
+    """How much of what the vector brings on timm rows an encoder that was not trained brings too."""
+    parts = []
+    for by, variants in gains.items():
+        if len(variants) == 2:
+            over, trained = (100 * each["timm"]["mean"]["mean"] for each in variants.values())
+            parts.append(f"held out by {by}, {over - trained:.1f} of {over:.1f} points")
+    return f"Of the mean error on timm rows, an encoder that was not trained takes off {'; '.join(parts)}."
 
 
 HELPS, EQUAL, HARMS = "helps", "makes no difference", "harms"
