@@ -13,7 +13,7 @@ from precision_time.job.job import Job
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.predictddl.facts import facts_of
 from precision_time.predictors.predictddl.identity import joined, plain_name
-from precision_time.predictors.predictddl.law import Work, fit_law, steps, terms
+from precision_time.predictors.predictddl.law import RING, Work, fit_law, steps, terms
 from precision_time.predictors.predictddl.traced import (
     TracedNetwork,
     key_of,
@@ -35,6 +35,7 @@ def rows() -> tuple[MeasuredJob, ...]:
 def test_the_law_finds_rates_that_add_and_survives_a_precision_it_never_saw() -> None:
     facts = [facts_of(row.job) for row in rows()]
     theta = np.linspace(0.5, 2.0, len(terms(facts[0])))
+    theta[RING] = 1.0  # to which it is pulled
     seconds = np.array([float(terms(each) @ theta) * steps(each) for each in facts])
     work = Work.of(facts)
     law = fit_law(work, seconds, [row.id for row in rows()])

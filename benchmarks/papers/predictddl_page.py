@@ -93,8 +93,8 @@ def _untrained(gains: Mapping[str, Any]) -> str:
     for by, variants in gains.items():
         if len(variants) == 2:
             over, trained = (100 * each["timm"]["mean"]["mean"] for each in variants.values())
-            parts.append(f"held out by {by}, {over - trained:.1f} of {over:.1f} points")
-    return f"Of the mean error on timm rows, an encoder that was not trained takes off {'; '.join(parts)}."
+            parts.append(f"{over - trained:.1f} of {over:.1f} points by {by}")
+    return f"On timm rows an encoder that was not trained brings {', '.join(parts)} (mean)."
 
 
 HELPS, EQUAL, HARMS = "helps", "makes no difference", "harms"

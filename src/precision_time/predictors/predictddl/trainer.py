@@ -158,6 +158,7 @@ class Trained:
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
     frameworks: tuple[str, ...]
+    precisions: tuple[str, ...]
     groups: tuple[str, ...]
     spreads: Mapping[str, float]
     several: float
@@ -181,6 +182,8 @@ class Trained:
             notes.append(f"Extrapolated: {far} lies far outside the networks trained on.")
         if facts.gpu not in self.gpus:
             notes.append(f"No training run was on {facts.job.gpu}; its catalog figures stand for it.")
+        if facts.job.precision_spec.label not in self.precisions:
+            notes.append(f"No training run was in {facts.job.precision_spec.label}; its peaks and widths stand for it.")
         if facts.job.framework not in self.frameworks:
             notes.append(f"No training run was in {facts.job.framework}, only in {', '.join(self.frameworks)}.")
         if facts.ranks > 1 and self.several < FEW_SHARE:
@@ -200,11 +203,15 @@ class Trained:
     def spread(self, facts: Facts, vector: Floats, x: Floats) -> float:
         """Standard deviation of log(seconds): that of the kind of row, wider for networks unlike those trained on.
 
-        A GPU without training runs takes the widest of all kinds.
+        A GPU, precision or framework without training runs takes the widest of all kinds.
         """
         kinds = (*kinds_of(facts), "")
         spread = next(self.spreads[kind] for kind in kinds if kind in self.spreads)
-        if facts.gpu not in self.gpus:
+        if (
+            facts.gpu not in self.gpus
+            or facts.job.precision_spec.label not in self.precisions
+            or facts.job.framework not in self.frameworks
+        ):
             spread = max(self.spreads.values())
         return spread * STRANGER ** (self.likeness.is_strange(vector) + bool(self._far(x)))
 
@@ -267,6 +274,7 @@ def train(table: Table, dataset: str, design: Design) -> Trained:
         networks=tuple(name for name, _ in unlike.values()),
         gpus=tuple(sorted({each.gpu for each in facts})),
         frameworks=tuple(sorted({each.job.framework for each in facts})),
+        precisions=tuple(sorted({each.job.precision_spec.label for each in facts})),
         groups=design.groups,
         spreads=_spreads(table, choice.residuals) | _other_gpu(table, x, choice.fitted.setting, design),
         several=float(np.mean([each.ranks > 1 for each in facts])),
