@@ -16,25 +16,16 @@ from hypothesis import strategies as st
 from benchmarks.papers.random_networks import random_networks
 from precision_time.errors import CatalogError, DataError, JobError, PredictorError
 from precision_time.job.job import Job
-from precision_time.predictors.interface import MeasuredJob, Predictor
+from precision_time.predictors.interface import Z90, MeasuredJob, Predictor
 from precision_time.predictors.predictddl import PredictDDL
 from precision_time.predictors.predictddl.confidence import likeness
 from precision_time.predictors.predictddl.facts import facts_of
 from precision_time.predictors.predictddl.features import GROUPS, PUBLISHED, columns, matrix
-from precision_time.predictors.predictddl.identity import joined, plain_name
-from precision_time.predictors.predictddl.law import Work, fit_law, steps, terms
 from precision_time.predictors.predictddl.predictor import embedder_of
 from precision_time.predictors.predictddl.primitives import Primitive
 from precision_time.predictors.predictddl.regressors import LINEAR, MLP, QUADRATIC, SVR, Setting, fit
 from precision_time.predictors.predictddl.selection import choose, grouped_folds
-from precision_time.predictors.predictddl.traced import (
-    TracedNetwork,
-    key_of,
-    known_networks,
-    read_table,
-    write_table,
-)
-from precision_time.predictors.predictddl.trainer import Design
+from precision_time.predictors.predictddl.trainer import OTHER_GPU, Design
 from precision_time.predictors.runs import read_runs
 from predictddl_cases import IMAGE_MODELS, lawful, network
 
@@ -156,6 +147,17 @@ def test_the_chosen_setting_has_the_least_error_on_unseen_networks() -> None:
     assert np.abs(choice.residuals).max() < 0.05
 
 
+def test_the_best_setting_is_kept_where_the_simplest_is_not_asked_for() -> None:
+    chance = np.random.default_rng(0)
+    x = chance.normal(size=(200, 3))
+    groups = [str(i // 4) for i in range(200)]
+    y = x[:, 0] + 0.05 * x[:, 1] ** 2 + 0.4 * np.repeat(chance.normal(size=50), 4)  # networks differ more than settings
+    few = Setting(LINEAR, (("alpha", 1.0),)), Setting(QUADRATIC, (("alpha", 1.0),))
+    best = min(choose(x, y, groups, settings=few).errors, key=lambda pair: pair[1])[0]
+    assert choose(x, y, groups, settings=few, simplest=False).fitted.setting == best
+    assert choose(x, y, groups, settings=few).fitted.setting == few[0]
+
+
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +275,44 @@ def test_likeness_in_two_dimensions_by_hand() -> None:
     assert known.nearest(np.array([-0.5, 0.0])) in (2, 3)
 
 
+def test_a_framework_that_ran_one_network_takes_no_part() -> None:
+    other = [
+        dataclasses.replace(row, job=row.job.replace(framework="mxnet"), seconds=100.0 * row.seconds)
+        for row in rows()
+        if row.job.model == "vgg16"
+    ]
+    made = PredictDDL(QUICK)
+    made.fit([*rows(), *other])
+    job = rows()[0].job
+    assert made.predict(job).seconds == trained().predict(job).seconds
+    assert made.trained["imagenet"].frameworks == ("pytorch",)
+    assert any("No training run was in mxnet" in note for note in made.predict(job.replace(framework="mxnet")).notes)
+    alone = PredictDDL(QUICK)
+    alone.fit([dataclasses.replace(row, job=row.job.replace(framework="mxnet")) for row in rows()])
+    assert alone.trained["imagenet"].frameworks == ("mxnet",)
+
+
+def test_a_gpu_without_runs_has_the_interval_of_gpus_held_out() -> None:
+    """One GPU takes three times as long as its catalog figures and those of the others say."""
+    gpus = ("a100-80gb-sxm", "v100-16gb-sxm", "h100-80gb-sxm", "t4")
+    some = [
+        dataclasses.replace(row, seconds=row.seconds * (3.0 if gpu == "t4" else 1.0))
+        for gpu in gpus
+        for row in lawful(gpu=gpu)
+        if row.job.gpus == 1
+    ]
+    made = PredictDDL(QUICK)
+    made.fit(some)
+    who = made.trained["imagenet"]
+    assert set(who.gpus) == set(gpus)
+    # The rows of that GPU weigh a quarter, so that four fifths of all lie within its errors, a factor of three.
+    assert who.spreads[OTHER_GPU] == pytest.approx(math.log(3.0) / Z90, rel=0.25)
+    assert OTHER_GPU not in trained().trained["imagenet"].spreads
+    other = made.predict(some[0].job.replace(gpu="l40s"))
+    assert math.log(other.p90_s / other.seconds) >= Z90 * max(who.spreads.values()) - 1e-9
+    assert any("No training run was on l40s" in note for note in other.notes)
+
+
 # --- the checker -----------------------------------------------------------------------------------------------------
 
 
@@ -342,75 +382,3 @@ def test_a_zoo_model_needs_no_dataset_of_the_job() -> None:
 
 def test_a_matrix_keeps_the_order_of_its_names() -> None:
     assert matrix([{"b": 2.0, "a": 1.0}, {"a": 3.0}], ["a", "b"]).tolist() == [[1.0, 2.0], [3.0, 0.0]]
-
-
-# --- the law of work -------------------------------------------------------------------------------------------------
-
-
-def test_the_law_finds_rates_that_add_and_survives_a_precision_it_never_saw() -> None:
-    facts = [facts_of(row.job) for row in rows()]
-    theta = np.linspace(0.5, 2.0, len(terms(facts[0])))
-    seconds = np.array([float(terms(each) @ theta) * steps(each) for each in facts])
-    work = Work.of(facts)
-    law = fit_law(work, seconds, [row.id for row in rows()])
-    np.testing.assert_allclose(law.log_seconds(work), np.log(seconds), atol=0.02)
-    assert set(law.theta) == {
-        "", "fp32", "fp32 nchw", "32-bit arithmetic", "32-bit arithmetic nchw", "amp-bf16", "amp-bf16 nchw",
-        "16-bit arithmetic", "16-bit arithmetic nchw",
-    }  # fmt: skip
-    other = Work.of([facts_of(rows()[0].job.replace(precision="amp-fp16"))])
-    assert np.isfinite(law.log_seconds(other)).all()
-
-
-def test_a_theta_of_few_networks_is_not_kept() -> None:
-    """amp-bf16 was run for two of six networks only, which cannot determine thirteen terms."""
-    some = [row for row in rows() if row.job.precision == "fp32" or row.job.model in IMAGE_MODELS[:2]]
-    seconds = np.array([row.seconds for row in some])
-    law = fit_law(Work.of([facts_of(row.job) for row in some]), seconds, [row.job.model for row in some])
-    assert set(law.theta) == {"", "fp32", "fp32 nchw", "32-bit arithmetic", "32-bit arithmetic nchw"}
-
-
-def test_several_gpus_add_the_ring_and_a_constant_and_no_operations() -> None:
-    one, two, eight = (terms(facts_of(rows()[0].job.replace(gpus=gpus))) for gpus in (1, 2, 8))
-    count = (len(one) - 2) // 2
-    assert two[:count].tolist() == eight[:count].tolist() == one[:count].tolist()
-    assert not one[count:].any()
-    assert not eight[count:-2].any()
-    bus = facts_of(rows()[0].job.replace(gpus=8)).cluster.world.bus_bytes_per_s
-    assert eight[-2] == pytest.approx(2 * 7 / 8 * 4 * facts_of(rows()[0].job).network.parameters / bus)
-
-
-# --- networks under several names ------------------------------------------------------------------------------------
-
-
-def test_names_and_graphs_join_rows_of_one_network() -> None:
-    assert joined([("timm:tv_resnet50.tv_in1k", 1), ("resnet50", 1), ("torchvision:resnet50", 2), ("vgg16", 3)]) == [
-        "resnet50", "resnet50", "resnet50", "vgg16",
-    ]  # fmt: skip
-    assert plain_name("torchvision:wide_resnet50_2") == "wide-resnet50-2"
-
-
-# --- the repository's table of networks ------------------------------------------------------------------------------
-
-
-def test_a_table_of_networks_is_read_as_it_was_written(tmp_path: Path) -> None:
-    some = facts_of(rows()[0].job).network
-    write_table(tmp_path / "networks.npz", {"key": TracedNetwork(some, "imagenet", 32, 224.0, "resnet")})
-    again = read_table(tmp_path / "networks.npz")["key"]
-    assert (again.dataset, again.batch_size, again.resolution, again.family) == ("imagenet", 32, 224.0, "resnet")
-    for name in ("types", "shapes", "edges"):
-        assert getattr(again.network, name).tolist() == getattr(some, name).tolist()
-    np.testing.assert_allclose(again.network.flops, some.flops, rtol=1e-6)
-    (tmp_path / "networks.npz").write_bytes(b"no table")
-    with pytest.raises(DataError, match="predictddl_networks"):
-        read_table(tmp_path / "networks.npz")
-
-
-def test_the_repositorys_table_has_today_s_network_of_a_zoo_model() -> None:
-    job = Job("resnet50", input={"image_size": 224})
-    known = known_networks()[key_of(job)]
-    fresh = facts_of(job).network
-    assert known.network.types.tolist() == fresh.types.tolist()
-    assert known.network.edges.tolist() == fresh.edges.tolist()
-    assert known.network.parameters == fresh.parameters
-    assert known.family == "resnet"

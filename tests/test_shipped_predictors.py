@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from precision_time.predictors.published import all_published
 from precision_time.predictors.store import SHIPPED, UNTRAINED, card_of, load_trained, train
 from precision_time.shipped import ROOT
 
-NAMES = ("boosting", "boosting-residual", "additive", "ernest")
+NAMES = ("boosting", "boosting-residual", "additive", "predictddl", "ernest")
 ASKED = ["predict", "resnet50", "--gpu", "a100-80gb-sxm", "--gpus", "8", "--precision", "amp-fp16"]
 MEASURED_S = 0.12
 """NVIDIA's DeepLearningExamples: 8 A100 at batch 256 take 0.123 s a step."""
@@ -63,6 +64,49 @@ def test_its_card_says_what_it_was_trained_on(name: str) -> None:
     assert card["rows"] > 200
     assert all(0.0 < error < 1.0 for error in card["held_out"].values())
     assert sum(path.stat().st_size for path in (ROOT / SHIPPED / name).iterdir()) < 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "refusal"),
+    [
+        ("bert-base", [], r"dataset type 'squad' has no trained predictor, only imagenet; measure runs"),
+        ("resnet50", ["--dataset", "cifar10", "--epochs", "1"], r"dataset type 'cifar10' has no trained predictor"),
+        ("resnet50", ["--layout", "fsdp"], r"layout fsdp is not plain data parallelism"),
+        ("resnet50", ["--gpu", "my-own-gpu"], r"my-own-gpu"),
+    ],
+)
+def test_predictddl_refuses_what_it_was_not_trained_on(
+    model: str, words: list[str], refusal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["predict", model, "--gpu", "a100-80gb-sxm", "--gpus", "8", "--predictor", "predictddl", *words]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert re.search(refusal, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--gpu", "b200-180gb-sxm"], "No training run was on b200-180gb-sxm"),
+        (["--framework", "megatron"], "No training run was in megatron"),
+        (["--precision", "amp-bf16"], "No training run was in amp-bf16"),
+        (["--gpus", "8"], "training rows are of several GPUs"),
+    ],
+)
+def test_predictddl_flags_what_no_run_was_in_by_a_wider_interval(
+    words: list[str], note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["predict", "resnet50", "--predictor", "predictddl", "--json", "--batch-size", "64"]
+    known = ["--gpu", "a100-80gb-sxm", "--gpus", "1", "--precision", "amp-fp16"]
+    widths = []
+    for more in ([], words):
+        given = dict(zip(known[::2], known[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
+        assert main([*asked, *(word for pair in given.items() for word in pair)]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        widths.append(answer["p90_s"] / answer["p10_s"])
+        assert any(note in each for each in answer["notes"]) == bool(more)
+    assert widths[1] > widths[0]
 
 
 def test_ernest_is_fitted_to_the_users_own_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

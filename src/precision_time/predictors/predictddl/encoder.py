@@ -142,9 +142,10 @@ def _perceptron(encoder: Encoder, name: str, x: Floats) -> Floats:
 def _gru(encoder: Encoder, message: Floats, state: Floats) -> Floats:
     """torch.nn.GRUCell."""
     into, over = _linear(encoder, "gru", message, "_ih"), _linear(encoder, "gru", state, "_hh")
-    (reset, update, new), (reset_h, update_h, new_h) = np.split(into, 3, axis=1), np.split(over, 3, axis=1)
-    update = _sigmoid(update + update_h)
-    new = np.tanh(new + _sigmoid(reset + reset_h) * new_h)
+    width = encoder.width
+    gates = _sigmoid(into[:, : 2 * width] + over[:, : 2 * width])
+    reset, update = gates[:, :width], gates[:, width:]
+    new = np.tanh(into[:, 2 * width :] + reset * over[:, 2 * width :])
     return np.asarray((1.0 - update) * new + update * state)
 
 

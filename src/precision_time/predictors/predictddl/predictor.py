@@ -15,7 +15,15 @@ from precision_time.predictors.predictddl.encoder import Encoder, embed, load_en
 from precision_time.predictors.predictddl.network import Floats, Network
 from precision_time.predictors.predictddl.task_checker import check
 from precision_time.predictors.predictddl.traced import data_parallel
-from precision_time.predictors.predictddl.trainer import Design, Row, Table, Trained, described, train
+from precision_time.predictors.predictddl.trainer import (
+    Design,
+    Row,
+    Table,
+    Trained,
+    described,
+    in_known_frameworks,
+    train,
+)
 
 
 @cache
@@ -72,7 +80,7 @@ class PredictDDL:
             by_type.setdefault(row.facts.dataset, []).append(row)
         for dataset, mine in sorted(by_type.items()):
             try:
-                table = Table.of(mine, embedder_of(self.design.encoder))
+                table = Table.of(in_known_frameworks(mine), embedder_of(self.design.encoder))
                 self._trained[dataset] = train(table, dataset, self.design)
             except PredictorError as error:
                 self.left_out[dataset] = str(error)

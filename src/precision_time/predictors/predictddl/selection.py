@@ -55,28 +55,26 @@ def choose(
     *,
     settings: Sequence[Setting] = SETTINGS,
     folds: int = FOLDS,
-    compared: int | None = None,
+    simplest: bool = True,
     seed: int = 0,
 ) -> Choice:
-    """Fit every setting to the first `compared` folds (all where None), keep one, fit it to all folds and all rows.
+    """Fit every setting to the folds, keep one, fit it to all rows.
 
-    The first of `settings`, which are ordered from simple to flexible, within one standard error of the best over
-    networks is kept (Breiman et al. 1984), since with some thirty networks the order of the best is mostly chance.
+    With `simplest` the first of `settings`, which are ordered from simple to flexible, within one standard error of the
+    best over networks is kept (Breiman et al. 1984), since with some thirty networks the order of the best is mostly
+    chance; else the best is kept.
     """
     parts = grouped_folds(groups, folds, seed)
-    first = parts[:compared]
-    judged = np.sort(np.concatenate([test for _, test in first]))
-    off = {setting: _residuals(setting, x, y, first, seed) for setting in settings}
-    errors = tuple((setting, float(np.mean(np.abs(residuals[judged])))) for setting, residuals in off.items())
+    off = {setting: _residuals(setting, x, y, parts, seed) for setting in settings}
+    errors = tuple((setting, float(np.mean(np.abs(residuals)))) for setting, residuals in off.items())
     best, least = min(errors, key=lambda pair: pair[1])
-    allowed = least + _standard_error(off[best][judged], [groups[i] for i in judged])
+    allowed = least + (_standard_error(off[best], groups) if simplest else 0.0)
     kept = next(setting for setting, error in errors if error <= allowed)
-    residuals = off[kept] + _residuals(kept, x, y, parts[len(first) :], seed)
-    return Choice(fit(kept, x, y, seed), errors, residuals)
+    return Choice(fit(kept, x, y, seed), errors, off[kept])
 
 
 def _residuals(setting: Setting, x: Floats, y: Floats, parts: Sequence[tuple[Ints, Ints]], seed: int) -> Floats:
-    """log(predicted / measured) of the rows of these folds, each by the fit without it; 0 for other rows."""
+    """log(predicted / measured) of every row, by the fit to the folds without it."""
     residuals = np.zeros(len(y))
     for train, test in parts:
         # With a single network nothing can be held out.

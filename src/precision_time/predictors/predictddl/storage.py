@@ -20,8 +20,8 @@ from precision_time.report.write import make_folder, write_whole
 
 CONTENT, ARRAYS = "predictddl.json", "predictddl.npz"
 _PLAIN = (
-    "dataset", "names", "networks", "gpus", "groups", "spreads", "several", "rows", "measured_s", "fit_s", "errors",
-    "peaks",
+    "dataset", "names", "networks", "gpus", "frameworks", "precisions", "groups", "spreads", "several", "rows",
+    "measured_s", "fit_s", "errors", "peaks",
 )  # fmt: skip
 
 
@@ -78,6 +78,8 @@ def _trained(entry: dict[str, Any], number: int, arrays: Mapping[str, Any]) -> T
         likeness=Likeness(like["vectors"], like["mean"], like["deviation"], float(like["threshold"])),
         networks=tuple(entry["networks"]),
         gpus=tuple(entry["gpus"]),
+        frameworks=tuple(entry["frameworks"]),
+        precisions=tuple(entry["precisions"]),
         groups=tuple(entry["groups"]),
         spreads={str(kind): float(value) for kind, value in entry["spreads"].items()},
         several=float(entry["several"]),

@@ -17,7 +17,7 @@ from precision_time.predictors.predictddl.features import GROUPS, SIZE, columns,
 from precision_time.predictors.predictddl.identity import network_groups
 from precision_time.predictors.predictddl.law import LEAST_NETWORKS, Law, Work, fit_law
 from precision_time.predictors.predictddl.network import Floats, Network
-from precision_time.predictors.predictddl.regressors import MANY_ROWS, SETTINGS, SETTINGS_OF_MANY, Fitted, Setting
+from precision_time.predictors.predictddl.regressors import MANY_ROWS, SETTINGS, SETTINGS_OF_MANY, Fitted, Setting, fit
 from precision_time.predictors.predictddl.selection import FOLDS, choose, grouped_folds
 from precision_time.predictors.predictddl.traced import known_networks
 
@@ -28,6 +28,10 @@ FAR = 4.0
 """Standard deviations beyond which a size is extrapolated; vectors are means over nodes and do not contain size."""
 KIND_ROWS, KIND_NETWORKS = 20, 4
 """Fewest rows and networks of a kind (`kinds_of`) for a spread of its own."""
+LEAST_GPUS = 4
+"""Fewest GPU types for a spread of types that no run was on."""
+OTHER_GPU = "other gpu"
+"""Key of that spread."""
 FOLDS_OF_MANY = 3
 """Folds of the networks by which the regressor is chosen from `MANY_ROWS` rows on."""
 FEW_SHARE = 0.2
@@ -144,7 +148,7 @@ class Trained:
 
     `errors` are the settings' mean |log error| on networks held out; `spreads` the standard deviations of log(measured
     / predicted) by kind of row (`kinds_of`, "" for all), such that P10 to P90 hold 80 % of the rows of networks held
-    out; `several` is the share of rows on several ranks.
+    out, and under `OTHER_GPU` of GPU types held out; `several` is the share of rows on several ranks.
     """
 
     dataset: str
@@ -153,6 +157,8 @@ class Trained:
     likeness: Likeness
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
+    frameworks: tuple[str, ...]
+    precisions: tuple[str, ...]
     groups: tuple[str, ...]
     spreads: Mapping[str, float]
     several: float
@@ -176,6 +182,10 @@ class Trained:
             notes.append(f"Extrapolated: {far} lies far outside the networks trained on.")
         if facts.gpu not in self.gpus:
             notes.append(f"No training run was on {facts.job.gpu}; its catalog figures stand for it.")
+        if facts.job.precision_spec.label not in self.precisions:
+            notes.append(f"No training run was in {facts.job.precision_spec.label}; its peaks and widths stand for it.")
+        if facts.job.framework not in self.frameworks:
+            notes.append(f"No training run was in {facts.job.framework}, only in {', '.join(self.frameworks)}.")
         if facts.ranks > 1 and self.several < FEW_SHARE:
             notes.append(
                 f"Only {100 * self.several:.0f} % of the {self.rows} training rows are of several GPUs; "
@@ -193,11 +203,15 @@ class Trained:
     def spread(self, facts: Facts, vector: Floats, x: Floats) -> float:
         """Standard deviation of log(seconds): that of the kind of row, wider for networks unlike those trained on.
 
-        A GPU without training runs takes the widest of all kinds.
+        A GPU, precision or framework without training runs takes the widest of all kinds.
         """
         kinds = (*kinds_of(facts), "")
         spread = next(self.spreads[kind] for kind in kinds if kind in self.spreads)
-        if facts.gpu not in self.gpus:
+        if (
+            facts.gpu not in self.gpus
+            or facts.job.precision_spec.label not in self.precisions
+            or facts.job.framework not in self.frameworks
+        ):
             spread = max(self.spreads.values())
         return spread * STRANGER ** (self.likeness.is_strange(vector) + bool(self._far(x)))
 
@@ -208,6 +222,19 @@ class Trained:
             if name.startswith(f"{SIZE}.") and abs(value - middle) > FAR * width:
                 return name.removeprefix(f"{SIZE}.").replace("_", " ")
         return ""
+
+
+def in_known_frameworks(rows: Sequence[Row]) -> list[Row]:
+    """The rows in frameworks that ran enough networks; all rows where none did.
+
+    Published MXNet steps are of ResNet-50 alone, in code written for MLPerf: what is the framework's and what the
+    network's cannot be told apart there.
+    """
+    ran: dict[str, set[str]] = {}
+    for row, network in zip(rows, network_groups(rows), strict=True):
+        ran.setdefault(row.measured.job.framework, set()).add(network)
+    enough = {name for name, networks in ran.items() if len(networks) >= LEAST_NETWORKS}
+    return [row for row in rows if not enough or row.measured.job.framework in enough]
 
 
 def train(table: Table, dataset: str, design: Design) -> Trained:
@@ -232,7 +259,7 @@ def train(table: Table, dataset: str, design: Design) -> Trained:
         table.networks,
         settings=design.settings or (SETTINGS_OF_MANY if many else SETTINGS),
         folds=FOLDS_OF_MANY if many else FOLDS,
-        compared=1 if many else None,
+        simplest=not many,
         seed=design.seed,
     )
     unlike: dict[bytes, tuple[str, Floats]] = {}
@@ -246,8 +273,10 @@ def train(table: Table, dataset: str, design: Design) -> Trained:
         likeness=likeness(np.stack([vector for _, vector in unlike.values()])),
         networks=tuple(name for name, _ in unlike.values()),
         gpus=tuple(sorted({each.gpu for each in facts})),
+        frameworks=tuple(sorted({each.job.framework for each in facts})),
+        precisions=tuple(sorted({each.job.precision_spec.label for each in facts})),
         groups=design.groups,
-        spreads=_spreads(table, choice.residuals),
+        spreads=_spreads(table, choice.residuals) | _other_gpu(table, x, choice.fitted.setting, design),
         several=float(np.mean([each.ranks > 1 for each in facts])),
         rows=len(measured),
         measured_s=sum(each.cost_s for each in measured),
@@ -278,3 +307,25 @@ def _spreads(table: Table, residuals: Floats) -> dict[str, float]:
         if enough or not kind:
             spreads[kind] = max(LEAST_SPREAD, float(np.quantile(np.abs(residuals[mine]), 0.8)) / Z90)
     return spreads
+
+
+def _other_gpu(table: Table, x: Floats, setting: Setting, design: Design) -> dict[str, float]:
+    """The spread of GPU types that no run was on, from folds without whole types, each type weighing as much.
+
+    Empty where there are too few types.
+    """
+    gpus = [row.facts.gpu for row in table.rows]
+    if len(set(gpus)) < LEAST_GPUS:
+        return {}
+    off = np.zeros(len(gpus))
+    for known, unseen in grouped_folds(gpus, seed=design.seed + 2):
+        some, others = table.only(known.tolist()), table.only(unseen.tolist())
+        base, said = np.zeros(len(known)), np.zeros(len(unseen))
+        if design.law:
+            law = fit_law(some.work, some.seconds, some.networks)
+            base, said = law.log_seconds(some.work), law.log_seconds(others.work)
+        regressor = fit(setting, x[known], np.log(some.seconds) - base, design.seed)
+        off[unseen] = np.abs(said + regressor.predict(x[unseen]) - np.log(others.seconds))
+    order = np.argsort(off)
+    share = np.cumsum([1.0 / gpus.count(gpus[i]) for i in order.tolist()]) / len(set(gpus))
+    return {OTHER_GPU: max(LEAST_SPREAD, float(off[order[int(np.searchsorted(share, 0.8))]]) / Z90)}
