@@ -132,7 +132,7 @@ def _search(parser: Parser, complete: bool) -> None:
         "source",
         nargs="?",
         metavar="TABLE.csv|JOB.yaml",
-        help="configurations (columns: docs/cherrypick.md), or a job file: its grid of GPUs, counts, precisions, batches",
+        help="configurations (columns: docs/cherrypick.md), or a job file, for its grid of GPUs and batches",
     )
     parser.add_argument("--state", metavar="FILE", help="keep the results in this file, and go on with those in it")
     parser.add_argument(

@@ -111,7 +111,7 @@ def search(options: Namespace) -> str:
 
     source: str | None = options.source
     if source is None:
-        raise UsageError("no table is given; name a CSV file of configurations or a job file: search configurations.csv")
+        raise UsageError("no table is given; name a CSV file of configurations, or a job file")
     axes = _job_flags(options)
     price = axes.pop("price", None)
     job = None

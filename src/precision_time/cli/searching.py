@@ -35,13 +35,17 @@ def search(options: Namespace, axes: dict[str, list[str]], job: Job | None) -> t
     told = _told(options.result)
     with ExitStack() as stack:
         if options.state is not None:
-            stack.enter_context(held(f"{options.state}.lock", f"state {show(options.state)}", ", or name another state"))
+            stack.enter_context(
+                held(f"{options.state}.lock", f"state {show(options.state)}", ", or name another state")
+            )
         earlier = read_state(options.state) if options.state is not None else None
         state = _state(options, earlier)
         configurations, from_table = _configurations(options, axes, job, state.objective)
         before = {**from_table, **(earlier.results if earlier else {})}
         state = replace(state, results={}).with_results({**before, **told})
-        engine = CherryPick(configurations, deadline_s=state.deadline_s, seed=state.seed, setting=SETTINGS[state.setting])
+        engine = CherryPick(
+            configurations, deadline_s=state.deadline_s, seed=state.seed, setting=SETTINGS[state.setting]
+        )
         for name, seconds in state.results.items():
             engine.tell(name, seconds)
         for name in told:
@@ -63,15 +67,17 @@ def _state(options: Namespace, earlier: State | None) -> State:
     given["seed"] = None if options.seed is None else small_number(options.seed)
     for flag, name in (("deadline", "deadline_s"), ("seed", "seed")):
         if getattr(options, flag) is not None and given[name] is None:
-            raise UsageError(f"flag --{flag} is {show(getattr(options, flag))}; give a number, for example --{flag} 100")
+            raise UsageError(
+                f"flag --{flag} is {show(getattr(options, flag))}; give a number, for example --{flag} 100"
+            )
     given = {name: value for name, value in given.items() if value is not None}
     chosen = check_settings(**{**_settings(base), **given}, where="search")
     if earlier is not None:
         for name, value in _settings(earlier).items():
             if (new := getattr(chosen, name)) != value:
                 raise UsageError(
-                    f"state {show(options.state)} was begun with {name} {value}, not {new}; leave the flag out, or name "
-                    "another state"
+                    f"state {show(options.state)} was begun with {name} {value}, not {new}; leave the flag out, or "
+                    "name another state"
                 )
     return replace(chosen, results=base.results)
 
@@ -175,7 +181,13 @@ def _text(engine: CherryPick, state: State) -> str:
         return "\n".join([*lines, f"stop: {engine.stopped}"])
     lines.append(f"next: {ranked[0].name}{_why(engine, ranked[0])}")
     if ranked[0].cost is not None:
-        heads = ["then, in this order", "expected improvement", "meets the deadline", "expected cost", "seconds, P10-P90"]
+        heads = [
+            "next ones",
+            "expected improvement",
+            "meets the deadline",
+            "expected cost",
+            "seconds, P10-P90",
+        ]
         rows = [_row(each) for each in ranked[:SHOWN]]
         keep = [at for at in range(len(heads)) if any(row[at] for row in rows)]
         lines += ["", Table([heads[at] for at in keep], [[row[at] for at in keep] for row in rows]).text(), ""]

@@ -131,9 +131,7 @@ class Search:
 class Trials:
     """The results of a running search: a time or a failure for each configuration that was tried."""
 
-    def __init__(
-        self, table: Configurations, measure: Measure | None = None, deadline_s: float | None = None
-    ) -> None:
+    def __init__(self, table: Configurations, measure: Measure | None = None, deadline_s: float | None = None) -> None:
         if deadline_s is not None and not deadline_s > 0.0:
             raise PredictorError(f"deadline_s {deadline_s!r} must be above 0; leave it out for none")
         self.table = table

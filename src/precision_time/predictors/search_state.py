@@ -36,7 +36,9 @@ class State:
         """With further results; one of a configuration that has a result replaces it. Raises a `DataError`."""
         merged = {**self.results, **results}
         if len(merged) > MOST_RESULTS:
-            raise DataError(f"{len(merged)} results are more than the {MOST_RESULTS} that a search keeps; leave some out")
+            raise DataError(
+                f"{len(merged)} results are more than the {MOST_RESULTS} that a search keeps; leave some out"
+            )
         return replace(self, results=merged)
 
     def write(self, path: str | Path) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from precision_time.bounded_cache import bounded
 from precision_time.predictors.cloud_search import FloatArray
 from precision_time.predictors.surrogate import Belief, matern
 
 JITTER = 1e-6
 """Added to the correlation of a place with itself, as in the authors' code."""
+ANEW = 16
+"""The chain begins anew at every multiple of so many observations, which bounds the work of a search that goes on."""
 NARROWEST = 1e-12
 """Width of an interval in which no better point than the present one is looked for."""
 LogDensity = Callable[[FloatArray], float]
@@ -44,27 +47,38 @@ class Sampled:
     noise_scale: float = 0.1
 
     def __call__(self, places: FloatArray, known: FloatArray, asked: FloatArray, seed: int) -> Belief:
-        """Of log C at `asked`, given `known` at `places`; without the noise of a single run.
-
-        The chain starts anew with each observation, so that a search that was stopped goes on as it would have.
-        """
-        draws = np.random.default_rng([seed, len(known)])
-        chain = _Chain(self, places, known, draws)
-        for _ in range(self.burn_in):
-            chain.step()
-        found = []
-        for _ in range(self.samples):
-            chain.step()
-            found.append(chain.posterior(asked))
-        weights = np.full(self.samples, 1.0 / self.samples)
+        """Of log C at `asked`, given `known` at `places`; without the noise of a single run."""
+        levels, lengths = _samples(self, seed, places.shape[1], places.tobytes(), known.tobytes())
+        found = [_posterior(places, known, asked, *each) for each in zip(levels, lengths, strict=True)]
+        weights = np.full(len(found), 1.0 / len(found))
         return Belief(weights, np.array([mean for mean, _ in found]), np.array([spread for _, spread in found]))
+
+
+@bounded()
+def _samples(prior: Sampled, seed: int, features: int, places: bytes, known: bytes) -> tuple[FloatArray, FloatArray]:
+    """(levels, length scales) that are averaged, a row for each.
+
+    The chain goes on from the last sample without the last observation, as the authors' does; at 2 observations and at
+    every `ANEW` it begins with a burn-in. So a search that was stopped goes on as it would have.
+    """
+    x = np.frombuffer(places).reshape(-1, features)
+    y = np.frombuffer(known)
+    chain = _Chain(prior, x, y, np.random.default_rng([seed, len(y)]))
+    if len(y) <= 2 or len(y) % ANEW == 0:
+        for _ in range(prior.burn_in):
+            chain.step()
+    else:
+        levels, lengths = _samples(prior, seed, features, places[: -8 * features], known[:-8])
+        chain.go_on(levels[-1], lengths[-1])
+    found = [chain.step() for _ in range(prior.samples)]
+    return np.array([level for level, _ in found]), np.array([lengths for _, lengths in found])
 
 
 class _Chain:
     """The present hyperparameters, and their update."""
 
     def __init__(self, prior: Sampled, places: FloatArray, known: FloatArray, draws: np.random.Generator) -> None:
-        self._prior, self._places, self._known, self._draws = prior, places, known, draws
+        self._prior, self._known, self._draws = prior, known, draws
         gaps = (places[:, None, :] - places[None, :, :]) ** 2
         self._gaps = np.ascontiguousarray(gaps.reshape(-1, places.shape[1]).T)
         self._limits = float(known.min()), float(known.max())
@@ -73,8 +87,14 @@ class _Chain:
         """Mean, variance, and variance of the noise."""
         self._lengths = np.ones(places.shape[1])
 
-    def step(self) -> None:
-        """One sample: the level along a random direction, then every length scale."""
+    def go_on(self, level: FloatArray, lengths: FloatArray) -> None:
+        """Take these hyperparameters as the present ones; the mean is kept between the observations."""
+        self._level = level.copy()
+        self._level[0] = min(max(level[0], self._limits[0]), self._limits[1])
+        self._lengths = lengths
+
+    def step(self) -> tuple[FloatArray, FloatArray]:
+        """The next sample: the level along a random direction, then every length scale."""
         correlations = self._correlations(self._lengths)
         self._level = along(
             lambda level: self._level_density(level, correlations), self._level, self._direction(), self._draws
@@ -83,17 +103,7 @@ class _Chain:
             direction = np.zeros(len(self._lengths))
             direction[axis] = 1.0
             self._lengths = along(self._length_density, self._lengths, direction, self._draws)
-
-    def posterior(self, asked: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation of log C at `asked`."""
-        mean, variance, noise = self._level
-        inside = self._covariance(self._correlations(self._lengths), variance, noise)
-        across = variance * matern(self._places, asked, self._lengths[None])[0]
-        lower = np.linalg.cholesky(inside)
-        solved = np.linalg.solve(lower, np.column_stack([across, self._known - mean]))
-        middle = mean + solved[:, :-1].T @ solved[:, -1]
-        left = variance * (1.0 + JITTER) - np.sum(solved[:, :-1] ** 2, axis=0)
-        return middle, np.sqrt(np.maximum(left, 1e-12))
+        return self._level, self._lengths
 
     def _direction(self) -> FloatArray:
         """Random, within the hyperparameters that vary."""
@@ -104,20 +114,14 @@ class _Chain:
         return unit
 
     def _correlations(self, lengths: FloatArray) -> FloatArray:
-        far = np.sqrt((5.0 / (lengths * lengths)) @ self._gaps).reshape(len(self._places), -1)
+        far = np.sqrt((5.0 / (lengths * lengths)) @ self._gaps).reshape(len(self._known), -1)
         correlations: FloatArray = (1.0 + far + far * far / 3.0) * np.exp(-far)
         return correlations
-
-    @staticmethod
-    def _covariance(correlations: FloatArray, variance: float, noise: float) -> FloatArray:
-        covariance: FloatArray = variance * correlations
-        covariance.flat[:: len(covariance) + 1] += variance * JITTER + noise
-        return covariance
 
     def _likelihood(self, correlations: FloatArray, level: FloatArray) -> float:
         """log N(known; mean, covariance), without its constant; -inf where the covariance cannot be factored."""
         off = self._known - level[0]
-        factor, solved, fault = _dposv()(self._covariance(correlations, level[1], level[2]), off, lower=1)
+        factor, solved, fault = _dposv()(_covariance(correlations, level[1], level[2]), off, lower=1)
         if fault:
             return -math.inf
         return -math.fsum(map(math.log, factor.diagonal().tolist())) - 0.5 * float(off @ solved)
@@ -136,6 +140,24 @@ class _Chain:
         if not all(0.0 < length <= self._prior.longest for length in lengths.tolist()):
             return -math.inf
         return self._likelihood(self._correlations(lengths), self._level)
+
+
+def _covariance(correlations: FloatArray, variance: float, noise: float) -> FloatArray:
+    covariance: FloatArray = variance * correlations
+    covariance.flat[:: len(covariance) + 1] += variance * JITTER + noise
+    return covariance
+
+
+def _posterior(
+    places: FloatArray, known: FloatArray, asked: FloatArray, level: FloatArray, lengths: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and standard deviation of log C at `asked`, with these hyperparameters."""
+    mean, variance, noise = level
+    lower = np.linalg.cholesky(_covariance(matern(places, places, lengths[None])[0], variance, noise))
+    across = variance * matern(places, asked, lengths[None])[0]
+    solved = np.linalg.solve(lower, np.column_stack([across, known - mean]))
+    left = variance * (1.0 + JITTER) - np.sum(solved[:, :-1] ** 2, axis=0)
+    return mean + solved[:, :-1].T @ solved[:, -1], np.sqrt(np.maximum(left, 1e-12))
 
 
 @cache
