@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.papers.cherrypick_gpus import published, real, simulated
+from benchmarks.papers.cherrypick_page import POINT, PUBLISHED_P90
 from benchmarks.papers.cherrypick_searches import (
     HEADER,
     LADDER,
@@ -32,11 +33,6 @@ from benchmarks.papers.wording import order, portion, unless
 from precision_time.errors import DataError
 from precision_time.predictors.cherrypick import IMPROVED, cherrypick
 from precision_time.predictors.cloud_search import Configurations, FloatArray, Search
-
-PUBLISHED_P90 = {"kmeans": 38, "spark": 18, "terasort": 0, "tpcds": 20, "tpch": 7}
-"""Ninth decile of the gap to the best cost, in per cent, as published (spark is the paper's regression)."""
-POINT = 0.01
-"""Gaps that differ by less than a point of per cent count as equal."""
 
 
 def study(context: Context) -> Section:

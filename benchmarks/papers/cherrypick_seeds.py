@@ -1,8 +1,8 @@
 """CherryPick over 50 seeds: what starts, surrogate and stopping rule each do, and the improved setting held out by job.
 
-`python -m benchmarks.papers.cherrypick_seeds` (a quarter of an hour on one core; a call that was interrupted goes on
-with the next) writes benchmarks/results/cherrypick.json and, between the markers of docs/cherrypick.md, its tables.
-All searches are over the five analytics jobs published with CherryPick and, for the improved setting, over the GPU
+`python -m benchmarks.papers.cherrypick_seeds` (ten minutes on one core; a call that was interrupted goes on
+with the next) writes benchmarks/results/cherrypick.json and, between the markers of docs/cherrypick.md and
+docs/predictors.md, what is made of it. All searches are over the five analytics jobs published with CherryPick and, for the improved setting, over the GPU
 configurations of published steps, on which nothing was chosen.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path as File
 from typing import Any
 
-from benchmarks.papers.cherrypick_page import CHOICES, FACTORS, blocks, chosen
+from benchmarks.papers.cherrypick_page import CHOICES, FACTORS, blocks, chosen, summary
 from benchmarks.papers.cherrypick_paths import Path, gaps_of, search_path
 from benchmarks.papers.cherrypick_searches import Gaps
 from benchmarks.papers.cloud_tables import JOBS, cloud_configurations, read_cloud_runs
@@ -35,8 +35,9 @@ from precision_time.report.write import make_folder, write_whole
 SEEDS = 50
 FILE = RESULTS / "cherrypick.json"
 PAGE = File(__file__).parents[2] / "docs" / "cherrypick.md"
+OVERVIEW = PAGE.with_name("predictors.md")
 JOURNAL = File("out") / "cherrypick.jsonl"
-SURROGATES = {
+SURROGATES: dict[str, Sampled | Likelihood | Averaged] = {
     "sampled": Sampled(),
     "sampled, noise 0.02": Sampled(samples=40, burn_in=0, noise=0.02),
     "greatest likelihood": Likelihood(),
@@ -113,16 +114,14 @@ def figures(seeds: int = SEEDS, journal: File | None = None, progress: Callable[
     paths = {study.key: paths_of(study, seeds, kept, count) for study in all_studies}
     factorial = {
         f"{name}, {starts} starts, {stop:g}": _judged(
-            paths[f"{name}, {starts} starts"], lambda each, stop=stop: gaps_of(each, stop, SHORTEST)
+            paths[f"{name}, {starts} starts"], partial(gaps_of, stop_below=stop, least=SHORTEST)
         )
         for name in SURROGATES
         for starts in FACTORS["starts"]
         for stop in FACTORS["stop"]
     }
     choices = {
-        f"{stop:g}, {least}": _judged(
-            paths["improved"], lambda each, stop=stop, least=least: gaps_of(each, stop, least)
-        )
+        f"{stop:g}, {least}": _judged(paths["improved"], partial(gaps_of, stop_below=stop, least=least))
         for stop, least in CHOICES
     }
     shipped = f"{IMPROVED.stop_below:g}, {IMPROVED.least_runs}"
@@ -132,7 +131,7 @@ def figures(seeds: int = SEEDS, journal: File | None = None, progress: Callable[
         "factorial": factorial,
         "choices": choices,
         "shipped": shipped,
-        "gpus": _judged(paths["gpus"], lambda each: gaps_of(each, IMPROVED.stop_below, IMPROVED.least_runs)),
+        "gpus": _judged(paths["gpus"], partial(gaps_of, stop_below=IMPROVED.stop_below, least=IMPROVED.least_runs)),
     }
 
 
@@ -161,11 +160,12 @@ def main() -> None:
 
 
 def write_page(content: Mapping[str, Any]) -> None:
-    """Fill the markers of the page."""
-    whole = PAGE.read_text(encoding="utf-8")
-    for mark, text in blocks(content).items():
-        whole = fill_markers(whole, mark, text, str(PAGE))
-    write_whole(PAGE, whole)
+    """Fill the markers of the page, and of the overview of all predictors."""
+    for path, texts in ((PAGE, blocks(content)), (OVERVIEW, {"cherrypick": summary(content)})):
+        whole = path.read_text(encoding="utf-8")
+        for mark, text in texts.items():
+            whole = fill_markers(whole, mark, text, str(path))
+        write_whole(path, whole)
 
 
 if __name__ == "__main__":
