@@ -103,9 +103,10 @@ def summary(content: Mapping[str, Any]) -> str:
     found = content["factorial"]
     return (
         f"- CherryPick claims a median cost within {PUBLISHED_MEDIAN:.0%} of the lowest, for at most "
-        f"{PUBLISHED_COST:.0%} of the exhaustive cost. Over {content['seeds']} seeds: as published {figures(found[AS_PUBLISHED])}; with the "
-        f"starts and the stopping rule of the authors' code {figures(found[AS_AUTHORS])}; `IMPROVED` "
-        f"{figures(content['choices'][content['shipped']])} ([cherrypick.md](cherrypick.md))."
+        f"{PUBLISHED_COST:.0%} of the exhaustive cost. Over {content['seeds']} seeds: as published "
+        f"{figures(found[AS_PUBLISHED])}; with the starts and the stopping rule of the authors' code "
+        f"{figures(found[AS_AUTHORS])}; `IMPROVED` {figures(content['choices'][content['shipped']])} "
+        "([cherrypick.md](cherrypick.md))."
     )
 
 

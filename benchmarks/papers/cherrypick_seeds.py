@@ -1,8 +1,8 @@
 """CherryPick over 50 seeds: what starts, surrogate and stopping rule each do, and the improved setting held out by job.
 
-`python -m benchmarks.papers.cherrypick_seeds` (ten minutes on one core; a call that was interrupted goes on
-with the next) writes benchmarks/results/cherrypick.json and, between the markers of docs/cherrypick.md and
-docs/predictors.md, what is made of it. All searches are over the five analytics jobs published with CherryPick and, for the improved setting, over the GPU
+`python -m benchmarks.papers.cherrypick_seeds` (ten minutes on one core; a call that was interrupted goes on with the
+next) writes benchmarks/results/cherrypick.json and fills the markers of docs/cherrypick.md and docs/predictors.md. All
+searches are over the five analytics jobs published with CherryPick and, for the improved setting, over the GPU
 configurations of published steps, on which nothing was chosen.
 """
 
