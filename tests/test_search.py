@@ -139,7 +139,7 @@ WRONG_TABLES = [
     ("id,price_per_hour\na,1\n", "tells configurations apart"),
     ("id,n,price_per_hour\n" + "".join(f"{i},t{i},1\n" for i in range(51)), "51 different texts"),
     ("id,n,price_per_hour\n" + "".join(f"{i},{i},1\n" for i in range(MOST_CONFIGURATIONS + 1)), "more than 1,000"),
-    ("id,n,price_per_hour,seconds\n" + "".join(f"{i},{i},1,1\n" for i in range(MOST_RESULTS + 1)), "more than 200"),
+    ("id,n,price_per_hour,seconds\n" + "".join(f"{i},{i},1,1\n" for i in range(MOST_RESULTS + 1)), "more than 100"),
     ("id,n,price_per_hour\na,1,1,1\n", "4 cells for 3"),
     ("id,n,n,price_per_hour\na,1,1,1\n", "twice"),
 ]
@@ -223,7 +223,7 @@ def test_a_state_is_what_was_written(tmp_path: Path) -> None:
     state.write(tmp_path / "s.json")
     assert read_state(tmp_path / "s.json") == state
     assert read_state(tmp_path / "none.json") is None
-    with pytest.raises(DataError, match="more than the 200"):
+    with pytest.raises(DataError, match="more than the 100"):
         state.with_results({str(i): 1.0 for i in range(MOST_RESULTS)})
 
 

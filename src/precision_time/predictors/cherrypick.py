@@ -175,23 +175,30 @@ class CherryPick:
         if best is not None and trials.tried >= setting.least_runs and top < setting.stop_below:
             return [], f"expected improvement {top:.1%} is below {setting.stop_below:.0%} after {trials.tried} runs"
         order = np.argsort(-score, kind="stable")
-        return [self._suggestion(int(at), gain, belief) for at in order], ""
+        return self._suggestions(order.tolist(), gain, belief), ""
 
-    def _suggestion(self, at: int, gain: FloatArray, belief: Belief | None) -> Suggestion:
-        """The open position number `at`."""
-        trials = self.trials
-        index = trials.open[at]
-        name = trials.table.names[index]
-        improvement = None if trials.best is None else float(gain[at])
+    def _suggestions(self, order: list[int], gain: FloatArray, belief: Belief | None) -> list[Suggestion]:
+        """The open positions in this order."""
+        trials, rest = self.trials, self.trials.open
+        names, price = trials.table.names, trials.table.price_per_s[rest]
+        known = trials.best is not None
         if belief is None:
-            return Suggestion(index, name, improvement)
-        price = float(trials.table.price_per_s[index])
-        cost = math.exp(float(belief.middle[at]))
-        chance = None
-        if trials.deadline_s is not None:
-            chance = float(belief.below(np.full(len(gain), math.log(trials.deadline_s * price)))[at])
-        spread = math.exp(P90 * float(belief.spread[at]))
-        return Suggestion(index, name, improvement, chance, cost, cost / price, spread)
+            return [Suggestion(rest[at], names[rest[at]], float(gain[at]) if known else None) for at in order]
+        cost, spread = np.exp(belief.middle), np.exp(P90 * belief.spread)
+        limit = trials.deadline_s
+        chance = None if limit is None else belief.below(np.log(limit * price))
+        return [
+            Suggestion(
+                rest[at],
+                names[rest[at]],
+                float(gain[at]) if known else None,
+                None if chance is None else float(chance[at]),
+                float(cost[at]),
+                float(cost[at] / price[at]),
+                float(spread[at]),
+            )
+            for at in order
+        ]
 
 
 P90 = 1.2815515655446004

@@ -20,7 +20,7 @@ from precision_time.predictors.cloud_search import Configurations, FloatArray
 from precision_time.reading import named, read_records
 
 MOST_CONFIGURATIONS = 1_000
-MOST_RESULTS = 200
+MOST_RESULTS = 100
 """Results of one search: the Gaussian process keeps them squared, once for each set of hyperparameters."""
 MOST_VALUES = 50
 """Different values of a column of text."""
