@@ -108,7 +108,7 @@ def _page(published: float, likelihood: float, late: float, improved: float, gpu
 def test_words_of_the_page_follow_numbers() -> None:
     text = _page(0.06, 0.15, 0.055, 0.0, 0.0)
     assert "agrees: no" in text
-    assert "within 5% on 0 of 2" in text
+    assert "within 5 % on 0 of 2" in text
     assert "greatest likelihood instead of sampling raises it to 15.0 %" in text
     assert "stopping below 6 % instead of 10 % hardly moves it: 5.5 %" in text
     assert "the surrogate moves it most" in text
@@ -132,7 +132,7 @@ def test_words_of_the_report_follow_numbers() -> None:
     means = {"CherryPick": 0.03, "coordinate descent": 0.2, "random": 0.3}
     assert "finds dearer ones than the surrogate" in descent_text(means)
     assert "finds as cheap ones as" in descent_text({**means, "coordinate descent": 0.035})
-    assert "finds cheaper ones than" in descent_text({**means, "coordinate descent": 0.01})
+    assert "finds cheaper configurations than" in descent_text({**means, "coordinate descent": 0.01})
 
     def curves(published: Sequence[float], averaged: Sequence[float]) -> dict[str, list[float]]:
         named = {LADDER[0][0]: published, LADDER[3][0]: averaged}
@@ -140,10 +140,10 @@ def test_words_of_the_report_follow_numbers() -> None:
 
     text = stopping_text(curves((0.2, 0.0), (0.15, 0.0)), [6, 6, 6, 7])
     assert "20.0 points, more than averaged" in text
-    assert "in most searches (3 of 4)" in text
+    assert "in most of the searches (3 of 4)" in text
     assert "less than averaged" in stopping_text(curves((0.2, 0.18), (0.05, 0.0)), [7])
     assert "less than half" in stopping_text(curves((0.2, 0.18), (0.05, 0.0)), [7])
     text = deadline_text(_gaps(0.3, 6.0), _gaps(0.1, 8.0), _gaps(0.0, 12.0))
-    assert "finds dearer ones and stops sooner than" in text
+    assert "finds is dearer, and it stops sooner than" in text
     text = deadline_text(_gaps(0.3, 6.0), _gaps(0.0, 12.0), _gaps(0.1, 12.1))
-    assert "finds cheaper ones and stops as late as" in text
+    assert "finds is cheaper, and it stops as late as" in text

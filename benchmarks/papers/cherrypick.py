@@ -116,12 +116,12 @@ def _cloud(context: Context, report: Gathered, runs: tuple[CloudRun, ...]) -> No
 def descent_text(means: Mapping[str, float]) -> str:
     """Coordinate descent and random search with as many runs as the improved search, by their mean gaps."""
     ours, descent = 1.0 + means["CherryPick"], 1.0 + means["coordinate descent"]
-    word = order(descent, ours, "finds cheaper ones than", "finds as cheap ones as", "finds dearer ones than", POINT)
+    word = order(descent, ours, "cheaper configurations than", "as cheap ones as", "dearer ones than", POINT)
     return (
         f"With as many runs as the improved search takes, the mean gap is {100 * means['CherryPick']:.1f} % for "
         f"CherryPick, {100 * means['coordinate descent']:.1f} % for coordinate descent and "
         f"{100 * means['random']:.1f} % for random search: on these grids of three coordinates, varying one at a time "
-        f"{word} the surrogate. It has no rule of its own for when to stop, and none for a deadline."
+        f"finds {word} the surrogate. It has no rule of its own for when to stop, and none for a deadline."
     )
 
 
@@ -138,7 +138,7 @@ def stopping_text(curves: Mapping[str, Sequence[float]], runs: Sequence[int]) ->
         f"Left to go on, the median gap is {'; '.join(f'{name}: {text}' for name, text in after.items())}. Four more "
         f"runs change the published setting by {100 * going_on:.1f} points, {word} averaged instead of sampled "
         f"hyperparameters do after 6 ({100 * surrogate:.1f}). The published rule stops after "
-        f"{LADDER[0][2].least_runs} runs in {portion(at_once, len(runs))} searches ({at_once} of {len(runs)})."
+        f"{LADDER[0][2].least_runs} runs in {portion(at_once, len(runs))} of the searches ({at_once} of {len(runs)})."
     )
 
 
@@ -206,13 +206,13 @@ def deadline_text(published: Gaps, product: Gaps, joint: Gaps) -> str:
 
     sooner = order(float(product.runs.mean()), float(joint.runs.mean()), "sooner than", "as late as", "later than")
     finds = order(
-        1.0 + float(np.median(product.gap)), 1.0 + float(np.median(joint.gap)), "cheaper ones", "equal ones",
-        "dearer ones", POINT,
+        1.0 + float(np.median(product.gap)), 1.0 + float(np.median(joint.gap)), "cheaper", "as cheap",
+        "dearer", POINT,
     )  # fmt: skip
     return (
         "Time is cost over price, so a low cost is also a short time, and the published product of expected "
-        "improvement and the probability of meeting the deadline counts that chance twice. In the median it finds "
-        f"{finds} and stops {sooner} improvement counted only where the deadline is met: {figures(product)} and "
+        "improvement and the probability of meeting the deadline counts that chance twice. In the median what it "
+        f"finds is {finds}, and it stops {sooner} improvement counted only where the deadline is met: {figures(product)} and "
         f"{figures(joint)} with all else equal, {figures(published)} with the published rules."
     )
 

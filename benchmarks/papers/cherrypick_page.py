@@ -102,8 +102,8 @@ def summary(content: Mapping[str, Any]) -> str:
 
     found = content["factorial"]
     return (
-        f"- CherryPick claims a median cost within {PUBLISHED_MEDIAN:.0%} of the lowest, for at most "
-        f"{PUBLISHED_COST:.0%} of the exhaustive cost. Over {content['seeds']} seeds: as published "
+        f"- CherryPick claims a median cost within {100 * PUBLISHED_MEDIAN:g} % of the lowest, for at most "
+        f"{100 * PUBLISHED_COST:g} % of the exhaustive cost. Over {content['seeds']} seeds: as published "
         f"{figures(found[AS_PUBLISHED])}; with the starts and the stopping rule of the authors' code "
         f"{figures(found[AS_AUTHORS])}; `IMPROVED` {figures(content['choices'][content['shipped']])} "
         "([cherrypick.md](cherrypick.md))."
@@ -141,9 +141,9 @@ def _published(factorial: Mapping[str, Judged]) -> str:
     )
     return (
         f"As published, the median gap is {_per_cent(gap)} ({100 * low:.1f} to {100 * high:.1f}; published: within "
-        f"{PUBLISHED_MEDIAN:.0%}; agrees: {within}) for {_per_cent(cost)} of the exhaustive cost (published: at most "
-        f"{PUBLISHED_COST:.0%}; {'kept' if cost <= PUBLISHED_COST else 'missed'}). Median gap by job: {each}, within "
-        f"{PUBLISHED_MEDIAN:.0%} on {kept} of {len(judged)}. P90 gap by job (published): {tails}."
+        f"{100 * PUBLISHED_MEDIAN:g} %; agrees: {within}) for {_per_cent(cost)} of the exhaustive cost (published: at most "
+        f"{100 * PUBLISHED_COST:g} %; {'kept' if cost <= PUBLISHED_COST else 'missed'}). Median gap by job: {each}, within "
+        f"{100 * PUBLISHED_MEDIAN:g} % on {kept} of {len(judged)}. P90 gap by job (published): {tails}."
     )
 
 
@@ -200,7 +200,7 @@ def _verdict(content: Mapping[str, Any]) -> str:
         far = [name for name, each in judged.items() if p90(each["gap"]) > P90_TARGET]
         beyond = f"; beyond it alone: {', '.join(far)}" if far else ""
         parts.append(f"{met} {what} ({_per_cent(gap)} and {_per_cent(tail)}{beyond})")
-    aim = f"a median gap of at most {MEDIAN_TARGET:.0%} with a P90 of at most {P90_TARGET:.0%}"
+    aim = f"a median gap of at most {100 * MEDIAN_TARGET:g} % with a P90 of at most {100 * P90_TARGET:g} %"
     return f"Target: {aim}: {'; '.join(parts)}."
 
 

@@ -24,7 +24,7 @@ LADDER: tuple[tuple[str, str, Setting], ...] = (
     ("averaged hyperparameters (ours)", "authors", AVERAGED),
     ("averaged + totals of the cluster", "totals", AVERAGED),
     ("+ improvement for each unit of cost", "totals", replace(AVERAGED, per_cost=True)),
-    (f"improved: + stop below {IMPROVED.stop_below:.0%} after {IMPROVED.least_runs} runs", "totals", IMPROVED),
+    (f"improved: + stop below {100 * IMPROVED.stop_below:g} % after {IMPROVED.least_runs} runs", "totals", IMPROVED),
 )
 """(label, encoding, setting), one mechanism after the other."""
 
