@@ -212,8 +212,8 @@ def deadline_text(published: Gaps, product: Gaps, joint: Gaps) -> str:
     return (
         "Time is cost over price, so a low cost is also a short time, and the published product of expected "
         "improvement and the probability of meeting the deadline counts that chance twice. In the median what it "
-        f"finds is {finds}, and it stops {sooner} improvement counted only where the deadline is met: {figures(product)} and "
-        f"{figures(joint)} with all else equal, {figures(published)} with the published rules."
+        f"finds is {finds}, and it stops {sooner} improvement counted only where the deadline is met: "
+        f"{figures(product)} and {figures(joint)} with all else equal, {figures(published)} with the published rules."
     )
 
 
