@@ -106,22 +106,12 @@ def stagger(options: Namespace) -> str:
 
 
 def search(options: Namespace) -> str:
+    from precision_time.cli.searching import names_job
     from precision_time.cli.searching import search as run
-    from precision_time.reading import SUFFIXES
 
-    source: str | None = options.source
-    if source is None:
-        raise UsageError("no table is given; name a CSV file of configurations, or a job file")
-    axes = _job_flags(options)
-    price = axes.pop("price", None)
-    job = None
-    if source.lower().endswith(SUFFIXES):
-        job = job_of(source, {}, allow_code=options.allow_code)
-        check_outputs(options, [job])
-    elif axes or price:
-        flag = "--" + next(iter([*axes, "price"])).replace("_", "-")
-        raise UsageError(f"flag {flag} is for a job file (.yaml, .json); leave it out for a table")
-    content, text = run(options, axes, job)
+    job = job_of(options.source, {}, allow_code=options.allow_code) if names_job(options) else None
+    check_outputs(options, [job] if job else [])
+    content, text = run(options, _job_flags(options), job)
     return _json(content) if options.json else text
 
 

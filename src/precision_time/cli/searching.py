@@ -22,12 +22,21 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Configurations that are listed as the next ones."""
-_AXES = {"gpu": "gpus", "gpus": "counts", "precision": "precisions", "batch_size": "batches"}
+_GRID = {"gpu": "gpus", "gpus": "counts", "precision": "precisions", "batch_size": "batches", "price": "price"}
 """Flag -> argument of `predicted_configurations`."""
 
 
-def search(options: Namespace, axes: dict[str, list[str]], job: Job | None) -> tuple[dict[str, Any], str]:
-    """For JSON, and as text. `axes` are the flags of the grid around `job`, which is None for a table."""
+def names_job(options: Namespace) -> bool:
+    """Whether a job file is searched around, instead of a table of configurations."""
+    from precision_time.reading import SUFFIXES
+
+    if options.source is None:
+        raise UsageError("no table is given; name a CSV file of configurations, or a job file")
+    return bool(options.source.lower().endswith(SUFFIXES))
+
+
+def search(options: Namespace, flags: dict[str, Any], job: Job | None) -> tuple[dict[str, Any], str]:
+    """For JSON, and as text. `flags` describe the grid around `job`, which is None for a table."""
     from precision_time.journal import held
     from precision_time.predictors.cherrypick import CherryPick
     from precision_time.predictors.search_state import SETTINGS, read_state
@@ -40,7 +49,7 @@ def search(options: Namespace, axes: dict[str, list[str]], job: Job | None) -> t
             )
         earlier = read_state(options.state) if options.state is not None else None
         state = _state(options, earlier)
-        configurations, from_table = _configurations(options, axes, job, state.objective)
+        configurations, from_table = _configurations(options, flags, job, state.objective)
         before = {**from_table, **(earlier.results if earlier else {})}
         state = replace(state, results={}).with_results({**before, **told})
         engine = CherryPick(
@@ -102,24 +111,25 @@ def _told(texts: Sequence[str]) -> Results:
 
 
 def _configurations(
-    options: Namespace, axes: dict[str, list[str]], job: Job | None, objective: str
+    options: Namespace, flags: dict[str, Any], job: Job | None, objective: str
 ) -> tuple[Configurations, Results]:
     import numpy as np
 
     from precision_time.predictors.search_table import TIME, read_search_table
 
     if job is None:
+        if flags:
+            flag = "--" + next(iter(flags)).replace("_", "-")
+            raise UsageError(f"flag {flag} is for a job file (.yaml, .json); leave it out for a table")
         table = read_search_table(options.source, objective)
         return table.configurations, table.results
     from precision_time.cli.progress import Progress
     from precision_time.predictors.training_grid import predicted_configurations
 
-    given: dict[str, Any] = {_AXES[name]: values for name, values in axes.items()}
+    given: dict[str, Any] = {_GRID[name]: value for name, value in flags.items()}
     for name in ("gpus", "batch_size"):
-        if name in axes:
-            given[_AXES[name]] = [_whole(name, value) for value in axes[name]]
-    if options.price is not None:
-        given["price"] = options.price
+        if name in flags:
+            given[_GRID[name]] = [_whole(name, value) for value in flags[name]]
     with Progress("GPU types") as progress:
         grid = predicted_configurations(job, progress=progress, **given)
     price = np.ones(len(grid)) if objective == TIME else grid.price_per_s

@@ -25,6 +25,7 @@ MOST_RESULTS = 100
 MOST_VALUES = 50
 """Different values of a column of text."""
 MOST_FEATURES = 200
+SMALLEST, LARGEST = 1e-30, 1e30
 COST, TIME = "cost", "time"
 OBJECTIVES = (COST, TIME)
 FAILED = "failed"
@@ -74,17 +75,17 @@ def result_of(text: str, where: str) -> float | None:
         return None
     seconds = number(text)
     if seconds is None or seconds <= 0.0:
-        raise DataError(f"{where} {show(text)} is no result; give seconds above 0, or {FAILED}")
+        raise DataError(f"{where} {show(text)} is no result; give seconds above 0, at most {LARGEST:g}, or {FAILED}")
     return seconds
 
 
 def number(text: str) -> float | None:
-    """The finite number that a text is, neither so large nor so small that it could not be squared; else None."""
+    """The number that a text is, 0 or from `SMALLEST` to `LARGEST` in size, so that products stay finite; else None."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if value == 0.0 or 1e-100 < abs(value) < 1e100 else None
+    return value if value == 0.0 or SMALLEST <= abs(value) <= LARGEST else None
 
 
 def _ids(rows: Sequence[dict[str, str]], places: Sequence[str]) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ def _prices(rows: Sequence[dict[str, str]], places: Sequence[str], name: str) ->
     for row, place in zip(rows, places, strict=True):
         price = number(row[column])
         if price is None or price <= 0.0:
-            raise DataError(f"{place}: {column} {show(row[column])} must be a number above 0")
+            raise DataError(f"{place}: {column} {show(row[column])} must be a number from {SMALLEST:g} to {LARGEST:g}")
         prices.append(price / PRICES[column])
     return np.array(prices)
 
