@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.attack import judge, relations
 from benchmarks.attack.corpus import entries, still_wrong
-from benchmarks.attack.inputs import GENERATORS, Input, random_input
+from benchmarks.attack.input import Input
+from benchmarks.attack.inputs import GENERATORS, random_input
 from benchmarks.attack.jobs import random_fields
 from benchmarks.attack.judge import ANSWERED, DEFECT, REFUSED, judged
 from benchmarks.attack.mutate import mutated, places, replaced

@@ -16,12 +16,21 @@ from benchmarks.papers.search_baselines import coordinate_descent, random_search
 from precision_time.errors import DataError, PredictorError
 from precision_time.job.job import Job
 from precision_time.job.run import Run
-from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, Setting, cherrypick, quasi_random
+from precision_time.predictors.cherrypick import (
+    AUTHORS,
+    IMPROVED,
+    PUBLISHED,
+    CherryPick,
+    Setting,
+    cherrypick,
+    quasi_random,
+)
 from precision_time.predictors.cloud_search import (
     Configurations,
     Search,
     table_of,
 )
+from precision_time.predictors.slice_sampling import Sampled, along
 from precision_time.predictors.surrogate import Averaged, Belief, Likelihood, expected_improvement
 from precision_time.predictors.training_grid import ENERGY, predicted_configurations
 
@@ -95,12 +104,62 @@ def test_one_draw_is_scikit_learns_process() -> None:
     np.testing.assert_allclose(belief.weights, weights / weights.sum(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("surrogate", [Likelihood(), Averaged()])
-def test_a_surrogate_interpolates_its_observations(surrogate: Likelihood | Averaged) -> None:
+def test_slice_sampling_gives_the_distribution() -> None:
+    draws = np.random.default_rng(0)
+    point, direction, found = np.array([0.0, 5.0]), np.array([1.0, 0.0]), []
+    for _ in range(4000):  # exponential with mean 2, of the first coordinate
+        point = along(lambda at: -at[0] / 2.0 if at[0] >= 0.0 else -math.inf, point, direction, draws)
+        found.append(point[0])
+    assert point[1] == 5.0
+    assert np.mean(found) == pytest.approx(2.0, abs=0.2)
+    assert np.mean(np.array(found) > 2.0) == pytest.approx(math.exp(-1.0), abs=0.04)
+
+
+def test_a_point_without_better_neighbours_stays() -> None:
+    peak = np.array([1.0])
+    stayed = along(lambda at: 0.0 if at[0] == 1.0 else -math.inf, peak, np.array([1.0]), np.random.default_rng(0))
+    assert stayed[0] == 1.0
+
+
+def test_one_sample_is_scikit_learns_process() -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import Matern
+
+    from precision_time.predictors import slice_sampling
+
+    draws = np.random.default_rng(3)
+    places, known, asked = draws.uniform(size=(6, 3)), draws.normal(size=6), draws.uniform(size=(5, 3))
+    prior = Sampled(samples=3, burn_in=20)
+    belief = prior(places, known, asked, 4)
+    levels, lengths = slice_sampling._samples(prior, 4, 3, places.tobytes(), known.tobytes())
+    assert levels.shape == lengths.shape == (3, 3)
+    assert ((lengths > 0.0) & (lengths <= prior.longest)).all()
+    for at, (mean, variance, noise) in enumerate(levels):
+        assert known.min() <= mean <= known.max()
+        jitter = variance * slice_sampling.JITTER
+        oracle = GaussianProcessRegressor(variance * Matern(lengths[at], nu=2.5), alpha=noise + jitter, optimizer=None)
+        middle, deviation = oracle.fit(places, known - mean).predict(asked, return_std=True)
+        np.testing.assert_allclose(belief.mean[at], middle + mean, rtol=1e-6)
+        np.testing.assert_allclose(belief.deviation[at] ** 2, deviation**2 + jitter, rtol=1e-4)
+
+
+def test_a_fixed_noise_stays_and_equal_costs_are_no_fault() -> None:
+    from precision_time.predictors import slice_sampling
+
+    places = np.linspace(0.0, 1.0, 5)[:, None]
+    prior = Sampled(samples=2, burn_in=5, noise=0.02)
+    levels, _ = slice_sampling._samples(prior, 0, 1, places.tobytes(), np.full(5, 3.0).tobytes())
+    assert (levels[:, 2] == 0.02).all()
+    assert (levels[:, 0] == 3.0).all()
+    assert np.isfinite(Sampled(burn_in=5)(places[:1], np.array([2.0]), places, 0).middle).all()
+
+
+@pytest.mark.parametrize("surrogate", [Likelihood(), Averaged(), Sampled()])
+def test_a_surrogate_interpolates_its_observations(surrogate: Likelihood | Averaged | Sampled) -> None:
     places = np.linspace(0.0, 1.0, 9)[:, None]
     known = np.sin(4.0 * places[:, 0])
     belief = surrogate(places, known, np.vstack([places, [[5.0]]]), 0)
-    np.testing.assert_allclose(belief.middle[:9], known, atol=0.1)
+    np.testing.assert_allclose(belief.middle[:9], known, atol=0.15)
     spread = belief.weights @ belief.deviation
     assert spread[-1] > 3.0 * spread[:9].max()
     limit = np.full(10, belief.middle[-1])
@@ -139,6 +198,67 @@ def test_it_stops_by_its_rule_and_no_sooner(setting: Setting) -> None:
         assert chosen.history[:-1] == found.history
     if not setting.per_cost:
         assert all(t.improvement is not None and t.improvement >= setting.stop_below for t in rest)
+
+
+def test_ask_and_tell_are_the_search() -> None:
+    table = made_up()
+    known = table.known()
+    whole = cherrypick(table, deadline_s=40.0, setting=QUICK, seed=2)
+    search = CherryPick(replace(table, seconds=None), deadline_s=40.0, setting=QUICK, seed=2)
+    while (suggestion := search.ask()) is not None:
+        assert suggestion is search.ask()  # nothing changes until a result is told
+        assert search.stopped == ""
+        search.tell(suggestion.name, known(suggestion.index))
+    assert search.result() == whole
+    assert search.best == whole.best
+
+
+def test_a_suggestion_says_why() -> None:
+    table = made_up()
+    search = CherryPick(table, deadline_s=40.0, setting=QUICK)
+    first = search.ask()
+    assert first is not None
+    assert (first.improvement, first.chance, first.cost) == (None, None, None)
+    for index in (0, 5, 10, 15):
+        search.tell(index, table.known()(index))
+    ranked = search.ranked()
+    assert sorted(each.index for each in ranked) == [i for i in range(16) if i not in (0, 5, 10, 15)]
+    for each in ranked:
+        assert each.chance is not None
+        assert each.cost is not None
+        assert 0.0 <= each.chance <= 1.0
+        assert each.seconds == pytest.approx(each.cost / table.price_per_s[each.index])
+        assert each.spread is not None
+        assert each.spread > 1.0
+    trial = search.trials.done[0]
+    search.tell(0, 1.0)  # a correction
+    assert search.trials.done[0].seconds == 1.0 != trial.seconds
+    for wrong in ("none", 16, -1, 1.5):
+        with pytest.raises(PredictorError, match="is unknown"):
+            search.tell(wrong, 1.0)  # type: ignore[arg-type]
+
+
+def test_failed_runs_are_not_asked_for_again_and_their_neighbours_later() -> None:
+    table = made_up()
+    search = CherryPick(table, setting=replace(QUICK, stop_below=0.0))
+    tried = []
+    while (suggestion := search.ask()) is not None:
+        fails = suggestion.name.startswith(("1 x", "2 x"))  # too small for the job
+        tried.append(suggestion.name)
+        search.tell(suggestion.index, None if fails else table.known()(suggestion.index))
+    assert len(tried) == len(set(tried)) == 16
+    assert set(search.result().failed) == {name for name in table.names if name.startswith(("1 x", "2 x"))}
+    assert search.best is not None
+    assert not search.best.name.startswith(("1 x", "2 x"))
+    failures_last = [name.startswith(("1 x", "2 x")) for name in tried[6:]]
+    assert sum(failures_last[:5]) <= sum(failures_last[5:])
+    all_fail = CherryPick(table, setting=QUICK)
+    while (suggestion := all_fail.ask()) is not None:
+        all_fail.tell(suggestion.index, None)
+    assert (all_fail.best, all_fail.stopped) == (None, "all 16 measured")
+    all_fail.tell(3, 5.0)
+    assert all_fail.best is not None
+    assert len(all_fail.result().failed) == 15
 
 
 def test_a_budget_of_runs_is_kept() -> None:

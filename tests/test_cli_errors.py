@@ -78,6 +78,10 @@ def test_the_flags_are_frozen() -> None:
         "--help", "--json", "--run", "--order", "--offset", "--folder", "--fresh", "--plot", "--points",
         "--allow-code", "--empty-cache",
     ])  # fmt: skip
+    assert flags_of(parser, "search") == [
+        "--help", "--state", "--result", "--objective", "--deadline", "--setting", "--seed", "--precision",
+        "--batch-size", "--gpu", "--gpus", "--price", "--allow-code", "--json",
+    ]  # fmt: skip
     assert sorted(flags_of(parser, "calibrate")) == sorted([*CALIBRATE_FLAGS, "--allow-code"])
     assert sorted(flags_of(parser, "measure")) == sorted([*MEASURE_FLAGS, "--allow-code"])
     assert sorted(flags_of(parser, "runs")) == sorted([*MACHINE_FLAGS, "--output", "--only", "--quick"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.attack import relations
-from benchmarks.attack.inputs import Input
+from benchmarks.attack.input import Input
 from benchmarks.attack.judge import DEFECT, judged
 from precision_time.errors import PrecisionTimeError
 from precision_time.job import Job

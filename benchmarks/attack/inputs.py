@@ -6,9 +6,7 @@ import copy
 import json
 import math
 import random
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import yaml
 
 from benchmarks.attack import samples, settings
+from benchmarks.attack.input import Input, as_argument, as_json
 from benchmarks.attack.jobs import TRACED, Fields, models, random_fields
 from benchmarks.attack.mutate import YAML_SCALARS, bad_value, mutated, mutated_text, places, replaced
 from precision_time.cli.flags import FLAGS
@@ -23,40 +22,12 @@ from precision_time.cli.parser import build_parser, flags_of
 from precision_time.field_table import TableField, field_table
 from precision_time.zoo.catalog import ENTRIES
 
-Call = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One input: a command line, or a call of a Python function with its description."""
-
-    kind: str
-    arguments: tuple[str, ...] = ()
-    call: Call | None = None
-    description: str = ""
-
-    def words(self, folder: Path) -> set[str]:
-        """All that the input calls something, also within its files: a device may be called "nan"."""
-        files = [path for path in folder.iterdir() if path.is_file()]
-        texts = [*self.arguments, *(path.read_bytes().decode("utf-8", "replace") for path in files)]
-        return {word for text in texts for word in re.findall(r"[\w.+-]+", text)}
-
-    def show(self, folder: Path) -> str:
-        """The input as text, with the contents of the files that it names."""
-        if self.call is not None:
-            return self.description
-        lines = [" ".join(repr(each[:300]) for each in self.arguments)]
-        for each in self.arguments:
-            path = folder / each if each and "\x00" not in each and len(each) < 200 else None
-            if path is not None and path.is_file() and path.parent == folder:
-                lines.append(f"--- {each}\n{path.read_bytes()[:1500].decode('utf-8', 'backslashreplace')}")
-        return "\n".join(lines)
-
 
 def job_file(source: random.Random, folder: Path) -> Input:
     """A job file with wrong values, as YAML or JSON."""
     return Input(
-        "job file", ("predict", _job_file(source, folder, mutated(source, random_fields(source), True)), *_json(source))
+        "job file",
+        ("predict", _job_file(source, folder, mutated(source, random_fields(source), True)), *as_json(source)),
     )
 
 
@@ -66,7 +37,7 @@ def job_scalars(source: random.Random, folder: Path) -> Input:
     path = source.choice(list(places(fields)))
     text = yaml.safe_dump(replaced(fields, path, "PLACE"), sort_keys=False)
     (folder / "job.yaml").write_text(text.replace("PLACE", source.choice(YAML_SCALARS)), encoding="utf-8")
-    return Input("YAML scalars", ("predict", "job.yaml", *_json(source)))
+    return Input("YAML scalars", ("predict", "job.yaml", *as_json(source)))
 
 
 def job_text(source: random.Random, folder: Path) -> Input:
@@ -75,7 +46,7 @@ def job_text(source: random.Random, folder: Path) -> Input:
     fields = random_fields(source)
     text = json.dumps(fields) if name.endswith("json") else yaml.safe_dump(fields)
     (folder / name).write_text(mutated_text(source, text), encoding="utf-8")
-    return Input("job text", (source.choice(("predict", "predict", "compare")), name, *_json(source)))
+    return Input("job text", (source.choice(("predict", "predict", "compare")), name, *as_json(source)))
 
 
 def flags(source: random.Random, folder: Path) -> Input:
@@ -86,14 +57,14 @@ def flags(source: random.Random, folder: Path) -> Input:
         flag = source.choice(FLAGS)
         if flag.field != "model":
             value = bad_value(source) if source.random() < 0.7 or not flag.choices else source.choice(flag.choices)
-            arguments.append(f"{flag.text}={_text(value)}")
+            arguments.append(f"{flag.text}={as_argument(value)}")
     command = source.choice(("predict", "predict", "compare"))
     if source.random() < 0.2:
         arguments.append(
             source.choice(("--largest-batch", "--anchor=step_time_s=1", "--predictor=x", "--unknown", "--json=1"))
         )
     return Input(
-        "command line", (command, str(fields["model"]), *(a.replace("\x00", "") for a in arguments), *_json(source))
+        "command line", (command, str(fields["model"]), *(a.replace("\x00", "") for a in arguments), *as_json(source))
     )
 
 
@@ -104,13 +75,15 @@ _RUNNING = ("--help", "--run", "--fresh", "--allow-code", "--empty-cache")
 def other_commands(source: random.Random, folder: Path) -> Input:
     """Commands besides predict and compare, with wrong values of one or two flags; none starts to measure or to fit."""
     (folder / "table.csv").write_text(samples.TABLE, encoding="utf-8")
-    command = source.choice(("zoo", "gpus", "evaluate", "stagger", "train", "fit", "reproduce", *_MEASURING))
+    (folder / "search.csv").write_text(_damaged(source, samples.SEARCH), encoding="utf-8")
+    command = source.choice(("zoo", "gpus", "evaluate", "stagger", "search", "train", "fit", "reproduce", *_MEASURING))
     _dumped(source, folder, "jobs", samples.STAGGER, ("yaml",))
-    arguments = [command, *{"evaluate": ["table.csv"], "stagger": ["jobs.yaml"]}.get(command, [])]
+    file = {"evaluate": "table.csv", "stagger": "jobs.yaml", "search": "search.csv"}.get(command)
+    arguments = [command, *([file] if file else [])]
     if command in ("zoo", "gpus") and source.random() < 0.5:
-        arguments.append(_text(bad_value(source)))
+        arguments.append(as_argument(bad_value(source)))
     known = [flag for flag in flags_of(build_parser(), command) if flag not in _RUNNING]
-    arguments += [f"{source.choice(known)}={_text(bad_value(source))}" for _ in range(source.choice((1, 1, 2)))]
+    arguments += [f"{source.choice(known)}={as_argument(bad_value(source))}" for _ in range(source.choice((1, 1, 2)))]
     if command in _MEASURING or command in ("train", "fit"):
         arguments.append("--budget=bogus" if command in _MEASURING else "--unknown")
     return Input("other command", tuple(argument.replace("\x00", "") for argument in arguments))
@@ -123,14 +96,14 @@ def shapes(source: random.Random, folder: Path) -> Input:
     if source.random() < 0.05:  # torch traces it
         sizes = {source.choice(("image_size", "channels", "seq_len")): bad_value(source, plain=True)}
         traced = {"model": f"timm:{source.choice(TRACED)}", "batch_size": 2, "input": sizes}
-        return Input("shape", ("predict", _job_file(source, folder, traced), *_json(source)))
+        return Input("shape", ("predict", _job_file(source, folder, traced), *as_json(source)))
     fields: Fields = {"model": name, "model_config": {}, "input": {}}
     for section, known in (("model_config", entry.config), ("input", entry.input)):
         keys = [*known, *source.choices(("vocab", "layers", "volume", "experts", "image_size", "channels"), k=1)]
         for key in source.sample(keys, source.choice((0, 1, 1, 2)) if len(keys) > 2 else 1):
             fields[section][key] = bad_value(source, plain=True)
     if source.random() < 0.5:
-        return Input("shape", ("predict", _job_file(source, folder, fields), *_json(source)))
+        return Input("shape", ("predict", _job_file(source, folder, fields), *as_json(source)))
     return _python("shape", "predict_time", fields)
 
 
@@ -161,7 +134,7 @@ def limits(source: random.Random, folder: Path) -> Input:
     if isinstance(fields.get("data"), dict):
         fields["data"].setdefault("storage", "nfs-10gbe")
     if source.random() < 0.5:
-        return Input("limit", ("predict", _job_file(source, folder, fields), *_json(source)))
+        return Input("limit", ("predict", _job_file(source, folder, fields), *as_json(source)))
     return _python("limit", "predict_time", fields)
 
 
@@ -208,7 +181,7 @@ def imports(source: random.Random, folder: Path) -> Input:
     (folder / name).write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
     model = () if source.random() < 0.5 else ("gpt2",)
     return Input(
-        "import", ("predict", *model, "--import", name, "--gpus", "16", "--gpu", "h100-80gb-sxm", *_json(source))
+        "import", ("predict", *model, "--import", name, "--gpus", "16", "--gpu", "h100-80gb-sxm", *as_json(source))
     )
 
 
@@ -219,7 +192,8 @@ def device_file(source: random.Random, folder: Path) -> Input:
     price = source.choice(((), ("--steps=100", "--price=ours")))
     count = source.choice(("1", "8"))
     return Input(
-        "device file", ("predict", "resnet50", "--device", name, "--gpu", gpu, "--gpus", count, *price, *_json(source))
+        "device file",
+        ("predict", "resnet50", "--device", name, "--gpu", gpu, "--gpus", count, *price, *as_json(source)),
     )
 
 
@@ -228,7 +202,7 @@ def storage_file(source: random.Random, folder: Path) -> Input:
     name = _document(source, folder, "storage", samples.STORAGE)
     data = f"storage={name};workers={source.choice((0, 1, 8))};decode_ms={source.choice((0, 1, 10))}"
     return Input(
-        "storage file", ("predict", "resnet50", "--dataset=imagenet", "--epochs=2", f"--data={data}", *_json(source))
+        "storage file", ("predict", "resnet50", "--dataset=imagenet", "--epochs=2", f"--data={data}", *as_json(source))
     )
 
 
@@ -239,7 +213,9 @@ def calibration_file(source: random.Random, folder: Path) -> Input:
     model = source.choice(("resnet50", "gpt2", "bert-base", "ncf"))
     where = ("--gpu=this-cpu", f"--gpus={source.choice((1, 1, 2, 8))}", f"--batch-size={source.choice((1, 4))}")
     precision = source.choice(("fp32", "fp32", "amp-bf16", "bf16"))
-    return Input("calibration", ("predict", model, "--device", name, *where, "--precision", precision, *_json(source)))
+    return Input(
+        "calibration", ("predict", model, "--device", name, *where, "--precision", precision, *as_json(source))
+    )
 
 
 def table(source: random.Random, folder: Path) -> Input:
@@ -256,13 +232,15 @@ def table(source: random.Random, folder: Path) -> Input:
         text = mutated_text(source, samples.TABLE)
     (folder / "table.csv").write_text(text, encoding="utf-8")
     command = source.choice((("evaluate", "table.csv"), ("predict", "resnet50", "--anchors", "table.csv")))
-    return Input("table", (*command, *_json(source)))
+    return Input("table", (*command, *as_json(source)))
 
 
 def anchor_line(source: random.Random, folder: Path) -> Input:
     """A measured step on the command line."""
     line = ",".join(f"{k}={v}" for k, v in mutated(source, dict(samples.ANCHOR)).items())
-    return Input("anchor", ("predict", "resnet50", "--gpus=8", f"--anchor={line}".replace("\x00", ""), *_json(source)))
+    return Input(
+        "anchor", ("predict", "resnet50", "--gpus=8", f"--anchor={line}".replace("\x00", ""), *as_json(source))
+    )
 
 
 def cluster_file(source: random.Random, folder: Path) -> Input:
@@ -274,7 +252,7 @@ def cluster_file(source: random.Random, folder: Path) -> Input:
         else mutated_text(source, text)
     )
     (folder / "nodes.txt").write_text(changed.encode("utf-8", "replace").decode(), encoding="utf-8")
-    return Input("cluster", ("predict", "resnet50", "--cluster", "nodes.txt", *_json(source)))
+    return Input("cluster", ("predict", "resnet50", "--cluster", "nodes.txt", *as_json(source)))
 
 
 def stagger_file(source: random.Random, folder: Path) -> Input:
@@ -283,42 +261,42 @@ def stagger_file(source: random.Random, folder: Path) -> Input:
     if not _is_refused_before_running(document):
         document["unknown_field"] = 1
     name = _dumped(source, folder, "jobs", document)
-    return Input("stagger", ("stagger", name, "--points=5", *_json(source)))
+    return Input("stagger", ("stagger", name, "--points=5", *as_json(source)))
 
 
 def model_file(source: random.Random, folder: Path) -> Input:
     """A Hugging Face configuration, damaged; without torch this is refused, with it small models are traced."""
     document = mutated(source, source.choice((samples.HF_CONFIG, *samples.HF_CONFIGS)), True)
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
-    return Input("job file", ("predict", "hf:config.json", "--batch-size=1", *_json(source)))
+    return Input("job file", ("predict", "hf:config.json", "--batch-size=1", *as_json(source)))
 
 
 def sections(source: random.Random, folder: Path) -> Input:
     """A job with sections that few jobs have, some of them wrong."""
     fields = settings.wide_job(source)
     if source.random() < 0.7:
-        return Input("sections", ("predict", _job_file(source, folder, fields), *_json(source)))
+        return Input("sections", ("predict", _job_file(source, folder, fields), *as_json(source)))
     return _python("sections", "predict_time", fields)
 
 
 def comparison(source: random.Random, folder: Path) -> Input:
     """Several values of several fields."""
-    return Input("comparison", (*settings.comparison(source, folder), *_json(source)))
+    return Input("comparison", (*settings.comparison(source, folder), *as_json(source)))
 
 
 def evaluation(source: random.Random, folder: Path) -> Input:
     """A table of all columns, with filters and outputs."""
-    return Input("evaluation", (*settings.evaluation(source, folder), *_json(source)))
+    return Input("evaluation", (*settings.evaluation(source, folder), *as_json(source)))
 
 
 def gpu_catalog(source: random.Random, folder: Path) -> Input:
     """The catalog with a device file."""
-    return Input("gpus", (*settings.catalog(source, folder), *_json(source)))
+    return Input("gpus", (*settings.catalog(source, folder), *as_json(source)))
 
 
 def trained_predictor(source: random.Random, folder: Path) -> Input:
     """A saved predictor, damaged."""
-    return Input("trained predictor", (*settings.trained(source, folder), *_json(source)))
+    return Input("trained predictor", (*settings.trained(source, folder), *as_json(source)))
 
 
 def _is_refused_before_running(document: Any) -> bool:
@@ -353,17 +331,13 @@ def _dumped(
     return name
 
 
+def _damaged(source: random.Random, text: str) -> str:
+    """The text, damaged or whole."""
+    return mutated_text(source, text).encode("utf-8", "replace").decode() if source.random() < 0.5 else text
+
+
 def _job_file(source: random.Random, folder: Path, fields: Any) -> str:
     return _dumped(source, folder, "job", fields)
-
-
-def _text(value: Any) -> str:
-    """A value as an argument; Python writes no integer of more than 4,300 digits."""
-    return "9" * 5000 if isinstance(value, int) and abs(value) > 10**300 else str(value)
-
-
-def _json(source: random.Random) -> tuple[str, ...]:
-    return ("--json",) if source.random() < 0.6 else ()
 
 
 def _python(kind: str, function: str, fields: Any) -> Input:

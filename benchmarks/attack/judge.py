@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.attack.inputs import Input
+from benchmarks.attack.input import Input
 from precision_time.cli.main import main
 from precision_time.errors import PrecisionTimeError
 

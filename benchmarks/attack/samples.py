@@ -108,6 +108,14 @@ NodeName=node2 Arch=x86_64 CPUTot=128 Gres=gpu:h200:8(S:0-1) RealMemory=1031000 
         }
     ),
 )
+SEARCH = """id,vm,machines,price_per_hour,seconds
+a,m4,2,0.4,900
+b,m4,4,0.8,460
+c,m4,8,1.6,260
+d,c4,2,0.35,failed
+e,c4,4,0.7,
+f,r3,8,1.4,
+"""
 STAGGER: dict[str, Any] = {
     "data": "pictures",
     "samples": 240,

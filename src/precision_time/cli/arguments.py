@@ -14,11 +14,11 @@ VERIFY_PRECISIONS = "fp32,amp-bf16"
 FILE_FLAGS = frozenset(
     """
     source device trace plot table html csv output save tables measured imported trained real_runs jobs folder cluster
-    empty_cache
+    empty_cache state
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
-_ALLOW_CODE = frozenset("predict compare evaluate stagger calibrate measure verify train".split())
+_ALLOW_CODE = frozenset("predict compare evaluate stagger search calibrate measure verify train".split())
 """Commands that read jobs from files."""
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
 """Columns that choose rows of a table of measured jobs."""
@@ -124,6 +124,41 @@ def _stagger(parser: Parser, complete: bool) -> None:
     )
     parser.add_argument("--plot", metavar="FILE", help="write the curves as a picture: .png or .svg")
     parser.add_argument("--points", metavar="N", default="100", help="points of a curve (default 100)")
+
+
+def _search(parser: Parser, complete: bool) -> None:
+    objectives, settings = ("cost", "time"), ("improved", "published", "authors")
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="TABLE.csv|JOB.yaml",
+        help="configurations (columns: docs/cherrypick.md), or a job file, for its grid of GPUs and batches",
+    )
+    parser.add_argument("--state", metavar="FILE", help="keep the results in this file, and go on with those in it")
+    parser.add_argument(
+        "--result",
+        metavar="ID=SECONDS",
+        action="append",
+        default=[],
+        help="the time of a run, or ID=failed; may be repeated",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="WHICH",
+        choices=objectives if complete else None,
+        help="what is to be low: cost (default) or time",
+    )
+    parser.add_argument("--deadline", metavar="SECONDS", help="longest time that a run may take (default: any)")
+    parser.add_argument(
+        "--setting",
+        metavar="NAME",
+        choices=settings if complete else None,
+        help="improved (default), published (as in the paper) or authors (as in their code)",
+    )
+    parser.add_argument("--seed", metavar="N", help="seed of the first runs and of the samples (default 0)")
+    kept = ("gpu", "gpus", "precision", "batch_size")
+    others = tuple(flag.field for flag in FLAGS if flag.field not in (*kept, "price"))
+    _add_job_flags(parser, complete, kept, others)
 
 
 def _calibrate(parser: Parser, complete: bool) -> None:
@@ -261,6 +296,7 @@ ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "compare": _compare,
     "evaluate": _evaluate,
     "stagger": _stagger,
+    "search": _search,
     "calibrate": _calibrate,
     "measure": _measure,
     "runs": _runs,

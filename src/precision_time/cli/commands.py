@@ -105,6 +105,16 @@ def stagger(options: Namespace) -> str:
     return _json(content) if options.json else text
 
 
+def search(options: Namespace) -> str:
+    from precision_time.cli.searching import names_job
+    from precision_time.cli.searching import search as run
+
+    job = job_of(options.source, {}, allow_code=options.allow_code) if names_job(options) else None
+    check_outputs(options, [job] if job else [])
+    content, text = run(options, _job_flags(options), job)
+    return _json(content) if options.json else text
+
+
 def calibrate(options: Namespace) -> str:
     from precision_time.cli.measuring import calibrate as run
     from precision_time.cli.measuring import calibrate_storage

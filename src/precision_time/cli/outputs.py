@@ -11,7 +11,7 @@ from precision_time.errors import DataError
 from precision_time.job import Job
 from precision_time.report.write import check_file, check_folder
 
-_FILES = ("trace", "plot", "html", "csv", "save")
+_FILES = ("trace", "plot", "html", "csv", "save", "state")
 _FOLDERS = ("folder",)
 _FILE_OF = frozenset({"calibrate"})
 """Commands whose --output is a file; of the others it is a folder."""

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
     "evaluate": "predict a table of measured jobs and report the errors",
     "stagger": "when to start co-located jobs that read the same data; --run launches them",
+    "search": "which cloud configuration to try next for the lowest cost or time; resumable",
     "calibrate": "measure this machine, or a storage, and write the file to predict with",
     "measure": "measure this machine at length: operators, updates, whole steps; resumable",
     "runs": "train small networks here, pass by pass, into a table; resumable",
@@ -35,6 +36,7 @@ _USAGE = {
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
     "stagger": "JOBS.yaml [--run] [--order both] [--offset SECONDS] [--folder FOLDER] [--plot FILE] ...",
+    "search": "TABLE.csv|JOB.yaml [--state FILE] [--result ID=SECONDS] [--objective time] [--deadline SECONDS] ...",
     "calibrate": "[MODEL|FILE ...] [--output FILE.json] [--budget 180s] [--on cpu|cuda] [--ranks N] [--threads N]"
     "\n       precision-time calibrate --storage PATH|URL [--output FILE.yaml] [--budget 20s]",
     "measure": "[MODEL|FILE ...] [--output FOLDER] [--budget 10min] [--only KIND,KIND] [--on cpu|cuda] ...",

@@ -91,11 +91,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The trials in order, and the reason for stopping."""
+    """The trials in order, the reason for stopping, and the names of configurations whose run failed."""
 
     history: tuple[Trial, ...]
     stopped: str
     deadline_s: float | None = None
+    failed: tuple[str, ...] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -120,7 +121,7 @@ class Search:
         try:
             content: dict[str, Any] = parse_json(text, "text of a search")
             trials = tuple(Trial(**trial) for trial in content["history"])
-            return cls(trials, content["stopped"], content["deadline_s"])
+            return cls(trials, content["stopped"], content["deadline_s"], tuple(content.get("failed", ())))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"text is no saved search ({type(error).__name__}: {error}); save it with to_json"
@@ -128,39 +129,57 @@ class Search:
 
 
 class Trials:
-    """The trials of a running search; each configuration is measured at most once."""
+    """The results of a running search: a time or a failure for each configuration that was tried."""
 
-    def __init__(self, table: Configurations, measure: Measure | None, deadline_s: float | None) -> None:
+    def __init__(self, table: Configurations, measure: Measure | None = None, deadline_s: float | None = None) -> None:
         if deadline_s is not None and not deadline_s > 0.0:
             raise PredictorError(f"deadline_s {deadline_s!r} must be above 0; leave it out for none")
         self.table = table
         self.deadline_s = deadline_s
         self.done: dict[int, Trial] = {}
-        self._measure = measure or table.known()
+        self.failed: dict[int, None] = {}
+        self._measure = measure
 
-    def run(self, index: int, improvement: float | None = None) -> Trial:
+    def run(self, index: int) -> Trial:
         """The trial of a configuration, measured now unless it was before."""
         if index not in self.done:
-            name = self.table.names[index]
-            seconds = self._measure(index)
-            if not (seconds > 0.0 and math.isfinite(seconds)):
-                raise PredictorError(f"configuration {name!r} took {seconds!r} s; a measured time must be above 0")
-            cost = seconds * float(self.table.price_per_s[index])
-            feasible = self.deadline_s is None or seconds <= self.deadline_s
-            self.done[index] = Trial(index, name, seconds, cost, feasible, improvement)
+            measure = self._measure or self.table.known()
+            self.add(index, measure(index))
         return self.done[index]
+
+    def add(self, index: int, seconds: float, improvement: float | None = None) -> Trial:
+        """Keep a measured time; it replaces an earlier result of that configuration."""
+        name = self.table.names[index]
+        if not (seconds > 0.0 and math.isfinite(seconds)):
+            raise PredictorError(f"configuration {name!r} took {seconds!r} s; a measured time must be above 0")
+        cost = seconds * float(self.table.price_per_s[index])
+        feasible = self.deadline_s is None or seconds <= self.deadline_s
+        self.failed.pop(index, None)
+        self.done[index] = Trial(index, name, seconds, cost, feasible, improvement)
+        return self.done[index]
+
+    def fail(self, index: int) -> None:
+        """Note that a configuration cannot run the job; it replaces an earlier result."""
+        self.done.pop(index, None)
+        self.failed[index] = None
+
+    @property
+    def tried(self) -> int:
+        """Configurations with a result."""
+        return len(self.done) + len(self.failed)
 
     @property
     def open(self) -> list[int]:
-        """Positions not measured yet."""
-        return [i for i in range(len(self.table)) if i not in self.done]
+        """Positions not tried yet."""
+        return [i for i in range(len(self.table)) if i not in self.done and i not in self.failed]
 
     @property
     def best(self) -> Trial | None:
         return min((t for t in self.done.values() if t.feasible), key=lambda t: t.cost, default=None)
 
     def end(self, why: str) -> Search:
-        return Search(tuple(self.done.values()), why, self.deadline_s)
+        failed = tuple(self.table.names[i] for i in self.failed)
+        return Search(tuple(self.done.values()), why, self.deadline_s, failed)
 
 
 def table_of(

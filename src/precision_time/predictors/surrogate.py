@@ -2,8 +2,8 @@
 
 `Likelihood` uses the hyperparameters of greatest likelihood, with scikit-learn's process. After few runs these are
 overconfident: a feature without visible effect gets an infinite length scale. `Averaged` weights many hyperparameters,
-drawn once from a prior, by their likelihood, as the authors' code does by sampling. The fixed draw makes a search
-repeatable, and one batched solve replaces many fits.
+drawn once from a prior, by their likelihood: one batched solve replaces many fits. `slice_sampling.Sampled` averages as
+the authors' code does.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ class Belief:
         """E[Y] at every place."""
         middle: FloatArray = self.weights @ self.mean
         return middle
+
+    @property
+    def spread(self) -> FloatArray:
+        """Standard deviation of Y at every place."""
+        second = self.weights @ (self.mean**2 + self.deviation**2)
+        spread: FloatArray = np.sqrt(np.maximum(second - self.middle**2, 1e-12))
+        return spread
 
 
 def expected_improvement(mean: FloatArray, deviation: FloatArray, best: float | FloatArray) -> FloatArray:
