@@ -10,7 +10,17 @@ import pytest
 
 from benchmarks.papers import claims
 from benchmarks.papers.claim_readings import BANDWIDTH, READERS, TENSOR_CORES, Reading
-from benchmarks.papers.claims import CLAIMS, VERDICTS, Published, agrees, judged, markdown, summary, verdict
+from benchmarks.papers.claims import (
+    CLAIMS,
+    VERDICTS,
+    Published,
+    agrees,
+    errors_table,
+    judged,
+    markdown,
+    summary,
+    verdict,
+)
 from benchmarks.speed import RESULTS
 from precision_time.predictors.features import COMPUTE
 from precision_time.report.page import fill_markers
@@ -115,6 +125,13 @@ def test_seeds_of_all_published_steps_are_readings() -> None:
     assert [each["agrees"] for each in aware["readings"] if "seeds" in each["what"]] == ["open"]
 
 
+def test_errors_are_those_of_the_table_of_all_predictors() -> None:
+    errors = {"all": {"n": 1200, "mape": 0.123, "median_ape": 0.1}, "fp32": {"n": 5, "mape": 0.5, "median_ape": 0.5}}
+    side_by_side = [{"predictor": "ernest", "rows": "real runs", "left_out": "network", "errors": errors}]
+    text = errors_table(judged({"studies": {}, "side_by_side": side_by_side}, {}))
+    assert "| real runs | ernest | network | 1,200 | 12.3 % | 10.0 % |" in text
+
+
 def test_a_report_without_studies_judges_nothing() -> None:
     found = judged({"studies": {}}, {})
     assert {each["verdict"] for each in found["claims"]} == {NONE}
@@ -144,6 +161,7 @@ def test_the_committed_page_is_that_of_the_committed_file() -> None:
     assert (RESULTS / "claims.md").read_text(encoding="utf-8") == markdown(content)
     page = claims.PAGE.read_text(encoding="utf-8")
     assert fill_markers(page, "claims", summary(content), "docs/predictors.md") == page
+    assert fill_markers(page, "errors", errors_table(content), "docs/predictors.md") == page
     for published in CLAIMS:
         claim = next(each for each in content["claims"] if each["key"] == published.key)
         readings = [Reading(**{k: v for k, v in each.items() if k != "agrees"}) for each in claim["readings"]]

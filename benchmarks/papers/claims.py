@@ -1,7 +1,8 @@
 """The published claims beside what was found here: `python -m benchmarks.papers.claims [out/reproduction/report.json]`.
 
 Reads the report of `make reproduce` and, of benchmarks/results, the measured makespans of stagger.json and the seeds of
-boosting.json; writes claims.json and claims.md there, and the verdicts into docs/predictors.md. A claim has one or more
+boosting.json; writes claims.json and claims.md there, and all predictors' errors and the verdicts into
+docs/predictors.md. A claim has one or more
 readings, since the papers leave open what exactly was measured. The rule, fixed here:
 
 reading   *agrees* where its whole interval lies on the claimed side of the published figure, *disagrees* where the
@@ -99,7 +100,16 @@ def judged(report: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
                 "readings": [{**asdict(each), "agrees": _word(published, each)} for each in readings],
             }
         )
-    return {"about": dict(report.get("about", {})), "claims": rows}
+    return {"about": dict(report.get("about", {})), "claims": rows, "errors": _errors(report.get("side_by_side", ()))}
+
+
+def _errors(verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of the report's table of all predictors: what was judged, and its errors over all rows."""
+    named, figures = ("predictor", "rows", "left_out"), ("n", "mape", "median_ape")
+    return [
+        {**{name: each[name] for name in named}, **{name: each["errors"]["all"][name] for name in figures}}
+        for each in verdicts
+    ]
 
 
 def _word(published: Published, reading: Reading) -> str:
@@ -138,6 +148,23 @@ def summary(content: Mapping[str, Any]) -> str:
     return Table(("published claim", "found", "verdict"), lines, left=3).markdown()
 
 
+def errors_table(content: Mapping[str, Any]) -> str:
+    """The errors of all predictors on rows held out, for docs/predictors.md."""
+    form = _FORMS["%"]
+    lines = [
+        (
+            each["rows"],
+            each["predictor"],
+            each["left_out"],
+            f"{each['n']:,}",
+            form(each["mape"]),
+            form(each["median_ape"]),
+        )
+        for each in content["errors"]
+    ]
+    return Table(("judged on", "predictor", "held out", "rows", "mean error", "median"), lines, left=3).markdown()
+
+
 def _readings(claim: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     form = _FORMS[claim["unit"]]
     for each in claim["readings"]:
@@ -167,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_whole(given.output / "claims.md", markdown(content))
         if given.output == RESULTS:
             page = PAGE.read_text(encoding="utf-8")
+            page = fill_markers(page, "errors", errors_table(content), str(PAGE))
             write_whole(PAGE, fill_markers(page, "claims", summary(content), str(PAGE)))
     except PrecisionTimeError as error:
         print(f"error: {error}", file=sys.stderr)
