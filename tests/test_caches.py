@@ -48,6 +48,7 @@ UNBOUNDED = {
     "predictors.predictddl.predictor.encoder_of": "two encoders",
     "predictors.predictddl.predictor.embedder_of": "two encoders",
     "predictors.predictddl.traced.known_networks": "a data file of the repository",
+    "predictors.slice_sampling._dposv": "one function of LAPACK",
     "reading.yaml_text._loader": "no arguments",
     "shipped._digests": "no arguments",
     "timing.collectives.fitted": "a data file of the package",
