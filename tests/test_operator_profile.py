@@ -86,7 +86,7 @@ def test_a_real_network_end_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch
     profile = OperatorProfile("this-cpu", tuple(points))
     step = local_step(job, "cpu")
     by_hand = sum(n * profile.time(k, PLAIN).seconds for k, n in zip(step.kinds, step.calls[0], strict=True) if n)  # type: ignore[union-attr]
-    assert added.terms.compute_s == added.terms.seconds == pytest.approx(by_hand)
+    assert added.terms.compute_s == added.terms.seconds == pytest.approx(by_hand, rel=1e-5)  # points are rounded
     names = [p.kind.name for p in points]
     assert names.count("aten.convolution") == names.count("aten.convolution_backward") == 1
     cost = model.cost()

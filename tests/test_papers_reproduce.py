@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import code_digest
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import reproduce
 from benchmarks.papers.report import Report, page
@@ -75,10 +76,11 @@ def test_a_report_that_was_interrupted_goes_on(studies: None, tmp_path: Path, mo
 def test_a_report_is_not_continued_on_other_data_or_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of file that a study reads changes what the journal was made from."""
     data, package, papers_code = tmp_path / "data", tmp_path / "package", tmp_path / "papers"
-    monkeypatch.setattr(reproduce, "ROOT", package)
+    for module in (reproduce, code_digest):
+        monkeypatch.setattr(module, "ROOT", package)
     monkeypatch.setattr(reproduce, "__file__", str(papers_code / "reproduce.py"))
     files = [
-        data / "published" / "measurements.csv", data / "traced" / "facts.parquet", package / reproduce.MANIFEST,
+        data / "published" / "measurements.csv", data / "traced" / "facts.parquet", package / code_digest.MANIFEST,
         package / "predictors" / "trained" / "trees.txt", package / "job" / "job.py", papers_code / "ernest.py",
     ]  # fmt: skip
     for file in files:
