@@ -17,6 +17,7 @@ def measured() -> list[MeasuredJob]:
     return measured_jobs()
 
 
+@pytest.mark.slow
 def test_a_quick_study_of_published_rows(measured: list[MeasuredJob]) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.papers.boosting import study
