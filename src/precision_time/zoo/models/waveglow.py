@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from precision_time.errors import JobError
 from precision_time.zoo.workload import Config, Sizes, Workload
 
 HOP, WINDOW = 256, 1024
+MOST_LAYERS = 480
+"""Most layers of all flows, five times the published 96: building and tracing take 30 ms for each."""
 
 
 class InvertibleConv(nn.Module):
@@ -66,6 +69,11 @@ class WaveGlow(nn.Module):
     def __init__(self, config: Config, mels: int) -> None:
         super().__init__()
         self.groups, flows = int(config["groups"]), int(config["flows"])
+        if (count := flows * int(config["wn_layers"])) > MOST_LAYERS:
+            raise JobError(
+                f"WaveGlow with flows={flows} and wn_layers={config['wn_layers']} has {count:,} layers; the most are "
+                f"{MOST_LAYERS:,}: lower one of them"
+            )
         self.every, self.early = int(config["early_every"]), int(config["early_size"])
         self.sigma = 1.0
         self.upsample = nn.ConvTranspose1d(mels, mels, WINDOW, stride=HOP)
