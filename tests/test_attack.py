@@ -22,6 +22,11 @@ from benchmarks.attack.workers import Defect, piece
 from precision_time import Job, predict
 
 
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    judge.import_libraries()
+
+
 def test_a_valid_command_is_answered_and_a_wrong_one_refused() -> None:
     assert judged(Input("", ("predict", "resnet50", "--json"))).outcome == ANSWERED
     verdict = judged(Input("", ("predict", "resnet50", "--gpus", "-1")))

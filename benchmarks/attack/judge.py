@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
@@ -13,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -152,6 +153,17 @@ def _limited() -> Iterator[None]:
         for (number, timer, _), handler in zip(timers, previous, strict=True):
             signal.setitimer(timer, 0)
             signal.signal(number, handler)
+
+
+def import_libraries() -> None:
+    """Imports, where they are, the libraries that models are traced with, which takes as long as the time limit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("torch", "torch._dynamo", "torchvision", "transformers.modeling_utils"):
+            with suppress(ImportError):
+                importlib.import_module(name)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 def limit_memory(nbytes: int = 8 << 30) -> None:

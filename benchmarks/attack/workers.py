@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.attack.corpus import Entry, input_entry
 from benchmarks.attack.inputs import random_input
 from benchmarks.attack.jobs import TRACED, models, random_job
-from benchmarks.attack.judge import ANSWERED, DEFECT, judged, limit_memory
+from benchmarks.attack.judge import ANSWERED, DEFECT, import_libraries, judged, limit_memory
 from benchmarks.attack.relations import RELATIONS
 from benchmarks.code_digest import code_digest
 from precision_time.errors import PrecisionTimeError
@@ -151,13 +151,7 @@ def _label(task: tuple[str, int, int]) -> str:
 
 
 def _prepare() -> None:
-    """Imports torch, where there is one, before time and memory are limited."""
-    try:
-        import torch
-
-        torch.set_num_threads(1)
-    except ImportError:
-        pass
+    import_libraries()
     limit_memory(32 << 30)
 
 
