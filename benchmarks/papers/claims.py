@@ -2,8 +2,8 @@
 
 Reads the report of `make reproduce` and, of benchmarks/results, the measured makespans of stagger.json and the seeds of
 boosting.json; writes claims.json and claims.md there, and all predictors' errors and the verdicts into
-docs/predictors.md. A claim has one or more
-readings, since the papers leave open what exactly was measured. The rule, fixed here:
+docs/predictors.md. A claim has one or more readings, since the papers leave open what exactly was measured. The rule,
+fixed here:
 
 reading   *agrees* where its whole interval lies on the claimed side of the published figure, *disagrees* where the
           whole interval lies on the other side, and is *open* otherwise. Without an interval the figure itself decides.
