@@ -24,7 +24,7 @@ def measured_jobs() -> list[MeasuredJob]:
                     for gpus in (1, 8):
                         job = Job(model, precision=precision, batch_size=batch, gpu=gpu, gpus=gpus)
                         facts = facts_of(job)
-                        seconds = facts.roof_s / UTILISATION[precision] + 0.2 * facts.wire_s + 1e-3 * math.log2(gpus)
+                        seconds = facts.kernel_s / UTILISATION[precision] + 0.2 * facts.wire_s + 1e-3 * math.log2(gpus)
                         name = f"{model}-{gpu}-{precision}-{batch}-{gpus}"
                         found.append(MeasuredJob(name, job, seconds, family, cost_s=10.0))
     return found

@@ -31,7 +31,7 @@ def method() -> tuple[str, ...]:
         "precisions, batches, accumulations, memory formats and optimizers stays in one fold: a group is model, its "
         "configuration and input, GPU, system, number of GPUs and nodes, and layout. By model and GPU is stricter: the "
         "same model on the same GPU with another number of GPUs stays in the fold too.",
-        "Compute is trees for the log of seconds over a bound, the larger of roofline and launches; communication "
+        "Compute is trees for the log of seconds over a bound, the longer of kernels and launches; communication "
         "learns what rows of several GPUs take beyond the compute predicted for them out of fold; the aggregator is "
         "trained on out-of-fold outputs of both. The form of the whole (the bound beneath the trees, compute fitted "
         "again without communication), the trees' rounds, leaves and share of features, and the features of kernel "

@@ -55,6 +55,8 @@ ATTENTION = ("vit", "cct", "swin")
 """Families of small networks with attention: three ViTs (two patch sizes, and DeiT), CCT and Swin."""
 NETWORK_FOLDS = 5
 """Networks are left out seven at a time, which is stricter than one at a time and takes a seventh of it."""
+FAMILY_FOLDS = 10
+"""Two or three families at a time, of 22."""
 SETTING = Setting(seeds=1)
 """As everywhere, but one ensemble and not the mean of three, which takes three times as long."""
 FEW = ("small-lenet5", "small-alexnet", "small-mlp", "small-nin", "small-vgg11", "small-squeezenet-1.1", "small-vit-p8")
@@ -63,7 +65,7 @@ ROWS = "real runs"
 WAYS = {
     "job": f"{FOLDS}-fold by job",
     "network": "by network, seven at a time",
-    "family": "by model family",
+    "family": "by model family, two or three at a time",
     "precision": "by precision",
 }
 UNSEEN = "without attention"
@@ -175,10 +177,11 @@ def questions_of_runs(measured: Sequence[MeasuredJob], seed: int) -> list[Questi
     """Who teaches and who is judged; boosting and boosting-residual are asked alike, the twins by job."""
     precisions = np.array([each.precision for each in measured])
     networks = min(NETWORK_FOLDS, len({each.job.model for each in measured}))
+    families = min(FAMILY_FOLDS, len({each.family for each in measured}))
     folds: dict[str, NDArray[Any]] = {
         "job": np.array(grouped_folds(measured, job_group, FOLDS, seed)),
         "network": np.array(grouped_folds(measured, lambda each: each.job.model, networks, seed)),
-        "family": np.array([each.family for each in measured]),
+        "family": np.array(grouped_folds(measured, lambda each: each.family, families, seed)),
         "precision": precisions,
     }
     unseen = np.array([each.family in ATTENTION for each in measured])

@@ -8,6 +8,7 @@ and count, cell by cell. Folds that were judged are kept in out/boosting-steps.j
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,12 @@ from benchmarks.speed import RESULTS, machine
 from precision_time.journal import Journal
 from precision_time.measurements.repository import required_data_folder
 from precision_time.predictors.boosting import Boosting
-from precision_time.predictors.features import FEATURES, matrix
+from precision_time.predictors.features import FEATURES, matrix, names
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.predictors.published import TABLES, all_published, grouped_folds, job_group
 from precision_time.predictors.rows import Rows, merged
 from precision_time.predictors.trees import Setting, Trees
+from precision_time.processes import cores, pooled
 from precision_time.report.errors import ErrorStatistics
 from precision_time.report.page import fill_markers
 from precision_time.report.table import Table
@@ -106,19 +108,32 @@ def statistics(ratios: Mapping[str, Array], kind: str, mine: NDArray[np.bool_]) 
     return ErrorStatistics.of(ratios[kind][mine] - 1.0, inside[mine] if kind == "boosting" else None)
 
 
+@functools.cache
+def published_rows() -> Rows:
+    """All published rows, read once in each process."""
+    return Rows.of(merged(all_published(required_data_folder())), lambda job: job, "boosting")
+
+
+def judge_number(number: int) -> dict[str, list[float]]:
+    """`judge` of one of `folds`, in whatever process."""
+    rows = published_rows()
+    return judge(rows, folds(rows)[number])
+
+
 def main() -> None:
-    """Judge every fold that the journal lacks, then write the results."""
-    data = required_data_folder()
-    measured = merged(all_published(data))
-    rows = Rows.of(measured, lambda job: job, "boosting")
-    tables = _tables_of(measured, data)
+    """Judge every fold that the journal lacks, on all cores, then write the results."""
+    rows = published_rows()
+    tables = _tables_of(rows.measured, required_data_folder())
     JOURNAL.parent.mkdir(exist_ok=True)
-    journal = Journal(JOURNAL, {"rows": len(rows), "setting": asdict(SETTING), "features": len(FEATURES)})
+    journal = Journal(JOURNAL, {"rows": len(rows), "setting": asdict(SETTING), "features": names(FEATURES)})
     asked = folds(rows)
-    for done, fold in enumerate(asked, 1):
-        print(f"\rfold {done}/{len(asked)} ({fold.key})   ", end="", file=sys.stderr, flush=True)
-        if journal.get(fold.key) is None:
-            journal.add(fold.key, judge(rows, fold))
+    left = [number for number, fold in enumerate(asked) if journal.get(fold.key) is None]
+    for done, (at, found) in enumerate(pooled(judge_number, left, cores()), 1):
+        journal.add(asked[left[at]].key, found)
+        print(f"\rfold {done}/{len(left)}", end="", file=sys.stderr, flush=True)
+    for number in left:
+        if journal.get(asked[number].key) is None:  # of a pool that broke
+            journal.add(asked[number].key, judge_number(number))
     print(file=sys.stderr)
     runs: dict[tuple[str, int], dict[str, Array]] = {}
     for fold in asked:
@@ -132,7 +147,7 @@ def main() -> None:
     write_whole(RESULTS / "boosting.md", _markdown(content))
     write_whole(PAGE, fill_markers(PAGE.read_text(encoding="utf-8"), "boosting", page_table(content), PAGE.name))
     by_family = runs["family", SEEDS["family"][0]]["boosting"]
-    write_whole(RESULTS / "precision_table.md", precision_table(measured, by_family - 1.0))
+    write_whole(RESULTS / "precision_table.md", precision_table(rows.measured, by_family - 1.0))
 
 
 def _tables_of(measured: Sequence[MeasuredJob], data: Path) -> NDArray[np.str_]:
@@ -200,7 +215,7 @@ def _markdown(content: dict[str, Any]) -> str:
         f"{content['rows']:,} rows of trust A and B; {content['machine']}. Written by "
         "`python -m benchmarks.papers.boosting_steps`. Every figure is of rows that the predictor was not fitted to; "
         "the range is over seeds of the folds. `flat` is one model of the same trees and features without hierarchy, "
-        "`bound` the larger of roofline and launches, from which both start.",
+        "`bound` the longer of kernels (by the curves of kernel tables) and launches, from which both start.",
     ]
     for by, found in content["held_out"].items():
         lines = []

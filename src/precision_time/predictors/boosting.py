@@ -1,6 +1,6 @@
 """Precision-aware hierarchical gradient boosting: models of compute, of communication, and of their overlap.
 
-    compute        trees for log(seconds / bound), the bound being the larger of roofline and launches
+    compute        trees for log(seconds / bound), the bound being the longer of kernels and launches
     communication  trees for log(1 + communication / compute)
     aggregator     trees on out-of-fold outputs of both, for the residual of their sum by precision and overlap
 

@@ -1,6 +1,6 @@
 """Counts of a job's operations, bytes, kernels and collectives: what features are made of, without any measured step.
 
-Seconds here are physical bounds (operations over dense peak, bytes over bandwidth) or the hand-set costs of a host;
+Seconds of kernels are those of the curves fitted to kernel tables, seconds of launches the hand-set costs of a host:
 nothing in this module was fitted to whole training steps.
 """
 
@@ -30,10 +30,10 @@ from precision_time.timing.collectives import collective_seconds
 from precision_time.timing.constants import StepConstants
 from precision_time.timing.host import HostCosts
 from precision_time.timing.kernels import compute_peak
-from precision_time.timing.kind_works import KindWorks, kind_works
+from precision_time.timing.kind_works import KindWorks
 from precision_time.timing.operators import WorkOptions
 from precision_time.timing.program_times import busiest_stage, time_program
-from precision_time.timing.signature_times import host_of, machine
+from precision_time.timing.signature_times import TimedSignatures, host_of, machine
 from precision_time.timing.step_factors import GROUPS
 from precision_time.timing.work import HELPERS
 
@@ -60,22 +60,22 @@ _NO_FACTORS = StepConstants()
 class Facts:
     """One optimizer step of the busiest rank of a job. Compared and hashed by identity, as a key of caches.
 
-    roofs             (group of kernels, dtype class) -> seconds at the roofline: per kernel the larger of operations
-                      over dense peak and bytes over memory bandwidth; "helpers" are transposes a library may add
+    kernel_seconds    (group of kernels, pass) -> seconds of all its kernels; the pass is "fwd", "bwd", "dgrad", "wgrad"
+                      or "" where they have none; "helpers" are transposes that a library adds around convolutions
     sizes             sizes of convolutions and products (`kernel_sizes`)
     flops             dtype class -> FLOP
     matrix_flops      FLOP on matrix units, weighted by the peak they have there over the best peak of the device
     bytes, fp32_bytes device memory traffic; what it would be with every number in fp32 and no casts
     cast_bytes, casts traffic and number of casts; `scaling_bytes`, `scalings` of what loss scaling adds
     kernels, host_s   kernels launched; seconds the host takes to launch them
-    backward_s        roofline seconds of the backward pass behind which gradients travel
+    backward_s        kernel seconds of the backward pass behind which gradients travel
     wire_bytes        gradients reduced, in the dtype really sent; `gradient_bytes` of one element of them
     wire_s            seconds of the collectives over data-parallel ranks, each alone
     inner_s           seconds of collectives that layers wait for (tensor, context, expert ranks), each alone
     bubble            pipeline: share of the step that a stage waits for others
     """
 
-    roofs: Mapping[tuple[str, str], float]
+    kernel_seconds: Mapping[tuple[str, str], float]
     sizes: Mapping[str, float]
     flops: Mapping[str, float]
     matrix_flops: float
@@ -102,9 +102,9 @@ class Facts:
     family: str
 
     @property
-    def roof_s(self) -> float:
-        """Roofline seconds of all kernels, helpers apart."""
-        return sum(seconds for (group, _), seconds in self.roofs.items() if group != HELPERS)
+    def kernel_s(self) -> float:
+        """Seconds of all kernels, one after another."""
+        return sum(self.kernel_seconds.values())
 
     @property
     def peak(self) -> float:
@@ -114,9 +114,9 @@ class Facts:
 
     @property
     def bound_s(self) -> float:
-        """Seconds of compute at the least: roofline or launches, whichever is longer (their sum where the host runs the
-        kernels itself), and the wait of a pipeline's stage."""
-        busy_s = self.roof_s + self.host_s if self.in_turns else max(self.roof_s, self.host_s)
+        """Seconds of compute: kernels or launches, whichever take longer (their sum where the host runs the kernels
+        itself), and the wait of a pipeline's stage."""
+        busy_s = self.kernel_s + self.host_s if self.in_turns else max(self.kernel_s, self.host_s)
         return busy_s / (1.0 - self.bubble)
 
     @property
@@ -175,12 +175,13 @@ Runs = Sequence[tuple[Segment, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One step of the busiest rank: its operators, and the counts that depend on the layout (see `Facts`).
+    """One step of the busiest rank: its operators and their times, and the counts that depend on the layout (see
+    `Facts`).
 
     window  share of the backward passes of a step behind which gradients travel
     """
 
-    kinds: OpSignatures
+    timed: TimedSignatures
     runs: Runs
     parameters: float
     family: str
@@ -202,27 +203,27 @@ def _count(job: Job) -> Facts:
 
 
 def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Facts:
-    works = kind_works(step.kinds, options)
-    phases = _calls(step.kinds, step.runs)
-    compute_s, roof_s = _roofline_seconds(works, cluster)
+    timed, works = step.timed, step.timed.works
+    phases = _calls(timed.kinds, step.runs)
     total, cast, unscale = phases.sum(axis=1), works.is_cast, phases[:, Phase.UNSCALE]
+    calls = total[works.owner]
     nbytes = total * works.nbytes
     flops, matrix_flops = _flops(works, total, cluster)
     host = host_of(job.execution, machine(cluster), _NO_FACTORS, 1.0)
-    per_kind = np.bincount(works.owner, weights=roof_s, minlength=len(step.kinds))
+    per_kind = np.bincount(works.owner, weights=timed.work_s, minlength=len(timed.kinds))
     return Facts(
-        roofs=_roofs(works, total, roof_s, cluster),
-        sizes=kernel_sizes(works.table, total[works.owner], roof_s, compute_s),
+        kernel_seconds=_kernel_seconds(timed, calls),
+        sizes=kernel_sizes(works.table, calls, timed.work_s, _by_operations(works, cluster)),
         flops=flops,
         matrix_flops=matrix_flops,
         bytes=float(nbytes.sum()),
-        fp32_bytes=float((nbytes * _widened(step.kinds))[~cast].sum()),
+        fp32_bytes=float((nbytes * _widened(timed.kinds))[~cast].sum()),
         cast_bytes=float(nbytes[cast].sum()),
         casts=float(total[cast].sum()),
         scaling_bytes=float((unscale * works.nbytes).sum()),
         scalings=float((unscale * works.launches).sum()),
         kernels=float((total * works.launches).sum()),
-        host_s=host.step_s + _host_seconds(host, step.kinds, works, step.runs),
+        host_s=host.step_s + _host_seconds(host, timed.kinds, works, step.runs),
         backward_s=float((phases[:, Phase.BACKWARD] * per_kind).sum()) * step.window,
         parameters=float(step.parameters),
         wire_bytes=step.wire_bytes,
@@ -239,11 +240,11 @@ def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Fac
     )
 
 
-def _roofline_seconds(works: KindWorks, cluster: Cluster) -> tuple[Array, Array]:
-    """Seconds of every kernel's operations at peak, and at the roofline: the larger of these and of its bytes' time."""
-    table, gpu = works.table, cluster.gpu
-    compute_s = table.flops / _peaks(works, cluster)[table.class_of] / cluster.node.clock_factor
-    return compute_s, np.maximum(compute_s, table.bytes / gpu.memory_bytes_per_s / cluster.node.clock_factor)
+def _by_operations(works: KindWorks, cluster: Cluster) -> NDArray[np.bool_]:
+    """Whether each kernel's operations take longer at the dense peak than its bytes at the memory bandwidth."""
+    table = works.table
+    compute_s = table.flops / _peaks(works, cluster)[table.class_of]
+    return np.asarray(compute_s >= table.bytes / cluster.gpu.memory_bytes_per_s)
 
 
 def _peaks(works: KindWorks, cluster: Cluster) -> Array:
@@ -265,19 +266,20 @@ def _flops(works: KindWorks, total: Array, cluster: Cluster) -> tuple[dict[str, 
     return flops, matrix_flops
 
 
-def _roofs(works: KindWorks, total: Array, roof_s: Array, cluster: Cluster) -> dict[tuple[str, str], float]:
-    """Roofline seconds of a step by (group of kernels, dtype class)."""
-    table, times = works.table, total[works.owner]
-    helper_s = table.serial_bytes / cluster.gpu.memory_bytes_per_s / cluster.node.clock_factor
-    by_class = np.bincount(table.class_of, weights=roof_s * times, minlength=len(table.classes))
-    helpers = np.bincount(table.class_of, weights=helper_s * times, minlength=len(table.classes))
-    roofs: dict[tuple[str, str], float] = {}
-    for i, (kernel, variant, _, kind) in enumerate(table.classes):
+def _kernel_seconds(timed: TimedSignatures, calls: Array) -> dict[tuple[str, str], float]:
+    """Seconds of a step by (group of kernels, pass), its helpers apart."""
+    table, seconds = timed.works.table, timed.work_s * calls
+    helpers = seconds * timed.work_helpers
+    by_class = np.bincount(table.class_of, weights=seconds - helpers, minlength=len(table.classes))
+    helpers_of = np.bincount(table.class_of, weights=helpers, minlength=len(table.classes))
+    found: dict[tuple[str, str], float] = {}
+    for i, (kernel, variant, _, _) in enumerate(table.classes):
         group = _GROUP_OF.get(kernel) or _GROUP_OF.get(f"{kernel}.{variant.rpartition('.')[2]}") or kernel
-        roofs[group, kind] = roofs.get((group, kind), 0.0) + float(by_class[i])
-        if helpers[i]:
-            roofs[HELPERS, kind] = roofs.get((HELPERS, kind), 0.0) + float(helpers[i])
-    return roofs
+        run_in = variant.partition(".")[0]
+        for name, of_class in ((group, by_class[i]), (HELPERS, helpers_of[i])):
+            if of_class:
+                found[name, run_in] = found.get((name, run_in), 0.0) + float(of_class)
+    return found
 
 
 def _calls(kinds: OpSignatures, runs: Runs) -> Array:
@@ -312,7 +314,6 @@ def _widened(kinds: OpSignatures) -> Array:
 def _step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     step = training_step(job, job.precision_spec, cluster.gpu.device_type)
     program = step_program(step, job.layout_spec, Options.of(job))
-    # Timed to know which stage has the most to do and how long each collective takes; the step time is not used.
     timed = time_program(program, cluster, options, job.execution, _NO_FACTORS)
     stage = busiest_stage(program, timed.units)
     runs: list[tuple[Segment, int]] = list(program.sweeps(stage))
@@ -337,7 +338,7 @@ def _step(job: Job, cluster: Cluster, options: WorkOptions) -> _Step:
     waits = (layout.pp - 1) / max(layout.vpp, 1)
     gradient_bytes = program.gradient_bytes if layout.dp > 1 else 0.0
     return _Step(
-        program.kinds,
+        timed,
         runs,
         parameters=step.parameter_count,
         family=step.family,

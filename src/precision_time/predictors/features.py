@@ -41,18 +41,16 @@ def _flops(kind: str) -> Feature:
     return Feature(f"log_flops_{kind}", "log10 FLOP", 1, f"operations in {kind}", lambda f: _log(f.flops[kind]))
 
 
-def _share(name: str, *groups: str) -> Feature:
+def _share(group: str, run_in: str | None = None) -> Feature:
+    """`run_in`: of one pass only."""
+
     def of(facts: Facts) -> float:
-        return sum(s for (group, _), s in facts.roofs.items() if group in groups) / facts.roof_s
+        mine = (s for (name, each), s in facts.kernel_seconds.items() if name == group and run_in in (None, each))
+        return sum(mine) / facts.kernel_s
 
-    return Feature(f"share_{name}", "1", 0, f"roofline seconds in {name} over all", of)
-
-
-def _class_share(group: str, kind: str) -> Feature:
-    def of(facts: Facts) -> float:
-        return facts.roofs.get((group, kind), 0.0) / facts.roof_s
-
-    return Feature(f"share_{group}_{kind}", "1", 0, f"roofline seconds of {group} in {kind} over all", of)
+    name = "_".join(("share", group, run_in or "other")) if run_in is not None else f"share_{group}"
+    what = f"seconds of {group}{f' ({run_in})' if run_in else ''} over those of all kernels"
+    return Feature(name, "1", 0, what, of)
 
 
 def _size(name: str) -> Feature:
@@ -60,8 +58,16 @@ def _size(name: str) -> Feature:
     return Feature(name, unit, 0, f"kernel_sizes: {name}", lambda f: f.sizes[name])
 
 
-CLASSED = ("conv.nchw", "conv.nhwc", "conv_1d", "conv_dilated", "depthwise", "grouped", "matmul", "norm", "traffic")
-"""Groups of kernels whose share is told by dtype class."""
+_CONVOLUTION = ("fwd", "dgrad", "wgrad")
+PASSES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("conv.nchw", "conv.nhwc", "conv_1d", "conv_dilated", "depthwise", "grouped", HELPERS), _CONVOLUTION
+    ),
+    "attention": ("fwd", "bwd"),
+    "norm": ("fwd", "bwd"),
+    "traffic": ("fwd", "bwd", ""),
+}
+"""Groups of kernels whose share of the seconds is told for each pass."""
 CURRENT_RELEASE = 24.0
 """`_release` of a job that names no version of PyTorch."""
 
@@ -79,7 +85,7 @@ def _peak(facts: Facts, *names: str) -> float:
 
 
 def _per_kernel(facts: Facts) -> float:
-    return math.log10(facts.roof_s / max(facts.kernels, 1.0))
+    return math.log10(facts.kernel_s / max(facts.kernels, 1.0))
 
 
 def _is_fused(facts: Facts) -> float:
@@ -112,14 +118,13 @@ COMPUTE: tuple[Feature, ...] = (
         "log_intensity", "log10 FLOP/byte", 0, "operations over traffic",
         lambda f: _log(sum(f.flops.values()) / max(f.bytes, 1.0)),
     ),
-    *(_class_share(group, kind) for group in CLASSED for kind in CLASSES if kind != "fp8"),
-    _share("attention", "attention"),
-    _share("helpers", HELPERS),
-    _share("indexed", "indexed"),
-    _share("optimizer", "optimizer"),
+    *(_share(group, run_in) for group, passes in PASSES.items() for run_in in passes),
+    _share("matmul"),
+    _share("indexed"),
+    _share("optimizer"),
     *(_size(name) for name in NAMES),
-    Feature("host_share", "1", 0, "seconds of launching over roofline", lambda f: f.host_s / f.roof_s),
-    Feature("log_roof_kernel", "log10 s", 0, "roofline seconds of a kernel, mean", _per_kernel),
+    Feature("host_share", "1", 0, "seconds of launching over those of kernels", lambda f: f.host_s / f.kernel_s),
+    Feature("log_kernel_s", "log10 s", 0, "seconds of a kernel, mean", _per_kernel),
     Feature("fused", "0 or 1", 0, "pointwise chains fused", _is_fused),
     Feature("torch", "releases", 0, "minor releases of PyTorch since 1.0", _release),
     # device
@@ -140,8 +145,8 @@ COMPUTE: tuple[Feature, ...] = (
 _NAMED = {each.name: each for each in COMPUTE}
 
 COMMUNICATION: tuple[Feature, ...] = (
-    Feature("wire_share", "1", 1, "collectives of gradients over roofline", lambda f: f.wire_s / f.roof_s),
-    Feature("inner_share", "1", 1, "collectives inside layers over roofline", lambda f: f.inner_s / f.roof_s),
+    Feature("wire_share", "1", 1, "collectives of gradients over kernels", lambda f: f.wire_s / f.kernel_s),
+    Feature("inner_share", "1", 1, "collectives inside layers over kernels", lambda f: f.inner_s / f.kernel_s),
     Feature(
         "wire_window", "1", 1, "collectives of gradients over the backward pass that may hide them",
         lambda f: f.wire_s / max(f.backward_s, 1e-9),

@@ -1,6 +1,6 @@
 """Sizes of a job's convolutions and products, on which their utilisation depends: what features of a job read.
 
-Each is a mean over the kernels of a kind, weighted by their seconds at the roofline, or a share of all such seconds.
+Each is a mean over the kernels of a kind, weighted by their seconds, or a share of all seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ NARROW = 64
 """Columns or summed numbers below which tiles of matrix units are partly empty."""
 
 
-def kernel_sizes(table: WorkTable, calls: Array, roof_s: Array, compute_s: Array) -> dict[str, float]:
+def kernel_sizes(table: WorkTable, calls: Array, work_s: Array, by_operations: NDArray[np.bool_]) -> dict[str, float]:
     """Sizes by name (`conv.n`, `matmul.narrow` ...), 0 where a step has no such kernels.
 
-    calls      times that each work of the table runs in a step
-    roof_s     seconds of each at the roofline; `compute_s` of its operations alone
+    calls          times that each work of the table runs in a step
+    work_s         seconds of each
+    by_operations  whether its operations bound it, not its bytes
     """
-    seconds = roof_s * calls
+    seconds = work_s * calls
     all_s = float(seconds.sum()) or 1.0
     families = np.array([family for family, *_ in table.classes])[table.class_of]
     sizes: dict[str, float] = {}
@@ -45,8 +46,8 @@ def kernel_sizes(table: WorkTable, calls: Array, roof_s: Array, compute_s: Array
         sizes |= {f"{kind}.{name}": float(share @ log) for name, log in zip(MEANS, logs, strict=True)}
         narrow = np.minimum(table.shape[2], table.shape[3]) < NARROW
         sizes[f"{kind}.narrow"] = float(weight[narrow].sum()) / all_s
-        sizes[f"{kind}.compute"] = float(weight[compute_s >= roof_s].sum()) / all_s
-        sizes[f"{kind}.kernel"] = float(share @ np.log10(np.maximum(roof_s, 1e-9))) if total else 0.0
+        sizes[f"{kind}.compute"] = float(weight[by_operations].sum()) / all_s
+        sizes[f"{kind}.kernel"] = float(share @ np.log10(np.maximum(work_s, 1e-9))) if total else 0.0
         if kind == "conv":
             _, positions, taps, stride = table.convolution
             sizes["conv.taps"] = float(share @ np.log2(np.maximum(taps, 1.0)))

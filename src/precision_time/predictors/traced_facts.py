@@ -3,7 +3,7 @@
     python -m precision_time.predictors.traced_facts        # in a clone; needs torch, torchvision and timm
 
 writes `data/traced/facts.parquet`: one line for each row of `TABLES` that can be traced, with the fields of
-`facts.Facts`, columns `roof|GROUP|CLASS` in seconds, `size|NAME` and `flops|CLASS`. Tracing takes 20 minutes of one
+`facts.Facts`, columns `kernel|GROUP|PASS` in seconds, `size|NAME` and `flops|CLASS`. Tracing takes 20 minutes of one
 core and goes on where it was killed.
 """
 
@@ -31,9 +31,9 @@ FACTS = Path("traced") / "facts.parquet"
 _PART = Path("traced") / "facts.part"
 """One line of JSON for each traced row, until all are."""
 _SCALARS = tuple(
-    each.name for each in fields(Facts) if each.name not in ("roofs", "sizes", "flops", "cluster", "torch")
+    each.name for each in fields(Facts) if each.name not in ("kernel_seconds", "sizes", "flops", "cluster", "torch")
 )
-_ROOF, _SIZE, _FLOPS = "roof", "size", "flops"
+_KERNEL, _SIZE, _FLOPS = "kernel", "size", "flops"
 
 
 def run(tables: Path) -> None:
@@ -78,7 +78,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _columns(known: Facts) -> dict[str, Any]:
     columns = {name: getattr(known, name) for name in _SCALARS}
-    columns |= {f"{_ROOF}|{group}|{kind}": seconds for (group, kind), seconds in known.roofs.items()}
+    columns |= {f"{_KERNEL}|{group}|{run_in}": seconds for (group, run_in), seconds in known.kernel_seconds.items()}
     columns |= {f"{_SIZE}|{name}": size for name, size in known.sizes.items()}
     return columns | {f"{_FLOPS}|{kind}": count for kind, count in known.flops.items()}
 
@@ -98,7 +98,7 @@ def facts_from(columns: Mapping[str, Any], job: Job) -> Facts:
     parts = {tuple(name.split("|")): value for name, value in columns.items() if "|" in name}
     return Facts(
         **{name: columns[name] for name in _SCALARS},
-        roofs={(key[1], key[2]): float(s) for key, s in parts.items() if key[0] == _ROOF and s},
+        kernel_seconds={(key[1], key[2]): float(s) for key, s in parts.items() if key[0] == _KERNEL and s},
         sizes={key[1]: float(size) for key, size in parts.items() if key[0] == _SIZE},
         flops={key[1]: float(count) for key, count in parts.items() if key[0] == _FLOPS},
         cluster=cluster_of(job),
