@@ -199,10 +199,10 @@ def _count(job: Job) -> Facts:
     cluster = cluster_of(job)
     compute_peak(cluster.gpu, precision.math, "")
     options = WorkOptions(precision.tf32, job.memory_format == "nhwc", job.slow_groups)
-    return _facts(job, _step(job, cluster, options), cluster, options)
+    return _facts(job, _step(job, cluster, options), cluster)
 
 
-def _facts(job: Job, step: _Step, cluster: Cluster, options: WorkOptions) -> Facts:
+def _facts(job: Job, step: _Step, cluster: Cluster) -> Facts:
     timed, works = step.timed, step.timed.works
     phases = _calls(timed.kinds, step.runs)
     total, cast, unscale = phases.sum(axis=1), works.is_cast, phases[:, Phase.UNSCALE]
