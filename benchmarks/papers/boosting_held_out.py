@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.papers.judging import Prediction
+from benchmarks.papers.study import large_caches
 from precision_time.predictors.boosting import BlindBoosting, Boosting
 from precision_time.predictors.facts import JobKey
 from precision_time.predictors.interface import Forecast, MeasuredJob, Predictor, steps_of
@@ -156,6 +157,7 @@ def answer(
     return {run: [Prediction(measured[i], by_row[i]) for i in sorted(by_row)] for run, by_row in runs.items()}
 
 
+@large_caches()
 def answer_share(share: Share) -> list[Answer]:
     """What one process answers."""
     answers: list[Answer] = []

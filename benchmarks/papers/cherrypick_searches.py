@@ -13,7 +13,7 @@ from precision_time.predictors.cherrypick import AUTHORS, IMPROVED, PUBLISHED, S
 from precision_time.predictors.cloud_search import Configurations, FloatArray, Search
 from precision_time.predictors.surrogate import Averaged, Likelihood
 
-SEEDS = 20
+SEEDS = 10
 NO_RESULT = float("inf")
 """Gap of a search that found nothing within the deadline."""
 AVERAGED = replace(PUBLISHED, surrogate=Averaged())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import importlib
 import json
@@ -10,7 +9,7 @@ import platform
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any
 
 from benchmarks.code_digest import code_digest
 from benchmarks.papers.report import Report
-from benchmarks.papers.study import Context, Section
-from precision_time.bounded_cache import BUDGET, STRUCTURES
+from benchmarks.papers.study import Context, Section, large_caches
 from precision_time.errors import MissingExtraError, PrecisionTimeError, PredictorError, nearest
 from precision_time.journal import Journal
 from precision_time.measurements.repository import LARGE_STEPS, STEPS
@@ -35,7 +33,6 @@ Progress = Callable[[str, str, int, int], None]
 """Called with a study, a part of it, and how much of that is done of how much."""
 
 _HEARTBEAT_S = 0.5
-_STUDY_BYTES = 1 << 30
 _TABLES = (".csv", ".parquet")
 _LONGEST_FIRST = ("boosting", "predictddl", "cherrypick", "additive", "ernest")
 _PACKAGES = ("precision-time", "numpy", "scipy", "scikit-learn", "lightgbm", "cvxpy", "torch", "torch-geometric")
@@ -141,26 +138,13 @@ def run_study(order: Order) -> Result:
 
     section, failure = None, ""
     try:
-        with _large_caches():
+        with large_caches():
             section = importlib.import_module(f"benchmarks.papers.{order.study}").study(context_of(order, note))
     except ImportError as error:
         failure = str(MissingExtraError(f"it needs {error.name}: pip install 'precision-time[predictors]'"))
     except PrecisionTimeError as error:
         failure = str(error)
     return Result(order.study, section, time.monotonic() - start, failure)
-
-
-@contextlib.contextmanager
-def _large_caches() -> Iterator[None]:
-    """A study asks hundreds of jobs again for each fold, of which the default caches would keep a tenth."""
-    usual = [(budget, budget.limit_bytes) for budget in (BUDGET, STRUCTURES)]
-    try:
-        for budget, _ in usual:
-            budget.limit_bytes = _STUDY_BYTES
-        yield
-    finally:
-        for budget, limit_bytes in usual:
-            budget.limit_bytes = limit_bytes
 
 
 def context_of(order: Order, progress: Callable[[str, int, int], None]) -> Context:

@@ -5,11 +5,13 @@ It trains a predictor, judges it on rows that it was not fitted to, and returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from precision_time.bounded_cache import BUDGET, STRUCTURES
 from precision_time.predictors.interface import MeasuredJob
 from precision_time.report.errors import ErrorStatistics
 
@@ -114,3 +116,19 @@ class Context:
     seed: int = 0
     quick: bool = False
     progress: Callable[[str, int, int], None] = lambda part, done, of: None
+
+
+_CACHE_BYTES = 1 << 30
+
+
+@contextlib.contextmanager
+def large_caches() -> Iterator[None]:
+    """A study asks hundreds of jobs again for each fold, of which the default caches would keep a tenth."""
+    usual = [(budget, budget.limit_bytes) for budget in (BUDGET, STRUCTURES)]
+    try:
+        for budget, _ in usual:
+            budget.limit_bytes = _CACHE_BYTES
+        yield
+    finally:
+        for budget, limit_bytes in usual:
+            budget.limit_bytes = limit_bytes
