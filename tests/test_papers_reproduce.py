@@ -15,8 +15,10 @@ from benchmarks import code_digest
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import reproduce
 from benchmarks.papers.report import Report, page
-from benchmarks.papers.study import Claim, Context, Figure, Section, Table, Verdict
+from benchmarks.papers.study import Claim, Context, Figure, Section, Table, Verdict, large_caches
+from precision_time.bounded_cache import BUDGET
 from precision_time.errors import DataError, PredictorError
+from precision_time.reading import to_json
 from precision_time.report.errors import ErrorStatistics
 
 
@@ -55,6 +57,22 @@ def test_a_study_that_fails_does_not_end_the_others(studies: None) -> None:
     assert data["claims"][0]["met"] is False
     assert "too few runs" in str(found)
     assert all(what[0] in ("ernest", "cherrypick") for what in heard)
+
+
+def test_an_error_of_no_rows_is_null_in_the_files() -> None:
+    data = {"mape": float("nan"), "by": [{"fp32": (0.5, float("inf"))}]}
+    section = Section("ernest", "Ernest", (), data=data)
+    again = json.loads(to_json(section.to_dict()))
+    assert again["data"] == {"mape": None, "by": [{"fp32": [0.5, None]}]}
+    assert Section.from_dict(again).data["by"] == [{"fp32": [0.5, None]}]
+
+
+def test_caches_are_large_only_during_a_study() -> None:
+    usual = BUDGET.limit_bytes
+    with pytest.raises(PredictorError), large_caches():
+        assert BUDGET.limit_bytes > 10 * usual
+        raise PredictorError("it fails")
+    assert BUDGET.limit_bytes == usual
 
 
 def test_a_report_that_was_interrupted_goes_on(studies: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from benchmarks.papers.boosting_claims import SAME_GPUS
 from benchmarks.papers.intervals import over_groups
 
@@ -80,7 +78,7 @@ def _blind(sources: Sources) -> Iterator[Reading]:
             for way, by in by_way.items()
             if "blind" in way and way.endswith(ending) and (ending or not way.endswith(SAME_GPUS))
             for asked, size in by.items()
-            if asked != "all" and np.isfinite(size) and way.removesuffix(SAME_GPUS).rpartition(" ")[2] != asked
+            if asked != "all" and size is not None and way.removesuffix(SAME_GPUS).rpartition(" ")[2] != asked
         ]
         if sizes:
             yield Reading(f"worst twin and precision, {what}", max(sizes), None, None, rows, "rows")

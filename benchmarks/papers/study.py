@@ -6,6 +6,7 @@ It trains a predictor, judges it on rows that it was not fitted to, and returns 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -78,8 +79,9 @@ class Section:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `from_dict` reads them back."""
-        return asdict(self)
+        """Plain JSON values; `from_dict` reads them back. An error of no rows, which is no number, becomes null."""
+        found: dict[str, Any] = _finite(asdict(self))
+        return found
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Section:
@@ -116,6 +118,15 @@ class Context:
     seed: int = 0
     quick: bool = False
     progress: Callable[[str, int, int], None] = lambda part, done, of: None
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for every number that is not finite, which JSON has none of."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _CACHE_BYTES = 1 << 30
