@@ -59,7 +59,7 @@ fit: .venv/.dev  ## fit all shipped parameters to the tables of data/ (about an 
 board: .venv/.dev  ## judge the parameters held out: benchmarks/results/ and the tables of README.md (about half an hour)
 	$(BIN)/python -m benchmarks.accuracy
 
-reproduce: .venv/.dev  ## train and judge the published predictors: out/reproduction and benchmarks/results/reproduce.md (15 minutes on two cores)
+reproduce: .venv/.dev  ## train and judge the published predictors: out/reproduction and benchmarks/results/reproduce.md (18 minutes on two cores)
 	$(BIN)/python -m benchmarks.papers
 	cp out/reproduction/report.md benchmarks/results/reproduce.md
 	$(BIN)/python -m benchmarks.papers.claims
