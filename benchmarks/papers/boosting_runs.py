@@ -343,7 +343,7 @@ def _timing(measured: Sequence[MeasuredJob], setting: Setting, seed: int) -> dic
 _LEFT_OUT = {
     **{f"by {way}": way for way in ("job", "precision")},
     "by network": "network, seven at a time",
-    "by family": "model family",
+    "by family": "model family, two or three at a time",
     UNSEEN: f"{', '.join(ATTENTION)} (attention), together",
 }
 
