@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_time.hardware.gpu import Gpu
-from precision_time.timing.corrections import AXES, CURVE, FREE, ROW, TERMS, UP, Correction, place
+from precision_time.timing.corrections import AXES, CURVE, FREE, ROW, TERMS, UP, Correction, Knots
 from precision_time.timing.kernels import KernelModel
 from precision_time.timing.parameters import ParameterBook, read_data
 from precision_time.timing.work import Attention, Convolution, Work, attention_work, conv_work, matmul_work, memory_work
@@ -233,10 +233,10 @@ def test_what_we_measured_ourselves_takes_no_correction_of_others() -> None:
 
 
 def test_outside_the_knots_the_edge_holds() -> None:
-    knots = np.array([2.0, 4.0, 8.0])
-    below, share = place(np.array([-5.0, 2.0, 5.0, 8.0, 99.0]), knots)
-    assert below.tolist() == [0, 0, 1, 1, 1]
-    assert share.tolist() == [0.0, 0.0, 0.25, 1.0, 1.0]
+    knots = Knots([np.array([2.0, 4.0, 8.0]), np.array([0.0, 1.0])])  # axes of other lengths
+    below, share = knots.places(np.array([[-5.0, 2.0, 5.0, 8.0, 99.0], [-1.0, 0.0, 0.25, 1.0, 2.0]]))
+    assert below.tolist() == [[0, 0, 1, 1, 1], [0] * 5]
+    assert share.tolist() == [[0.0, 0.0, 0.25, 1.0, 1.0], [0.0, 0.0, 0.25, 1.0, 1.0]]
     huge = [product(1, 1 << p, 1 << p, 1 << p, A100) for p in (18, 19)]
     ratio = seconds(WITH, *huge) / seconds(WITHOUT, *huge)
     assert ratio[0] == pytest.approx(ratio[1], rel=1e-4)

@@ -27,8 +27,8 @@ class Costs:
     def __init__(self, rows: list[tuple[int, int]]) -> None:
         self.host, self.device = (np.array(column) * US for column in zip(*rows, strict=True))
 
-    def host_seconds(self, segment: Segment) -> Any:
-        return self.host[segment.kind]
+    def launched_seconds(self, segments: tuple[Segment, ...]) -> Any:
+        return np.concatenate([self.host[segment.kind].cumsum() for segment in segments])
 
     def device_seconds(self, segment: Segment) -> Any:
         return self.device[segment.kind]

@@ -175,6 +175,9 @@ class Timed:
     def host_seconds(self, segment: Segment) -> Any:
         return np.array([self.rows[k][0] for k in segment.kind]) * US
 
+    def launched_seconds(self, segments: tuple[Segment, ...]) -> Any:
+        return np.concatenate([self.host_seconds(segment).cumsum() for segment in segments])
+
     def device_seconds(self, segment: Segment) -> Any:
         return np.array([self.rows[k][1] for k in segment.kind]) * US
 

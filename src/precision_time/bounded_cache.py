@@ -59,12 +59,12 @@ class Budget:
     def add(self, table: dict[Hashable, _Entry], key: Hashable, result: Any, nbytes: int) -> Any:
         """Keep a result; returns the one that is kept, which another thread may have found first."""
         with self.lock:
-            known = table.get(key)
-            if known is not None:
-                return known.result
             if nbytes > self.limit_bytes * _LARGEST:
                 return result
-            entry = table[key] = _Entry(result, nbytes, table, key)
+            entry = _Entry(result, nbytes, table, key)
+            known = table.setdefault(key, entry)
+            if known is not entry:
+                return known.result
             self.by_age[entry] = None
             self.held_bytes += nbytes
             while self.held_bytes > self.limit_bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from precision_time.capture.layers import Unit
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
+class Lifetimes(NamedTuple):
     """Bytes of one unit in one micro-batch.
 
     kept         activations that its forward pass leaves for its backward pass, with `output` where that is kept

@@ -11,8 +11,9 @@ Not modelled: static buffers of CUDA graphs, activations offloaded to the host, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
+from typing import NamedTuple
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.capture.graph import BYTES_PER_ELEMENT, Category
@@ -85,8 +86,7 @@ def in_flight(program: StepProgram) -> list[int]:
     return [int(n) for n in held_in_flight(layout.schedule, layout.pp, layout.vpp, program.micro_batches)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(NamedTuple):
     """One use of a unit: its lifetimes, its parameters on a rank before sharding over data ranks (all, trainable, the
     largest trainable tensor), whether it is a block, whether it precedes the blocks, and how it recomputes.
 
@@ -324,7 +324,7 @@ class _Costs:
             for recompute, count in ((self.options.recompute, again), ("none", repeat - again)):
                 if count > 0:
                     use = self._use(index, recompute)
-                    rest = [replace(use, times=count - 4)] if count > 4 else []
+                    rest = [use._replace(times=count - 4)] if count > 4 else []
                     uses += [use] * min(count, 2) + rest + [use] * max(min(count, 4) - 2, 0)
         return uses
 

@@ -17,7 +17,7 @@ import numpy as np
 from precision_time.fit.kernel_curves import QUANTISING
 from precision_time.fit.kernel_tables import Rows
 from precision_time.fit.monotone import Monotone, level
-from precision_time.timing.corrections import TERMS, coordinates, place
+from precision_time.timing.corrections import TERMS, Knots, coordinates
 from precision_time.timing.curves import INDEX, Array
 from precision_time.timing.kernels import KernelModel, WorkTable
 from precision_time.timing.parameters import ParameterBook
@@ -119,7 +119,9 @@ class Problem:
 
     def _design(self, base: Base) -> Array:
         every = np.arange(len(base.busy))
-        places = {n: place(v, self.knots[n]) for n, v in coordinates(self.curve, base.busy, base.table, every)}
+        values = dict(coordinates(self.curve, base.busy, base.table, every))
+        found = Knots([self.knots[name] for name in values]).places(np.array(list(values.values())))
+        places = dict(zip(values, zip(*found, strict=True), strict=True))
         matrix = np.zeros((len(every), self.rules.count))
         first = 0
         for (one, other), (rows, columns) in zip(TERMS[self.curve], self.rules.shapes, strict=True):

@@ -31,13 +31,13 @@ from precision_time.report.errors import ErrorStatistics, labels
 from precision_time.report.table import Table
 from precision_time.report.write import compact_json
 from precision_time.shipped import write_shipped
-from precision_time.timing.corrections import place
 from precision_time.timing.curves import Array
 from precision_time.timing.kernel_factors import (
     AXES,
     COMPUTE,
     FILE,
     HELPING,
+    KNOTS,
     LARGEST,
     MEMORY,
     NO_FACTORS,
@@ -317,11 +317,11 @@ def _design(traced: Traced, classes: Sequence[KernelClass], class_of: NDArray[np
         if of.family not in CONVOLUTIONS:
             continue
         at = members[number]
-        coordinates = sizes(traced.table, at, np.full(len(at), of.direction))
+        places = dict(zip(AXES, zip(*KNOTS.places(sizes(traced.table, at)), strict=True), strict=True))
         for part in (COMPUTE, MEMORY):
             for label, axis, width in curves(part, of):
                 first = columns(f"{part}:{label}@{axis}", width, len(AXES[axis]))
-                below, share = place(coordinates[axis], AXES[axis])
+                below, share = places[axis]
                 entries[part] += [(at, first + below, 1.0 - share), (at, first + below + 1, share)]
     shape = len(class_of), len(widths)
     slopes = {part: _matrix(found, shape) for part, found in entries.items()}

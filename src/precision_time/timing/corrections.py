@@ -123,6 +123,31 @@ def covers(family: str, variant: str, features: Mapping[str, float]) -> bool:
     return family == MATMUL or (family == ATTENTION and variant.partition(".")[0] == "fwd")
 
 
+class Knots:
+    """The knots of several axes; values are placed among those of all axes at once."""
+
+    __slots__ = ("_first", "_flat", "_inner", "_last", "_rows")
+
+    def __init__(self, axes: Sequence[Array]) -> None:
+        most = max(map(len, axes))
+        self._flat = np.concatenate([[*knots, *[knots[-1]] * (most - len(knots))] for knots in axes])
+        self._rows = np.arange(len(axes))[:, None] * most
+        self._first, self._last = (np.array([[knots[end]] for knots in axes]) for end in (0, -1))
+        inner = [[*knots[1:-1], *[np.inf] * (most - len(knots))] for knots in axes]
+        self._inner = np.array(inner).T[:, :, None]
+
+    def places(self, values: Array) -> tuple[NDArray[np.intp], Array]:
+        """The knot at or below each value (axes x values), and how far on it is towards the next, 0..1; clipped to the
+        knots."""
+        inside = np.minimum(np.maximum(values, self._first), self._last)
+        below = np.zeros(inside.shape, dtype=np.intp)
+        for knot in self._inner:
+            below += inside >= knot
+        at = self._rows + below
+        left = self._flat.take(at)
+        return below, (inside - left) / (self._flat.take(at + 1) - left)
+
+
 class Grid:
     """The knots of one class of kernels, which the tables of all devices share."""
 
@@ -130,9 +155,10 @@ class Grid:
 
     def __init__(self, curve: str, knots: Mapping[str, Array]) -> None:
         names = [CURVE, *AXES[curve]]
-        self.curve, self._knots = curve, [knots[name] for name in names]
-        self._one, self._other = ([names.index(term[axis]) for term in TERMS[curve]] for axis in (0, 1))
-        lengths = list(map(len, self._knots))
+        axes = [knots[name] for name in names]
+        self.curve, self._knots = curve, Knots(axes)
+        self._one, self._other = (np.array([names.index(term[axis]) for term in TERMS[curve]]) for axis in (0, 1))
+        lengths = list(map(len, axes))
         sizes = [lengths[one] * lengths[other] for one, other in zip(self._one, self._other, strict=True)]
         self._wide = np.array([[lengths[other]] for other in self._other])
         self._offsets = np.cumsum([0, *sizes[:-1]])[:, None]
@@ -143,15 +169,16 @@ class Grid:
         `tables`: the entries of the tables of one or more devices, one after another; `start`: where those of each
         work's device begin.
         """
-        axes = zip(coordinates(self.curve, busy, columns, at), self._knots, strict=True)
-        places = [place(values, knots) for (_, values), knots in axes]
-        below, share = np.array([at for at, _ in places]), np.array([share for _, share in places])
-        corner = below[self._one] * self._wide + below[self._other] + (self._offsets + start)
+        below, share = self._knots.places(
+            np.array([values for _, values in coordinates(self.curve, busy, columns, at)])
+        )
+        one, other = self._one, self._other
+        corner = below.take(one, axis=0) * self._wide + below.take(other, axis=0) + (self._offsets + start)
         opposite = corner + self._wide
-        x, y = share[self._one], share[self._other]
+        x, y = share.take(one, axis=0), share.take(other, axis=0)
         rest = 1.0 - y
-        low = tables[corner] * rest + tables[corner + 1] * y
-        high = tables[opposite] * rest + tables[opposite + 1] * y
+        low = tables.take(corner) * rest + tables.take(corner + 1) * y
+        high = tables.take(opposite) * rest + tables.take(opposite + 1) * y
         total: Array = np.add.reduce(low + (high - low) * x, axis=0)
         return total
 
@@ -188,11 +215,3 @@ def coordinates(curve: str, busy: Array, columns: Columns, at: Any) -> list[tupl
     """The value of every axis for the works at positions `at`."""
     base = np.log2(np.maximum(busy, 1e-12) * 1e6)
     return [(CURVE, base), *((name, feature(columns, at)) for name, (feature, _) in AXES[curve].items())]
-
-
-def place(values: Array, knots: Array) -> tuple[NDArray[np.intp], Array]:
-    """The knot at or below each value, and how far on it is towards the next, 0..1; clipped to the knots."""
-    inside = np.minimum(np.maximum(values, knots[0]), knots[-1])
-    below = np.minimum(knots.searchsorted(inside, side="right") - 1, len(knots) - 2)
-    left = knots[below]
-    return below, (inside - left) / (knots[below + 1] - left)

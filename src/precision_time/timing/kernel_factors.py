@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from precision_time.bounded_cache import STRUCTURES, bounded
 from precision_time.shipped import is_shipped, shipped_file
-from precision_time.timing.corrections import place
+from precision_time.timing.corrections import Knots
 from precision_time.timing.curves import Array
 from precision_time.timing.work import CONV_1D, CONV_DEPTHWISE, CONV_GROUPED, CONVOLUTIONS
 
@@ -59,6 +59,7 @@ AXES: Mapping[str, Array] = {
 """Knots of the curves: log2 of channels per group, taps, positions of an image, product of strides and groups; and how
 far channels are from whole 16 bytes, which tensor cores load at once: how often their number must be doubled (0 below
 8 channels, which the first curves tell apart). Outside the knots the value at the edge holds."""
+KNOTS = Knots(list(AXES.values()))
 _STARTS = dict(zip(AXES, np.cumsum([0, *(len(knots) for knots in AXES.values())]).tolist(), strict=False))
 _CURVES = sum(len(knots) for knots in AXES.values())
 _WIDTH = 1 + _CURVES
@@ -199,16 +200,49 @@ class Columns(Protocol):
     def convolution(self) -> Array: ...
 
 
-def sizes(table: Columns, at: Any, directions: NDArray[np.str_]) -> dict[str, Array]:
-    """The coordinate of every axis for the convolutions at positions `at`, with their passes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traits:
+    """What the factors read of each class of a table: whether it convolves, in which pass, and how many channels tensor
+    cores load at once."""
+
+    convolves: NDArray[np.bool_]
+    forward: NDArray[np.bool_]
+    dgrad: NDArray[np.bool_]
+    whole: NDArray[np.intp]
+
+
+@bounded(budget=STRUCTURES)
+def _traits(classes: tuple[tuple[str, str, str, str], ...]) -> _Traits:
+    directions = [variant.partition(".")[0] for _, variant, *_ in classes]
+    return _Traits(
+        np.array([family in CONVOLUTIONS for family, *_ in classes], dtype=np.bool_),
+        np.array([direction == "fwd" for direction in directions], dtype=np.bool_),
+        np.array([direction == "dgrad" for direction in directions], dtype=np.bool_),
+        np.array([4 if kind == "tf32" else 8 for *_, kind in classes], dtype=np.intp),
+    )
+
+
+def sizes(table: Columns, at: Any) -> Array:
+    """The coordinates (AXES x works) of the convolutions at positions `at`."""
+    return _coordinates(_counts(table, at), _traits(table.classes).whole[table.class_of[at]])
+
+
+def _counts(table: Columns, at: Any) -> Array:
+    """Input and output channels per group, positions, taps, strides and groups of convolutions; none depends on the
+    batch."""
+    traits, of_class = _traits(table.classes), table.class_of[at]
     groups, rows, columns, depth = np.maximum(table.shape[:, at], 1.0)
     _, positions, taps, stride = np.maximum(table.convolution[:, at], 1.0)
-    forward, dgrad = directions == "fwd", directions == "dgrad"
+    forward, dgrad = traits.forward[of_class], traits.dgrad[of_class]
     inputs = np.where(forward, depth / taps, np.where(dgrad, columns, columns / taps))
     outputs = np.where(forward, columns, np.where(dgrad, np.maximum(depth / taps * stride, 1.0), rows))
-    logs = (np.log2(np.maximum(each, 1.0)) for each in (inputs, outputs, taps, positions, stride, groups))
-    whole = np.array([4 if kind == "tf32" else 8 for *_, kind in table.classes])[table.class_of[at]]
-    return dict(zip(AXES, (*logs, _doublings(inputs, whole), _doublings(outputs, whole)), strict=True))
+    return np.array([inputs, outputs, positions, taps, stride, groups])
+
+
+def _coordinates(counts: Array, whole: NDArray[np.intp]) -> Array:
+    inputs, outputs, positions, taps, stride, groups = np.maximum(counts, 1.0)
+    logs = np.log2(np.array([inputs, outputs, taps, positions, stride, groups]))
+    return np.concatenate([logs, _doublings(counts[:2], whole)])
 
 
 def _doublings(channels: Array, whole: NDArray[np.intp]) -> Array:
@@ -270,23 +304,42 @@ def _shipped() -> KernelFactors:
     return KernelFactors(content["constants"], content["curves"])
 
 
-def multipliers(vectors: Array, table: Columns) -> tuple[Array, Array, Array]:
-    """Factors on compute, memory and helper time, devices x works; `vectors` (devices x classes x SIZE) of
-    `KernelFactors.vector`."""
-    at = table.class_of
+class ClassFactors:
+    """The numbers of the classes of a table on several devices. Compared by identity."""
+
+    __slots__ = ("flat", "vectors")
+
+    def __init__(self, vectors: Array) -> None:
+        """`vectors` (devices x classes x SIZE) of `KernelFactors.vector`."""
+        self.vectors = vectors
+        self.flat = vectors.reshape(len(vectors), -1)
+
+
+def multipliers(factors: ClassFactors, table: Columns) -> tuple[Array, Array, Array]:
+    """Factors on compute, memory and helper time, devices x works."""
+    convolutions = np.flatnonzero(_traits(table.classes).convolves[table.class_of])
+    # Kept by all that decides them, and the batch does not.
+    return _multipliers(factors, table.classes, table.class_of.tobytes(), _counts(table, convolutions).tobytes())
+
+
+@bounded(ClassFactors)
+def _multipliers(
+    factors: ClassFactors, classes: tuple[tuple[str, str, str, str], ...], class_of: bytes, counts: bytes
+) -> tuple[Array, Array, Array]:
+    """As `multipliers`; `class_of` and `counts` (of the convolutions): the bytes of these arrays."""
+    at, traits = np.frombuffer(class_of, dtype=np.intp), _traits(classes)
     # by part: what a factor is made of lies together
-    logs = np.moveaxis(vectors, 2, 0).take(_CONSTANTS, axis=0).take(at, axis=2)
-    convolves = np.array([family in CONVOLUTIONS for family, *_ in table.classes], dtype=np.bool_)[at]
-    if len(i := np.flatnonzero(convolves)) and vectors.any():
+    logs = np.moveaxis(factors.vectors, 2, 0).take(_CONSTANTS, axis=0).take(at, axis=2)
+    convolves = traits.convolves[at]
+    if len(i := np.flatnonzero(convolves)) and factors.flat.any():
         of_class = at[i]
-        directions = np.array([variant.partition(".")[0] for _, variant, *_ in table.classes])[of_class]
-        places = [place(values, AXES[axis]) for axis, values in sizes(table, i, directions).items()]
-        shares = np.array([share for _, share in places])
-        below = np.array([column for column, _ in places]) + _FIRST_KNOTS + of_class * SIZE
-        flat, rest = vectors.reshape(len(vectors), -1), 1.0 - shares
+        of_each = np.frombuffer(counts).reshape(-1, len(i))
+        below, shares = KNOTS.places(_coordinates(of_each, traits.whole[of_class]))
+        below = below + _FIRST_KNOTS + of_class * SIZE
+        rest = 1.0 - shares
         for part in (0, 1):
             first = below + part * _WIDTH
-            curved = flat.take(first, axis=1) * rest + flat.take(first + 1, axis=1) * shares
+            curved = factors.flat.take(first, axis=1) * rest + factors.flat.take(first + 1, axis=1) * shares
             total = logs[part].take(i, axis=1)
             for each in np.moveaxis(curved, 1, 0):  # in order, as they were fitted
                 total += each

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from precision_time.bounded_cache import bounded
 from precision_time.timing.corrections import Correction, Grid
 from precision_time.timing.curves import INDEX, Array, attention_seconds, combine, matmul_seconds
-from precision_time.timing.kernel_factors import SIZE, KernelFactors, multipliers
+from precision_time.timing.kernel_factors import SIZE, ClassFactors, KernelFactors, multipliers
 from precision_time.timing.parameters import SOURCES, ParameterBook, Resolved
 from precision_time.timing.work import CONV_DEPTHWISE, CONVOLUTIONS, FUSABLE_FAMILIES, RIVALLED, WINOGRAD, Work
 from precision_time.timing.work_table import WorkTable
@@ -211,12 +211,10 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
         rival[:, i] = products + works.rival_bytes / (bandwidth * q[_MEMORY])
     if known.corrections:
         busy = np.minimum(combine(compute, memory, power), rival)
-        for grid, tables, starts in known.corrections:
-            first = starts[:, at]
-            rows, columns = np.nonzero((first >= 0) & works.covered)
-            if len(rows):
-                found = grid.log2_factor(tables, first[rows, columns], busy[rows, columns], works, columns)
-                correction[rows, columns] = np.exp2(found)
+        for number, first, places, columns in _corrected(known, at.tobytes(), works.covered.tobytes()):
+            grid, tables, _ = known.corrections[number]
+            found = grid.log2_factor(tables, first, busy.take(places), works, columns)
+            correction.put(places, np.exp2(found))
     operations = works.floor_flops / (peaks * known.headroom)
     return KernelParts(
         compute,
@@ -232,6 +230,24 @@ def _parts(works: WorkTable, known: _Classes) -> KernelParts:
     )
 
 
+Places = NDArray[np.intp]
+
+
+@bounded()
+def _corrected(known: _Classes, class_of: bytes, covered: bytes) -> list[tuple[int, Places, Places, Places]]:
+    """The number of each of `known.corrections` that applies; of every work it corrects on every device, where the
+    tables begin, the place among devices x works, and the column. `class_of` and `covered`: the bytes of these columns
+    of the table."""
+    at, of_curve = np.frombuffer(class_of, dtype=np.intp), np.frombuffer(covered, dtype=np.bool_)
+    found = []
+    for number, (_, _, starts) in enumerate(known.corrections):
+        first = starts[:, at]
+        places = np.flatnonzero((first >= 0) & of_curve)
+        if len(places):
+            found.append((number, first.take(places), places, places % len(at)))
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Classes:
     """What the classes of works of a table are timed with, a row for each device and a column for each class.
@@ -240,7 +256,7 @@ class _Classes:
     headroom     by device: highest clock over that of its peaks
     least_passes by class: share of its bytes that a kernel which keeps its data on chip moves
     values       parameters; `rivals`: those of Winograd, for the classes that may have works with such an alternative
-    factors      `KernelFactors.vector`: devices x classes x numbers
+    factors      `KernelFactors.vector` of all devices and classes
     apart        by class: whether its operands pass through memory in any implementation
     cached       by device: bytes that its cache holds before and after a kernel
     corrections  measured deviations: their knots, the tables of all devices that have some, and where those of the
@@ -256,7 +272,7 @@ class _Classes:
     units: Array
     values: Array
     rivals: Array
-    factors: Array
+    factors: ClassFactors
     scale: Array
     helper_scale: Array
     source: NDArray[np.int8]
@@ -311,7 +327,7 @@ def _classes_on(
         units=np.where(direct, np.minimum(units, vector) * values[0], units),
         values=values,
         rivals=of_rivals,
-        factors=np.array([r.factors for r in found]).reshape(*shape, SIZE),
+        factors=ClassFactors(np.array([r.factors for r in found]).reshape(*shape, SIZE)),
         scale=table(r.scale for r in found),
         helper_scale=table(r.helper_scale for r in found),
         source=table((r.source for r in found), np.int8),

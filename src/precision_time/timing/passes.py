@@ -11,7 +11,6 @@ compose without reading their operators again, so neither layers nor micro-batch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -28,8 +27,7 @@ LAUNCH_LATENCY_S = 3e-6
 kernel (`start` in `data/kernels.json`) is of this size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One pass of a unit. `exposed` and `hidden` are seconds of its collectives by group; `device_s` includes
     `exposed`."""
 
@@ -81,8 +79,7 @@ def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> Mapping[str, float]:
     return {k: a.get(k, 0.0) + b.get(k, 0.0) for k in (*a, *(k for k in b if k not in a))}
 
 
-@dataclass(frozen=True, slots=True)
-class UnitTimes:
+class UnitTimes(NamedTuple):
     """The passes of a unit; `backward` without what it recomputes."""
 
     forward: Pass
@@ -105,14 +102,13 @@ def sums_of(kinds: TimedSignatures, segments: tuple[Segment, ...]) -> list[Sums 
     found: list[Sums | None] = [None] * len(segments)
     if not joined.filled:
         return found
-    duration, host = kinds.device_seconds(joined.all), kinds.host_seconds(joined.all)
-    passed, launched = np.empty_like(duration), np.empty_like(duration)
+    duration, launched = kinds.device_seconds(joined.all), kinds.launched_seconds(segments)
+    passed = np.empty_like(duration)
     totals = np.zeros(len(segments))
     for place in joined.filled:
         start, end = joined.spans[place]
         of_segment = duration[start:end]
         of_segment.cumsum(out=passed[start:end])
-        host[start:end].cumsum(out=launched[start:end])
         totals[place] = np.add.reduce(of_segment)
     left = np.repeat(totals, joined.lengths) - passed + duration
     bounds = np.maximum.reduceat(launched + LAUNCH_LATENCY_S + left, joined.starts).tolist()
@@ -165,7 +161,7 @@ def bucket_ready(kinds: TimedSignatures, segment: Segment, position: int) -> Buc
     share = float(passed[last] / passed[-1]) if passed[-1] > 0.0 else 1.0
     if kinds.synchronous:
         return BucketReady(share, float("-inf"))
-    launched = kinds.host_seconds(segment).cumsum() + LAUNCH_LATENCY_S
+    launched = kinds.launched_seconds((segment,)) + LAUNCH_LATENCY_S
     left = passed[last] - passed + duration
     return BucketReady(share, float(np.max((launched + left)[: last + 1])))
 

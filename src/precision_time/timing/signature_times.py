@@ -21,7 +21,7 @@ from precision_time.hardware.catalog import stronger_gpus, weaker_gpus
 from precision_time.hardware.fabric import Cluster
 from precision_time.hardware.gpu import Gpu
 from precision_time.hardware.node import Node
-from precision_time.layout.segment import OpSignatures, Segment
+from precision_time.layout.segment import OpSignatures, Segment, joined_segments
 from precision_time.timing.calibrated import apply_calibration, contention_factors
 from precision_time.timing.constants import StepConstants, shipped
 from precision_time.timing.host import HostCosts, host_costs, measured_host_costs
@@ -73,10 +73,25 @@ class TimedSignatures:
     def host_seconds(self, segment: Segment) -> Array:
         return self.host.of(segment, self.host_kind_s)
 
+    def launched_seconds(self, segments: tuple[Segment, ...]) -> Array:
+        """Seconds after which the host has launched each operator, from the start of launching its segment."""
+        return _launched_seconds(segments, self.host, self.host_kind_s.tobytes())
+
     @property
     def calls_per_kind(self) -> Array:
         """How often each operator runs in an optimizer step; `TimedProgram` defines it."""
         raise NotImplementedError
+
+
+@bounded()
+def _launched_seconds(segments: tuple[Segment, ...], host: HostCosts, per_kind: bytes) -> Array:
+    """Kept by all that decides it, and the batch does not; `per_kind`: the bytes of `host_kind_s`."""
+    joined = joined_segments(segments)
+    seconds = host.of(joined.all, np.frombuffer(per_kind))
+    for place in joined.filled:
+        of_segment = seconds[slice(*joined.spans[place])]
+        of_segment.cumsum(out=of_segment)
+    return seconds
 
 
 @bounded()
@@ -141,7 +156,7 @@ def _fastest(times: KernelTimes, rival_of: NDArray[np.intp]) -> KernelTimes:
     count = times.seconds.shape[1] - len(rival_of)
     own, rivals = times.of((slice(None), slice(count))), times.of((slice(None), slice(count, None)))
     faster = rivals.seconds < own.seconds[:, rival_of]
-    for name in KernelTimes.__slots__:
+    for name in KernelTimes.__slots__ if faster.any() else ():
         column, other = getattr(own, name), getattr(rivals, name)
         before = column[:, rival_of]
         if name in ("floor_seconds", "least_seconds"):
