@@ -135,21 +135,31 @@ def test_spreads_by_kind_by_hand() -> None:
     """Ten rows of each of two kinds, of which eight have to lie inside 1.2816 times the spread."""
     errors = np.array([0.01 * i for i in range(1, 11)] + [0.1 * i for i in range(1, 11)])
     kinds = np.array(["fp8"] * 10 + ["whole"] * 10)
-    spread = Spread(np.zeros(20), kinds, np.ones(20, dtype=np.bool_), errors)
+    spread = Spread(np.zeros(20), kinds, np.ones(20, dtype=np.bool_), errors, np.zeros(20))
     bases = spread.bases()
     assert (bases["fp8"], bases["whole"]) == pytest.approx((0.08 / Z90, 0.8 / Z90))
     assert bases[""] == pytest.approx(0.6 / Z90)  # the sixteenth of 20
     assert spread.added(2 * errors)["fp8"] == pytest.approx(np.sqrt(0.16**2 - 0.08**2) / Z90)
-    assert set(novelty(spread, {"gpu": errors})) == {"gpu", "gpu:fp8", "gpu:whole"}
+    assert set(novelty({"gpu": (spread, errors)})) == {"gpu", "gpu:fp8", "gpu:whole"}
 
 
 def test_spreads_from_elsewhere_are_of_other_folds() -> None:
     """Half of the rows are off by 0.1, half by 0.4: each half gets the spread of the other."""
     errors, folds = np.repeat([0.1, 0.4], 10), ["near"] * 10 + ["far"] * 10
-    spread = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), errors)
+    spread = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), errors, np.zeros(20))
     assert spread.elsewhere(errors, folds, new=False) * Z90 == pytest.approx(np.repeat([0.4, 0.1], 10))
     (_, every, outside), _ = covered(spread, errors, folds, new=False)
     assert (every.coverage_p10_p90, outside) == (1.0, 0.5)
+
+
+def test_rows_of_a_new_framework_are_wider_by_their_launches() -> None:
+    """What a job adds where its framework is left out is not added again by what the errors require."""
+    errors = np.repeat([0.1, 0.4], 10)
+    launching = np.repeat([0.0, 0.4 / Z90], 10)
+    known = Spread(np.zeros(20), np.array(["whole"] * 20), np.ones(20, dtype=np.bool_), np.full(20, 0.1), np.zeros(20))
+    new = replace(known, left_out=launching)
+    assert known.added(errors)["whole"] == pytest.approx(np.sqrt(0.4**2 - 0.1**2) / Z90)
+    assert new.added(errors)["whole"] == 0.0
 
 
 def test_shipped_costs_are_those_of_the_file():

@@ -46,6 +46,28 @@ def test_new_facts_add_in_quadrature(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log_spread(NOTHING, JobFacts(**new)) == pytest.approx(math.sqrt(0.05**2 + 0.12**2 + 0.09**2))  # type: ignore[arg-type]
 
 
+def test_launches_that_fill_the_step_lengthen_it_as_a_whole() -> None:
+    """A standard deviation more of launch costs: nothing while the device takes twice as long, all of it once launches
+    take the whole step, and between the two what they then exceed it by."""
+
+    def host(busy: float, share: float = 0.0) -> float:
+        return SpreadTerms(0.0, 0.0, share, 0.2, 0.0, 0.0, host_busy=busy).host
+
+    assert [host(0.0), host(0.5), host(1.0)] == pytest.approx([0.0, 0.0, 0.2])
+    assert host(0.9) == pytest.approx(0.2 + math.log(0.9))
+    assert host(0.5, share=0.3) == pytest.approx(0.3 * 0.2)
+
+
+def test_nobody_knows_what_launches_cost_in_a_new_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "_fitted", lambda source: {"log_spread": 0.05, "seen": SEEN, "novelty": {}})
+    launching = dataclasses.replace(NOTHING, host_spread=0.2, host_busy=1.0)
+    new = {**KNOWN, "framework": "nemo"}
+    assert log_spread(launching, JobFacts(**KNOWN)) == pytest.approx(math.hypot(0.05, 0.2))  # type: ignore[arg-type]
+    wide = math.hypot(0.2, spread.NEW_FRAMEWORK_HOST_SPREAD)
+    assert log_spread(launching, JobFacts(**new)) == pytest.approx(math.hypot(0.05, wide))  # type: ignore[arg-type]
+    assert log_spread(NOTHING, JobFacts(**new)) == pytest.approx(0.05)  # type: ignore[arg-type]
+
+
 def width(**fields: object) -> float:
     step = predict(Job("resnet50", **{"precision": "amp-fp16", "anchors": "none", **fields})).step  # type: ignore[arg-type]
     return math.log(step.p90 / step.p50)

@@ -63,7 +63,7 @@ def _new(judged: Judgement) -> list[dict[str, Any]]:
     found = []
     for name in _NEW:
         folds, errors = [FOLDS[name](case.row) for case in judged.cases], judged.errors(f"held out by {name}")
-        for kind, statistics, outside in covered(judged.spread, errors, folds, new=name != "model"):
+        for kind, statistics, outside in covered(judged.spread(name), errors, folds, new=name != "model"):
             rounded = {k: v if v is None else round(v, 4) for k, v in statistics.to_dict().items()}
             found.append({"new": name, "kind": kind or _ALL, "errors": rounded, "elsewhere": round(outside, 4)})
     return found

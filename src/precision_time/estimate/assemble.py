@@ -199,6 +199,7 @@ def spread_terms(
     """The terms of the job that widen the interval. `openness`: of the step factors; default: the shipped one."""
     per_kind = timed.calls_per_kind
     moved = per_kind * timed.works.nbytes
+    elsewhere_s = timeline.bubble_s + timeline.straggler_wait_s  # waits for ranks whose hosts cost the same
     return SpreadTerms(
         kernel=kernel_spread(timed, per_kind, timeline.step_s),
         factors=(openness or shipped_openness()).log_spread(group_seconds(timed, arch), timeline.step_s),
@@ -207,6 +208,7 @@ def spread_terms(
         exposed_share=timeline.communication_exposed_s / timeline.step_s,
         unsupported_share=float(moved[list(timed.works.unsupported)].sum() / (moved.sum() or 1.0)),
         exposed_spread=MEASURED_EXPOSED_SPREAD if timed.communication_source == "measured" else EXPOSED_SPREAD,
+        host_busy=min(timeline.host_s / (timeline.step_s - elsewhere_s), 1.0),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,9 @@ EXPOSED_SPREAD = 0.35
 """Spread of log(exposed communication): chosen, wider than that of collectives on unmeasured networks (0.24)."""
 MEASURED_EXPOSED_SPREAD = 0.15
 """The same where `calibrate` timed the collective among these ranks, without a job: chosen."""
+NEW_FRAMEWORK_HOST_SPREAD = 0.5
+"""What is added to the spread of log(launch costs) in a framework of which no fitted step tells them: the prior of the
+one framework that was fitted apart (`fit.layouts`), which came out 0.55 above the middle of it."""
 CALIBRATED_SPREAD = 0.10
 """Base spread of whole steps on a calibrated device, besides its kernels and its noise: chosen, not fitted."""
 
@@ -44,6 +47,15 @@ class SpreadTerms:
     exposed_share: float
     unsupported_share: float
     exposed_spread: float = EXPOSED_SPREAD
+    host_busy: float = 0.0
+    """Share of the step in which the host launches, beside the device or not; up to 1 where launches take all of it."""
+
+    @property
+    def host(self) -> float:
+        """What launches add that cost a standard deviation more: their exposed share as much, and the step as a whole
+        once they take longer than it. A step that launches fill follows their costs, however little it waits."""
+        longer = math.log(self.host_busy) + self.host_spread if self.host_busy > 0.0 else 0.0
+        return max(self.host_share * self.host_spread, longer)
 
 
 STEPS, LAYOUTS = "step_scales.json", "layout_scales.json"
@@ -67,11 +79,16 @@ def widening(terms: SpreadTerms) -> float:
 def _widening(terms: SpreadTerms, *kernels: float) -> float:
     parts = (
         *kernels,
-        terms.host_share * terms.host_spread,
+        terms.host,
         terms.exposed_share * terms.exposed_spread,
         min(terms.unsupported_share, 1.0),
     )
     return math.sqrt(sum(p * p for p in parts))
+
+
+def in_new_framework(terms: SpreadTerms) -> SpreadTerms:
+    """The terms where no fitted step tells what launches cost."""
+    return replace(terms, host_spread=math.hypot(terms.host_spread, NEW_FRAMEWORK_HOST_SPREAD))
 
 
 def calibrated_log_spread(terms: SpreadTerms, noise: float) -> float:
@@ -127,6 +144,8 @@ def log_spread(terms: SpreadTerms, facts: JobFacts) -> float:
     # A kind of models or of steps may have spreads of its own: "gpu:timm", "gpu:fp8".
     own = f":{facts.family}", f":{facts.kind}", ""
     news = novel(facts, fitted["seen"])
+    if "framework" in news:
+        terms = in_new_framework(terms)
     added = [next((float(spreads[name + end]) for end in own if name + end in spreads), 0.0) for name in news]
     base = fitted.get(f"log_spread:{facts.kind}", fitted["log_spread"])
     return math.hypot(float(base), widening(terms), *added)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from precision_time.capture.training_step import TrainingStep, training_step
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.assemble import spread_terms
-from precision_time.estimate.spread import widening
+from precision_time.estimate.spread import in_new_framework, widening
 from precision_time.hardware.fabric import Cluster
 from precision_time.job.job import Job
 from precision_time.layout.program import StepProgram
@@ -42,10 +42,12 @@ class Case:
         """Predicted seconds of the step with these constants."""
         return self.run(constants)[1].step_s
 
-    def widening(self, constants: StepConstants) -> float:
-        """What the job itself adds to the standard deviation of log(step), in quadrature."""
+    def widening(self, constants: StepConstants, new_framework: bool = False) -> float:
+        """What the job itself adds to the standard deviation of log(step), in quadrature. `new_framework`: no fitted
+        step is of its framework."""
         timed, timeline = self.run(constants)
-        return widening(spread_terms(timed, timeline, self.cluster.gpu.arch))
+        terms = spread_terms(timed, timeline, self.cluster.gpu.arch)
+        return widening(in_new_framework(terms) if new_framework else terms)
 
 
 def case_of(row: Row, job: Job) -> Case:

@@ -5,7 +5,8 @@ A fold is a model family, a GPU or a precision: all its rows are judged together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +26,7 @@ from precision_time.fit.kernel_factors import Steps
 from precision_time.layout.step_program import Options
 from precision_time.measurements.row import Row
 from precision_time.timing.constants import StepConstants
-from precision_time.timing.kernel_factors import NO_FACTORS
+from precision_time.timing.kernel_factors import NO_FACTORS, KernelFactors
 from precision_time.timing.scaled import Factors
 from precision_time.timing.step_factors import Openness
 
@@ -120,12 +121,13 @@ def cross_validate(
         raise DataError(
             f"the table has only {names[0] if names else 'rows that cannot run'}; holding out needs two kinds"
         )
+    on_kernels: Iterator[KernelFactors] = itertools.repeat(NO_FACTORS)
+    if kernels is not None:
+        masks = [[fold(row) == name for row in kernels.rows] for name in names]
+        on_kernels = map(kernels.factors, kernels.without_each(masks))
     judged: list[HeldOut] = []
-    for name in names:
+    for name, factors in zip(names, on_kernels, strict=False):
         progress(name)
-        factors = (
-            NO_FACTORS if kernels is None else kernels.factors_without([fold(row) == name for row in kernels.rows])
-        )
         fitted = fit([c for c in cases if fold(c.row) != name], factors=factors)
         members = [c for c in cases if fold(c.row) == name]
         judged += judge(members, fitted.constants, name, fitted.openness)

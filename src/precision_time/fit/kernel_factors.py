@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from precision_time.fit.traced import ALL, ROWS, WORKS, Traced, is_forward, read
 from precision_time.hardware.catalog import default_catalog
 from precision_time.measurements.digest import digests_of
 from precision_time.measurements.row import Row
+from precision_time.processes import cores
 from precision_time.report.errors import ErrorStatistics, labels
 from precision_time.report.table import Table
 from precision_time.report.write import compact_json
@@ -229,9 +232,11 @@ class Steps:
         """The log factors fitted without some rows. The search begins at those of all rows, which decides nothing."""
         return self.fit(~np.asarray(left_out, dtype=np.bool_), self.full, iterations=40)
 
-    def factors_without(self, left_out: Sequence[bool]) -> KernelFactors:
-        """The factors fitted without some rows (a mask)."""
-        return self.factors(self.without(left_out))
+    def without_each(self, left_out: Sequence[Sequence[bool] | NDArray[np.bool_]]) -> Iterator[Array]:
+        """`without` of each mask in order, by as many processes as there are cores."""
+        self.full  # noqa: B018 - found once, and not in every process
+        with ProcessPoolExecutor(cores(), get_context("fork"), _share, (self,)) as pool:
+            yield from pool.map(_without, left_out)
 
     def factors(self, theta: Array) -> KernelFactors:
         """These log factors as kernel timing reads them; what changes no time by 0.1 % is left out."""
@@ -248,6 +253,18 @@ class Steps:
             if np.abs(theta[first : first + count]).max() >= 0.001
         }
         return KernelFactors(dict(sorted(constants.items())), dict(sorted(shaped.items())))
+
+
+_SHARED: list[Steps] = []
+"""In a process of `Steps.without_each`: the steps, as they were when it was forked."""
+
+
+def _share(steps: Steps) -> None:
+    _SHARED.append(steps)
+
+
+def _without(left_out: Sequence[bool] | NDArray[np.bool_]) -> Array:
+    return _SHARED[0].without(left_out)
 
 
 def _shared(key: str) -> float:
@@ -356,10 +373,10 @@ def cross_validate(
         groups[lightest].append(name)
         loads[lightest] += count
     seconds = np.full(len(names), np.nan)
-    for number, group in enumerate(groups, 1):
+    masks = [np.isin(names, group) for group in groups]
+    for number, (out, theta) in enumerate(zip(masks, steps.without_each(masks), strict=True), 1):
         progress(f"{number}/{len(groups)}")
-        out = np.isin(names, group)
-        seconds[out] = steps.seconds(steps.without(out))[out]
+        seconds[out] = steps.seconds(theta)[out]
     return HeldOutSteps(np.where(steps.usable, seconds, np.nan), tuple(names))
 
 

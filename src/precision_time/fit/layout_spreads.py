@@ -26,12 +26,14 @@ FEWEST = 5
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
     """Rows with what each job adds to its spread (`widenings`), its kind, whether it counts, and its error held out by
-    model (`errors`, log(predicted / measured)), which settles the base."""
+    model (`errors`, log(predicted / measured)), which settles the base. `left_out`: what each job adds to its spread in
+    a run that leaves out more."""
 
     widenings: Array
     kinds: NDArray[np.str_]
     trusted: Mask
     errors: Array
+    left_out: Array
 
     def of_kind(self, kind: str) -> Mask:
         """The rows of a kind that count."""
@@ -51,7 +53,7 @@ class Spread:
     def known(self) -> Array:
         """The spread of every row without what is new about it."""
         bases = self.bases()
-        return np.hypot([bases[kind] for kind in self.kinds.tolist()], self.widenings)
+        return np.hypot([bases[kind] for kind in self.kinds.tolist()], self.left_out)
 
     def added(self, errors: Array) -> dict[str, float]:
         """What puts 80 % of the rows of each kind, and of all, into P10-P90. `errors`: of rows held out otherwise."""
@@ -72,16 +74,17 @@ class Spread:
                     rest = self.trusted & (names != fold)
                 rest = rest if rest.any() else self.trusted  # of one fold
                 base = least_spread(self.errors[rest], self.widenings[rest])
-                addition = least_spread(errors[rest], np.hypot(base, self.widenings[rest])) if new else 0.0
-                widths[inside] = np.hypot(np.hypot(base, addition), self.widenings[inside])
+                addition = least_spread(errors[rest], np.hypot(base, self.left_out[rest])) if new else 0.0
+                widths[inside] = np.hypot(np.hypot(base, addition), self.left_out[inside])
         return widths
 
 
-def novelty(spread: Spread, errors: Mapping[str, Array]) -> dict[str, float]:
-    """What something new adds to the spread of a job, by what that is and, after a colon, by kind."""
+def novelty(runs: Mapping[str, tuple[Spread, Array]]) -> dict[str, float]:
+    """What something new adds to the spread of a job, by what that is and, after a colon, by kind. `runs`: the errors
+    without it, and their spread."""
     found: dict[str, float] = {}
-    for name, each in errors.items():
-        found |= {f"{name}:{kind}" if kind else name: round(value, 4) for kind, value in spread.added(each).items()}
+    for name, (spread, errors) in runs.items():
+        found |= {f"{name}:{kind}" if kind else name: round(value, 4) for kind, value in spread.added(errors).items()}
     return found
 
 

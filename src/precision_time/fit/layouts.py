@@ -201,7 +201,8 @@ class Judgement:
     """All measured cases under the fit to those of trust A and B, and under fits without them.
 
     `runs`: log(predicted) of every case by the name of the run. `widenings`: what each job adds to its spread;
-    `kinds`: the kind of each (`estimate.spread.kind_of`).
+    `new_widenings`: the same where no other row is of its framework; `kinds`: the kind of each
+    (`estimate.spread.kind_of`).
     """
 
     cases: Sequence[Case]
@@ -209,6 +210,7 @@ class Judgement:
     theta: Array
     runs: Mapping[str, Array]
     widenings: Array
+    new_widenings: Array
     kinds: NDArray[np.str_]
 
     @property
@@ -225,15 +227,20 @@ class Judgement:
         """log(predicted / measured) of every case in a run."""
         return self.runs[run] - self.measured
 
-    @property
-    def spread(self) -> Spread:
-        """The spreads of the cases."""
-        return Spread(self.widenings, self.kinds, self.trusted, self.errors(HELD_OUT_BY_MODEL))
+    def spread(self, fold: str) -> Spread:
+        """The spreads of the cases in a run without their fold (of `FOLDS`)."""
+        folds: dict[str, set[str]] = {}
+        for case in self.cases:
+            folds.setdefault(case.row.framework, set()).add(FOLDS[fold](case.row))
+        new = np.array([len(folds[case.row.framework]) == 1 for case in self.cases])
+        left_out = np.where(new, self.new_widenings, self.widenings)
+        return Spread(self.widenings, self.kinds, self.trusted, self.errors(HELD_OUT_BY_MODEL), left_out)
 
     @property
     def spreads(self) -> Array:
         """Standard deviation of log(step) of every case, from the errors of other models."""
-        return self.spread.elsewhere(self.errors(HELD_OUT_BY_MODEL), [by_model(c.row) for c in self.cases], new=False)
+        folds = [by_model(case.row) for case in self.cases]
+        return self.spread("model").elsewhere(self.errors(HELD_OUT_BY_MODEL), folds, new=False)
 
 
 HELD_OUT_BY_MODEL = "held out by model"
@@ -249,8 +256,11 @@ def judge(rows: Sequence[Row], base: StepConstants, progress: Callable[[str], No
     runs |= {f"held out by {name}": held_out(cases, everywhere, fold, base) for name, fold in FOLDS.items()}
     constants = replace(base, layouts=costs_of(at.theta))
     widenings = np.array([case.widening(constants) for case in cases])
+    of_frameworks = np.array([f.name.startswith(("host", "traffic")) for f in FACTORS])
+    without = replace(base, layouts=costs_of(np.where(of_frameworks, usual(), at.theta)))
+    new_widenings = np.array([case.widening(without, new_framework=True) for case in cases])
     kinds = np.array([kind_of(case.row.precision, case.job.layout_spec) for case in cases])
-    return Judgement(cases, fitted_on, at.theta, runs, widenings, kinds)
+    return Judgement(cases, fitted_on, at.theta, runs, widenings, new_widenings, kinds)
 
 
 def _everywhere(cases: Sequence[Case], fitted_on: Sequence[Case], at: Fitted, base: StepConstants) -> Fitted:
@@ -303,7 +313,8 @@ def read_rows(tables: Path) -> list[Row]:
 
 def document(judged: Judgement, tables: Path) -> dict[str, Any]:
     """What `layout_scales.json` holds, fitted to the tables below `tables`."""
-    costs, bases = costs_of(judged.theta), judged.spread.bases()
+    costs, bases = costs_of(judged.theta), judged.spread("model").bases()
+    runs = {name: (judged.spread(fold), judged.errors(f"held out by {fold}")) for name, fold in NOVEL.items()}
     first, *others = (tables / name for name in LARGE_TABLES)
 
     def rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -329,7 +340,7 @@ def document(judged: Judgement, tables: Path) -> dict[str, Any]:
         "interval": {
             **{f"log_spread:{kind}" if kind else "log_spread": round(base, 4) for kind, base in bases.items()},
             "seen": seen(judged.fitted_on),
-            "novelty": novelty(judged.spread, {name: judged.errors(f"held out by {f}") for name, f in NOVEL.items()}),
+            "novelty": novelty(runs),
         },
     }
 

@@ -34,6 +34,9 @@ from precision_time.timing.work_table import WorkTable
 
 Array = NDArray[np.float64]
 
+FITTED_HOST_SPREAD = 0.1
+"""Spread of log(launch costs) in a framework whose host was fitted to whole steps: the errors of its launch-bound steps
+are 0.10 (root mean square of 63)."""
 FUSING = frozenset({"compile", "torchscript", "xla"})
 """Execution modes that change the kernels, so that their factor also applies to measured kernels."""
 
@@ -337,5 +340,8 @@ def host_of(execution: str, cluster: Machine, constants: StepConstants, factor: 
     measured = _measured_host(cluster)
     if measured is not None:
         return measured_host_costs(measured, execution)
-    contention = constants.rank_costs.host_factor(cluster.gpus_per_node) if factor is None else factor
-    return constants.host_costs(host_costs(execution, cluster.node.host_factor * contention))
+    if factor is None:
+        contention = constants.rank_costs.host_factor(cluster.gpus_per_node)
+        return constants.host_costs(host_costs(execution, cluster.node.host_factor * contention))
+    costs = constants.host_costs(host_costs(execution, cluster.node.host_factor * factor))
+    return replace(costs, log_spread=FITTED_HOST_SPREAD)
