@@ -5,8 +5,8 @@ from __future__ import annotations
 from precision_time.capture.graph import OpGraph
 from precision_time.errors import CaptureError, JobError
 
-MOST_DISPATCHED = 30_000
-"""Most operators and views of a traced micro-step: about four seconds. FLUX.1, the longest of the zoo, has 15,000;
+MOST_DISPATCHED = 20_000
+"""Most operators and views of a traced micro-step: three to five seconds. FLUX.1, the longest of the zoo, has 15,000;
 decoders and encoders of any depth are traced with few layers."""
 MOST_BUILT = 15_000
 """Most tensors that building a model makes or fills: about two seconds."""
