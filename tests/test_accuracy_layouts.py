@@ -33,7 +33,8 @@ def test_errors_by_group_by_hand() -> None:
     ]
     logs = np.log([1.1, 1.8, 2.0, 1.0])
     runs = {f"held out by {name}": logs for name in FOLDS}
-    judged = Judgement(cases, cases, np.zeros(0), runs, np.full(4, 0.08), np.array(["whole"] * 4))
+    widenings = np.full(4, 0.08)
+    judged = Judgement(cases, cases, np.zeros(0), runs, widenings, widenings, np.array(["whole"] * 4))
     groups = {(g["title"], g["trust"]): g for g in errors_of(judged)["groups"]}
     several, few = GROUPS[2][0], GROUPS[3][0]
     assert set(groups) == {("all", "A, B"), ("all", "all"), (several, "A, B"), (several, "all"), (few, "A, B")}
