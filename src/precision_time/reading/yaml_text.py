@@ -33,6 +33,8 @@ _STR, _MAP, _SEQ = _PREFIX + "str", _PREFIX + "map", _PREFIX + "seq"
 _SCALARS = frozenset(_PREFIX + name for name in ("null", "bool", "int", "float", "str"))
 _UNTAGGED = (None, "!")
 _NO_KEY = object()
+_TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
+"""The scanner of libyaml in PyYAML 6.0.4 reads on to the end of what may be a key, before the first event of a line."""
 
 
 @cache
@@ -53,6 +55,8 @@ def parse_yaml(text: str, name: str) -> Any:
     try:
         return _Builder(loader, name).document()
     except yaml.MarkedYAMLError as error:
+        if error.problem == _TOO_DEEP_FOR_LIBYAML and error.problem_mark:
+            raise DataError(f"{name}, line {error.problem_mark.line + 1}: {TOO_DEEP}") from None
         line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise DataError(f"{name} is not valid YAML{line}: {error.problem}; correct that line") from None
     except (yaml.YAMLError, ValueError) as error:
