@@ -24,7 +24,9 @@ JOB_FLAGS = [
     "--execution", "--framework", "--torch",
     "--no-sync", "--communication-dtype", "--anchors", "--data", "--epochs", "--steps", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
-    "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--evaluation-every-steps", "--evaluation-s", "--checkpoint-every-steps", "--checkpoint-every-s", "--checkpoint-s",
+    "--checkpoint-storage", "--checkpoint-async", "--start-up-s", "--compile-s", "--queue-s", "--gpu-hours-per-failure",
+    "--failure-prior", "--failures-seen", "--failures-gpu-hours", "--restart-s", "--price-per-gpu-hour",
     "--price",
 ]  # fmt: skip
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
@@ -38,7 +40,9 @@ MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
 NOT_VERIFIED = [
     "--anchors", "--data", "--gpu", "--node", "--nodes", "--system", "--epochs", "--samples", "--dataset",
     "--dataset-size", "--steps-per-epoch", "--evaluation-samples", "--evaluation-every-epochs",
-    "--checkpoint-every-steps", "--checkpoint-s", "--start-up-s", "--price-per-gpu-hour",
+    "--evaluation-every-steps", "--evaluation-s", "--checkpoint-every-steps", "--checkpoint-every-s", "--checkpoint-s",
+    "--checkpoint-storage", "--checkpoint-async", "--start-up-s", "--compile-s", "--queue-s", "--gpu-hours-per-failure",
+    "--failure-prior", "--failures-seen", "--failures-gpu-hours", "--restart-s", "--price-per-gpu-hour",
     "--price",
 ]  # fmt: skip
 VERIFY_FLAGS = [*MACHINE_FLAGS, *(f for f in JOB_FLAGS if f not in NOT_VERIFIED), "--save", "--runs"]
@@ -168,13 +172,19 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     data = tmp_path / "data"
     tables = data / "published"
     tables.mkdir(parents=True)
-    for name in ("measurements.csv", "measurements_llm.csv", "measurements_llm_more.csv", "internevo.csv"):
+    for name in (
+        "measurements.csv",
+        "measurements_llm.csv",
+        "measurements_llm_more.csv",
+        "internevo.csv",
+        "run_parts.csv",
+    ):
         (tables / name).write_text("", encoding="utf-8")
     (data / "traced").mkdir()
     for name in ("works.parquet", "rows.parquet", "brackets.parquet"):
         (data / "traced" / name).write_text("", encoding="utf-8")
     ran: list[list[str]] = []
-    ends = iter([0, 0, 0, 0, 0, 1])
+    ends = iter([0, 0, 0, 0, 0, 0, 1])
 
     def start(*command: str, **_: object) -> SimpleNamespace:
         ran.append(list(command))
@@ -183,10 +193,10 @@ def test_each_stage_of_a_fit_is_a_process_of_its_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(fitting, "start_module", start)
     monkeypatch.setattr(fitting, "end_process", lambda process: None)
     assert main(["fit", "--report", "--tables", str(tmp_path)]) == 0
-    stages = ("kernel_factors", "steps", "anchors", "layouts", "memory")
+    stages = ("kernel_factors", "steps", "anchors", "layouts", "run_parts", "memory")
     assert ran == [["precision_time.fit", stage, "--tables", str(data), "--report"] for stage in stages]
     assert main(["fit", "steps", "anchors", "--tables", str(data)]) == 2
-    assert len(ran) == 6, "a stage that fails ends the fit"
+    assert len(ran) == 7, "a stage that fails ends the fit"
 
 
 def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

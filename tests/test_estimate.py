@@ -48,7 +48,7 @@ def steps(estimate: Estimate) -> float:
 @settings(max_examples=40)
 @given(jobs)
 def test_every_estimate_holds_together(job: dict[str, Any]) -> None:
-    found = predict_time(**job, epochs=2, dataset_size=100_000, price_per_gpu_hour=2.0)
+    found = predict_time(**job, epochs=2, dataset_size=100_000, price_per_gpu_hour=2.0, start_up_s=0)
     # never below the physical floor, parts sum to the whole, percentiles in order
     assert found.floor_s > 0
     assert steps(found) >= found.floor_s
@@ -148,7 +148,7 @@ def test_memory_follows_precision() -> None:
 
 
 def test_length_of_the_run() -> None:
-    by_steps = predict_time("resnet50", batch_size=32, steps=100)
+    by_steps = predict_time("resnet50", batch_size=32, steps=100, start_up_s=0)
     assert by_steps.run is not None
     assert by_steps.run.p50 == pytest.approx(100 * steps(by_steps))
     by_samples = predict_time("resnet50", batch_size=32, gpus=2, samples=6401)
@@ -162,9 +162,10 @@ def test_length_of_the_run() -> None:
 
 
 def test_a_schedule_sums_its_parts() -> None:
-    single = {p: predict_time("resnet50", precision=p, batch_size=64, steps=1000) for p in ("fp32", "amp-bf16")}
+    fixed = {"batch_size": 64, "steps": 1000, "start_up_s": 0}
+    single = {p: predict_time("resnet50", precision=p, **fixed) for p in ("fp32", "amp-bf16")}
     schedule = [{"from_step": 0, "precision": "fp32"}, {"from_step": 300, "precision": "amp-bf16"}]
-    found = predict_time("resnet50", precision=schedule, batch_size=64, steps=1000)
+    found = predict_time("resnet50", precision=schedule, **fixed)
     assert found.run is not None
     assert found.run.p50 == pytest.approx(300 * steps(single["fp32"]) + 700 * steps(single["amp-bf16"]))
     assert found.run.p10 < found.run.p50 < found.run.p90

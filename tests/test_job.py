@@ -235,7 +235,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"run": {"epochs": "ninety"}}, "epochs must be a number of epochs from 1e-6 to 1,000,000"),
     ({"run": {"epochs": 3, "steps": 10}}, "epochs and steps; keep one"),
     ({"run": {"dataset": "imagnet"}}, "nearest: imagenet"),
-    ({"run": {"checkpoint_s": 3}}, "needs checkpoint_every_steps"),
+    ({"run": {"checkpoint_s": 3}}, "needs checkpoint_every_steps or checkpoint_every_s"),
     ({"run": {"evaluation_every_epochs": 1}}, "evaluation_samples"),
     ({"run": {"price_per_gpu_hour": "cheap"}}, "price_per_gpu_hour must be 0 or a number of US dollars"),
 ]

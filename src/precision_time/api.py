@@ -94,13 +94,37 @@ class JobFields(TypedDict, total=False):
     evaluation_samples: int | None
     """samples of one evaluation (forward only)"""
     evaluation_every_epochs: float | None
-    """epochs between evaluations (1 when evaluation_samples is given)"""
+    """epochs between evaluations (1 when an evaluation has a length)"""
+    evaluation_every_steps: int | None
+    """steps between evaluations, instead of epochs"""
+    evaluation_s: float | None
+    """seconds of one evaluation, instead of predicted ones"""
     checkpoint_every_steps: int | None
     """steps between checkpoints"""
+    checkpoint_every_s: float | None
+    """seconds between checkpoints (default: what loses least, where failures are known)"""
     checkpoint_s: float | None
     """seconds that one checkpoint stops training"""
+    checkpoint_storage: str | None
+    """storage that checkpoints are written to, from the catalog or a file"""
+    checkpoint_async: bool | None
+    """training goes on once a checkpoint is copied to the host's memory"""
     start_up_s: float | None
-    """seconds from launch to the first step"""
+    """seconds from launch to the first step (default: as MLPerf's runs)"""
+    compile_s: float | None
+    """seconds of compilation and warm-up besides start-up"""
+    queue_s: float | None
+    """seconds in a scheduler's queue before launch"""
+    gpu_hours_per_failure: float | None
+    """GPU-hours between failures that interrupt a run, where they are known"""
+    failure_prior: str | None
+    """failures where none are known: none, or published (one in 50,700 GPU-hours)"""
+    failures_seen: int | None
+    """failures in a log of failures_gpu_hours"""
+    failures_gpu_hours: float | None
+    """GPU-hours of that log, which updates the published rate"""
+    restart_s: float | None
+    """seconds from a failure until training goes on (default: as the start-up)"""
     price_per_gpu_hour: float | None
     """US dollars per GPU and hour"""
     price: str | None

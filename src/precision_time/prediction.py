@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from precision_time.anchoring import USUAL, Anchoring, correction_of
 from precision_time.anchors.sources import Measured
 from precision_time.capture.training_step import TrainingStep, training_step
-from precision_time.errors import JobError
+from precision_time.errors import InternalError, JobError
 from precision_time.estimate.assemble import SimulatedStep, Supplements, assemble, process_bytes
 from precision_time.estimate.assumptions import assumptions
 from precision_time.estimate.correction import Correction
 from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.goodput import Goodput, Stepping, goodput
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.step_memory import step_memory
 from precision_time.estimate.verified import verified
@@ -148,8 +149,8 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
         )
     lengths = [b - a for a, b in zip(starts, [*starts[1:], last.steps], strict=True)]
     spans = list(zip(estimates, starts, lengths, strict=True))
-    fixed = last.run.p50 - _stepping(last, 0, last.steps, "p50") if last.run else 0.0
-    total = Interval(*(sum(_stepping(e, start, n, q) for e, start, n in spans) + fixed for q in ("p10", "p50", "p90")))
+    whole = _whole(spans, last)
+    total = whole.wall.interval
 
     def as_long(amount: Interval | None) -> Interval | None:
         """Cost or energy of the last precision's run, for the seconds of this one."""
@@ -160,7 +161,35 @@ def _scheduled(job: Job, catalog: Catalog | None, constants: StepConstants | Non
     )
     known = (f"schedule: {note}; step, epoch and breakdown are those of {parts[-1].precision}", *last.assumptions)
     cost, energy = as_long(last.cost_usd), as_long(last.energy_j)
-    return verified(dataclasses.replace(last, run=total, cost_usd=cost, energy_j=energy, assumptions=known))
+    return verified(
+        dataclasses.replace(last, run=total, goodput=whole, cost_usd=cost, energy_j=energy, assumptions=known)
+    )
+
+
+def _whole(spans: list[tuple[Estimate, int, int]], last: Estimate) -> Goodput:
+    """The parts of a run whose steps are these, `last` deciding what is around them."""
+    if last.goodput is None or last.goodput.basis is None or last.steps is None:
+        raise InternalError("a scheduled run has a length, so its last part has one")
+
+    def total(seconds: Callable[[Estimate, int, int, str], float]) -> Interval:
+        return Interval(*(sum(seconds(e, start, n, q) for e, start, n in spans) for q in ("p10", "p50", "p90")))
+
+    training = total(lambda e, start, n, q: n * float(getattr(_train(e), q)))
+    facts, alone = last.goodput.basis
+    # The loader's queue is filled at the start of every epoch, whatever the precision.
+    whole = total(_stepping).shifted(alone.whole.p50 - _stepping(last, 0, last.steps, "p50"))
+    cold = sum(
+        min(start + n, e.steps_per_epoch or 0) - start for e, start, n in spans if start < (e.steps_per_epoch or 0)
+    )
+    waits = last.loading.first_stall_s * cold if last.loading else 0.0
+    floor_s = sum(e.floor_s * n for e, _, n in spans)
+    return goodput(facts, Stepping(last.steps, last.steps_per_epoch, training, whole, waits, min(floor_s, whole.p10)))
+
+
+def _train(estimate: Estimate) -> Interval:
+    """The step without its wait for data."""
+    stall_s = estimate.breakdown.get("loader_stall", 0.0)
+    return estimate.step.scaled(1.0 - stall_s / estimate.step.p50) if stall_s else estimate.step
 
 
 def _stepping(estimate: Estimate, start: int, steps: int, quantile: str) -> float:

@@ -71,6 +71,11 @@ class LayeredGraph:
         of_unit = _elements(self.units)
         return sum([of_unit[i] for i in self.order])
 
+    @property
+    def trainable_share(self) -> float:
+        """Share of the parameters that is trained; 1 for a model without any."""
+        return sum([_trainable(self.units)[i] for i in self.order]) / (self.parameter_count or 1) or 1.0
+
     def with_order(self, order: Sequence[int]) -> LayeredGraph:
         return replace(self, order=tuple(order))
 
@@ -79,6 +84,12 @@ class LayeredGraph:
 def _elements(units: tuple[Unit, ...]) -> tuple[int, ...]:
     """Elements of the parameters of each unit."""
     return tuple([sum([p.numel for p in unit.parameters]) for unit in units])
+
+
+@bounded(budget=STRUCTURES)
+def _trainable(units: tuple[Unit, ...]) -> tuple[int, ...]:
+    """Elements of the trained parameters of each unit."""
+    return tuple([sum([p.numel for p in unit.parameters if p.trainable]) for unit in units])
 
 
 def block_of(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,11 +12,14 @@ import numpy as np
 
 from precision_time.capture.graph import Phase
 from precision_time.capture.training_step import TrainingStep
+from precision_time.estimate.checkpoints import checkpoint_of
 from precision_time.estimate.correction import NONE, Correction
 from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.goodput import RunFacts, goodput
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import CPU_PROCESS_BYTES, Memory, memory_parameters
+from precision_time.estimate.run_parts import run_parts
 from precision_time.estimate.run_times import run_times
 from precision_time.estimate.spread import (
     EXPOSED_SPREAD,
@@ -107,14 +111,17 @@ def assemble(
     terms = spread_terms(timed, simulated.timeline, cluster.gpu.arch)
     spread = correction.narrowed(_spread(terms, job, cluster, step.family))
     train = Interval.around(train_s, spread, floor_s)
-    forward_s = step_forward_seconds(timeline, job)
-    times = run_times(job, step, train, supplements.loader, forward_s)
-    loading, seconds, run = times.loading, times.step.p50, times.run
+    times = run_times(job, step, train, supplements.loader, floor_s)
+    loading, seconds = times.loading, times.step.p50
+    whole = goodput(run_facts(job, simulated, cluster), times.stepping) if times.stepping else None
+    run = whole.wall.interval if whole else None
     breakdown["loader_stall"] = loading.stall_s if loading else 0.0
     sources = _sources(timed, per_kind, timeline, correction)
     price = job.run.price_per_gpu_hour
     usd_per_hour = cluster.gpus * price if price is not None else rental.usd_per_hour if rental else None
     busy = (train_s - breakdown["host_gaps"]) / times.mean_step_s
+    if times.stepping and run:
+        busy *= min(times.stepping.whole.p50 / run.p50, 1.0)
     watts = (cluster.node.tdp_w or cluster.gpu.tdp_w or 0.0) * (IDLE_POWER_SHARE + (1.0 - IDLE_POWER_SHARE) * busy)
     return verified(
         Estimate(
@@ -122,6 +129,7 @@ def assemble(
             step=times.step,
             epoch=times.epoch,
             run=run,
+            goodput=whole,
             breakdown=breakdown,
             communication_hidden_s=timeline.communication_hidden_s,
             samples_per_s=times.global_batch / seconds,
@@ -284,6 +292,25 @@ def _unit(step: TrainingStep) -> str:
     return "samples"
 
 
-def step_forward_seconds(timeline: Timeline, job: Job) -> float:
-    """Seconds of one micro-step's forward pass, for evaluations."""
-    return (timeline.busy[Phase.FORWARD] + timeline.busy[Phase.LOSS]) / job.grad_accum
+def run_facts(job: Job, simulated: SimulatedStep, cluster: Cluster) -> RunFacts:
+    """What the run around the steps depends on."""
+    step, samples, fitted = simulated.step, job.run.evaluation_samples, run_parts()
+    return RunFacts(
+        run=job.run,
+        model=step.model,
+        nodes=cluster.nodes,
+        gpus=cluster.gpus,
+        start_up=fitted.start_up,
+        evaluation=fitted.evaluation_of(step.family),
+        evaluation_forward_s=evaluation_forward_seconds(simulated, job, samples) if samples else None,
+        checkpoint=checkpoint_of(job, step, cluster),
+        scales_loss=step.precision.loss_scaling and job.loss_scale == "dynamic",
+        compiles=job.execution == "compile",
+    )
+
+
+def evaluation_forward_seconds(simulated: SimulatedStep, job: Job, samples: int) -> float:
+    """Seconds of the forward passes of so many samples, spread over all ranks; a pipeline is filled once."""
+    busy, layout = simulated.timeline.busy, job.layout_spec
+    batches = math.ceil(samples / (simulated.step.batch_size * layout.dp))
+    return (batches + layout.pp - 1) * (busy[Phase.FORWARD] + busy[Phase.LOSS]) / job.grad_accum

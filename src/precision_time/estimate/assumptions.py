@@ -74,8 +74,6 @@ def _precision(step: TrainingStep, gpu: Gpu) -> tuple[str, ...]:
         notes.append(
             "fp32: matrix units off; PyTorch on Ampere and later runs convolutions in tf32 unless told otherwise"
         )
-    if precision.loss_scaling:
-        notes.append("loss scaling: no skipped steps counted")
     return tuple(notes)
 
 

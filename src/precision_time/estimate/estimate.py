@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_time.errors import DataError
 from precision_time.estimate.correction import NONE, Correction
+from precision_time.estimate.goodput import Goodput
 from precision_time.estimate.interval import Interval
 from precision_time.estimate.loading import Loading
 from precision_time.estimate.memory import Memory
@@ -34,6 +35,7 @@ class Estimate:
     anchors            measured jobs that corrected the step: factors by term, the nearest of them
     loading            first and later epochs, stalls and what would hide them, where the job has a `data` section.
                        `step` and `epoch` are then those of later epochs, if the run has any
+    goodput            the parts of the run around its steps, and the distribution of its time; None without a length
     rental             the cloud instances whose list price the cost is of; None without a named price
     """
 
@@ -61,6 +63,7 @@ class Estimate:
     anchors: Correction = NONE
     communication: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     loading: Loading | None = None
+    goodput: Goodput | None = None
     rental: Rental | None = None
     events: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
@@ -91,6 +94,7 @@ class Estimate:
             },
             "anchors": self.anchors.to_dict(),
             "loading": self.loading.to_dict() if self.loading else None,
+            "goodput": self.goodput.to_dict() if self.goodput else None,
             "memory": self.memory.to_dict(),
             **({"rental": self.rental.to_dict()} if self.rental else {}),
         }
@@ -105,12 +109,14 @@ class Estimate:
             memory = Memory.from_dict(given["memory"])
             anchors = Correction.from_dict(given.get("anchors", {}))
             loading = Loading.from_dict(given["loading"]) if given.get("loading") else None
+            whole = Goodput.from_dict(given["goodput"]) if given.get("goodput") else None
             rental = Rental.from_dict(given["rental"]) if given.get("rental") else None
             return cls(
                 job=Job.from_dict(given["job"]),
                 memory=memory,
                 anchors=anchors,
                 loading=loading,
+                goodput=whole,
                 rental=rental,
                 **fields,
             )

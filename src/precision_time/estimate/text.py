@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from precision_time.estimate.goodput import LABELS, Goodput
 from precision_time.estimate.interval import Interval
 from precision_time.units import (
     byte_unit_for,
@@ -42,7 +43,8 @@ WIDTH = 110
 
 def text(estimate: Estimate) -> str:
     """Headline, times, breakdown of a step, memory of a GPU, and what the estimate is based on."""
-    parts = [_headline(estimate), _times(estimate), _breakdown(estimate), _memory(estimate), _basis(estimate)]
+    run = [_run(estimate.goodput)] if estimate.goodput else []
+    parts = [_headline(estimate), _times(estimate), *run, _breakdown(estimate), _memory(estimate), _basis(estimate)]
     return "\n\n".join(parts)
 
 
@@ -138,6 +140,26 @@ def _breakdown(estimate: Estimate) -> str:
         lines.append(
             f"  and {human_seconds(estimate.communication_hidden_s)} of communication behind the backward pass"
         )
+    return "\n".join(lines)
+
+
+def _run(goodput: Goodput) -> str:
+    """The parts of the run; medians add up, and P10 and P90 are each part's own."""
+    total = goodput.from_submission().interval
+    scale, unit = unit_for(total.p50)
+    digits = digits_for(total.p50 / scale) + 1
+    names = [LABELS[part] for part in goodput.parts]
+    numbers = rounded_parts([part.p50 / scale for part in goodput.parts.values()], digits)
+    shares = rounded_parts([100 * part.p50 / total.p50 for part in goodput.parts.values()], 1)
+    lines = ["where the run goes"]
+    for name, number, share, part in zip(names, numbers, shares, goodput.parts.values(), strict=True):
+        cells = [f"{v:,.{digits}f} {unit}" for v in (number, part.p10 / scale, part.p90 / scale)]
+        lines.append(_row(f"  {name}", cells) + f"{share:>8.1f}%")
+    name = "  from submission to the end" if goodput.queue_s else "  run"
+    cells = [f"{v:,.{digits}f} {unit}" for v in (sum(numbers), total.p10 / scale, total.p90 / scale)]
+    lines.append(_row(name, cells) + f"{sum(shares):>8.1f}%")
+    for sentence in goodput.notes:
+        lines += _wrapped(sentence)
     return "\n".join(lines)
 
 

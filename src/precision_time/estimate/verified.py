@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from math import isfinite
 
 from precision_time.errors import InternalError
 from precision_time.estimate.estimate import Estimate
+from precision_time.estimate.goodput import Goodput
 
 TOLERANCE = 1e-6
 """Relative. Sums of floats in another order differ in their last digits."""
@@ -27,6 +29,8 @@ def verified(estimate: Estimate) -> Estimate:
 def defects(estimate: Estimate) -> Iterator[str]:
     """What is wrong with an estimate, one phrase each; empty where all holds."""
     yield from _intervals(estimate)
+    if estimate.goodput is not None:
+        yield from _goodput(estimate.goodput)
     yield from _shares("sources", estimate.sources)
     yield from _shares("bound_shares", estimate.bound_shares)
     yield from _negative("breakdown", estimate.breakdown.items())
@@ -58,6 +62,17 @@ def _intervals(estimate: Estimate) -> Iterator[str]:
                 yield f"{name} {low!r}, {middle!r}, {high!r} is not ordered or not finite"
             elif low < least * (1.0 - TOLERANCE):
                 yield f"P10 of {name} {low!r} is below the floor {least!r}"
+
+
+def _goodput(goodput: Goodput) -> Iterator[str]:
+    """Parts of a run that are ordered and whose medians add up."""
+    for name, part in goodput.parts.items():
+        if not (0.0 <= part.p10 <= part.p50 <= part.p90 and isfinite(part.p90)):
+            yield f"{name} of the run {part.p10!r}, {part.p50!r}, {part.p90!r} is not ordered or not finite"
+    total = goodput.from_submission().interval.p50
+    yield from _differ("the run", sum(part.p50 for part in goodput.parts.values()), total)
+    if any(low > high for low, high in pairwise(goodput.wall.quantiles)):
+        yield "the quantiles of the run are not ordered"
 
 
 def _rates(estimate: Estimate) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Fitting: tables of measurements become the parameters that `timing/` and `anchors/` read.
 
 takes     the tables of `data/` and folders of `precision-time measure`
-gives     `timing/data/*.json`, `estimate/data/memory.json`, `anchors/data/published.json`, each with the checksum of
+gives     `timing/data/*.json`, `estimate/data/*.json`, `anchors/data/published.json`, each with the checksum of
           what it was fitted to
 knows not how a prediction is printed or served
 
@@ -15,6 +15,7 @@ knows not how a prediction is printed or served
 | anchors | `anchors` | what a measured job says about similar jobs |
 | layouts | `layouts`, `cases` | factors of sharded, pipelined and tensor-parallel steps |
 | brackets | `brackets` | nothing: traces published memory brackets, as `traced` does steps |
+| run_parts | `run_parts` | start-up and evaluations of whole runs |
 | memory | `memory` | bytes that a process holds beside tensors; interval width of memory |
 """
 
@@ -45,6 +46,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
         "anchors": Stage("published/measurements.csv", judges=True),
         "layouts": Stage("published/measurements_llm.csv", judges=True),
         "brackets": Stage("published/memory_brackets.csv", usual=False),
+        "run_parts": Stage("published/run_parts.csv", judges=True),
         "memory": Stage("traced/brackets.parquet", judges=True),
     }
 )
