@@ -1,0 +1,81 @@
+"""One candidate of a plan: whether it fits, how long it runs, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from precision_time.errors import PrecisionTimeError
+from precision_time.largest_batch import memory_of
+from precision_time.prediction import predict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from precision_time.estimate.interval import Interval
+    from precision_time.estimate.levels import Distribution
+    from precision_time.job.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    """What a plan keeps of a candidate's estimate.
+
+    fits            probability that the peak of memory fits
+    missing_bytes   by which the median of the peak does not
+    finish          from submission to the end; `wall`: on the GPUs; None without a length of the run
+    error           why there is no estimate; then the other fields are empty
+    """
+
+    job: Job
+    fits: float = 0.0
+    peak_bytes: int = 0
+    missing_bytes: int = 0
+    step: Interval | None = None
+    finish: Distribution | None = None
+    wall: Distribution | None = None
+    energy_j: Interval | None = None
+    samples_per_s: float = 0.0
+    flops: float = 0.0
+    sources: Mapping[str, float] | None = None
+    rests_on: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def predicted(self) -> bool:
+        return self.step is not None
+
+    @property
+    def label(self) -> str:
+        """Layout, micro-batch and recomputation in one word each."""
+        job = self.job
+        recompute = "" if job.recompute == "none" else f" · recompute {job.recompute}"
+        return f"{job.layout} · {job.batch_size} x {job.grad_accum}{recompute}"
+
+
+def assess(job: Job, least_fit: float = 0.5) -> Assessed:
+    """The candidate; its time is not predicted where it fits with a probability below `least_fit`."""
+    try:
+        memory = memory_of(job)
+        fits = memory.fit_probability
+        if fits < least_fit:
+            return Assessed(job, fits, memory.peak_bytes, memory.missing_bytes)
+        estimate = predict(job)
+    except PrecisionTimeError as error:
+        return Assessed(job, error=str(error))
+    goodput = estimate.goodput
+    return Assessed(
+        job=job,
+        fits=fits,
+        peak_bytes=memory.peak_bytes,
+        missing_bytes=memory.missing_bytes,
+        step=estimate.step,
+        finish=goodput.from_submission() if goodput else None,
+        wall=goodput.wall if goodput else None,
+        energy_j=estimate.energy_j,
+        samples_per_s=estimate.samples_per_s,
+        flops=math.fsum(estimate.flops_per_step.values()),
+        sources=dict(estimate.sources),
+        rests_on=tuple(use.id for use in estimate.anchors.nearest),
+    )

@@ -1,0 +1,202 @@
+"""`rank_layouts`: the valid layouts of a job on its GPUs, the fastest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from precision_time.errors import JobError
+from precision_time.job.job import Job
+from precision_time.placement import cluster_of
+from precision_time.plan.assess import Assessed, assess
+from precision_time.plan.layouts import arranged, global_batch_of
+from precision_time.prediction import predict
+from precision_time.processes import map_chunks
+from precision_time.timing.kernels import compute_peak
+from precision_time.units import human_bytes, human_count, human_seconds
+
+MOST_CANDIDATES = 200_000
+"""Most candidates of one search."""
+WORTH_A_PROCESS = 1000
+"""Candidates for which one more process is started where the number is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The ranked layouts of a job.
+
+    rows          those that fit, by the median of their step
+    global_batch  samples of a step, equal in all
+    tokens        tokens (or samples, where the model has no sequence) of a step
+    model_flops   of a step, without recomputation, over all GPUs
+    tried, unfit  candidates in all, and those whose memory does not fit
+    """
+
+    rows: tuple[Assessed, ...]
+    global_batch: int
+    tokens: int
+    unit: str
+    model_flops: float
+    peak_flops: float
+    tried: int
+    unfit: int
+    nearest_bytes: int
+
+    def mfu(self, row: Assessed) -> float:
+        """Model FLOP over what all GPUs could do in the step at the dense peak of its precision."""
+        return self.model_flops / (row.step.p50 * self.peak_flops) if row.step else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "global_batch_size": self.global_batch,
+            "tried": self.tried,
+            "do_not_fit": self.unfit,
+            "layouts": [
+                {
+                    "layout": row.job.layout,
+                    "batch_size": row.job.batch_size,
+                    "grad_accum": row.job.grad_accum,
+                    "recompute": row.job.recompute,
+                    "step": {q: getattr(row.step, q) for q in ("p10", "p50", "p90")},
+                    "mfu": self.mfu(row),
+                    f"{self.unit}_per_s": self.tokens / row.step.p50,
+                    "peak_bytes": row.peak_bytes,
+                    "fits": row.fits,
+                    "job": row.job.to_dict(),
+                }
+                for row in self.rows
+                if row.step
+            ],
+        }
+
+    def text(self, shown: int = 20) -> str:
+        """A table of the fastest."""
+        from precision_time.report.table import Table
+
+        heads = ["layout", "batch x accum", "recompute", "step", "P10-P90", "MFU", f"{self.unit}/s", "memory", "fits"]
+        lines = []
+        for row in self.rows[:shown]:
+            if row.step is None:
+                continue
+            lines.append(
+                [
+                    row.job.layout,
+                    f"{row.job.batch_size} x {row.job.grad_accum}",
+                    row.job.recompute,
+                    human_seconds(row.step.p50),
+                    f"{human_seconds(row.step.p10)}-{human_seconds(row.step.p90)}",
+                    f"{self.mfu(row):.1%}",
+                    human_count(self.tokens / row.step.p50),
+                    human_bytes(row.peak_bytes),
+                    f"{row.fits:.0%}",
+                ]
+            )
+        more = len(self.rows) - len(lines)
+        foot = [f"{more} more that fit, slower"] if more > 0 else []
+        if self.unfit:
+            foot.append(f"{self.unfit} do not fit in memory, the nearest by {human_bytes(self.nearest_bytes)}")
+        head = f"{self.tried} layouts of a global batch of {self.global_batch:,} samples"
+        return "\n".join([head, "", Table(heads, lines, left=3).text(), "", *foot]).rstrip()
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def rank_layouts(
+    job: Job,
+    gpus: int | None = None,
+    global_batch: int | None = None,
+    *,
+    least_fit: float = 0.5,
+    workers: int | None = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> Layouts:
+    """All valid layouts of the job on its GPUs at the same global batch, the fastest first.
+
+    `least_fit`: probability of fitting in memory below which a layout is left out. Raises `JobError` where none is
+    valid or none fits.
+    """
+    gpus = gpus or job.gpus
+    batch = global_batch or global_batch_of(job)
+    placed = job.replace(gpus=gpus, layout="dp")
+    cluster = cluster_of(placed)
+    node_gpus = min(cluster.node.domain_gpus, gpus)
+    jobs = list(arranged(placed, gpus, node_gpus, batch))
+    if not jobs:
+        raise JobError(
+            f"no layout of {job.model} on {gpus} GPUs makes up a global batch of {batch} samples; take a multiple of "
+            f"the data-parallel ranks, for example --global-batch-size {max(1, round(batch / gpus)) * gpus}"
+        )
+    found = assessed(jobs, least_fit, workers, progress)
+    rows = sorted((row for row in found if row.step), key=lambda row: row.step.p50 if row.step else 0.0)
+    unfit = [row for row in found if not row.error and not row.predicted]
+    if not rows:
+        raise _none_fits(job, gpus, found, unfit)
+    tokens, unit = _tokens(placed, batch)
+    return Layouts(
+        rows=tuple(rows),
+        global_batch=batch,
+        tokens=tokens,
+        unit=unit,
+        model_flops=_model_flops(placed, batch),
+        peak_flops=compute_peak(cluster.gpu, job.precision_spec.math, "") * gpus,
+        tried=len(found),
+        unfit=len(unfit),
+        nearest_bytes=min((row.missing_bytes for row in unfit), default=0),
+    )
+
+
+def _none_fits(job: Job, gpus: int, found: Sequence[Assessed], unfit: Sequence[Assessed]) -> JobError:
+    if not unfit:
+        return JobError(found[0].error or "no layout can be predicted")
+    nearest = min(unfit, key=lambda row: row.missing_bytes)
+    return JobError(
+        f"none of {len(found)} layouts of {job.model} fits on {gpus} x {job.gpu}; the nearest, {nearest.label}, misses "
+        f"by {human_bytes(nearest.missing_bytes)}: take more GPUs, larger ones, or a smaller precision"
+    )
+
+
+def assessed(
+    jobs: Sequence[Job],
+    least_fit: float,
+    workers: int | None = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Assessed]:
+    """Every job assessed, in order, by `workers` processes (None: as many as are worth starting)."""
+    from precision_time.processes import cores
+
+    if len(jobs) > MOST_CANDIDATES:
+        raise JobError(
+            f"the search has {len(jobs):,} candidates; narrow GPUs, counts, precisions or layouts to "
+            f"{MOST_CANDIDATES:,} at most"
+        )
+    order = sorted(range(len(jobs)), key=lambda index: _shared(jobs[index]))
+    count = max(1, min(cores(), len(jobs) // WORTH_A_PROCESS)) if workers is None else workers
+    size = max(1, -(-len(order) // (4 * count)))
+    chunks = [order[start : start + size] for start in range(0, len(order), size)]
+    return map_chunks(partial(assess, least_fit=least_fit), jobs, chunks, count, progress)
+
+
+def _shared(job: Job) -> tuple[Any, ...]:
+    """What decides the traced step and its program, so that neighbours share them."""
+    layout = job.layout_spec
+    degrees = (layout.tp, layout.cp, layout.ep, job.batch_size, job.recompute, layout.pp, layout.vpp, layout.zero)
+    return (job.model, job.precision, *degrees, job.gpu, job.gpus)
+
+
+def _tokens(job: Job, batch: int) -> tuple[int, str]:
+    """What a step trains on: tokens of sequences, or samples."""
+    from precision_time.capture.captured_model import resolve
+
+    length = resolve(job).sizes.get("seq_len")
+    return (batch * length, "tokens") if isinstance(length, int) else (batch, "samples")
+
+
+def _model_flops(job: Job, batch: int) -> float:
+    """FLOP of a step of `batch` samples without recomputation: those of one rank with one sample, times the batch."""
+    one = job.replace(gpus=1, nodes=None, layout="dp", batch_size=None, grad_accum=1, recompute="none")
+    estimate = predict(one)
+    return sum(estimate.flops_per_step.values()) / (estimate.samples_per_s * estimate.step.p50) * batch
