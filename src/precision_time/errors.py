@@ -9,6 +9,7 @@
     ├── DataError           a file of the package or of the user cannot be read
     ├── MeasureError        real code could not be run or timed on this machine
     ├── PredictorError      a predictor is unknown, not trained for this, or trained on something else
+    ├── PlanError           no candidate meets a goal; says what binds and the nearest goal that can be met
     ├── IngestError         a data set, storage, cache or co-located job cannot be read, measured or run
     └── InternalError       an estimate contradicts itself: a defect of this package, with the job to report
 
@@ -65,6 +66,10 @@ class PredictorError(PrecisionTimeError):
 
 class IngestError(PrecisionTimeError):
     """A data set, storage, cache or co-located job is missing, cannot be read, or ended while it was measured."""
+
+
+class PlanError(PrecisionTimeError):
+    """No candidate meets a goal. The message names what binds and the nearest goals that can be met."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -40,6 +40,7 @@ _ENTRIES: Mapping[str, Mapping[str, hardware.EntryField]] = {
     "fabric": hardware.FABRIC,
     "storage": hardware.STORAGE,
     "price": hardware.PRICE,
+    "our-cluster": hardware.CLUSTER,
     "calibration": hardware.CALIBRATION,
     "calibration.host": hardware.HOST,
 }

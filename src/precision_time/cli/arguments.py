@@ -18,7 +18,9 @@ FILE_FLAGS = frozenset(
     """.split()
 )
 """Flags and arguments whose value is a file or folder, for completion."""
-_ALLOW_CODE = frozenset("predict compare evaluate stagger search calibrate measure verify train".split())
+_ALLOW_CODE = frozenset(
+    "predict compare plan layouts walltime evaluate stagger search calibrate measure verify train".split()
+)
 """Commands that read jobs from files."""
 ROW_FILTERS = ("trust", "precision", "gpu", "model", "framework")
 """Columns that choose rows of a table of measured jobs."""
@@ -54,6 +56,70 @@ def _compare(parser: Parser, complete: bool) -> None:
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
     _add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
     _add_job_sources(parser)
+
+
+def _plan(parser: Parser, complete: bool) -> None:
+    objectives = ("cost", "time", "energy", "co2")
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    goal = parser.add_argument_group("goal")
+    goal.add_argument("--deadline", metavar="MOMENT", help='"2026-12-04 18:00", or a span from now: 36h, 3d')
+    goal.add_argument("--budget", metavar="DOLLARS", help="US dollars that the run may cost")
+    goal.add_argument("--confidence", metavar="P", help="probability of fitting, in time, within budget (default 0.9)")
+    goal.add_argument(
+        "--objective",
+        metavar="WHICH",
+        choices=objectives if complete else None,
+        help=f"what is to be least: {', '.join(objectives)} (default cost)",
+    )
+    space = parser.add_argument_group("what to choose among")
+    space.add_argument(
+        "--provider",
+        metavar="NAME",
+        action="append",
+        help=f"clouds, any (default), a SkyPilot catalog (.csv), a cluster of your own (.yaml); {_SEVERAL}",
+    )
+    space.add_argument(
+        "--gpu", metavar="NAME", action="append", help=f"GPU types (default: all that are offered); {_SEVERAL}"
+    )
+    space.add_argument("--gpus", metavar="COUNTS", help="8..256 (doubling) or 8,12,16 (default 1..64)")
+    space.add_argument(
+        "--precision", metavar="NAME", action="append", help=f"precisions (default: the job's); {_SEVERAL}"
+    )
+    space.add_argument("--layout", metavar="LAYOUT", help="auto: all valid ones; or one layout (default: the job's)")
+    space.add_argument("--pue", metavar="FACTOR", help="energy of the building over that of the GPUs (default 1)")
+    space.add_argument("--grid", metavar="COUNTRY", help="country, or grams of CO2 per kWh, for CO2")
+    parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    _add_search_flags(parser)
+    chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
+    _add_job_flags(parser, complete, (), chosen)
+
+
+def _layouts(parser: Parser, complete: bool) -> None:
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument("--top", metavar="N", default="20", help="show this many (default 20)")
+    _add_search_flags(parser)
+    _add_job_flags(parser, complete, (), ("layout", "recompute_layers"))
+
+
+def _walltime(parser: Parser, complete: bool) -> None:
+    formats = ("seconds", "slurm", "kueue", "trainjob", "job")
+    parser.add_argument("source", nargs="?", metavar="MODEL|FILE", help=_SOURCE)
+    parser.add_argument(
+        "--confidence", metavar="P", default="0.95", help="probability of ending in time (default 0.95)"
+    )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        default="seconds",
+        choices=formats if complete else None,
+        help=f"whose clock: {', '.join(formats)} (default seconds)",
+    )
+    _add_job_flags(parser, complete)
+
+
+def _add_search_flags(parser: Parser) -> None:
+    parser.add_argument("--global-batch-size", metavar="N", help="samples of a step, equal in all (default: the job's)")
+    parser.add_argument("--workers", metavar="N", help="processes (default: as many as are worth starting)")
 
 
 def _add_job_sources(parser: Parser) -> None:
@@ -294,6 +360,9 @@ def add_common_arguments(command: str, parser: Parser) -> None:
 ADD_ARGUMENTS: Mapping[str, Callable[[Parser, bool], None]] = {
     "predict": _predict,
     "compare": _compare,
+    "plan": _plan,
+    "layouts": _layouts,
+    "walltime": _walltime,
     "evaluate": _evaluate,
     "stagger": _stagger,
     "search": _search,

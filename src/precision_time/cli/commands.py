@@ -20,6 +20,8 @@ from precision_time.reading import to_json
 if TYPE_CHECKING:
     from precision_time.hardware import Price
 
+_CHOSEN = ("gpu", "gpus", "precision", "layout")
+"""Flags of `plan` that give several values to choose among, not fields of the job."""
 _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 """Flags that decide what else is taken from an imported file."""
 
@@ -89,6 +91,34 @@ def compare(options: Namespace) -> str:
         comparison.plot(options.plot)
         note(f"picture written to {options.plot}")
     return _json(comparison.to_dict()) if options.json else str(comparison)
+
+
+def plan(options: Namespace) -> str:
+    from precision_time.cli.planning import plan as run
+
+    flags = _job_flags(options)
+    for name in _CHOSEN:
+        flags.pop(name, None)
+    if options.layout not in (None, "auto"):
+        flags["layout"] = options.layout
+    job = job_of(options.source, flags, allow_code=options.allow_code)
+    check_outputs(options, [job])
+    content, text = run(options, job)
+    return _json(content) if options.json else text
+
+
+def layouts(options: Namespace) -> str:
+    from precision_time.cli.planning import layouts as run
+
+    content, text = run(options, job_of(options.source, _job_flags(options), allow_code=options.allow_code))
+    return _json(content) if options.json else text
+
+
+def walltime(options: Namespace) -> str:
+    from precision_time.cli.planning import walltime as run
+
+    content, text = run(options, job_of(options.source, _job_flags(options), allow_code=options.allow_code))
+    return _json(content) if options.json else text
 
 
 def evaluate(options: Namespace) -> str:

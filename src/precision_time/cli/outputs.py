@@ -17,7 +17,7 @@ _FILE_OF = frozenset({"calibrate"})
 """Commands whose --output is a file; of the others it is a folder."""
 _INPUTS = (
     "source", "jobs", "table", "device", "imported", "cluster", "model", "anchor", "anchors", "data", "storage",
-    "measured", "trained", "tables", "real_runs",
+    "measured", "trained", "tables", "real_runs", "provider",
 )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ def check_outputs(options: Namespace, jobs: Iterable[Job] = ()) -> None:
     texts = [text for name in _INPUTS for text in _texts(getattr(options, name, None))]
     for job in jobs:
         texts += [job.model, job.device or "", job.data.storage or "", *job.anchors]
+        texts.append(job.run.checkpoint_storage or "")
     inputs = {path for text in texts for path in _paths(text)}
     written: dict[str, str] = {}
     for flag, path in _outputs(options):

@@ -17,6 +17,9 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 COMMANDS = {
     "predict": "predict one job",
     "compare": "compare a job across precisions, GPUs, counts and batch sizes",
+    "plan": "what to launch for a deadline or a budget: GPUs, counts, precisions, layouts, prices",
+    "layouts": "rank the valid parallel layouts of a job",
+    "walltime": "the time limit to ask a scheduler for",
     "evaluate": "predict a table of measured jobs and report the errors",
     "stagger": "when to start co-located jobs that read the same data; --run launches them",
     "search": "which cloud configuration to try next for the lowest cost or time; resumable",
@@ -34,6 +37,9 @@ COMMANDS = {
 _USAGE = {
     "predict": "MODEL|FILE [--flag VALUE ...]",
     "compare": "MODEL|FILE ... [--flag VALUE,VALUE ...]",
+    "plan": "MODEL|FILE [--deadline MOMENT] [--budget DOLLARS] [--provider X,Y] [--gpus 8..64] [--layout auto] ...",
+    "layouts": "MODEL|FILE [--gpus N] [--global-batch-size N] [--top N] [--flag VALUE ...]",
+    "walltime": "MODEL|FILE [--confidence 0.95] [--format slurm] [--flag VALUE ...]",
     "evaluate": "TABLE.csv [--html FILE] [--csv FILE] [--blind PRECISION] [--trust A,B] ...",
     "stagger": "JOBS.yaml [--run] [--order both] [--offset SECONDS] [--folder FOLDER] [--plot FILE] ...",
     "search": "TABLE.csv|JOB.yaml [--state FILE] [--result ID=SECONDS] [--objective time] [--deadline SECONDS] ...",

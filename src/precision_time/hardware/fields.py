@@ -220,6 +220,16 @@ PRICE: Mapping[str, EntryField] = {
     "source": EntryField(NOTE, "where the price was read", "source"),
 }
 
+CLUSTER: Mapping[str, EntryField] = {
+    "name": EntryField(NAME, "name of the cluster", "name"),
+    "gpu": EntryField(NAME, "GPU of the catalog", "gpu"),
+    "gpus": EntryField(whole(1, MOST_GPUS, "GPUs"), "GPUs there are", "gpus"),
+    "node": EntryField(NAME, "node type", "node"),
+    "usd_per_gpu_hour": EntryField(USD_PER_HOUR, "of one GPU, per hour (default: nothing)", "usd_per_gpu_hour"),
+    "as_of": EntryField(structured("text", lambda field, value: NAME(field, str(value))), "day of the price", "as_of"),
+}
+"""A cluster of one's own, for `plan --provider FILE`."""
+
 _MICROSECONDS = number(1e-6, 1e7, "microseconds", zero=True)
 HOST: Mapping[str, EntryField] = {
     **{

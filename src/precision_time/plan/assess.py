@@ -25,6 +25,7 @@ class Assessed:
     fits            probability that the peak of memory fits
     missing_bytes   by which the median of the peak does not
     finish          from submission to the end; `wall`: on the GPUs; None without a length of the run
+    parts           seconds of the run by part, in the median
     error           why there is no estimate; then the other fields are empty
     """
 
@@ -40,6 +41,7 @@ class Assessed:
     flops: float = 0.0
     sources: Mapping[str, float] | None = None
     rests_on: tuple[str, ...] = ()
+    parts: Mapping[str, float] | None = None
     error: str | None = None
 
     @property
@@ -78,4 +80,5 @@ def assess(job: Job, least_fit: float = 0.5) -> Assessed:
         flops=math.fsum(estimate.flops_per_step.values()),
         sources=dict(estimate.sources),
         rests_on=tuple(use.id for use in estimate.anchors.nearest),
+        parts={name: part.p50 for name, part in goodput.parts.items()} if goodput else None,
     )

@@ -17,8 +17,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from precision_time.capture.captured_model import resolve
 from precision_time.errors import JobError
@@ -109,15 +111,21 @@ def _with_experts(parts: Parts, base: Layout, node_gpus: int) -> Iterator[Layout
 
 
 def _sharded(base: Layout, ep: int, vpp: int, node_gpus: int) -> Iterator[Layout]:
-    fields = {"dp": base.dp, "tp": base.tp, "pp": base.pp, "cp": base.cp, "ep": ep, "vpp": vpp, "sp": base.sp}
-    if ep > 1:
-        fields["etp"] = 1
+    # Experts that are spread over ranks are whole on them.
+    changes: dict[str, Any] = {"ep": ep, "etp": 1 if ep > 1 else None, "vpp": vpp, "schedule": "1f1b"}
+    cut = dataclasses.replace(base, **changes)
     alone = base.tp == base.cp == base.pp == ep == 1
     stages = (0,) if base.data_ranks == 1 else (0, 1, 2, 3) if alone else (0, 1, 3) if base.pp == 1 else (0, 1)
     for zero in stages:
-        yield Layout(**fields, zero=zero)
+        yield _at(cut, zero)
     if alone and base.dp > node_gpus > 1 and not base.dp % node_gpus:
-        yield Layout(**fields, zero=3, shard=node_gpus)
+        yield _at(cut, 3, node_gpus)
+
+
+def _at(cut: Layout, zero: int, shard: int | None = None) -> Layout:
+    """The layout at a stage of ZeRO, with the overlaps that are usual there."""
+    usual: dict[str, Any] = {"overlap_grad_reduce": None, "overlap_param_gather": None}
+    return dataclasses.replace(cut, zero=zero, shard=shard, **usual)
 
 
 def _chunks(blocks: int, pp: int) -> list[int]:

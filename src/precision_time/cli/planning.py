@@ -1,0 +1,107 @@
+"""The commands `plan`, `layouts` and `walltime`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from precision_time.checks import show, small_number
+from precision_time.cli.parser import UsageError
+from precision_time.cli.progress import Progress
+from precision_time.cli.streams import note
+
+if TYPE_CHECKING:
+    from precision_time.job import Job
+    from precision_time.plan import Goal, Space
+
+MOST_WORKERS = 256
+
+
+def plan(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
+    """For JSON, and as text; writes the picture where one is asked for."""
+    from precision_time.plan import plan as run
+
+    goal, space = goal_of(options), space_of(options)
+    if options.plot:
+        from precision_time.report.figure import image_kind, require_matplotlib
+
+        image_kind(options.plot)
+        require_matplotlib()
+    with Progress("candidates") as progress:
+        found = run(job, goal, space, workers=workers_of(options), progress=progress)
+    if options.plot:
+        found.plot(options.plot)
+        note(f"picture written to {options.plot}")
+    return found.to_dict(), str(found)
+
+
+def goal_of(options: Namespace) -> Goal:
+    """The goal that the flags give; a deadline is a moment or a span from now."""
+    from precision_time.plan import Goal
+    from precision_time.plan.goal import deadline_hours
+
+    given: dict[str, Any] = {"budget_usd": options.budget, "objective": options.objective}
+    given["confidence"] = options.confidence
+    if options.deadline is not None:
+        given["deadline_hours"] = deadline_hours(options.deadline, datetime.now())
+    return Goal(**{name: value for name, value in given.items() if value is not None})
+
+
+def space_of(options: Namespace) -> Space:
+    """The space that the flags give."""
+    from precision_time.plan import Space
+
+    given: dict[str, Any] = {
+        "providers": _joined(options.provider),
+        "gpu": _joined(options.gpu),
+        "gpus": options.gpus,
+        "precision": _joined(options.precision),
+        "layout": "auto" if options.layout == "auto" else None,
+        "global_batch_size": options.global_batch_size,
+        "pue": options.pue,
+        "grid": options.grid,
+    }
+    return Space(**{name: value for name, value in given.items() if value is not None})
+
+
+def _joined(texts: list[str] | None) -> str | None:
+    return ",".join(texts) if texts else None
+
+
+def layouts(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
+    """For JSON, and as text."""
+    from precision_time.field_types import BATCH
+    from precision_time.plan import rank_layouts
+
+    shown = small_number(options.top)
+    if not shown:
+        raise UsageError(f"flag --top is {show(options.top)}; give a whole number above 0")
+    batch = options.global_batch_size
+    with Progress("layouts") as progress:
+        found = rank_layouts(
+            job,
+            global_batch=None if batch is None else BATCH("global_batch_size", batch),
+            workers=workers_of(options),
+            progress=progress,
+        )
+    return found.to_dict(), found.text(shown)
+
+
+def walltime(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
+    """For JSON, and the lines to paste."""
+    from precision_time.plan.walltime import time_limit
+    from precision_time.prediction import predict
+
+    limit = time_limit(predict(job), options.confidence, options.format)
+    return limit.to_dict(), limit.text
+
+
+def workers_of(options: Namespace) -> int | None:
+    """Number of processes; None: as many as are worth starting."""
+    if options.workers is None:
+        return None
+    count = small_number(options.workers)
+    if not count or count > MOST_WORKERS:
+        raise UsageError(f"flag --workers is {show(options.workers)}; give a whole number from 1 to {MOST_WORKERS}")
+    return count

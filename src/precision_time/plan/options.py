@@ -1,0 +1,122 @@
+"""The options of a plan: a candidate with what it is rented from, judged against the goal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from precision_time.estimate.interval import Interval
+from precision_time.estimate.levels import Distribution
+from precision_time.plan.assess import Assessed
+from precision_time.plan.goal import Goal
+from precision_time.plan.offers import Offer
+
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A candidate that fits, on rented GPUs.
+
+    chance          of fitting, being in time and within the budget, all together
+    in_time, in_budget   each alone
+    energy_kwh      of the building, where the GPU's power is known; `co2_kg` where the grid is
+    """
+
+    assessed: Assessed
+    offer: Offer
+    finish: Distribution
+    wall: Distribution
+    usd_per_hour: float
+    chance: float
+    in_time: float
+    in_budget: float
+    energy_kwh: Interval | None
+    co2_kg: Interval | None
+
+    @property
+    def cost(self) -> Distribution:
+        """US dollars."""
+        return self.wall.scaled(self.usd_per_hour / 3600.0)
+
+    @property
+    def rented(self) -> str:
+        return self.offer.text(self.assessed.job.gpus)
+
+    def objective(self, name: str) -> float:
+        """What is to be least, in the median; infinite where it is not known."""
+        if name == "cost":
+            return self.cost.interval.p50
+        if name == "time":
+            return self.finish.interval.p50
+        amount = self.energy_kwh if name == "energy" else self.co2_kg
+        return amount.p50 if amount else float("inf")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        job, cost = self.assessed.job, self.cost.interval
+        step = self.assessed.step
+        return {
+            "gpu": job.gpu,
+            "gpus": job.gpus,
+            "precision": job.precision,
+            "layout": job.layout,
+            "batch_size": job.batch_size,
+            "grad_accum": job.grad_accum,
+            "recompute": job.recompute,
+            "rented": self.offer.to_dict(job.gpus),
+            "step_s": _quantiles(step) if step else None,
+            "finish_s": _quantiles(self.finish.interval),
+            "cost_usd": _quantiles(cost),
+            "energy_kwh": _quantiles(self.energy_kwh) if self.energy_kwh else None,
+            "co2_kg": _quantiles(self.co2_kg) if self.co2_kg else None,
+            "fits": self.assessed.fits,
+            "in_time": self.in_time,
+            "in_budget": self.in_budget,
+            "chance": self.chance,
+            "peak_bytes": self.assessed.peak_bytes,
+            "job": job.to_dict(),
+        }
+
+
+def _quantiles(interval: Interval) -> dict[str, float]:
+    return {"p10": interval.p10, "p50": interval.p50, "p90": interval.p90}
+
+
+def option_of(assessed: Assessed, offer: Offer, goal: Goal, pue: float, grams_per_kwh: float | None) -> Option:
+    """The option. The limits on time and on cost are limits on one quantity, the time on the GPUs."""
+    finish, wall = assessed.finish, assessed.wall
+    if finish is None or wall is None:
+        raise ValueError("an option needs a candidate with a run")
+    usd = offer.usd_per_hour(assessed.job.gpus)
+    queue_s = finish.quantiles[0] - wall.quantiles[0]
+    in_time = in_budget = both = 1.0
+    limits = []
+    if goal.deadline_hours is not None:
+        limits.append(goal.deadline_hours * 3600.0 - queue_s)
+        in_time = wall.probability(limits[-1])
+    if goal.budget_usd is not None and usd > 0.0:
+        limits.append(goal.budget_usd / usd * 3600.0)
+        in_budget = wall.probability(limits[-1])
+    if limits:
+        both = wall.probability(min(limits))
+    energy = assessed.energy_j.scaled(pue / JOULES_PER_KWH) if assessed.energy_j else None
+    co2 = energy.scaled(grams_per_kwh / 1000.0) if energy and grams_per_kwh is not None else None
+    return Option(assessed, offer, finish, wall, usd, assessed.fits * both, in_time, in_budget, energy, co2)
+
+
+def front(options: Iterable[Option], objective: str = "cost") -> tuple[Option, ...]:
+    """Options that no other beats in time and cost, and in the objective where it is another, by time."""
+    names = tuple(dict.fromkeys(("time", "cost", objective)))
+    kept: list[tuple[tuple[float, ...], Option]] = []
+    for option in sorted(options, key=lambda o: tuple(o.objective(name) for name in names)):
+        values = tuple(option.objective(name) for name in names)
+        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in kept):
+            kept.append((values, option))
+    return tuple(option for _, option in kept)
+
+
+def least(options: Sequence[Option], objective: str) -> Option:
+    """The option with the least of the objective; of equal ones the one that is done first."""
+    return min(options, key=lambda o: (o.objective(objective), o.objective("time")))

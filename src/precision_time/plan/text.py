@@ -1,0 +1,103 @@
+"""A plan as text: what to launch, the front, and why the rest was left out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from precision_time.estimate.interval import Interval
+from precision_time.report.table import Table
+from precision_time.units import digits_for, human_seconds, unit_for
+
+if TYPE_CHECKING:
+    from precision_time.plan.options import Option
+    from precision_time.plan.plan import Plan
+
+SHOWN = 12
+"""Options of the front that are listed."""
+WIDTH = 110
+
+
+def text(plan: Plan) -> str:
+    """The chosen option with its chances, the front as a table, the reasons and the basis."""
+    from precision_time.plan.worth import worth_measuring
+
+    parts = [_chosen(plan), _front(plan)]
+    if plan.reasons:
+        parts.append("left out:\n" + _lines(map(str, plan.reasons)))
+    basis = list(plan.basis)
+    if (measurement := worth_measuring(plan)) is not None:
+        basis.append(str(measurement))
+    parts.append("it rests on:\n" + _lines(basis))
+    return "\n\n".join(parts)
+
+
+def _lines(sentences: object) -> str:
+    return "\n".join(
+        textwrap.fill(str(s), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        for s in sentences  # type: ignore[attr-defined]
+    )
+
+
+def _chosen(plan: Plan) -> str:
+    option, goal = plan.chosen, plan.goal
+    row, job = option.assessed, option.assessed.job
+    cost = option.cost.interval
+    lines = [
+        f"launch on {option.rented}: {job.gpus} x {job.gpu}, {job.precision}, {row.label}",
+        f"  done in        {_range(option.finish.interval)}",
+        f"  cost           ${cost.p50:,.2f} (${cost.p10:,.2f} to ${cost.p90:,.2f})",
+    ]
+    if option.energy_kwh:
+        energy = option.energy_kwh
+        lines.append(f"  energy         {energy.p50:,.1f} kWh ({energy.p10:,.1f} to {energy.p90:,.1f})")
+    if option.co2_kg:
+        co2 = option.co2_kg
+        lines.append(f"  CO2            {co2.p50:,.1f} kg ({co2.p10:,.1f} to {co2.p90:,.1f}), grid {plan.space.grid}")
+    chances = [f"fits in memory {row.fits:.0%}"]
+    if goal.deadline_hours is not None:
+        chances.append(f"in time {option.in_time:.0%}")
+    if goal.budget_usd is not None:
+        chances.append(f"within ${goal.budget_usd:,.0f} {option.in_budget:.0%}")
+    lines.append(f"  chances        {', '.join(chances)}; together {option.chance:.0%}")
+    return "\n".join(lines)
+
+
+def _range(interval: Interval) -> str:
+    scale, unit = unit_for(interval.p50)
+    digits = digits_for(interval.p50 / scale)
+    low, middle, high = (f"{v / scale:,.{digits}f}" for v in (interval.p10, interval.p50, interval.p90))
+    return f"{middle} {unit} ({low} to {high})"
+
+
+def _front(plan: Plan) -> str:
+    heads = ["", "GPUs", "precision", "layout", "from", "done in", "P90", "cost", "P90", "chance"]
+    shown = list(plan.front)
+    if len(shown) > SHOWN:
+        place = next((i for i, option in enumerate(shown) if option is plan.chosen), 0)
+        start = min(max(place - SHOWN // 2, 0), len(shown) - SHOWN)
+        shown = shown[start : start + SHOWN]
+    lines = [_row(option, plan) for option in shown]
+    named = "time and cost" + (f" and {plan.goal.objective}" if plan.goal.objective in ("energy", "co2") else "")
+    head = (
+        f"{plan.tried:,} candidates at a global batch of {plan.global_batch:,}; {len(plan.others):,} options meet the "
+        f"goal, and none is better in {named} than these {len(plan.front)}:"
+    )
+    return f"{textwrap.fill(head, WIDTH)}\n\n{Table(heads, lines, left=5).text()}"
+
+
+def _row(option: Option, plan: Plan) -> Sequence[str]:
+    job, finish, cost = option.assessed.job, option.finish.interval, option.cost.interval
+    return [
+        ">" if option is plan.chosen else "",
+        f"{job.gpus} x {job.gpu}",
+        job.precision,
+        option.assessed.label,
+        option.offer.price.instance if option.offer.price else option.offer.provider,
+        human_seconds(finish.p50),
+        human_seconds(finish.p90),
+        f"${cost.p50:,.2f}",
+        f"${cost.p90:,.2f}",
+        f"{option.chance:.0%}",
+    ]
