@@ -80,7 +80,7 @@ def _map(axes: Any, plan: Plan) -> None:
     if all(o.objective("cost") > 0 for o in options):
         axes.set_yscale("log")
     for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        formatted("\\${x:,.0f}")
+        formatted("${x:,.0f}")
     axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.set_xlabel(f"time of the run in the median ({unit}); dashed: deadline and budget", fontsize=9)
     axes.set_ylabel("cost in the median", fontsize=9)

@@ -15,7 +15,7 @@ from precision_time.plan.offers import Offer
 JOULES_PER_KWH = 3.6e6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Option:
     """A candidate that fits, on rented GPUs.
 
