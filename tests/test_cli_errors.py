@@ -33,7 +33,7 @@ JOB_FLAGS = [
 ON_TOP = ["--anchor", "--import", "--cluster", "--help", "--json"]
 EVALUATE_FLAGS = [
     "--help", "--html", "--csv", "--anchors", "--blind", "--worst", "--trust", "--precision", "--gpu", "--model",
-    "--framework", "--allow-code", "--json",
+    "--framework", "--workers", "--dask", "--allow-code", "--json",
 ]  # fmt: skip
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]
@@ -76,7 +76,21 @@ def test_the_flags_are_frozen() -> None:
     assert sorted(flags_of(parser, "predict")) == sorted([
         *JOB_FLAGS, *ON_TOP, "--allow-code", "--trace", "--largest-batch", "--predictor", "--trained",
     ])  # fmt: skip
-    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, "--allow-code", "--plot"])
+    shared = ["--workers", "--dask"]
+    assert sorted(flags_of(parser, "compare")) == sorted([*JOB_FLAGS, *ON_TOP, *shared, "--allow-code", "--plot"])
+    placed = ("--node", "--nodes", "--system", "--price", "--price-per-gpu-hour")
+    assert sorted(flags_of(parser, "plan")) == sorted([
+        *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",
+        "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--pue", "--grid",
+        "--global-batch-size",
+    ])  # fmt: skip
+    ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]
+    assert sorted(flags_of(parser, "layouts")) == sorted(
+        [*ranked, *ON_TOP, *shared, "--allow-code", "--top", "--global-batch-size"]
+    )
+    assert sorted(flags_of(parser, "walltime")) == sorted(
+        [*JOB_FLAGS, *ON_TOP, "--allow-code", "--confidence", "--format"]
+    )
     assert flags_of(parser, "evaluate") == EVALUATE_FLAGS
     assert sorted(flags_of(parser, "stagger")) == sorted([
         "--help", "--json", "--run", "--order", "--offset", "--folder", "--fresh", "--plot", "--points",
@@ -209,7 +223,7 @@ def test_compare_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 WRONG = [
     (
         "predct resnet50",
-        "command 'predct' is unknown; nearest: predict; use one of predict, compare, evaluate, ",
+        "command 'predct' is unknown; nearest: predict; use one of predict, compare, plan, layouts, ",
     ),
     ("predict", "no model is given"),
     ("compare", "no model is given"),

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,9 @@ from precision_time.child import end_with_parent
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
+Workers = int | Executor | None
+"""Processes that share a work: so many on this machine, None for as many as are worth starting, or any executor (a
+pool, or that of a Dask cluster)."""
 
 
 def cores() -> int:
@@ -58,24 +61,41 @@ def pooled(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def shared(
+    work: Callable[[Argument], Result], chunks: Sequence[Argument], executor: Executor
+) -> Generator[tuple[int, Result], None, None]:
+    """(index, `work(chunks[index])`) of every chunk as an executor has done it; those that its workers lost are left
+    out. What `work` itself raises is raised here when the chunk is done again."""
+    futures = {executor.submit(work, chunk): index for index, chunk in enumerate(chunks)}
+    try:
+        for future in as_completed(futures):
+            with contextlib.suppress(Exception, CancelledError):
+                yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 def map_chunks(
     work: Callable[[Argument], Result],
     items: Sequence[Argument],
     chunks: Sequence[Sequence[int]],
-    workers: int,
+    workers: int | Executor,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
     """`work(item)` of every item, in order. `chunks` hold the indices of all items in the order to do them.
 
-    With several `workers` each chunk is done by one process of a pool, so `work` and the items must be picklable. What
-    a pool that cannot be made or breaks leaves is done in this process. `progress(done, total)` counts items.
+    With several `workers`, or an executor, each chunk is done by one process of it, so `work` and the items must be
+    picklable. What a pool that cannot be made, breaks or loses a worker leaves is done in this process.
+    `progress(done, total)` counts items.
     """
     report = progress or (lambda done, total: None)
     results: dict[int, Result] = {}
     report(0, len(items))
-    if workers > 1:
-        work_on = partial(_each, work)
-        with contextlib.closing(pooled(work_on, [[items[i] for i in chunk] for chunk in chunks], workers)) as done:
+    if isinstance(workers, Executor) or workers > 1:
+        work_on, asked = partial(_each, work), [[items[i] for i in chunk] for chunk in chunks]
+        own = shared(work_on, asked, workers) if isinstance(workers, Executor) else pooled(work_on, asked, workers)
+        with contextlib.closing(own) as done:
             for position, chunk_results in done:
                 results.update(zip(chunks[position], chunk_results, strict=True))
                 report(len(results), len(items))

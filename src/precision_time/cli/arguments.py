@@ -54,6 +54,7 @@ def _predict(parser: Parser, complete: bool) -> None:
 def _compare(parser: Parser, complete: bool) -> None:
     parser.add_argument("source", nargs="*", metavar="MODEL|FILE", help=_SOURCE + "; may be several")
     parser.add_argument("--plot", metavar="FILE", help="write the picture: .png, .svg or .html")
+    _add_workers_flags(parser)
     _add_job_flags(parser, complete, AXES, precisions=f"default, if nothing else is crossed: {DEFAULT_PRECISIONS}")
     _add_job_sources(parser)
 
@@ -92,6 +93,7 @@ def _plan(parser: Parser, complete: bool) -> None:
     _add_search_flags(parser)
     chosen = ("gpu", "gpus", "precision", "layout", "node", "nodes", "system", "price", "price_per_gpu_hour")
     _add_job_flags(parser, complete, (), chosen)
+    _add_job_sources(parser, cluster=False)
 
 
 def _layouts(parser: Parser, complete: bool) -> None:
@@ -99,6 +101,7 @@ def _layouts(parser: Parser, complete: bool) -> None:
     parser.add_argument("--top", metavar="N", default="20", help="show this many (default 20)")
     _add_search_flags(parser)
     _add_job_flags(parser, complete, (), ("layout", "recompute_layers"))
+    _add_job_sources(parser)
 
 
 def _walltime(parser: Parser, complete: bool) -> None:
@@ -115,15 +118,21 @@ def _walltime(parser: Parser, complete: bool) -> None:
         help=f"whose clock: {', '.join(formats)} (default seconds)",
     )
     _add_job_flags(parser, complete)
+    _add_job_sources(parser)
 
 
 def _add_search_flags(parser: Parser) -> None:
     parser.add_argument("--global-batch-size", metavar="N", help="samples of a step, equal in all (default: the job's)")
+    _add_workers_flags(parser)
+
+
+def _add_workers_flags(parser: Parser) -> None:
     parser.add_argument("--workers", metavar="N", help="processes (default: as many as are worth starting)")
+    parser.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster: tcp://host:8786")
 
 
-def _add_job_sources(parser: Parser) -> None:
-    """Flags of predict and compare that take parts of the job from elsewhere."""
+def _add_job_sources(parser: Parser, cluster: bool = True) -> None:
+    """Flags that take parts of the job from elsewhere."""
     parser.add_argument(
         "--anchor",
         metavar="FIELDS",
@@ -138,6 +147,8 @@ def _add_job_sources(parser: Parser) -> None:
         help="take the job from another program's file: a Megatron script or arguments, a DeepSpeed JSON or a "
         "torchtitan TOML; the job file and flags override it",
     )
+    if not cluster:
+        return
     parser.add_argument(
         "--cluster",
         metavar="FILE",
@@ -157,6 +168,7 @@ def _evaluate(parser: Parser, complete: bool) -> None:
         help="measured jobs that correct predictions: all but those of the same job (default), other-families, none",
     )
     parser.add_argument("--blind", metavar="PRECISION", help="predict every job as if it ran in this precision")
+    _add_workers_flags(parser)
     parser.add_argument("--worst", metavar="N", default="10", help="show this many of the worst rows (default 10)")
     for column in ROW_FILTERS:
         parser.add_argument(

@@ -11,6 +11,7 @@ from precision_time.cli.flags import AXES, FLAGS, VERIFY_AXES
 from precision_time.cli.outputs import check_outputs
 from precision_time.cli.parser import UsageError, build_parser
 from precision_time.cli.streams import note
+from precision_time.cli.workers import workers_of
 from precision_time.errors import DataError, JobError
 from precision_time.job import Job
 from precision_time.job.code import ALLOWED, GIVEN, CodeRule
@@ -27,8 +28,7 @@ _DECIDING = ("model", "gpus", "nodes", "layout", "batch_size", "grad_accum")
 
 
 def predict(options: Namespace) -> str:
-    flags = _job_flags(options)
-    job = job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
+    job = _one_job(options)
     check_outputs(options, [job])
     if options.predictor != "simulator":
         return _by_predictor(options, job)
@@ -83,8 +83,8 @@ def compare(options: Namespace) -> str:
     ]
     jobs = crossed(bases, axes)
     check_outputs(options, bases)
-    with Progress("jobs") as progress:
-        comparison = run(jobs, progress=progress, workers=None)
+    with workers_of(options) as workers, Progress("jobs") as progress:
+        comparison = run(jobs, progress=progress, workers=workers)
     if comparison.baseline is None:
         raise UsageError(comparison.rows[0].error or "nothing to compare")
     if options.plot:
@@ -101,7 +101,7 @@ def plan(options: Namespace) -> str:
         flags.pop(name, None)
     if options.layout not in (None, "auto"):
         flags["layout"] = options.layout
-    job = job_of(options.source, flags, allow_code=options.allow_code)
+    job = job_of(options.source, flags, options.imported, options.allow_code)
     check_outputs(options, [job])
     content, text = run(options, job)
     return _json(content) if options.json else text
@@ -110,14 +110,14 @@ def plan(options: Namespace) -> str:
 def layouts(options: Namespace) -> str:
     from precision_time.cli.planning import layouts as run
 
-    content, text = run(options, job_of(options.source, _job_flags(options), allow_code=options.allow_code))
+    content, text = run(options, _one_job(options))
     return _json(content) if options.json else text
 
 
 def walltime(options: Namespace) -> str:
     from precision_time.cli.planning import walltime as run
 
-    content, text = run(options, job_of(options.source, _job_flags(options), allow_code=options.allow_code))
+    content, text = run(options, _one_job(options))
     return _json(content) if options.json else text
 
 
@@ -364,6 +364,12 @@ def job_of(source: str | None, flags: dict[str, Any], imported: str | None = Non
     if "data" in flags:
         flags = {**flags, "data": job.data.updated(data_fields("data", flags["data"]))}
     return job.replace(**flags)
+
+
+def _one_job(options: Namespace) -> Job:
+    """The job of a command that takes one."""
+    flags = _job_flags(options)
+    return job_of(options.source, {**_cluster_fields(options, flags), **flags}, options.imported, options.allow_code)
 
 
 def _import(path: str, fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from precision_time.cli.arguments import ROW_FILTERS
 from precision_time.cli.parser import UsageError
 from precision_time.cli.streams import note
+from precision_time.cli.workers import workers_of
 from precision_time.field_types import whole
 
 _WORST = whole(0, 10**6, "rows")
@@ -38,9 +39,9 @@ def evaluate(options: Namespace) -> tuple[Evaluation, int]:
     for warning in table.warnings:
         note(f"precision-time: warning: {warning}")
     filters = {column: _values(column, getattr(options, column)) for column in ROW_FILTERS}
-    with Progress("distinct jobs") as progress:
+    with workers_of(options) as workers, Progress("distinct jobs") as progress:
         evaluation = evaluate_table(
-            table, blind=options.blind, anchors=options.anchors, workers=None, progress=progress, **filters
+            table, blind=options.blind, anchors=options.anchors, workers=workers, progress=progress, **filters
         )
     if options.csv is not None:
         from precision_time.evaluation.csv_table import csv_parts

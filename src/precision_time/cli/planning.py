@@ -10,12 +10,11 @@ from precision_time.checks import show, small_number
 from precision_time.cli.parser import UsageError
 from precision_time.cli.progress import Progress
 from precision_time.cli.streams import note
+from precision_time.cli.workers import workers_of
 
 if TYPE_CHECKING:
     from precision_time.job import Job
     from precision_time.plan import Goal, Space
-
-MOST_WORKERS = 256
 
 
 def plan(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
@@ -28,8 +27,8 @@ def plan(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
 
         image_kind(options.plot)
         require_matplotlib()
-    with Progress("candidates") as progress:
-        found = run(job, goal, space, workers=workers_of(options), progress=progress)
+    with workers_of(options) as workers, Progress("candidates") as progress:
+        found = run(job, goal, space, workers=workers, progress=progress)
     if options.plot:
         found.plot(options.plot)
         note(f"picture written to {options.plot}")
@@ -78,11 +77,11 @@ def layouts(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
     if not shown:
         raise UsageError(f"flag --top is {show(options.top)}; give a whole number above 0")
     batch = options.global_batch_size
-    with Progress("layouts") as progress:
+    with workers_of(options) as workers, Progress("layouts") as progress:
         found = rank_layouts(
             job,
             global_batch=None if batch is None else BATCH("global_batch_size", batch),
-            workers=workers_of(options),
+            workers=workers,
             progress=progress,
         )
     return found.to_dict(), found.text(shown)
@@ -95,13 +94,3 @@ def walltime(options: Namespace, job: Job) -> tuple[dict[str, Any], str]:
 
     limit = time_limit(predict(job), options.confidence, options.format)
     return limit.to_dict(), limit.text
-
-
-def workers_of(options: Namespace) -> int | None:
-    """Number of processes; None: as many as are worth starting."""
-    if options.workers is None:
-        return None
-    count = small_number(options.workers)
-    if not count or count > MOST_WORKERS:
-        raise UsageError(f"flag --workers is {show(options.workers)}; give a whole number from 1 to {MOST_WORKERS}")
-    return count

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import JobError, PrecisionTimeError
 from precision_time.job import Job
-from precision_time.processes import cores, map_chunks
+from precision_time.processes import Workers, cores, map_chunks
 
 if TYPE_CHECKING:
     from precision_time.estimate.estimate import Estimate
@@ -142,12 +142,12 @@ def compare(
     progress: Callable[[int, int], None] | None = None,
     *,
     layouts: Sequence[Any] = (),
-    workers: int | None = 1,
+    workers: Workers = 1,
 ) -> Comparison:
     """Predict every job, in each of `layouts` where they are given.
 
     `predict` replaces the predictor, `progress(done, total)` counts jobs. `workers` processes share the jobs, None for
-    as many as are worth starting; the result is the same. A script that starts processes needs
+    as many as are worth starting, or any executor does; the result is the same. A script that starts processes needs
     `if __name__ == "__main__":` around the call.
     """
     todo = [jobs] if isinstance(jobs, Job) else list(jobs)
@@ -156,8 +156,9 @@ def compare(
     # Jobs that share a traced step follow one another, so that the step is read and laid out once.
     order = sorted(range(len(todo)), key=lambda index: _step_key(todo[index]))
     count = max(1, min(cores(), len(todo) // JOBS_PER_WORKER)) if workers is None else workers
-    if predict is None and count > 1:
-        size = max(1, min(JOBS_PER_WORKER // 4, -(-len(order) // (4 * count))))
+    if predict is None and (not isinstance(count, int) or count > 1):
+        share = -(-len(order) // (4 * count)) if isinstance(count, int) else len(order)
+        size = max(1, min(JOBS_PER_WORKER // 4, share))
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
         return Comparison(tuple(map_chunks(_row_without_timeline, todo, chunks, count, progress)))
     return Comparison(tuple(map_chunks(partial(_row, predict=predict), todo, [order], 1, progress)))

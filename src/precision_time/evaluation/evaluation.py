@@ -38,6 +38,7 @@ from precision_time.evaluation.rows import (
 from precision_time.job.precision import parse_precision
 from precision_time.measurements.row import Row
 from precision_time.measurements.table import Table, read_table
+from precision_time.processes import Workers
 from precision_time.report.errors import ErrorStatistics
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def evaluate(
     *,
     blind: str | None = None,
     anchors: str = "all",
-    workers: int | None = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
     **filters: Unpack[RowFilters],
 ) -> Evaluation:
@@ -267,9 +268,9 @@ def evaluate(
     `filters` (trust, precision, gpu, model, framework) keep the rows that have one of the values. `anchors` chooses the
     measured jobs that may correct the predictions: "all" as `predict` does, except rows of exactly the same job;
     "other-families"; "none". `blind` replaces the precision of every job. `workers` processes share the work, None for
-    as many as are worth starting (the calling script then needs the usual `__main__` guard). Equal jobs are predicted
-    once, and `progress(done, total)` counts the distinct ones. Raises `DataError` when the table cannot be read, or
-    when a filter or `anchors` matches nothing, `JobError` for an unknown `blind`.
+    as many as are worth starting (the calling script then needs the usual `__main__` guard), or any executor does.
+    Equal jobs are predicted once, and `progress(done, total)` counts the distinct ones. Raises `DataError` when the
+    table cannot be read, or when a filter or `anchors` matches nothing, `JobError` for an unknown `blind`.
     """
     if isinstance(table, (str, Path)):
         table = read_table(table)

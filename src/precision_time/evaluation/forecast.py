@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Interval
 from precision_time.job.job import Job
-from precision_time.processes import cores, map_chunks
+from precision_time.processes import Workers, cores, map_chunks
 
 if TYPE_CHECKING:
     from precision_time.anchoring import Anchoring
@@ -61,14 +61,16 @@ def forecast(question: Question) -> Forecast:
 
 
 def forecast_all(
-    jobs: Sequence[Question], workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    jobs: Sequence[Question], workers: Workers = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Forecast]:
     """The forecast of every job, in order; parameters as for `evaluate`."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, job in enumerate(jobs):
         groups.setdefault(_graph_key(job.job), []).append(index)
     chunks = [groups[key] for key in sorted(groups)]
-    count = _workers_for(len(chunks)) if workers is None else min(workers, len(chunks))
+    count = _workers_for(len(chunks)) if workers is None else workers
+    if isinstance(count, int):
+        count = min(count, len(chunks))
     return map_chunks(forecast, jobs, chunks, count, progress)
 
 

@@ -22,6 +22,7 @@ from precision_time.plan.grid import grid_of
 from precision_time.plan.options import Option, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
+from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
 
 
@@ -91,11 +92,12 @@ def plan(
     goal: Goal | None = None,
     space: Space | None = None,
     *,
-    workers: int | None = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """The plan of a job whose run has a length (epochs, steps or samples).
 
+    `workers` processes, or any executor (that of a Dask cluster, say), share the candidates; the plan is the same.
     Raises `PlanError` where nothing meets the goal: it names what binds, and the nearest goals that can be met.
     """
     goal, space = goal or Goal(), space or Space()

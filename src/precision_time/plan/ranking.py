@@ -13,12 +13,14 @@ from precision_time.placement import cluster_of
 from precision_time.plan.assess import Assessed, assess
 from precision_time.plan.layouts import arranged, global_batch_of
 from precision_time.prediction import predict
-from precision_time.processes import map_chunks
+from precision_time.processes import Workers, cores, map_chunks
 from precision_time.timing.kernels import compute_peak
 from precision_time.units import human_bytes, human_count, human_seconds
 
 MOST_CANDIDATES = 200_000
 """Most candidates of one search."""
+CHUNK = 250
+"""Most candidates that are sent to a process at once; one takes about 2 ms."""
 WORTH_A_PROCESS = 1000
 """Candidates for which one more process is started where the number is not given."""
 
@@ -111,7 +113,7 @@ def rank_layouts(
     global_batch: int | None = None,
     *,
     least_fit: float = 0.5,
-    workers: int | None = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Layouts:
     """All valid layouts of the job on its GPUs at the same global batch, the fastest first.
@@ -162,12 +164,10 @@ def _none_fits(job: Job, gpus: int, found: Sequence[Assessed], unfit: Sequence[A
 def assessed(
     jobs: Sequence[Job],
     least_fit: float,
-    workers: int | None = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Assessed]:
-    """Every job assessed, in order, by `workers` processes (None: as many as are worth starting)."""
-    from precision_time.processes import cores
-
+    """Every job assessed, in order, by `workers` processes (None: as many as are worth starting) or an executor."""
     if len(jobs) > MOST_CANDIDATES:
         raise JobError(
             f"the search has {len(jobs):,} candidates; narrow GPUs, counts, precisions or layouts to "
@@ -175,7 +175,8 @@ def assessed(
         )
     order = sorted(range(len(jobs)), key=lambda index: _shared(jobs[index]))
     count = max(1, min(cores(), len(jobs) // WORTH_A_PROCESS)) if workers is None else workers
-    size = max(1, -(-len(order) // (4 * count)))
+    size = -(-len(order) // (4 * count)) if isinstance(count, int) else CHUNK
+    size = max(1, min(size, CHUNK))
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
     return map_chunks(partial(assess, least_fit=least_fit), jobs, chunks, count, progress)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import TYPE_CHECKING
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Z90, Interval
 from precision_time.job.job import Job
 from precision_time.placement import cluster_of
 from precision_time.plan.options import Option
-from precision_time.plan.plan import Plan
 from precision_time.prediction import predict
+
+if TYPE_CHECKING:
+    from precision_time.plan.plan import Plan
 
 BEST = 3
 """Options that a measurement should narrow."""
