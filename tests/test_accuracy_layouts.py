@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.accuracy.layout_order import order, table
 from benchmarks.accuracy.layouts import GROUPS, errors_of, page, summary
 from precision_time.fit.layouts import FOLDS, HELD_OUT_BY_MODEL, Judgement
+from precision_time.job.job import Job
 from precision_time.timing.parameters import read_data
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +23,9 @@ ERRORS = json.loads((ROOT / "benchmarks" / "results" / "large-models.json").read
 def case(framework: str, gpus: int, trust: str, measured_s: float) -> SimpleNamespace:
     facts = {"framework": framework, "gpus": gpus, "trust": trust, "measured_s": measured_s}
     model = f"{gpus} GPUs {measured_s}"
-    return SimpleNamespace(row=SimpleNamespace(**facts, gpu="a100-80gb-sxm", precision="bf16", model=model, job=None))
+    job = Job("gpt2-xl", gpus=gpus, gpu="a100-80gb-sxm", batch_size=1)
+    row = SimpleNamespace(**facts, gpu="a100-80gb-sxm", precision="bf16", model=model, job=None)
+    return SimpleNamespace(row=row, job=job)
 
 
 def test_errors_by_group_by_hand() -> None:
@@ -44,6 +48,22 @@ def test_errors_by_group_by_hand() -> None:
     assert trusted["coverage_p10_p90"] == 0.5
     assert groups[several, "all"]["runs"][HELD_OUT_BY_MODEL]["mape"] == pytest.approx(0.4)
     assert groups[several, "A, B"]["goal"] == 0.10
+
+
+def test_order_of_layouts_by_hand() -> None:
+    """A ladder of three: 1.0, 1.02 and 2.0 s measured. Two pairs are more than 5 % apart; one is predicted wrong."""
+    cases: Any = [case("megatron", 8, "A", seconds) for seconds in (1.0, 1.02, 2.0)]
+    for each, layout in zip(cases, ("dp", "fsdp", "tp=2"), strict=True):
+        each.job = each.job.replace(layout=layout, batch_size=2 if layout == "tp=2" else 1)
+    alone = case("megatron", 16, "A", 5.0)
+    runs = {"fitted": np.log([1.5, 1.0, 1.2, 5.0])}
+    widenings = np.full(4, 0.08)
+    judged = Judgement([*cases, alone], cases, np.zeros(0), runs, widenings, widenings, np.array(["whole"] * 4))
+    everything, megatron = order(judged)
+    assert (everything["ladders"], everything["pairs"], everything["right"]) == (1, 2, 0.5)
+    assert everything["regret"] == everything["worst_regret"] == 0.02  # the second is chosen
+    assert {**megatron, "framework": "all"} == everything
+    assert "50.0%" in table([everything])
 
 
 def test_pages_agree_with_the_data() -> None:

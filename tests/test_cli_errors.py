@@ -32,8 +32,8 @@ JOB_FLAGS = [
 """Growth of this list is a deliberate edit, here and in docs/job.md."""
 ON_TOP = ["--anchor", "--import", "--cluster", "--help", "--json"]
 EVALUATE_FLAGS = [
-    "--help", "--html", "--csv", "--anchors", "--blind", "--workers", "--dask", "--worst", "--trust", "--precision", "--gpu", "--model",
-    "--framework", "--allow-code", "--json",
+    "--help", "--html", "--csv", "--anchors", "--blind", "--workers", "--dask", "--worst", "--trust", "--precision",
+    "--gpu", "--model", "--framework", "--allow-code", "--json",
 ]  # fmt: skip
 """Those of docs/evaluate.md."""
 MACHINE_FLAGS = ["--budget", "--on", "--ranks", "--threads", "--help", "--json"]

@@ -299,6 +299,11 @@ def trained_predictor(source: random.Random, folder: Path) -> Input:
     return Input("trained predictor", (*settings.trained(source, folder), *as_json(source)))
 
 
+def plans(source: random.Random, folder: Path) -> Input:
+    """Searches of few candidates with wrong goals, spaces and price files; time limits."""
+    return Input("plan", (*settings.planning(source, folder), *as_json(source)))
+
+
 def _is_refused_before_running(document: Any) -> bool:
     return document != samples.STAGGER and "unknown_field" in str(document)
 
@@ -364,7 +369,7 @@ GENERATORS: tuple[tuple[int, Callable[[random.Random, Path], Input]], ...] = (
     (8, python_arguments),
     (8, imports), (6, device_file), (4, storage_file), (3, calibration_file), (4, table), (2, anchor_line),
     (2, cluster_file), (2, stagger_file), (2, model_file), (12, sections), (6, comparison), (4, evaluation),
-    (2, gpu_catalog), (1, trained_predictor),
+    (2, gpu_catalog), (1, trained_predictor), (8, plans),
 )  # fmt: skip
 """Weight and generator of every kind of input."""
 

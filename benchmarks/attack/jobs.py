@@ -105,9 +105,22 @@ def random_fields(source: random.Random, short: bool = False, names: Sequence[st
         fields["run"] = source.choice(
             ({"steps": 1000}, {"samples": 10**6}, {"epochs": 2, "dataset_size": 10**6}, {"steps": 50, "start_up_s": 60})
         )
+        if source.random() < 0.3:
+            fields["run"] = {**fields["run"], **source.choice(_AROUND)}
     if source.random() < 0.1:
         fields["data"] = _data(source)
     return fields
+
+
+_AROUND: tuple[Fields, ...] = (
+    {"checkpoint_every_s": 300, "checkpoint_s": 4},
+    {"checkpoint_every_steps": 10, "checkpoint_storage": "nvme-gen4"},
+    {"failure_prior": "published", "checkpoint_every_s": 900, "checkpoint_s": 20},
+    {"gpu_hours_per_failure": 100.0, "checkpoint_storage": "nfs-10gbe", "checkpoint_async": True},
+    {"queue_s": 100, "compile_s": 60},
+    {"evaluation_samples": 10_000, "evaluation_every_steps": 20},
+)
+"""What a run may have around its steps."""
 
 
 def _data(source: random.Random) -> Fields:

@@ -204,6 +204,26 @@ def tf32_not_slower(job: Job, estimate: Estimate) -> str:
     return _not_less("fp32 against tf32", fp32.step.p50, tf32.step.p50)
 
 
+def parts_of_the_run(job: Job, estimate: Estimate) -> str:
+    """Medians of the parts add up; probabilities are ordered; failures and longer checkpoints never shorten a run."""
+    run = estimate.goodput
+    if run is None:
+        return ""
+    total = run.from_submission().interval.p50
+    if not math.isclose(sum(part.p50 for part in run.parts.values()), total, rel_tol=1e-6):
+        return f"the parts of the run add up to {sum(part.p50 for part in run.parts.values()):.6g}, not {total:.6g}"
+    times = [run.wall.quantile(p) for p in (0.01, 0.3, 0.5, 0.8, 0.97)]
+    chances = [run.wall.probability(t) for t in times]
+    if times != sorted(times) or chances != sorted(chances):
+        return f"quantiles or probabilities of the run are not ordered: {times}, {chances}"
+    failing = {"gpu_hours_per_failure": 50.0, "failure_prior": None, "failures_seen": None, "failures_gpu_hours": None}
+    if job.run.gpu_hours_per_failure is None and not job.run.knows_failures:
+        worse = predict(job.replace(**failing))
+        if worse.run is not None and estimate.run is not None:
+            return _not_less("with failures", worse.run.p50, estimate.run.p50, 1e-3)
+    return ""
+
+
 def longer_run(job: Job, estimate: Estimate) -> str:
     if estimate.run is None or not estimate.steps:
         return ""
@@ -315,6 +335,6 @@ def more_layers(job: Job, estimate: Estimate) -> str:
 RELATIONS: tuple[Relation, ...] = (
     consistent, same_after_json, same_work_on_more_gpus, one_more_gpu, twice_the_batch, one_more_sample,
     one_more_micro_step, steady_micro_steps, larger_cache, reduced_once, an_update_costs, schedule_of_one,
-    tf32_not_slower, longer_run, faster_gpu, faster_gpu_of_the_catalog, recompute_saves_memory, largest_batch_fits,
-    larger_input, more_layers,
+    tf32_not_slower, longer_run, parts_of_the_run, faster_gpu, faster_gpu_of_the_catalog, recompute_saves_memory,
+    largest_batch_fits, larger_input, more_layers,
 )  # fmt: skip

@@ -116,6 +116,11 @@ d,c4,2,0.35,failed
 e,c4,4,0.7,
 f,r3,8,1.4,
 """
+SKYPILOT = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region
+p4d.24xlarge,A100,8.0,96,1152,32.77,12.1,us-east-1
+p5.48xlarge,H100,8,192,2048,55.04,20.0,us-east-1
+m5.large,,,2,8,0.096,0.03,us-east-1
+"""
 STAGGER: dict[str, Any] = {
     "data": "pictures",
     "samples": 240,

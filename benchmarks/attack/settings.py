@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attack import samples
+from benchmarks.attack.input import as_argument
 from benchmarks.attack.jobs import LAYOUTS, Fields, gpus, models, random_fields
 from benchmarks.attack.mutate import bad_value, mutated, mutated_text, near_value
 from precision_time.hardware.calibration import TEXT_COLUMNS
@@ -28,6 +29,44 @@ BATCHES = ("1", "3", "16", "16777216", "0", "1.5", "nan", "16777217")
 OUTPUTS = ("out.svg", "out.html", "out.csv", "out.json", "out", "", ".", "/dev/null", "missing/out.svg", "job.yaml",
            "a\nb.svg", "$x^2$.svg", "out.svg/", "\u202eout.svg", "x" * 300 + ".svg")  # fmt: skip
 _DATA = Path(__file__).parents[2] / "data"
+
+
+def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
+    """A command line of plan, layouts or walltime, with one to three wrong values."""
+    command = source.choice(("plan", "plan", "plan", "layouts", "walltime"))
+    given = {"model": "resnet50", "steps": "1000", "batch-size": "32"}
+    if command == "plan":
+        entry = {"name": "ours", "gpu": "h100", "gpus": 16, "usd_per_gpu_hour": 2.5, "as_of": "2026-01-01"}
+        (folder / "ours.yaml").write_text(
+            json.dumps(mutated(source, entry, True) if source.random() < 0.5 else entry), encoding="utf-8"
+        )
+        text = mutated_text(source, samples.SKYPILOT) if source.random() < 0.5 else samples.SKYPILOT
+        (folder / "vms.csv").write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+        given |= {
+            "gpu": source.choice(("a100-40gb-sxm", "h100", "v100-16gb-sxm,l4")),
+            "gpus": source.choice(("8", "4,8", "8..16")),
+            "provider": source.choice(("aws", "any", "ours.yaml", "vms.csv", "gcp,ours.yaml")),
+            "precision": source.choice(("amp-fp16", "fp32,amp-fp16")),
+        }
+        others = {
+            "deadline": "36h", "budget": "300", "confidence": "0.8", "objective": "energy", "grid": "france",
+            "pue": "1.3", "layout": "auto", "global-batch-size": "256", "queue-s": "60", "workers": "1",
+            "plot": source.choice(("out.svg", "out.html", "ours.yaml")), "checkpoint-storage": "nvme-gen4",
+        }  # fmt: skip
+    elif command == "layouts":
+        given |= {"model": source.choice(("gpt2", "resnet50", "bert-base")), "gpus": source.choice(("1", "8", "12"))}
+        others = {"global-batch-size": "96", "top": "3", "workers": "1", "gpu": "h100", "precision": "bf16-master"}
+    else:
+        others = {"confidence": "0.9", "format": source.choice(("slurm", "kueue", "trainjob", "job")), "queue-s": "5"}
+    given |= {name: others[name] for name in source.sample(sorted(others), source.choice((1, 2, 3)))}
+    for _ in range(source.choice((0, 1, 1, 2))):
+        name = source.choice(sorted(given))
+        if name not in ("gpus", "workers"):
+            given[name] = as_argument(bad_value(source))
+    model = given.pop("model")
+    return tuple(
+        text.replace("\x00", "") for text in (command, model, *(f"--{name}={value}" for name, value in given.items()))
+    )
 
 
 def comparison(source: random.Random, folder: Path) -> tuple[str, ...]:
@@ -87,7 +126,15 @@ def wide_job(source: random.Random) -> Fields:
         },
         "run": {
             "epochs": 2, "dataset": "imagenet", "evaluation_samples": 50_000, "evaluation_every_epochs": 1,
-            "checkpoint_every_steps": 1000, "checkpoint_s": 20, "start_up_s": 60, "price": "any",
+            "start_up_s": 60, "price": "any", "compile_s": 30, "queue_s": 600, "restart_s": 300,
+            **source.choice((
+                {"checkpoint_every_steps": 1000, "checkpoint_s": 20}, {"checkpoint_every_s": 600, "checkpoint_s": 5},
+                {"checkpoint_storage": "nvme-gen4", "checkpoint_async": True, "checkpoint_every_s": 600},
+            )),
+            **source.choice((
+                {"gpu_hours_per_failure": 1e4}, {"failure_prior": "published"},
+                {"failures_seen": 3, "failures_gpu_hours": 1e5}, {},
+            )),
         },
         "model_config": {"layers": 4, "hidden": 256, "heads": 4, "head_dim": 64, "ffn": 512, "vocab": 1000},
         "node": "dgx-a100", "nodes": 2, "system": "dgx2h", "clip_norm": 1.0, "no_sync": False, "loss_scale": "static",
