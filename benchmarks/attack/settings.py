@@ -54,7 +54,7 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
             "plot": source.choice(("out.svg", "out.html", "ours.yaml")), "checkpoint-storage": "nvme-gen4",
         }  # fmt: skip
     elif command == "layouts":
-        given |= {"model": source.choice(("gpt2", "resnet50", "bert-base")), "gpus": source.choice(("1", "8", "12"))}
+        given |= {"model": source.choice(("gpt2", "resnet50")), "gpus": source.choice(("1", "8", "12"))}
         others = {"global-batch-size": "96", "top": "3", "workers": "1", "gpu": "h100", "precision": "bf16-master"}
     else:
         others = {"confidence": "0.9", "format": source.choice(("slurm", "kueue", "trainjob", "job")), "queue-s": "5"}

@@ -176,20 +176,26 @@ def _whole(spans: list[tuple[Estimate, int, int]], last: Estimate) -> Goodput:
 
     training = total(lambda e, start, n, q: n * float(getattr(_train(e), q)))
     facts, alone = last.goodput.basis
+    steps, stepping = last.steps, total(_stepping)
     # The loader's queue is filled at the start of every epoch, whatever the precision.
-    whole = total(_stepping).shifted(alone.whole.p50 - _stepping(last, 0, last.steps, "p50"))
+    filled = {q: getattr(alone.whole, q) - _stepping(last, 0, steps, q) for q in ("p10", "p50", "p90")}
+    whole = Interval(**{q: getattr(stepping, q) + seconds for q, seconds in filled.items()})
     cold = sum(
         min(start + n, e.steps_per_epoch or 0) - start for e, start, n in spans if start < (e.steps_per_epoch or 0)
     )
-    waits = last.loading.first_stall_s * cold if last.loading else 0.0
+    waits = alone.first_wait_s
+    if last.loading is not None:  # of its own steps, and of the queue's filling
+        waits += last.loading.first_stall_s * (cold - min(steps, last.steps_per_epoch or 0))
     floor_s = sum(e.floor_s * n for e, _, n in spans)
     return goodput(facts, Stepping(last.steps, last.steps_per_epoch, training, whole, waits, min(floor_s, whole.p10)))
 
 
 def _train(estimate: Estimate) -> Interval:
     """The step without its wait for data."""
-    stall_s = estimate.breakdown.get("loader_stall", 0.0)
-    return estimate.step.scaled(1.0 - stall_s / estimate.step.p50) if stall_s else estimate.step
+    if estimate.goodput is None or estimate.goodput.basis is None:
+        return estimate.step
+    stepping = estimate.goodput.basis[1]
+    return stepping.training.scaled(1.0 / stepping.steps)
 
 
 def _stepping(estimate: Estimate, start: int, steps: int, quantile: str) -> float:
