@@ -24,7 +24,9 @@ def case(framework: str, gpus: int, trust: str, measured_s: float) -> SimpleName
     facts = {"framework": framework, "gpus": gpus, "trust": trust, "measured_s": measured_s}
     model = f"{gpus} GPUs {measured_s}"
     job = Job("gpt2-xl", gpus=gpus, gpu="a100-80gb-sxm", batch_size=1)
-    row = SimpleNamespace(**facts, gpu="a100-80gb-sxm", precision="bf16", model=model, job=None)
+    row = SimpleNamespace(
+        **facts, source="a table line 3", gpu="a100-80gb-sxm", precision="bf16", model=model, job=None
+    )
     return SimpleNamespace(row=row, job=job)
 
 
@@ -56,7 +58,7 @@ def test_order_of_layouts_by_hand() -> None:
     for each, layout in zip(cases, ("dp", "fsdp", "tp=2"), strict=True):
         each.job = each.job.replace(layout=layout, batch_size=2 if layout == "tp=2" else 1)
     alone = case("megatron", 16, "A", 5.0)
-    runs = {"fitted": np.log([1.5, 1.0, 1.2, 5.0])}
+    runs = {"without factors": np.log([1.5, 1.0, 1.2, 5.0])}
     widenings = np.full(4, 0.08)
     judged = Judgement([*cases, alone], cases, np.zeros(0), runs, widenings, widenings, np.array(["whole"] * 4))
     everything, megatron = order(judged)

@@ -189,7 +189,7 @@ def test_the_nearest_goal_can_be_met() -> None:
         (JOB, Goal(), Space(providers=("aws",), gpu=("rtx-3090",)), PlanError, "no known price"),
         (JOB, Goal(), Space(gpu=("v100-16gb-sxm",), precision=("fp8",), gpus=(8,)), PlanError, "no fp8 peak"),
         (JOB.replace(batch_size=3), Goal(), Space(gpu=("l4",), gpus=(16,)), PlanError, "share the global batch"),
-        (JOB, Goal(), Space(gpu=("l4",), gpus=(1,), global_batch_size=2**20 + 1), PlanError, "fits or can be|share"),
+        (JOB, Goal(), Space(gpu=("l4",), gpus=(1,), global_batch_size=2**20 + 1), PlanError, "nothing fits with|share"),
     ],
 )  # fmt: skip
 def test_what_is_refused(job: Job, goal: Goal, space: Space, error: type[Exception], says: str) -> None:
@@ -453,3 +453,38 @@ def test_commands_that_are_refused(command: str, says: str, capsys: pytest.Captu
     assert printed.out == ""
     assert says in printed.err
     assert printed.err.count("\n") == 1
+
+
+def test_floors_leave_out_only_what_cannot_meet_the_goal() -> None:
+    """The floor of every candidate is below the P1 of its run, and with floors the plan is that without them."""
+    from precision_time.plan.floors import Work
+    from precision_time.plan.space import candidates
+
+    catalog = default_catalog()
+    for job, types in ((JOB, ("a100-40gb-sxm", "v100-16gb-sxm", "l4")), (LLAMA.replace(steps=100), ("h100-80gb-sxm",))):
+        work = Work.of(job, job.precision, global_batch_of(job))
+        assert work.flops
+        for gpu, gpus in itertools.product(types, (8, 16)):
+            placed = job.replace(gpu=gpu, gpus=gpus, layout="fsdp" if job is not JOB else "dp")
+            if job is JOB:
+                placed = placed.replace(batch_size=2048 // gpus)
+            found = predict(placed)
+            assert found.goodput is not None
+            assert 0 < work.seconds(catalog.gpu(gpu), gpus) < found.goodput.wall.quantiles[0]
+    space = Space(providers=("aws",), gpu=("a100-40gb-sxm", "l4", "t4"), gpus=(1, 2, 4, 8))
+    goal = Goal(deadline_hours=2.9)
+    pruned = candidates(JOB, space, goal)
+    assert pruned.pruned
+    assert any("even at the peak" in kind for kind, _ in pruned.refused)
+    assert len(pruned.jobs) < len(candidates(JOB, space, Goal()).jobs)
+    found = plan(JOB, goal, space)
+    everything = plan(JOB, Goal(), space)
+    meeting = [o for o in everything.options if o.assessed.fits * o.finish.probability(2.9 * 3600) >= 0.9]
+    assert len(found.others) == len(meeting)
+    assert found.chosen.to_dict()["job"] == min(meeting, key=lambda o: o.objective("cost")).to_dict()["job"]
+
+
+def test_a_schedule_is_not_planned() -> None:
+    scheduled = JOB.replace(schedule=[{"from_step": 0, "precision": "fp32"}, {"from_step": 9, "precision": "amp-fp16"}])
+    with pytest.raises(JobError, match="schedule"):
+        plan(scheduled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_time.fit.layouts import Judgement
+from precision_time.fit.layouts import HELD_OUT_BY_MODEL, Judgement
 from precision_time.job.job import Job
 from precision_time.measurements.row import Row
 from precision_time.report.errors import percent
@@ -23,23 +24,41 @@ GOALS = {"pairs": 0.92, "regret": 0.04}
 """Share of pairs in the right order, and mean regret of the chosen layout."""
 
 
+RUNS = ("without factors", HELD_OUT_BY_MODEL)
+_LINE = re.compile(r"[\s:#]*(?:line|L)?\s*\d+\s*$")
+
+
 def ladder_key(row: Row, job: Job) -> tuple[Any, ...]:
-    """Equal for rows of one job on equal GPUs and samples, whatever the layout, micro-batch and recomputation."""
+    """Equal for rows of one job on equal GPUs and samples, whatever the layout, micro-batch and recomputation.
+
+    Rows of one document alone make a ladder, since another has another release of the framework.
+    """
     layout = job.layout_spec
     samples = (job.batch_size or 0) * job.grad_accum * layout.dp
-    fixed = (row.framework, job.model, repr(dict(job.model_config)), repr(dict(job.input)), job.precision)
-    return (*fixed, job.gpu, job.gpus, samples)
+    fixed = (row.framework, _LINE.sub("", row.source), job.model, repr(dict(job.model_config)), repr(dict(job.input)))
+    return (*fixed, job.precision, job.execution, job.gpu, job.gpus, samples)
+
+
+def arrangement(job: Job) -> tuple[Any, ...]:
+    """What differs between the rungs of a ladder; rows with equal ones are repeats."""
+    return job.layout, job.batch_size, job.grad_accum, job.recompute, job.recompute_layers
 
 
 def order(judged: Judgement) -> list[dict[str, Any]]:
-    """By run (how rows were held out) and framework: pairs in the right order, and regret of the chosen layout."""
+    """By run (how rows were held out) and framework: pairs in the right order, and regret of the chosen layout.
+
+    Rows of trust A and B count; of repeats the first.
+    """
     ladders: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    rungs = [arrangement(case.job) for case in judged.cases]
     for place, case in enumerate(judged.cases):
-        ladders[ladder_key(case.row, case.job)].append(place)
+        known = ladders[ladder_key(case.row, case.job)]
+        if judged.trusted[place] and rungs[place] not in [rungs[each] for each in known]:
+            known.append(place)
     several = [places for places in ladders.values() if len(places) > 1]
     measured = np.exp(judged.measured)
     found = []
-    for run, logs in judged.runs.items():
+    for run, logs in ((run, judged.runs[run]) for run in RUNS if run in judged.runs):
         frameworks: Mapping[str, list[list[int]]] = defaultdict(list)
         for places in several:
             frameworks[judged.cases[places[0]].row.framework].append(places)

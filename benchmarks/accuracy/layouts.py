@@ -98,9 +98,10 @@ rows none tells how slow its host is.
 
 ## Order of layouts
 
-Rows of one job on equal GPUs and samples a step, in several layouts, micro-batches or recomputations (a ladder). Pairs
-whose measured steps are more than 5 % apart count (goal: 92 % in the right order). Regret: how much longer the layout
-with the least predicted step takes than the fastest measured one (goal: 4 % on average).
+Rows of one job on equal GPUs and samples a step, in several layouts, micro-batches or recomputations (a ladder), of one
+document and of trust A and B. Pairs whose measured steps are more than 5 % apart count (goal: 92 % in the right order).
+Regret: how much longer the layout with the least predicted step takes than the fastest measured one (goal: 4 % on
+average).
 
 {order}
 

@@ -25,6 +25,8 @@ from precision_time.plan.space import Candidates, Space, candidates, combination
 from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
 
+_SINGULAR = {"are": "is", "have": "has", "do": "does", "meet": "meets", "counts": "count"}
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -35,7 +37,8 @@ class Reason:
     nearest: str = ""
 
     def __str__(self) -> str:
-        return f"{self.count:,} {self.text}" + (f"; {self.nearest}" if self.nearest else "")
+        text = self.text if self.count != 1 else " ".join(_SINGULAR.get(word, word) for word in self.text.split(" "))
+        return f"{self.count:,} {text}" + (f"; {self.nearest}" if self.nearest else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +107,16 @@ def plan(
     _check_length(job)
     if goal.objective == "co2" and space.grid is None:
         raise JobError("objective co2 needs a grid; name a country, for example --grid france, or give grams per kWh")
-    found = candidates(job, space)
-    if not found.jobs:
-        raise PlanError(f"no candidate is left: {'; '.join(map(str, _grouped(found.refused)))}")
-    rows = assessed(found.jobs, _least_fit(goal), workers, progress)
-    grams = grid_of(space.grid).grams_per_kwh if space.grid is not None else None
-    options = [
-        option_of(rows[index], offer, goal, space.pue, grams)
-        for index, offer in combinations(found)
-        if rows[index].predicted
-    ]
+    found = candidates(job, space, goal)
+    rows, options = _judged(found, space, goal, workers, progress)
     meeting = [option for option in options if option.chance >= goal.confidence]
     reasons = (*_unfit(rows), *_missed(options, goal), *_grouped(found.refused))
     if not meeting:
+        if found.pruned:  # the nearest goals are those of all candidates
+            found = candidates(job, space, Goal())
+            rows, options = _judged(found, space, goal, workers, progress)
+        if not found.jobs:
+            raise PlanError(f"no candidate is left: {'; '.join(map(str, _grouped(found.refused)))}")
         raise _infeasible(goal, options, rows, reasons)
     ranked = sorted(meeting, key=lambda o: (o.objective(goal.objective), o.objective("time")))
     chosen = least(meeting, goal.objective)
@@ -135,8 +135,23 @@ def plan(
     )
 
 
+def _judged(
+    found: Candidates, space: Space, goal: Goal, workers: Workers, progress: Callable[[int, int], None] | None
+) -> tuple[list[Assessed], list[Option]]:
+    """All candidates assessed, and the options of those that are predicted."""
+    rows = assessed(found.jobs, _least_fit(goal), workers, progress)
+    grams = grid_of(space.grid).grams_per_kwh if space.grid is not None else None
+    return rows, [
+        option_of(rows[index], offer, goal, space.pue, grams)
+        for index, offer in combinations(found)
+        if rows[index].predicted
+    ]
+
+
 def _check_length(job: Job) -> None:
     run = job.run
+    if job.schedule:
+        raise JobError("precision is a schedule, but a plan compares single precisions; give precision one name")
     if run.epochs is None and run.steps is None and run.samples is None:
         raise JobError("a plan needs the length of the run: give epochs (with a dataset), steps or samples")
 
@@ -150,7 +165,7 @@ def _grouped(refused: Sequence[tuple[str, str]]) -> list[Reason]:
     kinds: Mapping[str, list[str]] = defaultdict(list)
     for kind, sentence in refused:
         kinds[kind].append(sentence)
-    return [Reason(len(sentences), f"GPU types and counts {kind}", sentences[0]) for kind, sentences in kinds.items()]
+    return [Reason(len(sentences), f"GPU counts {kind}", sentences[0]) for kind, sentences in kinds.items()]
 
 
 def _unfit(rows: Sequence[Assessed]) -> list[Reason]:
@@ -195,7 +210,10 @@ def _infeasible(
 ) -> PlanError:
     """One sentence: what binds, and the nearest goals that can be met."""
     if not options:
-        return PlanError(f"nothing fits or can be predicted among {len(rows):,} candidates: {reasons[0]}")
+        return PlanError(
+            f"nothing fits with {goal.confidence:.0%} or can be predicted among {len(rows):,} candidates: {reasons[0]}; "
+            "take layout auto, more or larger GPUs, recompute full, or a lower confidence"
+        )
     sure = goal.confidence
     affordable = [o for o in options if o.assessed.fits * o.in_budget >= sure]
     timely = [o for o in options if o.assessed.fits * o.in_time >= sure]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from precision_time.hardware.gpu import Gpu
 from precision_time.job.job import Job
 from precision_time.job.precision import parse_precision
 from precision_time.placement import catalog_of, cluster_of
+from precision_time.plan.floors import Work
+from precision_time.plan.goal import Goal
 from precision_time.plan.grid import grid_of
 from precision_time.plan.layouts import arranged, global_batch_of
 from precision_time.plan.offers import Offer, offers_of, placed_offers
@@ -95,10 +97,12 @@ class Candidates:
     refused: tuple[tuple[str, str], ...]
     """(kind of reason, sentence)."""
     global_batch: int
+    pruned: bool = False
+    """Whether floors left any out."""
 
 
-def candidates(job: Job, space: Space) -> Candidates:
-    """Every job of the space at the same global batch, with its offers.
+def candidates(job: Job, space: Space, goal: Goal) -> Candidates:
+    """Every job of the space at the same global batch, with its offers, but those whose floor is over the goal.
 
     Raises `CatalogError` for an unknown provider or GPU, and `JobError` for an unknown precision.
     """
@@ -107,7 +111,9 @@ def candidates(job: Job, space: Space) -> Candidates:
     batch = space.global_batch_size or global_batch_of(job)
     types = [catalog.gpu(name) for name in space.gpu or dict.fromkeys(offer.gpu for offer in offers)]
     precisions = [parse_precision(name).label for name in space.precision or (job.precision,)]
-    made = _Made([], [], [])
+    limited = goal.deadline_hours is not None or goal.budget_usd is not None
+    work = {name: Work.of(job, name, batch) for name in precisions} if limited else {}
+    made = _Made([], [], [], goal, work, [])
     for gpu in types:
         for precision in precisions:
             try:
@@ -117,7 +123,7 @@ def candidates(job: Job, space: Space) -> Candidates:
                 continue
             for count in space.gpus or USUAL_COUNTS:
                 _place(made, _Place(job, gpu, precision, count, batch), space, offers, catalog)
-    return Candidates(tuple(made.jobs), tuple(made.offers), tuple(made.refused), batch)
+    return Candidates(tuple(made.jobs), tuple(made.offers), tuple(made.refused), batch, any(made.pruned))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,20 @@ class _Made:
     jobs: list[Job]
     offers: list[tuple[Offer, ...]]
     refused: list[tuple[str, str]]
+    goal: Goal
+    work: Mapping[str, Work]
+    pruned: list[bool]
+
+    def over(self, place: _Place, offer: Offer) -> str:
+        """What the floor of a run on an offer's GPUs is over; "" where it is not over the goal."""
+        work = self.work.get(place.precision)
+        hours = work.seconds(place.gpu, place.count) / 3600.0 if work else 0.0
+        if self.goal.deadline_hours is not None and hours > self.goal.deadline_hours:
+            return "are too slow even at the peak of their GPUs"
+        usd = hours * offer.usd_per_hour(place.count)
+        if self.goal.budget_usd is not None and usd > self.goal.budget_usd:
+            return "are too expensive even at the peak of their GPUs"
+        return ""
 
 
 def _place(made: _Made, place: _Place, space: Space, offers: Sequence[Offer], catalog: Catalog) -> None:
@@ -148,6 +168,12 @@ def _place(made: _Made, place: _Place, space: Space, offers: Sequence[Offer], ca
     found = placed_offers(offers, place.gpu.name, place.count, cluster.gpus_per_node)
     if not found:
         made.refused.append(("are not offered, or have no known price", name))
+        return
+    over = {made.over(place, offer) for offer in found}
+    found = [offer for offer in found if not made.over(place, offer)]
+    made.pruned.append(over != {""})
+    if not found:
+        made.refused.append((min(over), f"{name} in {place.precision}"))
         return
     auto = space.layout == "auto"
     before = len(made.jobs)

@@ -82,9 +82,13 @@ def _front(plan: Plan) -> str:
     named = "time and cost" + (f" and {plan.goal.objective}" if plan.goal.objective in ("energy", "co2") else "")
     head = (
         f"{plan.tried:,} candidates at a global batch of {plan.global_batch:,}; {len(plan.others):,} options meet the "
-        f"goal, and none is better in {named} than these {len(plan.front)}:"
+        f"goal, and none is better in {named} than {_these(len(plan.front))}:"
     )
     return f"{textwrap.fill(head, WIDTH)}\n\n{Table(heads, lines, left=5).text()}"
+
+
+def _these(count: int) -> str:
+    return "this one" if count == 1 else f"these {count}"
 
 
 def _row(option: Option, plan: Plan) -> Sequence[str]:
