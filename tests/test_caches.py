@@ -33,6 +33,8 @@ UNBOUNDED = {
     "hardware.fields._si_types": "one entry for each class with fields",
     "estimate.levels.normal": "one entry for each axis",
     "estimate.levels.uniform": "one entry for each axis",
+    "plan.grid.grids": "a data file of the package",
+    "plan.spot.published_zones": "a data file of the package",
     "estimate.memory.memory_parameters": "a data file of the package",
     "estimate.run_parts.run_parts": "a data file of the package",
     "estimate.spread._fitted": "one entry for each data file of the package",

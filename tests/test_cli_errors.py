@@ -81,7 +81,8 @@ def test_the_flags_are_frozen() -> None:
     placed = ("--node", "--nodes", "--system", "--price", "--price-per-gpu-hour")
     assert sorted(flags_of(parser, "plan")) == sorted([
         *(f for f in JOB_FLAGS if f not in placed), *(f for f in ON_TOP if f != "--cluster"), *shared, "--allow-code",
-        "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--pue", "--grid",
+        "--plot", "--deadline", "--budget", "--confidence", "--objective", "--provider", "--spot", "--pue",
+        "--grid",
         "--global-batch-size",
     ])  # fmt: skip
     ranked = [f for f in JOB_FLAGS if f not in ("--layout", "--recompute-layers")]

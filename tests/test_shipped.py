@@ -31,7 +31,8 @@ def test_the_digests_are_current_and_complete() -> None:
     assert dict(shipped._digests()) == shipped.current_digests(), fix
     assert len(shipped._digests()) > 130
     assert set(shipped.shipped_names("hardware/data")) == {
-        f"hardware/data/{name}" for name in ("fabrics.yaml", "gpus.csv", "nodes.yaml", "prices.yaml", "storages.yaml")
+        f"hardware/data/{name}"
+        for name in ("fabrics.yaml", "gpus.csv", "grid.yaml", "nodes.yaml", "prices.yaml", "storages.yaml")
     }
 
 

@@ -17,7 +17,7 @@ _FILE_OF = frozenset({"calibrate"})
 """Commands whose --output is a file; of the others it is a folder."""
 _INPUTS = (
     "source", "jobs", "table", "device", "imported", "cluster", "model", "anchor", "anchors", "data", "storage",
-    "measured", "trained", "tables", "real_runs", "provider",
+    "measured", "trained", "tables", "real_runs", "provider", "spot",
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def space_of(options: Namespace) -> Space:
         "precision": _joined(options.precision),
         "layout": "auto" if options.layout == "auto" else None,
         "global_batch_size": options.global_batch_size,
+        "spot": options.spot,
         "pue": options.pue,
         "grid": options.grid,
     }

@@ -1,8 +1,8 @@
 """Fitting: tables of measurements become the parameters that `timing/` and `anchors/` read.
 
 takes     the tables of `data/` and folders of `precision-time measure`
-gives     `timing/data/*.json`, `estimate/data/*.json`, `anchors/data/published.json`, each with the checksum of
-          what it was fitted to
+gives     `timing/data/*.json`, `estimate/data/*.json`, `plan/data/spot.json`, `anchors/data/published.json`, each
+          with the checksum of what it was fitted to
 knows not how a prediction is printed or served
 
 | stage | module | fits |
@@ -16,6 +16,7 @@ knows not how a prediction is printed or served
 | layouts | `layouts`, `cases` | factors of sharded, pipelined and tensor-parallel steps |
 | brackets | `brackets` | nothing: traces published memory brackets, as `traced` does steps |
 | run_parts | `run_parts` | start-up and evaluations of whole runs |
+| spot | `spot` | spells with and without a spot instance |
 | memory | `memory` | bytes that a process holds beside tensors; interval width of memory |
 """
 
@@ -47,6 +48,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
         "layouts": Stage("published/measurements_llm.csv", judges=True),
         "brackets": Stage("published/memory_brackets.csv", usual=False),
         "run_parts": Stage("published/run_parts.csv", judges=True),
+        "spot": Stage("published/spot_traces.csv"),
         "memory": Stage("traced/brackets.parquet", judges=True),
     }
 )

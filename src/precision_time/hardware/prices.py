@@ -40,6 +40,8 @@ class Price:
     as_of: str
     trust: str
     source: str
+    spot_usd_per_hour: float | None = None
+    """On the spot market, where it is known."""
 
     @property
     def usd_per_gpu_hour(self) -> float:

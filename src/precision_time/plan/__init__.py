@@ -12,6 +12,8 @@ knows not how a candidate is predicted (`prediction`), nor how an answer is prin
 | which candidates are there? | `space` |
 | does a candidate fit, how long does it run? | `assess` |
 | which options meet the goal? | `options`, `plan` |
+| what can never meet it? | `floors` |
+| how long and how dear is a run on spot? | `spot`, `spot_options` |
 | what should be measured first? | `worth` |
 | how long may the scheduler let it run? | `walltime` |
 """

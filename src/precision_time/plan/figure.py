@@ -94,7 +94,7 @@ def _best(options: Sequence[Option]) -> list[Option]:
     kept: dict[tuple[object, ...], Option] = {}
     for option in sorted(options, key=lambda o: o.objective("time")):
         job = option.assessed.job
-        kept.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider), option)
+        kept.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, option.spot is None), option)
     return list(kept.values())
 
 

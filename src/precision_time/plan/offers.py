@@ -155,9 +155,8 @@ def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog)
         )
     instance = cells.get("instancetype", "").strip() or f"{count} x {name}"
     region = cells.get("region", "").strip() or "an unknown region"
-    found = Price(
-        instance, path.stem, gpu, count, usd, region, "the file's day", "given", f"SkyPilot catalog {path.name}"
-    )
+    source, spot = f"SkyPilot catalog {path.name}", _usd(cells.get("spotprice", "").strip())
+    found = Price(instance, path.stem, gpu, count, usd, region, "an unknown day", "given", source, spot)
     return Offer(path.stem, gpu, found)
 
 

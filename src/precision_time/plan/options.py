@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,15 @@ from precision_time.plan.goal import Goal
 from precision_time.plan.offers import Offer
 
 JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class SpotShare:
+    """Of a run on spot instances: hours on spot and on demand, and the dollars saved against on demand, on average."""
+
+    spot_hours: float
+    demand_hours: float
+    saved_usd: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,15 +44,13 @@ class Option:
     in_budget: float
     energy_kwh: Interval | None
     co2_kg: Interval | None
-
-    @property
-    def cost(self) -> Distribution:
-        """US dollars."""
-        return self.wall.scaled(self.usd_per_hour / 3600.0)
+    cost: Distribution
+    """US dollars."""
+    spot: SpotShare | None = None
 
     @property
     def rented(self) -> str:
-        return self.offer.text(self.assessed.job.gpus)
+        return self.offer.text(self.assessed.job.gpus) + (" on spot" if self.spot else "")
 
     def objective(self, name: str) -> float:
         """What is to be least, in the median; infinite where it is not known."""
@@ -75,6 +83,7 @@ class Option:
             "in_time": self.in_time,
             "in_budget": self.in_budget,
             "chance": self.chance,
+            "spot": dataclasses.asdict(self.spot) if self.spot else None,
             "peak_bytes": self.assessed.peak_bytes,
             "job": job.to_dict(),
         }
@@ -103,7 +112,8 @@ def option_of(assessed: Assessed, offer: Offer, goal: Goal, pue: float, grams_pe
         both = wall.probability(min(limits))
     energy = assessed.energy_j.scaled(pue / JOULES_PER_KWH) if assessed.energy_j else None
     co2 = energy.scaled(grams_per_kwh / 1000.0) if energy and grams_per_kwh is not None else None
-    return Option(assessed, offer, finish, wall, usd, assessed.fits * both, in_time, in_budget, energy, co2)
+    cost = wall.scaled(usd / 3600.0)
+    return Option(assessed, offer, finish, wall, usd, assessed.fits * both, in_time, in_budget, energy, co2, cost)
 
 
 def front(options: Iterable[Option], objective: str = "cost") -> tuple[Option, ...]:

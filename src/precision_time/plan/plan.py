@@ -22,6 +22,8 @@ from precision_time.plan.grid import grid_of
 from precision_time.plan.options import Option, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
+from precision_time.plan.spot import PUBLISHED
+from precision_time.plan.spot_options import spot_options
 from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
 
@@ -130,7 +132,7 @@ def plan(
         reasons=reasons,
         global_batch=found.global_batch,
         tried=len(rows),
-        basis=_basis(chosen, found),
+        basis=_basis(chosen, space),
         options=tuple(options),
     )
 
@@ -141,11 +143,14 @@ def _judged(
     """All candidates assessed, and the options of those that are predicted."""
     rows = assessed(found.jobs, _least_fit(goal), workers, progress)
     grams = grid_of(space.grid).grams_per_kwh if space.grid is not None else None
-    return rows, [
+    options = [
         option_of(rows[index], offer, goal, space.pue, grams)
         for index, offer in combinations(found)
         if rows[index].predicted
     ]
+    if space.spot is not None:
+        options += spot_options(options, space.spot, goal)
+    return rows, options
 
 
 def _check_length(job: Job) -> None:
@@ -211,8 +216,8 @@ def _infeasible(
     """One sentence: what binds, and the nearest goals that can be met."""
     if not options:
         return PlanError(
-            f"nothing fits with {goal.confidence:.0%} or can be predicted among {len(rows):,} candidates: {reasons[0]}; "
-            "take layout auto, more or larger GPUs, recompute full, or a lower confidence"
+            f"nothing fits with {goal.confidence:.0%} or can be predicted among {len(rows):,} candidates: "
+            f"{reasons[0]}; take layout auto, more or larger GPUs, recompute full, or a lower confidence"
         )
     sure = goal.confidence
     affordable = [o for o in options if o.assessed.fits * o.in_budget >= sure]
@@ -248,7 +253,7 @@ def _named(option: Option) -> str:
     return f"{job.gpus} x {job.gpu}, {job.precision}"
 
 
-def _basis(chosen: Option, found: Candidates) -> tuple[str, ...]:
+def _basis(chosen: Option, space: Space) -> tuple[str, ...]:
     """What the choice rests on."""
     row = chosen.assessed
     sources = sorted((row.sources or {}).items(), key=lambda pair: -pair[1])
@@ -257,7 +262,11 @@ def _basis(chosen: Option, found: Candidates) -> tuple[str, ...]:
     if row.rests_on:
         lines.append(f"corrected by measured jobs, the nearest {', '.join(row.rests_on[:2])}")
     price = chosen.offer.price
-    if price is not None:
+    if chosen.spot is not None and price is not None:
+        lines.append(f"price: {price.provider} {price.region}, on the spot market and on demand, {price.trust}")
+        known = "seven traces of single instances in 2023" if space.spot == PUBLISHED else f"{space.spot}"
+        lines.append(f"spells with and without a spot instance: as in {known}")
+    elif price is not None:
         lines.append(f"price: {price.provider} {price.region}, on demand, list price of {price.as_of}, {price.trust}")
     else:
         lines.append(f"GPUs of {chosen.offer.provider} have no price, so they cost nothing here")

@@ -12,6 +12,7 @@ from precision_time.field_types import (
     BATCH,
     GPUS,
     MOST_GPUS,
+    TEXT,
     apply_checks,
     choice,
     number,
@@ -81,6 +82,7 @@ class Space:
     precision: tuple[str, ...] | None = option(None, optional(WORDS), "precisions (default: the job's)")
     layout: str = option("own", choice(LAYOUTS), "own: the job's layout; auto: all valid ones")
     global_batch_size: int | None = option(None, optional(BATCH), "samples of a step (default: the job's)")
+    spot: str | None = option(None, optional(TEXT), "spot instances, as the published traces or a trace file have them")
     pue: float = option(1.0, number(1.0, 5.0), "power usage effectiveness: of the building over the GPUs")
     grid: str | None = option(None, optional(structured("text", lambda field, value: grid_of(value).name)), "country")
 

@@ -49,6 +49,12 @@ def _chosen(plan: Plan) -> str:
         f"  done in        {_range(option.finish.interval)}",
         f"  cost           ${cost.p50:,.2f} (${cost.p10:,.2f} to ${cost.p90:,.2f})",
     ]
+    if option.spot:
+        spot = option.spot
+        lines.append(
+            f"  spot           {spot.spot_hours:,.1f} h on spot and {spot.demand_hours:,.1f} h on demand on average, "
+            f"${spot.saved_usd:,.2f} less than on demand alone"
+        )
     if option.energy_kwh:
         energy = option.energy_kwh
         lines.append(f"  energy         {energy.p50:,.1f} kWh ({energy.p10:,.1f} to {energy.p90:,.1f})")
@@ -98,7 +104,8 @@ def _row(option: Option, plan: Plan) -> Sequence[str]:
         f"{job.gpus} x {job.gpu}",
         job.precision,
         option.assessed.label,
-        option.offer.price.instance if option.offer.price else option.offer.provider,
+        (option.offer.price.instance if option.offer.price else option.offer.provider)
+        + (" spot" if option.spot else ""),
         human_seconds(finish.p50),
         human_seconds(finish.p90),
         f"${cost.p50:,.2f}",

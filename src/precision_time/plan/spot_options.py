@@ -1,0 +1,86 @@
+"""Options on spot instances, from the options on demand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import numpy as np
+
+from precision_time.errors import JobError
+from precision_time.estimate.levels import Distribution
+from precision_time.plan.goal import Goal
+from precision_time.plan.options import Option, SpotShare
+from precision_time.plan.spot import played, work_levels, zones_of
+
+
+def spot_options(options: Sequence[Option], name: str, goal: Goal) -> Iterator[Option]:
+    """Each GPU type, count, precision and offer with a spot price, in the layout and micro-batch that is done first.
+
+    `name`: "published", or a trace file. A slower layout at equal prices is neither cheaper nor sooner done, so it is
+    not played. Raises `JobError` for a job without checkpoints, whose work every interruption would undo.
+    """
+    best: dict[tuple[object, ...], Option] = {}
+    for option in sorted(options, key=lambda o: o.objective("time")):
+        job, price = option.assessed.job, option.offer.price
+        if price is not None and price.spot_usd_per_hour is not None:
+            best.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, price.instance), option)
+    for option in best.values():
+        made = _on_spot(option, name, goal)
+        if made is not None:
+            yield made
+
+
+def _on_spot(option: Option, name: str, goal: Goal) -> Option | None:
+    """The option on spot; None where no trace is of so many instances."""
+    job, price = option.assessed.job, option.offer.price
+    if price is None or price.spot_usd_per_hour is None:
+        return None
+    count = ceil(job.gpus / price.gpus)
+    zones = zones_of(name, count)
+    if not zones:
+        return None
+    queue_h = (option.finish.quantiles[0] - option.wall.quantiles[0]) / 3600.0
+    deadline_h = None if goal.deadline_hours is None else goal.deadline_hours - queue_h
+    start_h = _start_hours(option)
+    runs = played(work_levels(option.wall), zones, deadline_h, start_h, _checkpoint_hours(option))
+    spot_usd, demand_usd = count * price.spot_usd_per_hour, option.usd_per_hour
+    usd = runs.usd(spot_usd, demand_usd)
+    in_time = np.ones(len(usd), dtype=np.bool_) if deadline_h is None else runs.finish_h <= deadline_h
+    in_budget = np.ones(len(usd), dtype=np.bool_) if goal.budget_usd is None else usd <= goal.budget_usd
+    wall = Distribution.of((runs.spot_h + runs.demand_h) * 3600.0)
+    longer = wall.interval.p50 / option.wall.interval.p50  # starts and lost work draw power too
+    return dataclasses.replace(
+        option,
+        finish=Distribution.of((runs.finish_h + queue_h) * 3600.0),
+        wall=wall,
+        cost=Distribution.of(usd),
+        chance=option.assessed.fits * float((in_time & in_budget).mean()),
+        in_time=float(in_time.mean()),
+        in_budget=float(in_budget.mean()),
+        energy_kwh=option.energy_kwh.scaled(longer) if option.energy_kwh else None,
+        co2_kg=option.co2_kg.scaled(longer) if option.co2_kg else None,
+        spot=SpotShare(
+            float(runs.spot_h.mean()), float(runs.demand_h.mean()), float(option.cost.interval.p50 - usd.mean())
+        ),
+    )
+
+
+def _start_hours(option: Option) -> float:
+    """Of a start after an interruption: as the job gives it, or as its first start."""
+    run, parts = option.assessed.job.run, option.assessed.parts or {}
+    return (run.restart_s if run.restart_s is not None else parts.get("start_up", 0.0)) / 3600.0
+
+
+def _checkpoint_hours(option: Option) -> float:
+    """Between checkpoints."""
+    run, step = option.assessed.job.run, option.assessed.step
+    if run.checkpoint_every_s is not None:
+        return run.checkpoint_every_s / 3600.0
+    if run.checkpoint_every_steps is not None and step is not None:
+        return run.checkpoint_every_steps * step.p50 / 3600.0
+    raise JobError(
+        "a run on spot loses what no checkpoint holds when its instance is taken; give checkpoint_every_s, and "
+        "checkpoint_storage for the time that one takes"
+    )
