@@ -16,7 +16,7 @@ import numpy as np
 from precision_time.estimate.checkpoints import Checkpoint
 from precision_time.estimate.failures import FailureRate, Interruptions, best_interval, lost_share
 from precision_time.estimate.interval import Interval
-from precision_time.estimate.levels import COUNT, Distribution, Floats, interval_of, of_interval
+from precision_time.estimate.levels import COUNT, Distribution, Floats, interval_of, median, of_interval
 from precision_time.estimate.run_parts import Evaluation, StartUp
 from precision_time.units import human_bytes, human_seconds
 
@@ -125,35 +125,50 @@ class Goodput:
 
 def goodput(facts: RunFacts, stepping: Stepping) -> Goodput:
     """The parts of a run of these steps."""
-    whole = np.maximum(of_interval(stepping.whole, _STEPS), min(stepping.floor_s, stepping.whole.p50))
-    training = np.minimum(of_interval(stepping.training, _STEPS), whole)
-    waits = whole - training
-    first = waits * min(stepping.first_wait_s / max(stepping.whole.p50 - stepping.training.p50, 1e-300), 1.0)
-    skipped = training / (GROWTH_INTERVAL + 1) if facts.scales_loss else np.zeros(COUNT)
-    evaluation = _evaluation(facts, stepping)
     start_up, start_note = _start_up(facts)
-    values: dict[str, Floats] = {
-        "start_up": start_up,
-        "compile": np.full(COUNT, facts.run.compile_s or 0.0),
-        "first_epoch": first,
-        "training": training - skipped,
-        "skipped_steps": skipped,
-        "data": waits - first,
-        "evaluation": evaluation,
-    }
-    lost, lost_notes = _lost(facts, stepping, whole + evaluation, float(np.median(start_up)))
-    beside = [start_up, values["compile"], evaluation, *lost.values()]
-    if all(part.min() == part.max() for part in beside):  # exact where nothing but the steps varies
+    evaluation = _evaluation(facts, stepping)
+    whole = np.maximum(of_interval(stepping.whole, _STEPS), min(stepping.floor_s, stepping.whole.p50))
+    evaluating = of_interval(evaluation, _EVALUATION)
+    lost, lost_notes = _lost(facts, stepping, whole + evaluating, start_up.p50)
+    compile_s = facts.run.compile_s or 0.0
+    fixed = [part for part in (start_up, evaluation) if part.p10 == part.p90]
+    if len(fixed) == 2 and all(part.min() == part.max() for part in lost.values()):
+        # Exact where nothing but the steps varies.
         wall = Distribution.of_interval(stepping.whole, min(stepping.floor_s, stepping.whole.p10))
-        wall = wall.later(sum(float(part[0]) for part in beside))
+        beside_s = sum(part.p50 for part in fixed) + sum(float(part[0]) for part in lost.values())
+        wall = wall.later(beside_s + compile_s)
     else:
-        wall = Distribution.of(np.sum([whole, *beside], axis=0))
-    values |= lost
-    parts = _adding_up({n: interval_of(v) for n, v in values.items() if v.any() or n == "training"}, wall.interval.p50)
+        beside = [of_interval(start_up, _START), evaluating, *lost.values()]
+        wall = Distribution.of(sum(beside, whole)).later(compile_s)
+    parts = {
+        "start_up": start_up,
+        "compile": Interval(compile_s, compile_s, compile_s),
+        **_steps(facts, stepping),
+        "evaluation": evaluation,
+        **{name: interval_of(values) for name, values in lost.items()},
+    }
+    shown = {n: p for n, p in parts.items() if p.p90 > 0.0 or n == "training" or n in lost}
+    parts = _adding_up(shown, wall.interval.p50)
     if facts.run.queue_s:
         parts = {"queue": Interval(*(facts.run.queue_s,) * 3), **parts}
     notes = (*start_note, *_settings(facts), *lost_notes)
     return Goodput(parts, wall, parts["training"].p50 / wall.interval.p50, notes, (facts, stepping))
+
+
+def _steps(facts: RunFacts, stepping: Stepping) -> dict[str, Interval]:
+    """Training, steps that are skipped, and waits for data."""
+    whole, training = stepping.whole, stepping.training
+    training = Interval(*(min(getattr(training, q), getattr(whole, q)) for q in ("p10", "p50", "p90")))
+    low, middle, high = (getattr(whole, q) - getattr(training, q) for q in ("p10", "p50", "p90"))
+    waits = Interval(min(low, middle), middle, max(high, middle))
+    first = min(stepping.first_wait_s / middle, 1.0) if middle > 0.0 else 1.0
+    skipped = 1.0 / (GROWTH_INTERVAL + 1) if facts.scales_loss else 0.0
+    return {
+        "first_epoch": waits.scaled(first),
+        "training": training.scaled(1.0 - skipped),
+        "skipped_steps": training.scaled(skipped),
+        "data": waits.scaled(1.0 - first),
+    }
 
 
 def _adding_up(parts: Mapping[str, Interval], total: float) -> dict[str, Interval]:
@@ -167,31 +182,30 @@ def _adding_up(parts: Mapping[str, Interval], total: float) -> dict[str, Interva
     return {n: Interval(min(p.p10, moved[n]), moved[n], max(p.p90, moved[n])) for n, p in parts.items()}
 
 
-def _start_up(facts: RunFacts) -> tuple[Floats, tuple[str, ...]]:
+def _start_up(facts: RunFacts) -> tuple[Interval, tuple[str, ...]]:
     if facts.run.start_up_s is not None:
-        return np.full(COUNT, facts.run.start_up_s), ()
+        return Interval(*(facts.run.start_up_s,) * 3), ()
     usual = facts.start_up.interval(facts.model, facts.nodes)
     note = (
         f"start-up as in {facts.start_up.runs} runs of MLPerf: {human_seconds(usual.p10)} to "
         f"{human_seconds(usual.p90)} (start_up_s says otherwise)"
     )
-    return of_interval(usual, _START), (note,)
+    return usual, (note,)
 
 
-def _evaluation(facts: RunFacts, stepping: Stepping) -> Floats:
+def _evaluation(facts: RunFacts, stepping: Stepping) -> Interval:
+    """Of all evaluations."""
     run = facts.run
+    count = 0.0
     if run.evaluation_every_steps:
         count = float(stepping.steps // run.evaluation_every_steps)
     elif run.evaluation_every_epochs and stepping.per_epoch:
         count = stepping.steps / stepping.per_epoch / run.evaluation_every_epochs
-    else:
-        return np.zeros(COUNT)
     if run.evaluation_s is not None:
-        return np.full(COUNT, count * run.evaluation_s)
+        return Interval(*(count * run.evaluation_s,) * 3)
     if facts.evaluation_forward_s is None or run.evaluation_samples is None:
-        return np.zeros(COUNT)
-    one = facts.evaluation.interval(facts.evaluation_forward_s, run.evaluation_samples)
-    return of_interval(one.scaled(count), _EVALUATION) if count else np.zeros(COUNT)
+        return Interval(0.0, 0.0, 0.0)
+    return facts.evaluation.interval(facts.evaluation_forward_s, run.evaluation_samples).scaled(count)
 
 
 def failure_rate(run: Run) -> FailureRate | None:
@@ -212,7 +226,7 @@ def _lost(
     restart_s = run.restart_s if run.restart_s is not None else start_up_s
     between_s = rate.hours_between(facts.gpus, _RATE) * 3600.0 if rate else None
     stops_s = checkpoint.stops_s
-    tau, notes = _interval(facts, step_s, None if between_s is None else float(np.median(between_s)))
+    tau, notes = _interval(facts, step_s, None if between_s is None else median(between_s))
     values: dict[str, Floats] = {}
     if tau is not None and run.checkpoint_s is None and checkpoint.storage is None:
         size = human_bytes(checkpoint.nbytes)
@@ -224,10 +238,10 @@ def _lost(
         if run.checkpoint_every_steps:
             values["checkpoints"] = np.full(COUNT, stepping.steps // run.checkpoint_every_steps * stops_s)
     if rate is None or between_s is None:
-        return values, (*notes, *_unknown(facts, float(np.median(work_s)), tau, stops_s))
+        return values, (*notes, *_unknown(facts, median(work_s), tau, stops_s))
     lost = Interruptions.of(work_s, tau, stops_s, restart_s, between_s)
     values |= {"lost_work": lost.lost_work_s, "restarts": lost.restarts_s}
-    every = human_seconds(float(np.median(between_s)))
+    every = human_seconds(median(between_s))
     note = f"failures: {rate.source}; {facts.gpus:,} GPUs are interrupted every {every}"
     return values, (*notes, f"{note}, {lost.mean_failures:.3g} times in this run on average")
 

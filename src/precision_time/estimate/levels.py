@@ -26,6 +26,7 @@ AXES = 8
 """Most quantities that vary independently."""
 LEVELS = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.99)
 """Quantiles that a `Distribution` keeps."""
+_LEVELS, _TENTHS, _HALF = np.array(LEVELS), np.array([0.1, 0.5, 0.9]), np.array([0.5])
 _NORMAL = NormalDist()
 _SCORES = [_NORMAL.inv_cdf(level) for level in LEVELS]
 
@@ -62,9 +63,21 @@ def of_interval(interval: Interval, axis: int) -> Floats:
     return values
 
 
+def quantiles(values: Floats, probabilities: Floats) -> list[float]:
+    """Quantiles of equally probable values, as `numpy.quantile` has them but in a fifth of its time."""
+    ordered = np.sort(values)
+    at: list[float] = np.interp(probabilities * (len(ordered) - 1), np.arange(len(ordered)), ordered).tolist()
+    return at
+
+
+def median(values: Floats) -> float:
+    """The middle of equally probable values."""
+    return quantiles(values, _HALF)[0]
+
+
 def interval_of(values: Floats) -> Interval:
     """P10, P50 and P90 of equally probable values."""
-    return Interval(*(float(v) for v in np.quantile(values, (0.1, 0.5, 0.9))))
+    return Interval(*quantiles(values, _TENTHS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Floats) -> Distribution:
-        return cls(tuple(float(v) for v in np.quantile(values, LEVELS)))
+        return cls(tuple(quantiles(values, _LEVELS)))
 
     @classmethod
     def of_interval(cls, interval: Interval, least: float = 0.0) -> Distribution:
