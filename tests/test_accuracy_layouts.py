@@ -79,3 +79,10 @@ def test_goals_are_met_held_out_by_model() -> None:
     judged = [group for group in ERRORS["groups"] if group["goal"] is not None and group["trust"] == "A, B"]
     assert len(judged) == 4
     assert not {g["title"] for g in judged if g["runs"][HELD_OUT_BY_MODEL]["mape"] > g["goal"]}
+
+
+def test_the_order_of_layouts_meets_its_goals() -> None:
+    (found,) = [o for o in ERRORS["order"] if o["run"] == HELD_OUT_BY_MODEL and o["framework"] == "all"]
+    assert found["pairs"] > 150
+    assert found["right"] >= 0.92
+    assert found["regret"] <= 0.04

@@ -20,8 +20,6 @@ from precision_time.report.table import Table
 
 APART = 1.05
 """Ratio of two measured steps from which their order counts."""
-GOALS = {"pairs": 0.92, "regret": 0.04}
-"""Share of pairs in the right order, and mean regret of the chosen layout."""
 
 
 RUNS = ("without factors", HELD_OUT_BY_MODEL)
