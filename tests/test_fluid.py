@@ -360,3 +360,16 @@ def test_a_loss_or_unequal_jobs_make_a_stagger_pay() -> None:
     assert gain([equal[0], replace(equal[1], hot_s=0.0009)], 2.0) > 0.02
     shallow = [replace(job, hot_s=0.001, overlap=0.0, epochs=1) for job in equal]
     assert gain([shallow[0], replace(shallow[1], epochs=2)], 2.0) > 0.02
+
+
+def test_a_larger_cache_that_only_fills_up_never_takes_longer() -> None:
+    """Also just below all samples, where fewer blocks than chosen once fitted: 999 of 1,000 took 8 % longer than 990."""
+    a = JobRates("a", 1000, 0.5, 0.00390625, 0.0)
+    b = JobRates("b", 1000, 2.0, 0.001953125, 0.00390625)
+    ordered = Slowdowns(hot=((1.0, 1.0), (1.0, 1.0)), storage=((1.0, 1.0), (1.0, 1.0)), same_order=True)
+    spans = [
+        makespan([a, b], ordered, [0.0, 0.0], SharedCache(size, "no-eviction"))
+        for size in (0.001, 100, 500, 900, 990, 999, 999.99, 999.999, 1000)
+    ]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[-1] == pytest.approx(5.859375)

@@ -30,6 +30,8 @@ BLOCKS, FEWEST, MOST = 3000, 32, 64
 and in the size of the cache: with 64, 1.6 % of an epoch."""
 EDGE, LEVELS = 2.0, 16
 """Blocks over which an LRU cache turns from hits to misses, and in how many steps."""
+NEARLY = 0.002
+"""Share of an epoch by which blocks that just fit may exceed a cache that only fills up: their number is chosen so."""
 TIED = 1e-9
 """Share of a block within which two jobs are at the same sample."""
 
@@ -121,7 +123,7 @@ class _Blocks:
         self._clock += 1.0
         if not self.evicts:
             more = self.weight[column] * share * (self.entered[lanes, column] == 0)
-            room = self._occupied[lanes] + more <= self.capacity * (1 + 1e-9)
+            room = self._occupied[lanes] + more <= self.capacity + NEARLY * self._total
             self._occupied[lanes] += np.where(room, more, 0.0)
             lanes, column, unread = lanes[room], column[room], unread[room]
         if self.capacity > 0:
@@ -313,7 +315,7 @@ def _division(filling: float, cache: SharedCache, epochs: float) -> int:
     if filling == 1 or cache.policy == "lru":
         return int(np.clip(BLOCKS / epochs, FEWEST, MOST))
     fewest = 4 if cache.coalesces else FEWEST
-    return next((n for n in range(fewest, 4 * MOST) if abs(n * filling - round(n * filling)) < 0.002 * n), MOST)
+    return next((n for n in range(fewest, 4 * MOST) if abs(n * filling - round(n * filling)) < NEARLY * n), MOST)
 
 
 def _groups(parts: Parts) -> Leaders:
