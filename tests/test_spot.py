@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.spot import CHECKPOINT_H, START_H, replayed
+from benchmarks.spot import CHECKPOINT_H, NEW, OWN, RESULTS, START_H, page, replayed
 from precision_time.errors import DataError, JobError, PlanError
 from precision_time.fit.spot import Trace
 from precision_time.job import Job
@@ -153,3 +153,11 @@ def test_what_spot_cannot_do(prices: str, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=says):
             zones_of(str(trace), 1)
     assert zones_of("published", 2) == ()
+
+
+def test_the_page_agrees_with_the_data_and_deadlines_hold() -> None:
+    content = json.loads((RESULTS / "spot.json").read_text(encoding="utf-8"))
+    assert page(content) == (RESULTS / "spot.md").read_text(encoding="utf-8"), "stale: python -m benchmarks.spot"
+    for name in (NEW, OWN):
+        assert content[name]["met"] == 1.0
+        assert 0.75 < content[name]["covered"] < 0.95
