@@ -363,7 +363,7 @@ def test_a_loss_or_unequal_jobs_make_a_stagger_pay() -> None:
 
 
 def test_a_larger_cache_that_only_fills_up_never_takes_longer() -> None:
-    """Also just below all samples, where fewer blocks than chosen once fitted: 999 of 1,000 took 8 % longer than 990."""
+    """Also just below all samples: a cache of 999 of 1,000 once took 8 % longer than one of 990."""
     a = JobRates("a", 1000, 0.5, 0.00390625, 0.0)
     b = JobRates("b", 1000, 2.0, 0.001953125, 0.00390625)
     ordered = Slowdowns(hot=((1.0, 1.0), (1.0, 1.0)), storage=((1.0, 1.0), (1.0, 1.0)), same_order=True)

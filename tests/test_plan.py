@@ -247,6 +247,7 @@ def test_a_skypilot_catalog(tmp_path: Path) -> None:
         "p4d.24xlarge,A100,8.0,96,1152,32.77,12.1,us-east-1,\n"
         "p4d.24xlarge,A100,8.0,96,1152,30.50,12.1,us-west-2,\n"
         "g9.huge,Unheard,1,4,16,0.1,,us-east-1,\n"
+        "NV6ads,A100,0.167,6,55,0.45,,eastus,\n"
         "m5.large,,,2,8,0.096,0.03,us-east-1,\n"
         "p5.48xlarge,H100,8,192,2048,,20.0,us-east-1,\n",
         encoding="utf-8",

@@ -128,7 +128,10 @@ def test_a_plan_with_spot(prices: str, tmp_path: Path) -> None:
     assert demand.chosen.cost.interval.p50 - expected == pytest.approx(chosen.spot.saved_usd)
     # two instances at once: no published trace, but one of one's own
     both = Space(providers=(prices,), gpus=(16,), spot="published")
-    assert all(o.spot is None for o in plan(JOB, goal, both).options)
+    alone = plan(JOB, goal, both)
+    assert all(o.spot is None for o in alone.options)
+    assert "of several instances, for which no trace of spot is published" in str(alone)
+    assert "options have no known spot price" in str(spot)
     trace = tmp_path / "trace.json"
     data = [3] * 40 + [1] * 10 + [2] * 50 + [0] * 5 + [2] * 30 + [1] * 8 + [4] * 10
     trace.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": data}), encoding="utf-8")

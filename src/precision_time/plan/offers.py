@@ -138,7 +138,7 @@ def _skypilot(path: Path, catalog: Catalog) -> list[Offer]:
 
 
 def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog) -> Offer | None:
-    """The offer of a row; None where it has no known GPU or no on-demand price."""
+    """The offer of a row; None where it has no known GPU, a share of one, or no on-demand price."""
     name = cells.get("acceleratorname", "").strip()
     price, gpus = cells.get("price", "").strip(), cells.get("acceleratorcount", "").strip()
     if not name or not price or not gpus:
@@ -148,6 +148,8 @@ def _instance(path: Path, line: int, cells: Mapping[str, str], catalog: Catalog)
     except CatalogError:
         return None
     count, usd = small_number(gpus.removesuffix(".0")), _usd(price)
+    if count is None and _usd(gpus) is not None:
+        return None  # a share of a GPU
     if not count or usd is None:
         raise DataError(
             f"price file {show(str(path))}, line {line}: AcceleratorCount {show(gpus)} and Price {show(price)} are no "

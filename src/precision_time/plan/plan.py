@@ -23,7 +23,7 @@ from precision_time.plan.options import Option, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
 from precision_time.plan.spot import PUBLISHED
-from precision_time.plan.spot_options import spot_options
+from precision_time.plan.spot_options import spot_options, unplanned
 from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
 
@@ -113,6 +113,8 @@ def plan(
     rows, options = _judged(found, space, goal, workers, progress)
     meeting = [option for option in options if option.chance >= goal.confidence]
     reasons = (*_unfit(rows), *_missed(options, goal), *_grouped(found.refused))
+    if space.spot is not None:
+        reasons = (*reasons, *(Reason(count, text) for count, text in unplanned(options, space.spot)))
     if not meeting:
         if found.pruned:  # the nearest goals are those of all candidates
             found = candidates(job, space, Goal())

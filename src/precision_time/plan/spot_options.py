@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -12,7 +12,7 @@ from precision_time.errors import JobError
 from precision_time.estimate.levels import Distribution
 from precision_time.plan.goal import Goal
 from precision_time.plan.options import Option, SpotShare
-from precision_time.plan.spot import played, work_levels, zones_of
+from precision_time.plan.spot import PUBLISHED, Zone, played, work_levels, zones_of
 
 
 def spot_options(options: Sequence[Option], name: str, goal: Goal) -> Iterator[Option]:
@@ -26,19 +26,37 @@ def spot_options(options: Sequence[Option], name: str, goal: Goal) -> Iterator[O
         job, price = option.assessed.job, option.offer.price
         if price is not None and price.spot_usd_per_hour is not None:
             best.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, price.instance), option)
+    zones = {count: zones_of(name, count) for count in {_instances(option) for option in best.values()}}
     for option in best.values():
-        made = _on_spot(option, name, goal)
+        made = _on_spot(option, zones, goal)
         if made is not None:
             yield made
 
 
-def _on_spot(option: Option, name: str, goal: Goal) -> Option | None:
+def unplanned(options: Sequence[Option], name: str) -> list[tuple[int, str]]:
+    """How many options have no counterpart on spot, and why."""
+    spot = [o for o in options if o.spot is None and o.offer.price and o.offer.price.spot_usd_per_hour is not None]
+    several = sum(_instances(o) > 1 for o in spot) if name == PUBLISHED else 0
+    rest = sum(o.spot is None for o in options) - len(spot)
+    reasons = [(rest, "options have no known spot price"), (several, _SEVERAL)]
+    return [(count, text) for count, text in reasons if count]
+
+
+_SEVERAL = "options are of several instances, for which no trace of spot is published; give one of your own"
+
+
+def _instances(option: Option) -> int:
+    price = option.offer.price
+    return ceil(option.assessed.job.gpus / price.gpus) if price else 0
+
+
+def _on_spot(option: Option, known: Mapping[int, Sequence[Zone]], goal: Goal) -> Option | None:
     """The option on spot; None where no trace is of so many instances."""
-    job, price = option.assessed.job, option.offer.price
+    price = option.offer.price
     if price is None or price.spot_usd_per_hour is None:
         return None
-    count = ceil(job.gpus / price.gpus)
-    zones = zones_of(name, count)
+    count = _instances(option)
+    zones = known[count]
     if not zones:
         return None
     queue_h = (option.finish.quantiles[0] - option.wall.quantiles[0]) / 3600.0
