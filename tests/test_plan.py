@@ -489,3 +489,9 @@ def test_a_schedule_is_not_planned() -> None:
     scheduled = JOB.replace(schedule=[{"from_step": 0, "precision": "fp32"}, {"from_step": 9, "precision": "amp-fp16"}])
     with pytest.raises(JobError, match="schedule"):
         plan(scheduled)
+
+
+def test_no_plan_is_surer_than_a_job_is_said_to_fit() -> None:
+    assert plan(JOB, Goal(confidence=0.98), Space(providers=("aws",), gpu=("a100-80gb-sxm",), gpus=(8,))).chosen
+    with pytest.raises(JobError, match=r"from 0.5 to 0.98"):
+        Goal(confidence=0.99)

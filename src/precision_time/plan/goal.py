@@ -13,6 +13,8 @@ from precision_time.field_types import apply_checks, choice, number, option, opt
 
 OBJECTIVES = ("cost", "time", "energy", "co2")
 HOURS = number(1e-3, 1e6, "hours")
+SUREST = 0.98
+"""No job is said to fit in memory more surely (`estimate.memory`)."""
 USD = number(1e-3, 1e12, "US dollars")
 _UNITS = {"s": 1 / 3600, "m": 1 / 60, "min": 1 / 60, "h": 1, "d": 24, "day": 24, "days": 24, "w": 168, "weeks": 168}
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
@@ -25,7 +27,7 @@ class Goal:
 
     deadline_hours: float | None = option(None, optional(HOURS), "hours from now until the run has to be finished")
     budget_usd: float | None = option(None, optional(USD), "US dollars that the run may cost")
-    confidence: float = option(0.9, number(0.5, 0.999), "probability of fitting, being in time and within the budget")
+    confidence: float = option(0.9, number(0.5, SUREST), "probability of fitting, being in time and within the budget")
     objective: str = option("cost", choice(OBJECTIVES), "what is to be least among what meets the goal")
 
     def __post_init__(self) -> None:
