@@ -132,6 +132,7 @@ def test_the_text_and_the_json(small: Plan) -> None:
     assert "looked up" in text
     content = json.loads(json.dumps(small.to_dict()))
     assert content["chosen"]["rented"]["source"]
+    assert content["worth_measuring"]["half_width_after"] < content["worth_measuring"]["half_width_before"]
     assert Job.from_dict(content["chosen"]["job"]) == small.chosen.assessed.job
 
 

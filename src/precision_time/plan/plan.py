@@ -69,6 +69,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
+        from precision_time.plan.worth import worth_measuring
+
+        measurement = worth_measuring(self)
         return {
             "goal": self.goal.to_dict(),
             "global_batch_size": self.global_batch,
@@ -78,6 +81,7 @@ class Plan:
             "meet_the_goal": len(self.others),
             "left_out": [{"count": r.count, "reason": r.text, "nearest": r.nearest} for r in self.reasons],
             "basis": list(self.basis),
+            "worth_measuring": measurement.to_dict() if measurement else None,
         }
 
     def plot(self, path: str | Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from precision_time.errors import PrecisionTimeError
 from precision_time.estimate.interval import Z90, Interval
@@ -34,6 +34,10 @@ class Measurement:
     job: Job
     before: float
     after: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"job": self.job.to_dict(), "half_width_before": self.before, "half_width_after": self.after}
 
     def __str__(self) -> str:
         job = self.job
