@@ -16,7 +16,7 @@ from precision_time.errors import DataError, JobError, PlanError
 from precision_time.fit.spot import Trace
 from precision_time.job import Job
 from precision_time.plan import Goal, Space, plan
-from precision_time.plan.spot import PATHS, Spells, Zone, played, published_zones, work_levels, zones_of
+from precision_time.plan.spot import PATHS, PUBLISHED, Spells, Zone, market_of, played, published_zones, work_levels
 from precision_time.prediction import predict
 
 ZONE = Zone("z", Spells(0.7, 2.0), Spells(0.8, 1.0))
@@ -130,7 +130,7 @@ def test_a_plan_with_spot(prices: str, tmp_path: Path) -> None:
     both = Space(providers=(prices,), gpus=(16,), spot="published")
     alone = plan(JOB, goal, both)
     assert all(o.spot is None for o in alone.options)
-    assert "of several instances, for which no trace of spot is published" in str(alone)
+    assert "number of instances for which no trace of spot is published" in " ".join(str(alone).split())
     assert "options have no known spot price" in str(spot)
     trace = tmp_path / "trace.json"
     data = [3] * 40 + [1] * 10 + [2] * 50 + [0] * 5 + [2] * 30 + [1] * 8 + [4] * 10
@@ -150,12 +150,18 @@ def test_what_spot_cannot_do(prices: str, tmp_path: Path) -> None:
         ({"data": [1, 0]}, "gap_seconds"),
         ({"gap_seconds": 600, "data": "x"}, "no data"),
         ({"gap_seconds": 600, "data": [1, -1]}, "no data"),
-        ({"gap_seconds": 600, "data": [1] * 100}, "too seldom"),
+        ({"gap_seconds": 600, "data": []}, "no data"),
+        ({"metadata": 3, "data": [1]}, "gap_seconds"),
     ):
         trace.write_text(json.dumps(content), encoding="utf-8")
         with pytest.raises(DataError, match=says):
-            zones_of(str(trace), 1)
-    assert zones_of("published", 2) == ()
+            market_of(str(trace))
+    assert market_of(PUBLISHED).zones(2) == ()
+    with pytest.raises(DataError, match="spot trace"):  # also where no offer has a spot price
+        plan(JOB, Goal(), Space(providers=("aws",), gpu=("l4",), gpus=(8,), spot=str(tmp_path / "absent.json")))
+    trace.write_text(json.dumps({"gap_seconds": 600, "data": [1] * 100}), encoding="utf-8")
+    always = plan(JOB, Goal(), Space(providers=(prices,), gpus=(8,), spot=str(trace)))
+    assert "trace.json has no spells" in " ".join(str(always).split())
 
 
 def test_the_page_agrees_with_the_data_and_deadlines_hold() -> None:

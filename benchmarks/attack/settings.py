@@ -42,6 +42,10 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
         )
         text = mutated_text(source, samples.SKYPILOT) if source.random() < 0.5 else samples.SKYPILOT
         (folder / "vms.csv").write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
+        trace = {"metadata": {"gap_seconds": 600}, "data": [2] * 9 + [0] * 4 + [1] * 8 + [0] * 3 + [2] * 5 + [1]}
+        (folder / "trace.json").write_text(
+            json.dumps(mutated(source, trace, True) if source.random() < 0.5 else trace), encoding="utf-8"
+        )
         given |= {
             "gpu": source.choice(("a100-40gb-sxm", "h100", "v100-16gb-sxm,l4")),
             "gpus": source.choice(("8", "4,8", "8..16")),
@@ -52,6 +56,7 @@ def planning(source: random.Random, folder: Path) -> tuple[str, ...]:
             "deadline": "36h", "budget": "300", "confidence": "0.8", "objective": "energy", "grid": "france",
             "pue": "1.3", "layout": "auto", "global-batch-size": "256", "queue-s": "60", "workers": "1",
             "plot": source.choice(("out.svg", "out.html", "ours.yaml")), "checkpoint-storage": "nvme-gen4",
+            "spot": source.choice(("published", "trace.json")), "checkpoint-every-s": "600",
         }  # fmt: skip
     elif command == "layouts":
         given |= {"model": source.choice(("gpt2", "resnet50")), "gpus": source.choice(("1", "8", "12"))}

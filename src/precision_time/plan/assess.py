@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,6 @@ class Assessed:
     wall: Distribution | None = None
     energy_j: Interval | None = None
     samples_per_s: float = 0.0
-    flops: float = 0.0
     sources: Mapping[str, float] | None = None
     rests_on: tuple[str, ...] = ()
     parts: Mapping[str, float] | None = None
@@ -77,7 +75,6 @@ def assess(job: Job, least_fit: float = 0.5) -> Assessed:
         wall=goodput.wall if goodput else None,
         energy_j=estimate.energy_j,
         samples_per_s=estimate.samples_per_s,
-        flops=math.fsum(estimate.flops_per_step.values()),
         sources=dict(estimate.sources),
         rests_on=tuple(use.id for use in estimate.anchors.nearest),
         parts={name: part.p50 for name, part in goodput.parts.items()} if goodput else None,

@@ -55,10 +55,6 @@ class Offer:
     most_gpus: int | None = None
     node: str | None = None
 
-    @property
-    def free(self) -> bool:
-        return self.price is None
-
     def usd_per_hour(self, gpus: int) -> float:
         """Of whole instances for so many GPUs."""
         return ceil(gpus / self.price.gpus) * self.price.usd_per_hour if self.price else 0.0
@@ -104,7 +100,7 @@ def _listed(provider: str, catalog: Catalog) -> list[Offer]:
 
 def _cluster(path: str, catalog: Catalog) -> Offer:
     where = f"cluster file {show(path)}"
-    entry = plain_entry(where, read_mapping(path))
+    entry = plain_entry(where, read_mapping(path, "cluster file", "gpu: h100"))
     checks.known_keys(entry, set(CLUSTER), where)
     checks.required(entry, {"gpu": "gpu", "gpus": "gpus"}, where)
     given = values_of(CLUSTER, entry, where)

@@ -22,7 +22,7 @@ from precision_time.plan.grid import grid_of
 from precision_time.plan.options import Option, front, least, option_of
 from precision_time.plan.ranking import assessed
 from precision_time.plan.space import Candidates, Space, candidates, combinations
-from precision_time.plan.spot import PUBLISHED
+from precision_time.plan.spot import PUBLISHED, Market, market_of
 from precision_time.plan.spot_options import spot_options, unplanned
 from precision_time.processes import Workers
 from precision_time.units import human_bytes, human_seconds
@@ -113,16 +113,17 @@ def plan(
     _check_length(job)
     if goal.objective == "co2" and space.grid is None:
         raise JobError("objective co2 needs a grid; name a country, for example --grid france, or give grams per kWh")
+    market = market_of(space.spot) if space.spot is not None else None
     found = candidates(job, space, goal)
-    rows, options = _judged(found, space, goal, workers, progress)
+    rows, options = _judged(found, _Judging(space, goal, market, workers, progress))
     meeting = [option for option in options if option.chance >= goal.confidence]
     reasons = (*_unfit(rows), *_missed(options, goal), *_grouped(found.refused))
-    if space.spot is not None:
-        reasons = (*reasons, *(Reason(count, text) for count, text in unplanned(options, space.spot)))
+    if market is not None:
+        reasons = (*reasons, *(Reason(count, text) for count, text in unplanned(options, market)))
     if not meeting:
         if found.pruned:  # the nearest goals are those of all candidates
             found = candidates(job, space, Goal())
-            rows, options = _judged(found, space, goal, workers, progress)
+            rows, options = _judged(found, _Judging(space, goal, market, workers, progress))
         if not found.jobs:
             raise PlanError(f"no candidate is left: {'; '.join(map(str, _grouped(found.refused)))}")
         raise _infeasible(goal, options, rows, reasons)
@@ -143,19 +144,32 @@ def plan(
     )
 
 
-def _judged(
-    found: Candidates, space: Space, goal: Goal, workers: Workers, progress: Callable[[int, int], None] | None
-) -> tuple[list[Assessed], list[Option]]:
-    """All candidates assessed, and the options of those that are predicted."""
-    rows = assessed(found.jobs, _least_fit(goal), workers, progress)
-    grams = grid_of(space.grid).grams_per_kwh if space.grid is not None else None
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """What candidates are judged by, and the processes that do it."""
+
+    space: Space
+    goal: Goal
+    market: Market | None
+    workers: Workers
+    progress: Callable[[int, int], None] | None
+
+
+def _judged(found: Candidates, by: _Judging) -> tuple[list[Assessed], list[Option]]:
+    """All candidates assessed, and the options of those that are predicted.
+
+    A candidate that fits less surely than the goal asks cannot meet it whatever its time, so it is not predicted.
+    """
+    rows = assessed(found.jobs, by.goal.confidence, by.workers, by.progress)
+    grid = by.space.grid
+    grams = grid_of(grid).grams_per_kwh if grid is not None else None
     options = [
-        option_of(rows[index], offer, goal, space.pue, grams)
+        option_of(rows[index], offer, by.goal, by.space.pue, grams)
         for index, offer in combinations(found)
         if rows[index].predicted
     ]
-    if space.spot is not None:
-        options += spot_options(options, space.spot, goal)
+    if by.market is not None:
+        options += spot_options(options, by.market, by.goal)
     return rows, options
 
 
@@ -165,11 +179,6 @@ def _check_length(job: Job) -> None:
         raise JobError("precision is a schedule, but a plan compares single precisions; give precision one name")
     if run.epochs is None and run.steps is None and run.samples is None:
         raise JobError("a plan needs the length of the run: give epochs (with a dataset), steps or samples")
-
-
-def _least_fit(goal: Goal) -> float:
-    """A candidate that fits less surely cannot meet the goal whatever its time."""
-    return goal.confidence
 
 
 def _grouped(refused: Sequence[tuple[str, str]]) -> list[Reason]:

@@ -31,9 +31,11 @@ class Layouts:
 
     rows          those that fit, by the median of their step
     global_batch  samples of a step, equal in all
-    tokens        tokens (or samples, where the model has no sequence) of a step
-    model_flops   of a step, without recomputation, over all GPUs
+    tokens        tokens of a step, or samples where the model has no sequence; `unit` says which
+    model_flops   FLOP of a step, without recomputation, over all GPUs
+    peak_flops    FLOP per second of all GPUs at the dense peak of the precision
     tried, unfit  candidates in all, and those whose memory does not fit
+    nearest_bytes by which the nearest of those does not
     """
 
     rows: tuple[Assessed, ...]

@@ -114,27 +114,43 @@ def published_zones() -> tuple[Zone, ...]:
     return tuple(Zone.from_dict(each) for each in content["zones"])
 
 
-def zones_of(name: str, instances: int) -> tuple[Zone, ...]:
-    """Of "published", or of a trace in SkyPilot's JSON, {"metadata": {"gap_seconds": 600}, "data": [1, 0, ...]}, whose
-    entries are numbers of instances. None are published for several instances at once."""
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Spot instances as published, or as a trace of one's own has them.
+
+    counts   numbers of instances, one every `gap_h` hours; empty: the published zones of one instance each
+    """
+
+    name: str
+    counts: tuple[float, ...] = ()
+    gap_h: float = 0.0
+
+    def zones(self, instances: int) -> tuple[Zone, ...]:
+        """The zones of so many instances at once; none where nothing is known of so many."""
+        if not self.counts:
+            return published_zones() if instances == 1 else ()
+        zone = Zone.of_trace(self.name, [count >= instances for count in self.counts], self.gap_h)
+        return () if zone is None else (zone,)
+
+
+def market_of(name: str) -> Market:
+    """The market "published", or of a trace in SkyPilot's JSON: {"metadata": {"gap_seconds": 600}, "data": [1, 0]}.
+
+    Raises `DataError` for a file that cannot be read or is no trace.
+    """
     if name == PUBLISHED:
-        return published_zones() if instances == 1 else ()
+        return Market(name)
     content = read_mapping(name, "spot trace", '{"metadata": {"gap_seconds": 600}, "data": [1, 0, 1]}')
-    gap = content.get("gap_seconds", (content.get("metadata") or {}).get("gap_seconds"))
+    metadata = content.get("metadata")
+    gap = content.get("gap_seconds", metadata.get("gap_seconds") if isinstance(metadata, dict) else None)
     data = content.get("data")
     if not isinstance(gap, (int, float)) or isinstance(gap, bool) or not 1.0 <= gap <= 1e6:
         raise DataError(f"spot trace {show(name)} has no gap_seconds from 1 to 1,000,000; give the seconds of an entry")
-    if not isinstance(data, list) or not all(isinstance(v, (int, float)) and 0 <= v <= 1e9 for v in data):
+    if not isinstance(data, list) or not data or not all(isinstance(v, (int, float)) and 0 <= v <= 1e9 for v in data):
         raise DataError(
             f"spot trace {show(name)} has no data; give a list of numbers of instances, one every gap_seconds"
         )
-    zone = Zone.of_trace(name, [v >= instances for v in data], gap / 3600.0)
-    if zone is None:
-        raise DataError(
-            f"spot trace {show(name)} has {instances} instances too seldom to fit: fewer than two whole spells with or "
-            "without them; give a longer trace"
-        )
-    return (zone,)
+    return Market(name, tuple(data), gap / 3600.0)
 
 
 @dataclass(frozen=True, slots=True)

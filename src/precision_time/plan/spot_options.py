@@ -12,37 +12,41 @@ from precision_time.errors import JobError
 from precision_time.estimate.levels import Distribution
 from precision_time.plan.goal import Goal
 from precision_time.plan.options import Option, SpotShare
-from precision_time.plan.spot import PUBLISHED, Zone, played, work_levels, zones_of
+from precision_time.plan.spot import Market, Zone, played, work_levels
 
 
-def spot_options(options: Sequence[Option], name: str, goal: Goal) -> Iterator[Option]:
+def spot_options(options: Sequence[Option], market: Market, goal: Goal) -> Iterator[Option]:
     """Each GPU type, count, precision and offer with a spot price, in the layout and micro-batch that is done first.
 
-    `name`: "published", or a trace file. A slower layout at equal prices is neither cheaper nor sooner done, so it is
-    not played. Raises `JobError` for a job without checkpoints, whose work every interruption would undo.
+    A slower layout at equal prices is neither cheaper nor sooner done, so it is not played. Raises `JobError` for a job
+    without checkpoints, whose work every interruption would undo.
     """
     best: dict[tuple[object, ...], Option] = {}
     for option in sorted(options, key=lambda o: o.objective("time")):
         job, price = option.assessed.job, option.offer.price
         if price is not None and price.spot_usd_per_hour is not None:
             best.setdefault((job.gpu, job.gpus, job.precision, option.offer.provider, price.instance), option)
-    zones = {count: zones_of(name, count) for count in {_instances(option) for option in best.values()}}
+    zones = {count: market.zones(count) for count in {_instances(option) for option in best.values()}}
     for option in best.values():
         made = _on_spot(option, zones, goal)
         if made is not None:
             yield made
 
 
-def unplanned(options: Sequence[Option], name: str) -> list[tuple[int, str]]:
+def unplanned(options: Sequence[Option], market: Market) -> list[tuple[int, str]]:
     """How many options have no counterpart on spot, and why."""
     spot = [o for o in options if o.spot is None and o.offer.price and o.offer.price.spot_usd_per_hour is not None]
-    several = sum(_instances(o) > 1 for o in spot) if name == PUBLISHED else 0
+    known = {count: bool(market.zones(count)) for count in {_instances(option) for option in spot}}
+    unknown = sum(not known[_instances(option)] for option in spot)
     rest = sum(o.spot is None for o in options) - len(spot)
-    reasons = [(rest, "options have no known spot price"), (several, _SEVERAL)]
+    trace = (
+        "no trace of spot is published; give one of your own" if not market.counts else f"{market.name} has no spells"
+    )
+    reasons = [
+        (rest, "options have no known spot price"),
+        (unknown, f"options are of a number of instances for which {trace}"),
+    ]
     return [(count, text) for count, text in reasons if count]
-
-
-_SEVERAL = "options are of several instances, for which no trace of spot is published; give one of your own"
 
 
 def _instances(option: Option) -> int:
